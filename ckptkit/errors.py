@@ -1,0 +1,55 @@
+"""Every error that ckptkit raises on purpose, grouped by what the handler does next.
+
+::
+
+    CkptKitError
+    |- CheckpointNotFoundError (FileNotFoundError)   start fresh, or name another checkpoint
+    |- CorruptCheckpointError  (ValueError)          go back one
+    |- FormatVersionError      (ValueError)          upgrade ckptkit
+    |- StateMismatchError      (ValueError)          fix the model or K
+    |- ResumeError             (RuntimeError)        the run cannot be resumed exactly as asked
+    |- StorageError            (OSError)             retry
+    |- StaleAttemptError       (RuntimeError)        another process took this run over
+    `- SaveFailedError         (RuntimeError)        saves failed in the background beyond the budget
+
+Each is also the builtin that a caller may already catch. A message says what happened, to which file or
+leaf, and what to do next. This module imports nothing but the standard library and may be used anywhere.
+"""
+
+from __future__ import annotations
+
+
+class CkptKitError(Exception):
+    """Base of every error that ckptkit raises on purpose."""
+
+
+class CheckpointNotFoundError(CkptKitError, FileNotFoundError):
+    """The named checkpoint does not exist (any more) below this run root."""
+
+
+class CorruptCheckpointError(CkptKitError, ValueError):
+    """A committed file is missing, truncated, altered or not what the format says; the message names it."""
+
+
+class FormatVersionError(CkptKitError, ValueError):
+    """A document was written by a newer format version than this ckptkit reads; names both versions."""
+
+
+class StateMismatchError(CkptKitError, ValueError):
+    """The checkpoint and the model disagree; the message lists every leaf. Nothing was changed."""
+
+
+class ResumeError(CkptKitError, RuntimeError):
+    """The run cannot be resumed exactly as asked; the message says what to change. Nothing was trained."""
+
+
+class StorageError(CkptKitError, OSError):
+    """The storage failed; the backend's own error is the ``__cause__``. Trying again may help."""
+
+
+class StaleAttemptError(CkptKitError, RuntimeError):
+    """A later start took this run over; this process must stop writing. The message names the other."""
+
+
+class SaveFailedError(CkptKitError, RuntimeError):
+    """Background saves failed more often in a row than the budget allows, or the last one did."""

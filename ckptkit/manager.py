@@ -1,0 +1,303 @@
+"""`CheckpointManager`: schedule, background writer, backpressure and errors, behind a few verbs.
+
+Guarantees: `save` copies the state before it returns, so training may go on at once; one save is written at a
+time; what fails in the background reaches the caller at one of the next calls; nothing is written before
+`restore` has looked at what there is. It does not wait for the disk unless asked. Call it from the training
+thread only; the writer is a thread of its own, which touches no framework.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from datetime import datetime, timedelta, timezone
+from types import TracebackType
+from typing import Any, Literal
+
+from typing_extensions import Self
+
+from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError
+from ckptkit.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
+from ckptkit.progress import ResumePoint
+from ckptkit.run.attempt import Opened, Opening, open_attempt
+from ckptkit.run.catalogue import CheckpointInfo, latest_checkpoint, list_checkpoints
+from ckptkit.run.retain import Retention
+from ckptkit.run.save import Saved, Saver
+from ckptkit.run.write import SaveRequest
+from ckptkit.snapshot import Capturable, StagingArea
+from ckptkit.storage import Storage, open_storage
+
+_log = logging.getLogger("ckptkit")
+
+ERROR_BUDGET = 3
+
+
+class SaveHandle:
+    """One save under way, in the manner of `concurrent.futures.Future`."""
+
+    def __init__(self, future: Future[Saved]) -> None:
+        self._future = future
+
+    def done(self) -> bool:
+        """Whether the save has ended, well or not."""
+        return self._future.done()
+
+    def result(self, timeout: timedelta | None = None) -> str:
+        """Wait for the commit and return the checkpoint's name.
+
+        Raises:
+            TimeoutError: If it has not ended within ``timeout``; it goes on.
+            CkptKitError: Whatever made the save fail.
+        """
+        return str(self._settled(timeout).result().checkpoint)
+
+    def exception(self, timeout: timedelta | None = None) -> BaseException | None:
+        """Wait for the end and return what made the save fail, or None; TimeoutError as in `result`."""
+        return self._settled(timeout).exception()
+
+    def _settled(self, timeout: timedelta | None) -> Future[Saved]:
+        _, pending = wait_for([self._future], None if timeout is None else timeout.total_seconds())
+        if pending:
+            raise TimeoutError(f"the save has not ended within {timeout}; it goes on in the background")
+        return self._future
+
+
+class CheckpointManager:
+    """Saves and restores one run.
+
+    Args:
+        root: The run root: a path, a URL, or a `ckptkit.storage.Storage`.
+        save: When `step` saves; default every 100 cycles.
+        keep: What retention keeps after each commit; default the latest 3.
+        when_busy: What a due save does while the previous one is still being written: ``"skip"`` it until the
+            next multiple, or ``"wait"``.
+        on_save_error: ``"warn"`` logs a failed save and tolerates up to ``ERROR_BUDGET - 1`` in a row;
+            ``"raise"`` tolerates none. Losing the run to another process always raises.
+        storage_options: For the storage's backend.
+        clock: Gives the time of day; stored for people, orders nothing.
+        monotonic: Gives seconds for `SaveEvery(interval=...)`.
+
+    Raises:
+        ValueError: If an option is none of those.
+        StorageError: If the root's URL has no backend.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | Storage,
+        *,
+        save: SavePolicy | None = None,
+        keep: KeepPolicy | None = None,
+        when_busy: Literal["skip", "wait"] = "skip",
+        on_save_error: Literal["warn", "raise"] = "warn",
+        storage_options: Mapping[str, Any] | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if when_busy not in ("skip", "wait"):
+            raise ValueError(f"when_busy must be 'skip' or 'wait', got {when_busy!r}")
+        if on_save_error not in ("warn", "raise"):
+            raise ValueError(f"on_save_error must be 'warn' or 'raise', got {on_save_error!r}")
+        self._storage = open_storage(root, storage_options)
+        self._schedule: SavePolicy = save if save is not None else SaveEvery(optimizer_steps=100)
+        self._keep: KeepPolicy = keep if keep is not None else KeepLatest(3)
+        self._when_busy = when_busy
+        self._failures_allowed = ERROR_BUDGET if on_save_error == "warn" else 1
+        self._clock = clock
+        self._monotonic = monotonic
+        self._area = StagingArea()
+        self._writer: ThreadPoolExecutor | None = None
+        self._saver: Saver | None = None
+        self._in_flight: Future[Saved] | None = None
+        self._failures_in_a_row = 0
+        self._last_save_at = monotonic()
+        self._save_number = 0
+        self._stale: StaleAttemptError | None = None
+        self.skipped_saves = 0
+
+    @property
+    def url(self) -> str:
+        """The run root."""
+        return self._storage.url
+
+    def restore(self, state: Capturable, *, checkpoint: str = "latest", rewind: bool = False) -> ResumePoint:
+        """Apply the newest usable checkpoint to ``state``, if there is any, and take the run over.
+
+        Call it once, before the first save. A newer checkpoint that is corrupt is passed over with a warning.
+
+        Args:
+            state: What to restore; unchanged on a fresh start.
+            checkpoint: ``"latest"``, or a name from `checkpoints`: the run then goes on from there, also when
+                the same call is made again after an interruption.
+            rewind: With a name: go back to it even if the run already went on from there.
+
+        Raises:
+            CheckpointNotFoundError: If the named checkpoint does not exist.
+            CorruptCheckpointError: If no checkpoint of the run is usable; names each.
+            StateMismatchError: If the checkpoint does not fit ``state``; nothing was changed.
+            ResumeError: If the run could not continue exactly, or this manager has a run already.
+            StaleAttemptError: If another start overtook this one.
+            StorageError: If the storage failed.
+        """
+        if self._saver is not None:
+            raise ResumeError("this manager has restored already; make a new one to start again")
+        opening = Opening(checkpoint, rewind, socket.gethostname(), self._clock, lambda: secrets.token_hex(16))
+        opened = open_attempt(self._storage, opening, state.apply)
+        self._take_over(opened)
+        if opened.contents is None:
+            return ResumePoint()
+        return ResumePoint.at(opened.contents.progress, opened.contents.checkpoint)
+
+    def step(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle | None:
+        """Call after every micro-step: saves if one is due, and raises what failed in the background.
+
+        Returns:
+            The save that this call started, or None.
+
+        Raises:
+            SaveFailedError: If as many saves in a row have failed as are tolerated.
+            StaleAttemptError: If another process took the run over.
+        """
+        saver = self._started()
+        self._collect()
+        since = timedelta(seconds=self._monotonic() - self._last_save_at)
+        progress = state.progress()
+        if not self._schedule.due(progress, since) or saver.committed_at(progress) is not None:
+            return None
+        if self._in_flight is not None and self._when_busy == "skip":
+            self.skipped_saves += 1
+            _log.info("a save was due and is skipped, because the previous one is still being written")
+            return None
+        return self.save(state, metrics)
+
+    def save(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle:
+        """Copy ``state`` now and write it in the background; waits for a save under way first.
+
+        Raises:
+            SaveFailedError: As in `step`.
+            StaleAttemptError: As in `step`.
+        """
+        saver = self._started()
+        self._drain(None)
+        self._collect()
+        staged = self._area.stage(state.capture())
+        self._save_number += 1
+        self._last_save_at = self._monotonic()
+        request = SaveRequest(staged, dict(metrics or {}), self._clock(), self._save_number)
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, thread_name_prefix="ckptkit-writer")
+        self._in_flight = self._writer.submit(saver.save, request)
+        return SaveHandle(self._in_flight)
+
+    def save_final(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> str:
+        """Save ``state`` and wait for the commit, trying again within the error budget; returns its name.
+
+        For the end of training, after which no later save makes up for a failed one.
+
+        Raises:
+            SaveFailedError: If it could not be committed.
+            StaleAttemptError: As in `step`.
+        """
+        saver = self._started()
+        self._drain(None)
+        self._collect(tolerate=True)
+        while True:
+            there = saver.committed_at(state.progress())
+            if there is not None:
+                return str(there)
+            error = self.save(state, metrics).exception()
+            if error is None:
+                continue
+            self._collect(tolerate=self._failures_in_a_row + 1 < ERROR_BUDGET)
+
+    def wait(self, timeout: timedelta | None = None) -> None:
+        """Wait until no save is under way.
+
+        Raises:
+            TimeoutError: If one still is after ``timeout``; it goes on.
+            SaveFailedError: As in `step`.
+            StaleAttemptError: As in `step`.
+        """
+        self._drain(timeout)
+        self._collect()
+
+    def close(self, timeout: timedelta | None = None) -> None:
+        """Wait as `wait` does, then let the writer thread go; the manager saves no more."""
+        try:
+            self.wait(timeout)
+        finally:
+            if self._writer is not None:
+                self._writer.shutdown(wait=False)
+                self._writer = None
+            self._saver = None
+
+    def checkpoints(self) -> list[CheckpointInfo]:
+        """Every committed checkpoint of the run, oldest first, those off the lineage included."""
+        return list_checkpoints(self._storage)
+
+    def latest(self) -> CheckpointInfo | None:
+        """The checkpoint that a start would try first, or None where there is none."""
+        return latest_checkpoint(self._storage)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except (SaveFailedError, StaleAttemptError) as also:
+            _log.warning("while the error above was on its way: %s", also)  # it must not hide the first error
+
+    def _take_over(self, opened: Opened) -> None:
+        retention = Retention(self._storage, opened.document, self._keep)
+        retention.sweep()
+        self._saver = Saver(self._storage, opened.document, retention)
+
+    def _started(self) -> Saver:
+        if self._saver is None:
+            raise ResumeError(
+                "call restore(state) before the first save (and not after close()): "
+                "only then is it known what the run holds already"
+            )
+        return self._saver
+
+    def _drain(self, timeout: timedelta | None) -> None:
+        if self._in_flight is None:
+            return
+        _, pending = wait_for([self._in_flight], None if timeout is None else timeout.total_seconds())
+        if pending:
+            raise TimeoutError(f"the save under way has not ended within {timeout}; it goes on in the background")
+
+    def _collect(self, *, tolerate: bool = False) -> None:
+        """Take the outcome of a save that has ended; raise what may not be tolerated."""
+        if self._stale is not None:
+            raise self._stale
+        if self._in_flight is None or not self._in_flight.done():
+            return
+        error = self._in_flight.exception()
+        self._in_flight = None
+        if error is None:
+            self._failures_in_a_row = 0
+            return
+        if isinstance(error, StaleAttemptError):
+            self._stale = error
+            raise error
+        self._failures_in_a_row += 1
+        what = f"a background save failed ({self._failures_in_a_row} in a row): {error}"
+        if not tolerate and self._failures_in_a_row >= self._failures_allowed:
+            raise SaveFailedError(
+                f"{what}. The last committed checkpoint is untouched. Make room or repair the storage "
+                f"at {self.url} and start again."
+            ) from error
+        _log.warning("%s; training goes on, and so does the run's last committed checkpoint", what, exc_info=error)

@@ -1,0 +1,282 @@
+"""The documents of format version 1: what each JSON file of a run may hold, how it is read and written.
+
+Guarantees: a document that parses has only known fields, plain relative keys, bounded numbers and a tensor
+table without overlaps; anything else is a `CorruptCheckpointError` that names the file. Sealed documents
+(run, attempt, COMMIT) also carry a digest of themselves. It does not compare documents with each other:
+that is `ckptkit.run.read`. The normative text is ``docs/format.md``. Pure values, any thread.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Annotated, Any, Literal, TypeVar
+
+import xxhash
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    JsonValue,
+    ValidationError,
+    model_validator,
+)
+from typing_extensions import Self
+
+from ckptkit.errors import CorruptCheckpointError, FormatVersionError
+from ckptkit.progress import Progress
+from ckptkit.tensors import DTYPES, Role
+
+FORMAT_VERSION: Literal[1] = 1
+
+MAX_SEALED_BYTES = 64 * 1024  # run.json, attempts, COMMIT
+MAX_DOCUMENT_BYTES = 128 * 1024 * 1024  # manifest.json and rank files: about 500,000 tensors
+MAX_SIZE_BYTES = 1 << 50  # of a shard: a petabyte
+
+_KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
+
+
+def checked_key(key: str) -> str:
+    """Return ``key`` if it is a plain relative path below the run root.
+
+    Raises:
+        ValueError: If it is absolute, empty, too long, or has a segment that starts with a dot.
+    """
+    if len(key) > 512 or not _KEY.fullmatch(key):
+        raise ValueError(f"not a plain relative path below the run root: {key[:80]!r}")
+    return key
+
+
+Key = Annotated[str, AfterValidator(checked_key)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+Token = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+Text = Annotated[str, Field(max_length=4096)]
+SizeBytes = Annotated[int, Field(ge=0, le=MAX_SIZE_BYTES)]
+Dimension = Annotated[int, Field(ge=0, le=MAX_SIZE_BYTES)]
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Sealed(_Document):
+    """A small create-only document that carries the digest of all its other fields."""
+
+    format_version: Literal[1] = FORMAT_VERSION
+    digest: Digest | None = None
+
+    def sealed(self) -> Self:
+        """A copy whose ``digest`` is that of its other fields."""
+        return self.model_copy(update={"digest": self._digest_of_the_rest()})
+
+    def _digest_of_the_rest(self) -> str:
+        return digest_of(canonical(self.model_dump(mode="json", exclude={"digest"})))
+
+    def check_seal(self) -> None:
+        """Raise ValueError unless ``digest`` is that of the other fields."""
+        expected = self._digest_of_the_rest()
+        if self.digest != expected:
+            raise ValueError(f"its own digest is {self.digest}, its content gives {expected}")
+
+
+class RunDocument(Sealed):
+    """``run.json``: made once, by the first start."""
+
+    run_id: Token
+    created_at: Text
+    copied_from: Text | None = None
+
+
+class PassedOver(_Document):
+    """A checkpoint that a start could not use, and why."""
+
+    checkpoint: Text
+    reason: Text
+
+
+class AttemptDocument(Sealed):
+    """``attempts/000002.json``: one life of the training job.
+
+    Attributes:
+        parent: The checkpoint that was really applied; None on a fresh start.
+        branch: The checkpoint that the user chose by name, where the attempt starts a branch.
+        passed_over: Newer checkpoints that were found corrupt before ``parent`` was taken.
+    """
+
+    attempt: int = Field(ge=1, le=999_999)
+    token: Token
+    parent: Text | None
+    branch: Text | None = None
+    host: Text
+    created_at: Text
+    passed_over: list[PassedOver] = []
+
+
+class Commit(Sealed):
+    """``COMMIT`` of a checkpoint: that it exists commits the folder."""
+
+    token: Token
+    manifest_digest: Digest
+    manifest_size_bytes: SizeBytes
+
+
+class Void(_Document):
+    """``COMMIT`` of a folder that must never be committed any more."""
+
+    void_by: Token
+
+
+class TensorEntry(_Document):
+    """One tensor inside a shard: ``offset_bytes`` counts from the start of the file."""
+
+    name: Annotated[str, Field(min_length=1, max_length=2048)]
+    dtype: Text
+    shape: Annotated[list[Dimension], Field(max_length=32)]
+    offset_bytes: SizeBytes
+    size_bytes: SizeBytes
+
+    @model_validator(mode="after")
+    def _size_is_that_of_the_shape(self) -> Self:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"tensor {self.name[:80]!r}: unknown dtype {self.dtype[:20]!r}")
+        expected = math.prod(self.shape) * DTYPES[self.dtype].itemsize
+        if self.size_bytes != expected:
+            raise ValueError(f"tensor {self.name[:80]!r}: {self.size_bytes} bytes, its shape needs {expected}")
+        return self
+
+
+class FileEntry(_Document):
+    """A file that another document vouches for."""
+
+    key: Key
+    size_bytes: SizeBytes
+    digest: Digest
+
+
+class ShardEntry(FileEntry):
+    """A safetensors file and the tensors in it, in file order."""
+
+    role: Role
+    tensors: list[TensorEntry]
+
+    @model_validator(mode="after")
+    def _tensors_lie_inside_and_apart(self) -> Self:
+        end = 0
+        for tensor in self.tensors:
+            if tensor.offset_bytes < end:
+                raise ValueError(f"tensor {tensor.name[:80]!r} overlaps the one before it in {self.key}")
+            end = tensor.offset_bytes + tensor.size_bytes
+        if end > self.size_bytes:
+            raise ValueError(f"the tensors of {self.key} end at byte {end}, the file at {self.size_bytes}")
+        return self
+
+
+class RankManifest(_Document):
+    """``rank-00000.json``: what one rank wrote.
+
+    Attributes:
+        state: Everything that is not a tensor of the model, by section: ``rng``, ``data``, ``train``, and
+            ``user`` for objects added by name; encoded by `ckptkit.tree`.
+    """
+
+    format_version: Literal[1] = FORMAT_VERSION
+    checkpoint: Text
+    rank: int = Field(ge=0, le=99_999)
+    token: Token
+    save_number: int = Field(ge=1)
+    shards: list[ShardEntry]
+    state: dict[str, JsonValue]
+
+    @model_validator(mode="after")
+    def _no_name_twice(self) -> Self:
+        seen: set[str] = set()
+        for shard in self.shards:
+            for tensor in shard.tensors:
+                if tensor.name in seen:
+                    raise ValueError(f"tensor {tensor.name[:80]!r} stands in the table twice")
+                seen.add(tensor.name)
+        return self
+
+
+class Manifest(_Document):
+    """``manifest.json``: the checkpoint as a whole."""
+
+    format_version: Literal[1] = FORMAT_VERSION
+    checkpoint: Text
+    created_at: Text
+    progress: Progress
+    world_size: int = Field(ge=1, le=100_000)
+    mid_cycle: Literal["exact"] = "exact"
+    metrics: dict[str, FiniteFloat | None] = {}  # None stands for NaN and infinities
+    rank_files: Annotated[list[FileEntry], Field(min_length=1)]
+    libraries: dict[str, Text] = {}
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def digest_of(data: bytes | memoryview) -> str:
+    """xxh3_128 of ``data`` as 32 hexadecimal digits."""
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def canonical(value: Any) -> bytes:
+    """JSON in UTF-8 with sorted keys and no white space: equal values give equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def encode(document: BaseModel) -> bytes:
+    """The bytes of ``document`` on storage; sealed documents must be sealed already."""
+    return canonical(document.model_dump(mode="json"))
+
+
+def decode(data: bytes, model: type[Model], key: str) -> Model:
+    """Parse ``data``, the content of ``key``.
+
+    Raises:
+        FormatVersionError: If the document says a version that this ckptkit does not read.
+        CorruptCheckpointError: If it is not such a document; names ``key``.
+    """
+    try:
+        document = model.model_validate_json(data)
+        if isinstance(document, Sealed):
+            document.check_seal()
+    except (ValidationError, ValueError) as error:
+        _refuse_other_version(data, key)
+        raise CorruptCheckpointError(f"{key} is not a valid {model.__name__}: {_first_line(error)}") from error
+    return document
+
+
+def decode_commit(data: bytes, key: str) -> Commit | Void:
+    """Parse a ``COMMIT`` file, real or void; raises as `decode` does."""
+    try:
+        return Void.model_validate_json(data)
+    except ValidationError:
+        return decode(data, Commit, key)
+
+
+class _AnyVersion(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True)
+    format_version: int
+
+
+def _refuse_other_version(data: bytes, key: str) -> None:
+    try:
+        version = _AnyVersion.model_validate_json(data).format_version
+    except ValidationError:
+        return
+    if version > FORMAT_VERSION:
+        raise FormatVersionError(
+            f"{key} has format version {version}; this ckptkit reads up to {FORMAT_VERSION}. Upgrade ckptkit."
+        )
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return f"{where + ': ' if where else ''}{first['msg']}"[:400]
+    return str(error)[:400]

@@ -1,0 +1,325 @@
+"""Gradient accumulation as a training cell whose state can be stored after any micro-step.
+
+Guarantees: the network's and the optimizer's parameters keep their names; everything that the next micro-step
+depends on is either a `Parameter` of the cell or one of its `CycleCounters`; GRAPH and PYNATIVE run the same
+code; with K=1 and no clipping the bits are those of `nn.TrainOneStepCell` (a gradient of -0.0 enters the
+optimizer as +0.0, which none of the stock optimizers' first moments can tell apart).
+
+How: a call runs one compiled graph (forward, backward, add to the accumulators), and on the K-th call of a cycle
+a second one (divide, clip, optimizer, zero). The choice is made on the host in ``__call__``, so a step reads
+nothing back from the device. The price: GRAPH skips ``__call__`` for a cell inside another graph, hence there
+this cell refuses to compile.
+
+Does not: scale the loss, reduce gradients across devices, or accept sparse gradients. GRAPH executes
+asynchronously: a kernel's failure may surface only at a later call or device read, when the counters have moved.
+
+Threads: main thread only.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections import Counter
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import mindspore as ms
+from mindspore import nn, ops
+
+_REFUSAL = (
+    "AccumulationTrainCell was compiled into the graph of {}. Graphs skip the cell's __call__, which counts the "
+    "micro-steps and applies the update. Give the AccumulationTrainCell itself to ms.Model (without optimizer or "
+    "loss_fn, dataset_sink_mode=False), or call it from plain Python, outside of any other cell in GRAPH mode and "
+    "of any @ms.jit function."
+)
+_CAPTURING_FILES = ("jit_trace.py", "pijit_context.py")
+_PREFIX = "grad_sum."  # not "accum.": the state of nn.SGD, nn.Adagrad and nn.Adadelta is named so
+
+
+@dataclass(frozen=True, slots=True)
+class CycleCounters:
+    """Where an `AccumulationTrainCell` stands, between two calls.
+
+    Attributes:
+        accumulation_steps: K in force for the running cycle.
+        micro_step: Micro-steps done in the running cycle, 0..K-1; 0 means that the accumulators are zero.
+        cycles: Cycles ended since the run's start.
+        updates: Optimizer updates applied since the run's start.
+        micro_steps: Micro-steps done since the run's start.
+        first_micro_step: Value of ``micro_steps`` when the running cycle began.
+
+    Raises:
+        ValueError: If the numbers disagree; the message says which.
+    """
+
+    accumulation_steps: int
+    micro_step: int = 0
+    cycles: int = 0
+    updates: int = 0
+    micro_steps: int = 0
+    first_micro_step: int = 0
+
+    def __post_init__(self) -> None:
+        if self.accumulation_steps < 1:
+            raise ValueError(f"accumulation_steps must be at least 1, got {self.accumulation_steps}")
+        for name in ("micro_step", "cycles", "updates", "micro_steps", "first_micro_step"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.micro_step >= self.accumulation_steps:
+            raise ValueError(
+                f"micro_step {self.micro_step} is not below accumulation_steps {self.accumulation_steps}"
+            )
+        if self.micro_steps - self.first_micro_step != self.micro_step:
+            raise ValueError(
+                f"micro_step {self.micro_step} is not micro_steps {self.micro_steps} minus "
+                f"first_micro_step {self.first_micro_step}"
+            )
+        if self.updates > self.cycles:
+            raise ValueError(f"updates {self.updates} exceed cycles {self.cycles}")
+
+    @property
+    def ends_cycle(self) -> bool:
+        """Whether the next micro-step is the last one of the running cycle."""
+        return self.micro_step + 1 == self.accumulation_steps
+
+    def after_micro_step(self) -> CycleCounters:
+        """The counters once the next micro-step, and the update it may bring, are done."""
+        done = self.micro_steps + 1
+        ended = int(self.ends_cycle)
+        return CycleCounters(
+            accumulation_steps=self.accumulation_steps,
+            micro_step=0 if ended else self.micro_step + 1,
+            cycles=self.cycles + ended,
+            updates=self.updates + ended,
+            micro_steps=done,
+            first_micro_step=done if ended else self.first_micro_step,
+        )
+
+
+class AccumulationTrainCell(nn.Cell):  # type: ignore[misc]
+    """Trains ``network`` with one optimizer update per K micro-batches.
+
+    A call is one micro-step: it returns the micro-batch's loss as the network returned it and adds the gradients
+    to the accumulators. The K-th call of a cycle also divides the sums by the number of micro-steps, clips, casts
+    to the weights' dtypes, calls the optimizer and zeroes the accumulators.
+
+    An exception in the forward or backward pass leaves counters and accumulators as they were. After one in the
+    update the state is undefined: restore a checkpoint.
+
+    Args:
+        network: Returns the loss of one micro-batch, a scalar that is a mean over the micro-batch.
+        optimizer: Updates ``optimizer.parameters``; these are the weights that gradients are taken of.
+        accumulation_steps: K, at least 1.
+        clip_norm: Largest global norm of the averaged float32 gradients, or None. Gradients whose norm is not
+            larger keep their bits. A norm that is not finite is not repaired: the update is zero or NaN.
+        remainder: Only ``"carry"``: gradients that are left when an epoch or the run ends go on into the next
+            epoch; at the very end they stay in the accumulators, where checkpoints store them, not applied.
+
+    Raises:
+        TypeError: If ``network`` is not an `nn.Cell` or ``optimizer`` not an `nn.Optimizer`.
+        ValueError: If another argument is out of range, or if two parameters have one name.
+        RuntimeError: When compiled into another cell's or function's graph (see the module's docstring).
+    """
+
+    def __init__(
+        self,
+        network: nn.Cell,
+        optimizer: nn.Optimizer,
+        accumulation_steps: int,
+        *,
+        clip_norm: float | None = None,
+        remainder: str = "carry",
+    ) -> None:
+        _check_arguments(network, optimizer, accumulation_steps, clip_norm, remainder)
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.optimizer = optimizer
+        weights = optimizer.parameters
+        sums = ms.ParameterTuple(
+            [
+                ms.Parameter(ops.zeros(w.shape, ms.float32), name=f"{_PREFIX}{w.name}", requires_grad=False)
+                for w in weights
+            ]
+        )
+        divisor = ms.Parameter(ops.zeros((), ms.float32), name=f"{_PREFIX}divisor", requires_grad=False)
+        self._micro = _MicroStep(network, weights, sums, divisor)
+        self._update = _Update(optimizer, weights, sums, divisor, clip_norm)
+        self._counters = CycleCounters(accumulation_steps)
+        _check_names_unique(self)
+
+    @property
+    def accumulation_steps(self) -> int:
+        """K in force for the running cycle."""
+        return self._counters.accumulation_steps
+
+    @property
+    def counters(self) -> CycleCounters:
+        """Where the cell stands after the last call that returned."""
+        return self._counters
+
+    @property
+    def accumulators(self) -> tuple[ms.Parameter, ...]:
+        """``grad_sum.<weight>`` of each weight (float32, its shape), then ``grad_sum.divisor`` (float32, ())."""
+        return (*self._micro.sums, self._micro.divisor)
+
+    def load_counters(self, counters: CycleCounters) -> None:
+        """Continue from ``counters``, once the parameters they belong to have been restored.
+
+        Raises:
+            ValueError: If they were taken with other accumulation steps than this cell's.
+        """
+        if counters.accumulation_steps != self.accumulation_steps:
+            raise ValueError(
+                f"the counters were taken with accumulation_steps={counters.accumulation_steps}, this cell has "
+                f"{self.accumulation_steps}; build it with accumulation_steps={counters.accumulation_steps}"
+            )
+        self._counters = counters
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run one micro-step over one micro-batch and return its loss, unscaled."""
+        _refuse_capture()
+        # MindSpore caches graphs by phase, not by the training flag: without this a graph compiled before
+        # set_train() would be kept after it, with BatchNorm in inference mode.
+        self._micro.phase = "train" if self.network.training else "predict"
+        loss = self._micro(*inputs)
+        if self._counters.ends_cycle:
+            self._update()
+        self._counters = self._counters.after_micro_step()
+        return loss
+
+    def construct(self, *inputs: Any) -> Any:
+        """Refuse: only a graph compiled around this cell gets here, and it would skip ``__call__``."""
+        return _refuse_graph()
+
+    def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
+        """Do nothing: checkpoints are keyed by these names, and assigning to a wrapper's attribute calls this."""
+
+
+class _MicroStep(nn.Cell):  # type: ignore[misc]
+    """Forward, backward, and the gradients added to the sums."""
+
+    def __init__(
+        self, network: nn.Cell, weights: ms.ParameterTuple, sums: ms.ParameterTuple, divisor: ms.Parameter
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.weights = weights
+        self.sums = sums
+        self.divisor = divisor
+
+    def construct(self, *inputs: Any) -> Any:
+        loss, grads = ms.value_and_grad(self.network, None, self.weights)(*inputs)
+        for total, grad in zip(self.sums, grads):  # noqa: B905 - the graph compiler knows no strict=
+            ops.assign_add(total, ops.cast(grad, ms.float32))
+        ops.assign_add(self.divisor, 1.0)
+        return loss
+
+
+class _Update(nn.Cell):  # type: ignore[misc]
+    """The averaged, clipped gradients given to the optimizer, and the accumulators zeroed."""
+
+    def __init__(
+        self,
+        optimizer: nn.Optimizer,
+        weights: ms.ParameterTuple,
+        sums: ms.ParameterTuple,
+        divisor: ms.Parameter,
+        clip_norm: float | None,
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        self.optimizer = optimizer
+        self.sums = sums
+        self.divisor = divisor
+        self.clip_norm = clip_norm
+        self.dtypes = tuple(weight.dtype for weight in weights)
+
+    def construct(self) -> Any:
+        grads = ()
+        for total in self.sums:
+            grads += (total / self.divisor,)
+        if self.clip_norm is not None:
+            grads = _clip_by_global_norm(grads, self.clip_norm)
+        cast = ()
+        for grad, dtype in zip(grads, self.dtypes):  # noqa: B905 - the graph compiler knows no strict=
+            cast += (ops.cast(grad, dtype),)
+        done = self.optimizer(cast)
+        for total in self.sums:
+            ops.assign(total, ops.zeros_like(total))
+        ops.assign(self.divisor, 0.0)
+        return done
+
+
+def _clip_by_global_norm(grads: tuple[ms.Tensor, ...], clip_norm: float) -> tuple[ms.Tensor, ...]:
+    squares = 0.0
+    for grad in grads:
+        squares += ops.reduce_sum(ops.square(grad))
+    # Exactly 1.0 when the norm is not larger, so that the gradients keep their bits.
+    scale = clip_norm / ops.maximum(ops.sqrt(squares), clip_norm)
+    clipped = ()
+    for grad in grads:
+        clipped += (grad * scale,)
+    return clipped
+
+
+def _check_arguments(
+    network: object, optimizer: object, accumulation_steps: object, clip_norm: object, remainder: object
+) -> None:
+    if not isinstance(network, nn.Cell):
+        raise TypeError(f"network must be an nn.Cell that returns the loss, got {type(network).__name__}")
+    if not isinstance(optimizer, nn.Optimizer):
+        raise TypeError(f"optimizer must be an nn.Optimizer, got {type(optimizer).__name__}")
+    if isinstance(accumulation_steps, bool) or not isinstance(accumulation_steps, int):
+        raise ValueError(f"accumulation_steps must be an int of at least 1, got {accumulation_steps!r}")
+    if accumulation_steps < 1:
+        raise ValueError(f"accumulation_steps must be at least 1, got {accumulation_steps}")
+    if clip_norm is not None and (
+        isinstance(clip_norm, bool)
+        or not isinstance(clip_norm, (int, float))
+        or not (math.isfinite(clip_norm) and clip_norm > 0)
+    ):
+        raise ValueError(f"clip_norm must be None or a finite number above 0, got {clip_norm!r}")
+    if remainder != "carry":
+        raise ValueError(f'remainder must be "carry", got {remainder!r}')
+
+
+def _check_names_unique(cell: nn.Cell) -> None:
+    # MindSpore would rename every parameter of the cell at the first call instead.
+    names = Counter(parameter.name for parameter in cell.get_parameters())
+    twice = sorted(name for name, count in names.items() if count > 1)
+    if twice:
+        raise ValueError(f"parameter names must differ, these are used more than once: {', '.join(twice)}")
+
+
+@ms.constexpr(reuse_result=False, check=False)
+def _refuse_graph() -> None:
+    """Raise while a graph around an `AccumulationTrainCell` is being compiled."""
+    raise RuntimeError(_REFUSAL.format(_compiling_wrapper(inspect.currentframe())))
+
+
+def _refuse_capture() -> None:
+    """Raise if an `AccumulationTrainCell` is called while Python code is being captured into a graph."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_CAPTURING_FILES):
+            raise RuntimeError(_REFUSAL.format(_compiling_wrapper(frame)))
+        frame = frame.f_back
+
+
+def _compiling_wrapper(frame: FrameType | None) -> str:
+    """Name what is being compiled, by the ``self`` of the nearest compiling frame.
+
+    MindSpore does not tell a constexpr whose graph it is in, but it compiles on the caller's stack, below
+    ``Cell.compile`` or below the executor of `ms.jit` (private: attributes ``obj`` and ``fn``). Should either
+    move, the message says "another graph" and the tests that expect the name fail.
+    """
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        for cell in (owner, getattr(owner, "obj", None)):
+            if isinstance(cell, nn.Cell):
+                return type(cell).__qualname__
+        if not isinstance(owner, ops.Primitive) and inspect.isfunction(fn := getattr(owner, "fn", None)):
+            return f"the @ms.jit function {fn.__qualname__}"
+        frame = frame.f_back
+    return "another graph"

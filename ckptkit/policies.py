@@ -1,0 +1,226 @@
+"""When to save and what to keep: pure values, combined with ``|``.
+
+Guarantees: a policy reads only what it is given; it holds no counter, clock or path, so equal inputs give
+equal answers in every process. It does not decide what retention must keep in any case (the two newest
+commits, the parent): that is `ckptkit.run.retention`. Any thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Literal, Protocol
+
+from ckptkit.progress import Progress
+
+
+class SavePolicy(Protocol):
+    """Says whether a save is due between two micro-steps."""
+
+    def due(self, progress: Progress, since_last_save: timedelta) -> bool:
+        """Whether to save at ``progress``, ``since_last_save`` after the previous save began."""
+        ...
+
+    def __or__(self, other: SavePolicy) -> SavePolicy:
+        """Due when either is."""
+        ...
+
+
+@dataclass(frozen=True)
+class AnySave:
+    """Due when any of ``policies`` is; what ``|`` makes."""
+
+    policies: tuple[SavePolicy, ...]
+
+    def due(self, progress: Progress, since_last_save: timedelta) -> bool:
+        """Whether any part is due."""
+        return any(policy.due(progress, since_last_save) for policy in self.policies)
+
+    def __or__(self, other: SavePolicy) -> SavePolicy:
+        return AnySave((*self.policies, other))
+
+
+@dataclass(frozen=True)
+class SaveEvery:
+    """Save at regular points; give exactly one argument.
+
+    A save that is skipped because the previous one is still being written waits for the next multiple.
+
+    Args:
+        optimizer_steps: Due right after a cycle whose number since epoch 0 is a multiple of this.
+        micro_steps: Due after a micro-batch whose number since epoch 0 is a multiple of this, mid-cycle
+            included.
+        interval: Due at the first micro-step at least this long after the previous save began.
+
+    Raises:
+        ValueError: If not exactly one is given, or it is not positive.
+    """
+
+    optimizer_steps: int | None = None
+    micro_steps: int | None = None
+    interval: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        given = [v for v in (self.optimizer_steps, self.micro_steps, self.interval) if v is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"SaveEvery takes exactly one of optimizer_steps, micro_steps, interval; got {len(given)}. "
+                "Combine two with SaveEvery(...) | SaveEvery(...)."
+            )
+        for name, value in (("optimizer_steps", self.optimizer_steps), ("micro_steps", self.micro_steps)):
+            if value is not None:
+                _require_positive(f"SaveEvery.{name}", value)
+        if self.interval is not None and self.interval <= timedelta(0):
+            raise ValueError(f"SaveEvery.interval must be positive, got {self.interval}")
+
+    def due(self, progress: Progress, since_last_save: timedelta) -> bool:
+        """Whether a save is due at ``progress``."""
+        if self.optimizer_steps is not None:
+            ended = progress.cycles
+            return progress.at_boundary and ended > 0 and ended % self.optimizer_steps == 0
+        if self.micro_steps is not None:
+            return progress.batches_delivered > 0 and progress.batches_delivered % self.micro_steps == 0
+        assert self.interval is not None  # noqa: S101 - __post_init__ leaves no other case
+        return since_last_save >= self.interval
+
+    def __or__(self, other: SavePolicy) -> SavePolicy:
+        return AnySave((self, other))
+
+
+@dataclass(frozen=True)
+class Keepable:
+    """What a `KeepPolicy` may know of one committed checkpoint."""
+
+    name: str
+    cycles: int
+    micro_step: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class KeepPolicy(Protocol):
+    """Says which committed checkpoints of a lineage are worth keeping."""
+
+    @property
+    def needs_metrics(self) -> bool:
+        """Whether the answer depends on the metrics, which cost a read per checkpoint."""
+        ...
+
+    def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
+        """Names to keep out of ``checkpoints``, which are ordered from oldest to newest."""
+        ...
+
+    def __or__(self, other: KeepPolicy) -> KeepPolicy:
+        """Keeps what either keeps."""
+        ...
+
+
+@dataclass(frozen=True)
+class AnyKeep:
+    """Keeps what any of ``policies`` keeps; what ``|`` makes."""
+
+    policies: tuple[KeepPolicy, ...]
+
+    @property
+    def needs_metrics(self) -> bool:
+        """Whether any part needs metrics."""
+        return any(policy.needs_metrics for policy in self.policies)
+
+    def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
+        """The union of the parts' answers."""
+        return frozenset().union(*(policy.keeps(checkpoints) for policy in self.policies))
+
+    def __or__(self, other: KeepPolicy) -> KeepPolicy:
+        return AnyKeep((*self.policies, other))
+
+
+@dataclass(frozen=True)
+class KeepLatest:
+    """Keep the ``n`` newest. The two newest are kept in any case, so 1 acts as 2."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        _require_positive("KeepLatest.n", self.n)
+
+    @property
+    def needs_metrics(self) -> bool:
+        """Never."""
+        return False
+
+    def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
+        """The newest ``n`` names."""
+        return frozenset(one.name for one in checkpoints[-self.n :])
+
+    def __or__(self, other: KeepPolicy) -> KeepPolicy:
+        return AnyKeep((self, other))
+
+
+@dataclass(frozen=True)
+class KeepEvery:
+    """Keep for good each checkpoint at a boundary whose cycle number is a multiple of ``optimizer_steps``."""
+
+    optimizer_steps: int
+
+    def __post_init__(self) -> None:
+        _require_positive("KeepEvery.optimizer_steps", self.optimizer_steps)
+
+    @property
+    def needs_metrics(self) -> bool:
+        """Never."""
+        return False
+
+    def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
+        """Names at a boundary that is a multiple."""
+        return frozenset(
+            one.name
+            for one in checkpoints
+            if one.micro_step == 0 and one.cycles > 0 and one.cycles % self.optimizer_steps == 0
+        )
+
+    def __or__(self, other: KeepPolicy) -> KeepPolicy:
+        return AnyKeep((self, other))
+
+
+@dataclass(frozen=True)
+class KeepBest:
+    """Keep the ``n`` best by ``metric``; of equals the newer. Without the metric, or NaN: not kept by this.
+
+    Args:
+        n: How many.
+        metric: Its name among the metrics of the save; ``Model.fit`` gives its own and ``eval_loss``.
+        mode: ``"max"`` where more is better, ``"min"`` where less is.
+    """
+
+    n: int
+    metric: str
+    mode: Literal["max", "min"]
+
+    def __post_init__(self) -> None:
+        _require_positive("KeepBest.n", self.n)
+        if self.mode not in ("max", "min"):
+            raise ValueError(f"KeepBest.mode must be 'max' or 'min', got {self.mode!r}")
+
+    @property
+    def needs_metrics(self) -> bool:
+        """Always."""
+        return True
+
+    def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
+        """The best ``n`` names that have the metric."""
+        sign = 1.0 if self.mode == "max" else -1.0
+        scored = [
+            (sign * one.metrics[self.metric], age, one.name)
+            for age, one in enumerate(checkpoints)
+            if not math.isnan(one.metrics.get(self.metric, math.nan))
+        ]
+        return frozenset(name for _, _, name in sorted(scored)[-self.n :])
+
+    def __or__(self, other: KeepPolicy) -> KeepPolicy:
+        return AnyKeep((self, other))
+
+
+def _require_positive(what: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{what} must be a whole number of at least 1, got {value!r}")

@@ -1,0 +1,99 @@
+"""Where a training run stands: the counters that name a checkpoint and prove a resume.
+
+Guarantees: a `Progress` that exists is consistent with itself. It knows nothing of datasets or optimizers;
+whoever builds one from several counters gets the cross-check of design section 4 for free. Pure values, any
+thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing_extensions import Self
+
+_LARGEST = 10**15  # far above any run, far below what a float64 or an int64 rounds
+
+
+class Progress(BaseModel):
+    """Counters of a run between two micro-steps; all are since the run's first start.
+
+    Attributes:
+        epoch: Zero-based epoch that the next batch belongs to.
+        batch: Batches of that epoch already delivered.
+        cycles: Cycles ended, skipped updates and dropped remainders included.
+        updates: Optimizer updates applied.
+        micro_step: Micro-steps done in the running cycle; 0 at a boundary.
+        accumulation_steps: K of the running cycle.
+        batches_delivered: Batches delivered to training since epoch 0.
+        cycle_first_batch: Value of ``batches_delivered`` when the running cycle began.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    epoch: int = Field(ge=0, le=_LARGEST)
+    batch: int = Field(ge=0, le=_LARGEST)
+    cycles: int = Field(ge=0, le=_LARGEST)
+    updates: int = Field(ge=0, le=_LARGEST)
+    micro_step: int = Field(ge=0, le=_LARGEST)
+    accumulation_steps: int = Field(ge=1, le=_LARGEST)
+    batches_delivered: int = Field(ge=0, le=_LARGEST)
+    cycle_first_batch: int = Field(ge=0, le=_LARGEST)
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        if self.micro_step >= self.accumulation_steps:
+            raise ValueError(
+                f"micro_step {self.micro_step} is not below accumulation_steps {self.accumulation_steps}"
+            )
+        if self.batches_delivered - self.cycle_first_batch != self.micro_step:
+            raise ValueError(
+                f"micro_step {self.micro_step} is not batches_delivered {self.batches_delivered} minus "
+                f"cycle_first_batch {self.cycle_first_batch}"
+            )
+        if self.updates > self.cycles:
+            raise ValueError(f"updates {self.updates} exceed cycles {self.cycles}")
+        if self.batch > self.batches_delivered:
+            raise ValueError(f"batch {self.batch} exceeds batches_delivered {self.batches_delivered}")
+        return self
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether a cycle has just ended, so that all accumulators are zero."""
+        return self.micro_step == 0
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where training goes on; on a fresh start the numbers are 0 and ``checkpoint`` is None.
+
+    Attributes:
+        epoch: Pass it to ``Model.train`` as ``initial_epoch``.
+        batch: Batches of that epoch that are already trained.
+        optimizer_step: Updates applied.
+        micro_step: Micro-steps done in the running cycle.
+        batches_delivered: Batches trained since epoch 0.
+        complete: Whether nothing is left to train.
+        checkpoint: Name of the checkpoint that was applied.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    optimizer_step: int = 0
+    micro_step: int = 0
+    batches_delivered: int = 0
+    complete: bool = False
+    checkpoint: str | None = None
+
+    @classmethod
+    def at(cls, progress: Progress, checkpoint: str, *, complete: bool = False) -> ResumePoint:
+        """The point that ``progress`` stands for."""
+        return cls(
+            epoch=progress.epoch,
+            batch=progress.batch,
+            optimizer_step=progress.updates,
+            micro_step=progress.micro_step,
+            batches_delivered=progress.batches_delivered,
+            complete=complete,
+            checkpoint=checkpoint,
+        )

@@ -1,0 +1,197 @@
+"""Opens an attempt: chooses a checkpoint, applies it, and fences every earlier start of the run.
+
+The order is the protocol: list, choose, read, verify, apply; create ``attempts/N+1.json`` with what was really
+applied as parent; list again. So a wrong model fails before it fences a running job, and of two starts the
+last one wins. Guarantees: the returned attempt's parent is exactly what the state holds, and no newer commit
+was on its lineage when it opened. Training thread only, once per process and run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from ckptkit.contents import Contents
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StaleAttemptError
+from ckptkit.manifest import MAX_SEALED_BYTES, AttemptDocument, PassedOver, RunDocument, decode, encode
+from ckptkit.run.commit import create_once
+from ckptkit.run.find import Choice, Index, choose
+from ckptkit.run.names import ATTEMPTS, RUN, CheckpointName, attempt_key, parse_attempt
+from ckptkit.run.read import committed, open_checkpoint
+from ckptkit.run.verify import load
+from ckptkit.storage import Storage
+
+_log = logging.getLogger("ckptkit")
+_ROUNDS = 50  # each round lost means that somebody else made progress; nobody loses that often by chance
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The outcome of trying the candidates of a choice."""
+
+    contents: Contents | None
+    passed_over: tuple[PassedOver, ...]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How to open an attempt.
+
+    Attributes:
+        checkpoint: ``"latest"`` or a name.
+        rewind: Go back to the named one even if the run already grew from it.
+        host: Told to others in messages.
+        now: The clock; for people, never for ordering.
+        new_token: Gives 32 fresh random hexadecimal digits.
+    """
+
+    checkpoint: str
+    rewind: bool
+    host: str
+    now: Callable[[], datetime]
+    new_token: Callable[[], str]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An attempt that owns the run, and what it started from."""
+
+    document: AttemptDocument
+    contents: Contents | None
+
+
+def open_attempt(storage: Storage, opening: Opening, apply: Callable[[Contents], None]) -> Opened:
+    """Open the next attempt of the run at ``storage``.
+
+    Args:
+        storage: The run root.
+        opening: How.
+        apply: Takes over the contents of a checkpoint; may be called several times.
+
+    Raises:
+        CheckpointNotFoundError: If the named checkpoint does not exist.
+        CorruptCheckpointError: If every candidate is corrupt; names each.
+        StaleAttemptError: If another start overtook this one.
+        StorageError: If the storage failed; no conclusion was drawn from it.
+    """
+    abandoned: set[int] = set()
+    for _ in range(_ROUNDS):
+        index = Index(storage, ignoring=abandoned)
+        choice = choose(index, opening.checkpoint, rewind=opening.rewind)
+        try:
+            applied = _apply_first(storage, index, choice, apply)
+        except CheckpointNotFoundError:
+            if choice.branch is not None:
+                raise
+            continue  # retention of a running attempt removed it meanwhile: list again
+        _ensure_run(storage, opening)
+        document = _document(index.highest + 1, choice, applied, opening)
+        data = encode(document)
+        if create_once(storage, attempt_key(document.attempt), data) != data:
+            continue
+        check_fence(storage, document)
+        abandoned.add(document.attempt)
+        if _still_newest(storage, abandoned, choice, document, opening):
+            _warn_of(applied.passed_over, document)
+            return Opened(document, applied.contents)
+    raise StaleAttemptError(
+        f"{_ROUNDS} times in a row another process changed the run {storage.url} while this one was starting. "
+        "Make sure that only one job is started on it."
+    )
+
+
+def check_fence(storage: Storage, attempt: AttemptDocument) -> None:
+    """Raise StaleAttemptError if a later attempt than ``attempt`` exists."""
+    files = storage.list(ATTEMPTS).files
+    highest = max((number for file in files if (number := parse_attempt(file)) is not None), default=0)
+    if highest <= attempt.attempt:
+        return
+    try:
+        other = f" on {Index(storage).document(highest).host}"
+    except CorruptCheckpointError:
+        other = ""
+    raise StaleAttemptError(
+        f"attempt {highest}{other} took the run {storage.url} over from attempt {attempt.attempt}. "
+        "This process must stop; its last commit before the takeover stays usable."
+    )
+
+
+def _apply_first(storage: Storage, index: Index, choice: Choice, apply: Callable[[Contents], None]) -> Applied:
+    passed_over = list(choice.passed_over)
+    for name in choice.candidates:
+        try:
+            opened = open_checkpoint(storage, name, index.document(name.attempt))
+            contents = load(storage, opened)
+        except CorruptCheckpointError as error:
+            if choice.branch is not None:
+                raise
+            passed_over.append(PassedOver(checkpoint=str(name), reason=str(error)[:1000]))
+            continue
+        apply(contents)
+        return Applied(contents, tuple(passed_over))
+    if choice.candidates:
+        each = "\n  ".join(f"{one.checkpoint}: {one.reason}" for one in passed_over)
+        raise CorruptCheckpointError(
+            f"no checkpoint of the run {storage.url} can be used, and starting afresh would lose it:\n  {each}\n"
+            "Restore one of them from a copy, or start under another root."
+        )
+    return Applied(None, tuple(passed_over))
+
+
+def _ensure_run(storage: Storage, opening: Opening) -> None:
+    fresh = RunDocument(run_id=opening.new_token(), created_at=opening.now().isoformat()).sealed()
+    try:
+        data = storage.read(RUN, MAX_SEALED_BYTES)
+    except FileNotFoundError:
+        data = create_once(storage, RUN, encode(fresh))
+    try:
+        decode(data, RunDocument, RUN)
+    except CorruptCheckpointError as error:
+        # It holds an id and a date; no checkpoint depends on it, so it must not keep a run from going on.
+        _log.warning("%s; the run goes on, since no checkpoint depends on this file", error)
+
+
+def _document(number: int, choice: Choice, applied: Applied, opening: Opening) -> AttemptDocument:
+    return AttemptDocument(
+        attempt=number,
+        token=opening.new_token(),
+        parent=applied.contents.checkpoint if applied.contents else None,
+        branch=choice.branch,
+        host=opening.host,
+        created_at=opening.now().isoformat(),
+        passed_over=[*applied.passed_over][-20:],
+    ).sealed()
+
+
+def _still_newest(
+    storage: Storage, own: set[int], choice: Choice, document: AttemptDocument, opening: Opening
+) -> bool:
+    """Whether the choice would be the same now, as if the own new attempts did not exist."""
+    if document.parent is not None:
+        parent = CheckpointName.parse(document.parent)
+        assert parent is not None  # noqa: S101 - it was a candidate, hence parsed before
+        try:
+            committed(storage, parent)
+        except CheckpointNotFoundError:
+            return False
+    if choice.branch is not None:
+        return True
+    now = choose(Index(storage, ignoring=own), opening.checkpoint, rewind=opening.rewind)
+    return now.candidates[:1] == choice.candidates[:1]
+
+
+def _warn_of(passed_over: tuple[PassedOver, ...], document: AttemptDocument) -> None:
+    if not passed_over:
+        return
+    each = "\n".join(f"  passed over {one.checkpoint}: {one.reason}" for one in passed_over)
+    taken = document.parent or "a fresh start"
+    _log.warning(
+        "%s\nCORRUPT CHECKPOINT: the newest checkpoint could not be used.\n%s\n  continuing from %s; "
+        "training since then is repeated.\n%s",
+        "=" * 78,
+        each,
+        taken,
+        "=" * 78,
+    )

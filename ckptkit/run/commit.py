@@ -1,0 +1,100 @@
+"""The create-only markers: COMMIT, which makes a folder a checkpoint, and the void, which forbids it for ever.
+
+Guarantees: of all who try to create one key, exactly one content wins, and every caller learns which, also when
+the storage's reply was lost: any doubt is settled by reading the content back. No data is deleted before its
+folder is known to be void. The threads are those of the callers.
+"""
+
+from __future__ import annotations
+
+from ckptkit.errors import StaleAttemptError, StorageError
+from ckptkit.manifest import MAX_SEALED_BYTES, Commit, Void, decode_commit, encode
+from ckptkit.run.find import read_commit
+from ckptkit.run.names import COMMIT, CheckpointName
+from ckptkit.storage import Storage
+
+_TRIES = 3
+
+
+def create_once(storage: Storage, key: str, data: bytes) -> bytes:
+    """Create ``key`` with ``data`` unless it exists, and return the content that is there in the end.
+
+    Raises:
+        StorageError: If the outcome could not be learned; nothing may be concluded from it.
+    """
+    for remaining in reversed(range(_TRIES)):
+        try:
+            storage.create(key, data)
+        except FileExistsError as error:
+            doubt: Exception = error
+        except StorageError as error:
+            doubt = error
+        else:
+            return data
+        try:
+            return storage.read(key, MAX_SEALED_BYTES)
+        except FileNotFoundError:
+            # Not created: the same content may be tried again without any risk.
+            if remaining == 0 and isinstance(doubt, StorageError):
+                raise doubt from None
+    raise StorageError(f"{key} exists when it is created and is absent when it is read, {_TRIES} times in a row")
+
+
+def publish(storage: Storage, name: CheckpointName, commit: Commit) -> None:
+    """Commit the folder ``name``; on return the checkpoint exists.
+
+    Raises:
+        StaleAttemptError: If the folder was voided, or committed by somebody else.
+        StorageError: If it is not known whether it is committed.
+    """
+    data = encode(commit)
+    found = create_once(storage, name.commit_key, data)
+    if found == data:
+        return
+    there = decode_commit(found, name.commit_key)
+    by = there.void_by if isinstance(there, Void) else there.token
+    raise StaleAttemptError(
+        f"{name.commit_key} was created by the holder of the token {by}: another process took this run over. "
+        "Stop this one; the other continues the run."
+    )
+
+
+def void(storage: Storage, name: CheckpointName, token: str) -> Commit | Void:
+    """Forbid that ``name`` is ever committed, and return the COMMIT that is there now.
+
+    A real `Commit` means that it was there first: the folder is a checkpoint and stays.
+
+    Raises:
+        StorageError: If it is not known which of the two holds.
+        CorruptCheckpointError: If there is one that does not parse; the folder must stay too.
+    """
+    found = create_once(storage, name.commit_key, encode(Void(void_by=token)))
+    return decode_commit(found, name.commit_key)
+
+
+def remove_data(storage: Storage, name: CheckpointName) -> bool:
+    """Delete everything in a void folder but the void marker; returns whether there was anything.
+
+    Raises:
+        ValueError: If the folder is not void.
+    """
+    if not isinstance(read_commit(storage, name), Void):
+        raise ValueError(f"{name} is not void; its data must not be deleted")
+    keys = [key for key in keys_below(storage, name.folder) if key != name.commit_key]
+    storage.delete(keys)
+    return bool(keys)
+
+
+def remove_checkpoint(storage: Storage, name: CheckpointName) -> None:
+    """Delete a committed checkpoint: COMMIT first and durably, so that no reader sees a part of it as whole."""
+    storage.delete([name.commit_key])
+    storage.delete([key for key in keys_below(storage, name.folder) if not key.endswith(f"/{COMMIT}")])
+
+
+def keys_below(storage: Storage, folder: str) -> list[str]:
+    """Keys of all files below ``folder``."""
+    listing = storage.list(folder)
+    below = [f"{folder}/{file}" for file in sorted(listing.files)]
+    for child in sorted(listing.folders):
+        below.extend(keys_below(storage, f"{folder}/{child}"))
+    return below

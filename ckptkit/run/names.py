@@ -1,0 +1,97 @@
+"""Where everything of a run lies below its root: names, and nothing but names.
+
+Guarantees: `CheckpointName.parse` accepts exactly what ``str`` gives; comparing two names of one attempt tells
+which is further in training. Pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+RUN = "run.json"
+ATTEMPTS = "attempts"
+CHECKPOINTS = "checkpoints"
+FROZEN = "frozen"
+COMMIT = "COMMIT"
+MANIFEST = "manifest.json"
+
+_CHECKPOINT = re.compile(r"a(\d{6})-c(\d{10,16})-m(\d{4,16})(?:-t(\d{2,6}))?")
+_ATTEMPT = re.compile(r"(\d{6})\.json")
+_FROZEN = re.compile(r"a(\d{6})")
+
+
+@dataclass(frozen=True, order=True)
+class CheckpointName:
+    """The folder of one checkpoint.
+
+    Attributes:
+        attempt: Number of the attempt that wrote it.
+        cycles: Cycles ended.
+        micro_step: Micro-step in the running cycle; 0 at a boundary.
+        nth_try: Which try of this attempt at this progress, from 1.
+    """
+
+    attempt: int
+    cycles: int
+    micro_step: int
+    nth_try: int = 1
+
+    def __str__(self) -> str:
+        suffix = f"-t{self.nth_try:02d}" if self.nth_try > 1 else ""
+        return f"a{self.attempt:06d}-c{self.cycles:010d}-m{self.micro_step:04d}{suffix}"
+
+    @classmethod
+    def parse(cls, text: str) -> CheckpointName | None:
+        """The name that ``text`` is, or None."""
+        match = _CHECKPOINT.fullmatch(text)
+        if match is None:
+            return None
+        attempt, cycles, micro_step, nth_try = match.groups()
+        name = cls(int(attempt), int(cycles), int(micro_step), int(nth_try or 1))
+        return name if str(name) == text else None
+
+    @property
+    def folder(self) -> str:
+        """Key of the folder."""
+        return f"{CHECKPOINTS}/{self}"
+
+    @property
+    def commit_key(self) -> str:
+        """Key of ``COMMIT``."""
+        return f"{self.folder}/{COMMIT}"
+
+    @property
+    def manifest_key(self) -> str:
+        """Key of ``manifest.json``."""
+        return f"{self.folder}/{MANIFEST}"
+
+    def rank_key(self, rank: int) -> str:
+        """Key of the rank's own manifest."""
+        return f"{self.folder}/rank-{rank:05d}.json"
+
+    def rank_folder(self, rank: int) -> str:
+        """Key of the folder of the rank's shards."""
+        return f"{self.folder}/rank-{rank:05d}"
+
+
+def attempt_key(number: int) -> str:
+    """Key of an attempt's document."""
+    return f"{ATTEMPTS}/{number:06d}.json"
+
+
+def parse_attempt(file_name: str) -> int | None:
+    """The attempt number that a file name below ``attempts/`` stands for, or None."""
+    match = _ATTEMPT.fullmatch(file_name)
+    return int(match[1]) if match else None
+
+
+def frozen_folder(attempt: int) -> str:
+    """Key of the folder of the shards that an attempt's checkpoints share."""
+    return f"{FROZEN}/a{attempt:06d}"
+
+
+def parse_frozen(folder_name: str) -> int | None:
+    """The attempt number that a folder name below ``frozen/`` stands for, or None."""
+    match = _FROZEN.fullmatch(folder_name)
+    return int(match[1]) if match else None

@@ -1,0 +1,135 @@
+"""Opens a committed checkpoint: its documents, compared with each other and with their digests.
+
+Guarantees: what `open_checkpoint` returns is the chain COMMIT -> manifest -> rank files, every link checked by
+size and digest, tokens against the attempt's document, the folder's name against the progress, every shard
+inside its own folder. No shard byte has been read yet: that is `ckptkit.run.verify`. A file that is missing
+while COMMIT still stands is corruption; if COMMIT went too, the checkpoint was removed meanwhile. Any thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
+from ckptkit.manifest import (
+    MAX_DOCUMENT_BYTES,
+    AttemptDocument,
+    Commit,
+    FileEntry,
+    Manifest,
+    RankManifest,
+    ShardEntry,
+    decode,
+    digest_of,
+)
+from ckptkit.run.find import read_commit
+from ckptkit.run.names import CheckpointName, attempt_key, frozen_folder
+from ckptkit.storage import Storage
+
+
+@dataclass(frozen=True)
+class OpenedCheckpoint:
+    """The documents of a committed checkpoint, proven to belong together."""
+
+    name: CheckpointName
+    manifest: Manifest
+    ranks: tuple[RankManifest, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all its shards, shared frozen ones included."""
+        return sum(shard.size_bytes for rank in self.ranks for shard in rank.shards)
+
+
+def open_checkpoint(storage: Storage, name: CheckpointName, attempt: AttemptDocument) -> OpenedCheckpoint:
+    """Read and check the documents of ``name``, which ``attempt`` wrote.
+
+    Raises:
+        CheckpointNotFoundError: If it is not committed (any more).
+        CorruptCheckpointError: If a document is missing, altered or contradicts another; names the file.
+        FormatVersionError: If it was written by a newer format.
+    """
+    commit = committed(storage, name)
+    if commit.token != attempt.token:
+        raise CorruptCheckpointError(
+            f"{name.commit_key} has the token {commit.token}, {attempt_key(name.attempt)} has {attempt.token}"
+        )
+    entry = FileEntry(key=name.manifest_key, size_bytes=commit.manifest_size_bytes, digest=commit.manifest_digest)
+    manifest = decode(read_entry(storage, name, entry), Manifest, entry.key)
+    progress = manifest.progress
+    if manifest.checkpoint != str(name) or (progress.cycles, progress.micro_step) != (
+        name.cycles,
+        name.micro_step,
+    ):
+        raise CorruptCheckpointError(
+            f"{name.manifest_key} is the manifest of {manifest.checkpoint[:80]} at cycle {progress.cycles}, "
+            f"micro-step {progress.micro_step}"
+        )
+    if len(manifest.rank_files) != manifest.world_size:
+        raise CorruptCheckpointError(
+            f"{name.manifest_key} lists {len(manifest.rank_files)} rank files for {manifest.world_size} ranks"
+        )
+    ranks = tuple(_rank(storage, name, rank, file, attempt) for rank, file in enumerate(manifest.rank_files))
+    return OpenedCheckpoint(name, manifest, ranks)
+
+
+def committed(storage: Storage, name: CheckpointName) -> Commit:
+    """The COMMIT of ``name``; CheckpointNotFoundError where it is absent or void."""
+    commit = read_commit(storage, name)
+    if not isinstance(commit, Commit):
+        raise CheckpointNotFoundError(f"the checkpoint {name} is not committed (any more)")
+    return commit
+
+
+def _rank(
+    storage: Storage, name: CheckpointName, rank: int, file: FileEntry, attempt: AttemptDocument
+) -> RankManifest:
+    if file.key != name.rank_key(rank):
+        raise CorruptCheckpointError(f"{name.manifest_key} gives {file.key} as the file of rank {rank}")
+    document = decode(read_entry(storage, name, file), RankManifest, file.key)
+    if (document.checkpoint, document.rank, document.token) != (str(name), rank, attempt.token):
+        raise CorruptCheckpointError(
+            f"{file.key} belongs to rank {document.rank} of {document.checkpoint[:80]}, token {document.token}"
+        )
+    for shard in document.shards:
+        _check_place(name, rank, shard)
+    return document
+
+
+def _check_place(name: CheckpointName, rank: int, shard: ShardEntry) -> None:
+    folder, _, file = shard.key.rpartition("/")
+    shared = folder == frozen_folder(name.attempt) and file == f"{shard.digest}.safetensors"
+    if folder != name.rank_folder(rank) and not shared:
+        raise CorruptCheckpointError(f"{name.rank_key(rank)} names a shard outside of its folder: {shard.key}")
+
+
+def read_entry(storage: Storage, name: CheckpointName, entry: FileEntry) -> bytes:
+    """The bytes of a document, size and digest checked."""
+    if entry.size_bytes > MAX_DOCUMENT_BYTES:
+        raise CorruptCheckpointError(
+            f"{entry.key} is said to have {entry.size_bytes} bytes, too many for a document"
+        )
+    try:
+        data = storage.read(entry.key, entry.size_bytes)
+    except FileNotFoundError as error:
+        raise missing(storage, name, entry.key) from error
+    if len(data) != entry.size_bytes:
+        found = "more" if len(data) > entry.size_bytes else str(len(data))
+        raise CorruptCheckpointError(f"{entry.key} has {found} bytes, expected {entry.size_bytes}")
+    check_digest(entry, digest_of(data))
+    return data
+
+
+def check_digest(entry: FileEntry, found: str) -> None:
+    """Raise CorruptCheckpointError unless ``found`` is the digest of ``entry``."""
+    if found != entry.digest:
+        tensors = [one.name for one in entry.tensors] if isinstance(entry, ShardEntry) else []
+        inside = f" (it holds {', '.join(tensors[:5])}{', ...' if len(tensors) > 5 else ''})" if tensors else ""
+        raise CorruptCheckpointError(f"{entry.key}{inside} has the digest {found}, expected {entry.digest}")
+
+
+def missing(storage: Storage, name: CheckpointName, key: str) -> CheckpointNotFoundError | CorruptCheckpointError:
+    """What a missing file means: the checkpoint was removed meanwhile, or it is corrupt."""
+    if isinstance(read_commit(storage, name), Commit):
+        return CorruptCheckpointError(f"{key} is missing")
+    return CheckpointNotFoundError(f"the checkpoint {name} was removed while it was read")

@@ -1,0 +1,128 @@
+"""One save from the first byte to retention, in the order that makes it safe.
+
+Fence check, write, fence check, COMMIT, retention. Guarantees: a save that returns a name is committed and
+durable; one that raises left no checkpoint, and its folder is void or will be before this attempt's next save;
+what was committed before is untouched either way. Writer thread only, one save at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageError
+from ckptkit.manifest import AttemptDocument, Commit
+from ckptkit.progress import Progress
+from ckptkit.run.attempt import check_fence
+from ckptkit.run.commit import publish, remove_data, void
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.retain import Retention
+from ckptkit.run.write import SaveRequest, write_checkpoint
+from ckptkit.storage import Storage
+
+_log = logging.getLogger("ckptkit")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a save left behind.
+
+    Attributes:
+        checkpoint: The committed checkpoint.
+        removed: What retention removed after it.
+    """
+
+    checkpoint: CheckpointName
+    removed: tuple[CheckpointName, ...] = ()
+
+
+class Saver:
+    """Saves of one attempt.
+
+    Args:
+        storage: The run root.
+        attempt: The attempt that owns the run.
+        retention: What to remove after a commit.
+    """
+
+    def __init__(self, storage: Storage, attempt: AttemptDocument, retention: Retention) -> None:
+        self._storage = storage
+        self._attempt = attempt
+        self._retention = retention
+        self._committed: dict[tuple[int, int], CheckpointName] = {}
+        self._tries: dict[tuple[int, int], int] = {}
+        self._undecided: list[CheckpointName] = []
+        self._shared: set[str] = set()
+
+    def committed_at(self, progress: Progress) -> CheckpointName | None:
+        """This attempt's commit at ``progress``, if there is one."""
+        return self._committed.get((progress.cycles, progress.micro_step))
+
+    def save(self, request: SaveRequest) -> Saved:
+        """Save what ``request`` holds; a progress that this attempt has committed is not saved again.
+
+        Raises:
+            StaleAttemptError: If a later attempt exists.
+            StorageError: If the storage failed.
+            ValueError: If the state cannot be stored.
+        """
+        check_fence(self._storage, self._attempt)
+        self._decide()
+        there = self.committed_at(request.staged.progress)
+        if there is not None:
+            return Saved(there)
+        name = self._next_name(request.staged.progress)
+        self._undecided.append(name)
+        try:
+            commit = write_checkpoint(self._storage, name, self._attempt, request, self._shared)
+            check_fence(self._storage, self._attempt)
+            publish(self._storage, name, commit)
+        except StaleAttemptError:
+            raise  # whatever lies there is the later attempt's to void
+        except Exception:
+            self._give_up()
+            if self.committed_at(request.staged.progress) is None:
+                raise
+            # Only the reply was lost: settling found the COMMIT in place.
+        else:
+            self._settle(name)
+        return Saved(name, self._prune())
+
+    def _next_name(self, progress: Progress) -> CheckpointName:
+        at = (progress.cycles, progress.micro_step)
+        nth = self._tries[at] = self._tries.get(at, 0) + 1
+        return CheckpointName(self._attempt.attempt, *at, nth)
+
+    def _settle(self, name: CheckpointName) -> None:
+        self._undecided.remove(name)
+        self._committed[(name.cycles, name.micro_step)] = name
+
+    def _decide(self) -> None:
+        """Void and empty the folders of failed saves; one that turns out to be committed stays."""
+        for name in tuple(self._undecided):
+            try:
+                there = void(self._storage, name, self._attempt.token)
+            except CorruptCheckpointError as error:
+                _log.warning("%s; the folder is left as it is", error)
+                self._undecided.remove(name)
+                continue
+            if isinstance(there, Commit):
+                self._settle(name)
+            else:
+                self._undecided.remove(name)
+                remove_data(self._storage, name)
+
+    def _give_up(self) -> None:
+        try:
+            self._decide()
+        except StorageError as error:
+            # The save's own error is on its way; the folder stays undecided and the next save decides it.
+            _log.warning("could not clean up after a failed save yet, the next one will: %s", error)
+
+    def _prune(self) -> tuple[CheckpointName, ...]:
+        try:
+            return tuple(self._retention.prune())
+        except StorageError as error:
+            # The checkpoint is committed; old ones that stay cost space and nothing else.
+            _log.warning("the checkpoint is saved, but older ones could not be removed: %s", error)
+            return ()

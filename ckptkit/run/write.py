@@ -1,0 +1,156 @@
+"""Writes the files of one checkpoint, all but the last: shards, the rank's file, the manifest.
+
+Guarantees: every byte is digested on its way out, each file is durable before the next one that vouches for
+it begins, and nothing here makes the checkpoint visible: that is `ckptkit.run.commit`. Writer thread only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import metadata
+
+import xxhash
+
+from ckptkit.contents import Capture
+from ckptkit.manifest import (
+    MAX_DOCUMENT_BYTES,
+    AttemptDocument,
+    Commit,
+    FileEntry,
+    Manifest,
+    RankManifest,
+    ShardEntry,
+    TensorEntry,
+    digest_of,
+    encode,
+)
+from ckptkit.run.names import CheckpointName, frozen_folder
+from ckptkit.storage import Storage
+from ckptkit.tensors import Shard, into_shards
+
+
+@dataclass(frozen=True)
+class SaveRequest:
+    """One save, as the training thread ordered it.
+
+    Attributes:
+        staged: The state; its arrays stay as they are until the save has ended.
+        metrics: Of the user or of ``Model.fit``.
+        created_at: By the clock of the training process; for people, never for ordering.
+        number: Of this save in its attempt, from 1.
+    """
+
+    staged: Capture
+    metrics: Mapping[str, float]
+    created_at: datetime
+    number: int
+
+
+def write_checkpoint(
+    storage: Storage, name: CheckpointName, attempt: AttemptDocument, request: SaveRequest, shared: set[str]
+) -> Commit:
+    """Write everything but COMMIT, and return the COMMIT that would publish it.
+
+    Args:
+        storage: The run root.
+        name: The checkpoint's folder, not used before.
+        attempt: The attempt that writes.
+        request: What to write.
+        shared: Keys of the frozen shards that this attempt has written whole; grows.
+
+    Raises:
+        StorageError: If a file could not be written; what was written stays uncommitted.
+        ValueError: If the state cannot be stored, such as a leaf name that stands twice.
+    """
+    rank_file = _write_rank(storage, name, attempt, request, shared)
+    manifest = Manifest(
+        checkpoint=str(name),
+        created_at=request.created_at.isoformat(),
+        progress=request.staged.progress,
+        world_size=1,
+        metrics={key: value if math.isfinite(value) else None for key, value in request.metrics.items()},
+        rank_files=[rank_file],
+        libraries=_libraries(),
+    )
+    entry = _write_document(storage, name.manifest_key, encode(manifest))
+    return Commit(token=attempt.token, manifest_digest=entry.digest, manifest_size_bytes=entry.size_bytes).sealed()
+
+
+def _write_rank(
+    storage: Storage, name: CheckpointName, attempt: AttemptDocument, request: SaveRequest, shared: set[str]
+) -> FileEntry:
+    folder = name.rank_folder(0)
+    entries = []
+    numbers: dict[str, int] = {}
+    for shard in into_shards(request.staged.leaves):
+        if shard.frozen:
+            entries.append(_share(storage, name, shard, shared))
+            continue
+        number = numbers[shard.role] = numbers.get(shard.role, -1) + 1
+        key = f"{folder}/{shard.role}-{number:03d}.safetensors"
+        hasher = xxhash.xxh3_128()
+        storage.write(key, _digesting(shard.chunks(), hasher))
+        entries.append(_entry(key, shard, hasher.hexdigest()))
+    document = RankManifest(
+        checkpoint=str(name),
+        rank=0,
+        token=attempt.token,
+        save_number=request.number,
+        shards=entries,
+        state=dict(request.staged.state),
+    )
+    return _write_document(storage, name.rank_key(0), encode(document))
+
+
+def _share(storage: Storage, name: CheckpointName, shard: Shard, shared: set[str]) -> ShardEntry:
+    """Write a frozen shard unless this attempt has it already; its name is its digest."""
+    hasher = xxhash.xxh3_128()
+    for chunk in shard.chunks():
+        hasher.update(chunk)
+    key = f"{frozen_folder(name.attempt)}/{hasher.hexdigest()}.safetensors"
+    if key not in shared:
+        # What a failed write left at this name may be whole and yet not durable; no commit refers to it.
+        storage.delete([key])
+        storage.write(key, shard.chunks())
+        shared.add(key)
+    return _entry(key, shard, hasher.hexdigest())
+
+
+def _entry(key: str, shard: Shard, digest: str) -> ShardEntry:
+    tensors = [
+        TensorEntry(
+            name=leaf.name,
+            dtype=leaf.dtype,
+            shape=list(leaf.shape),
+            offset_bytes=offset,
+            size_bytes=leaf.size_bytes,
+        )
+        for leaf, offset in shard.offsets_bytes()
+    ]
+    return ShardEntry(key=key, size_bytes=shard.size_bytes, digest=digest, role=shard.role, tensors=tensors)
+
+
+def _write_document(storage: Storage, key: str, data: bytes) -> FileEntry:
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise ValueError(f"{key} would have {len(data)} bytes; readers accept at most {MAX_DOCUMENT_BYTES}")
+    storage.write(key, [memoryview(data)])
+    return FileEntry(key=key, size_bytes=len(data), digest=digest_of(data))
+
+
+def _digesting(chunks: Iterable[memoryview], hasher: xxhash.xxh3_128) -> Iterator[memoryview]:
+    for chunk in chunks:
+        hasher.update(chunk)
+        yield chunk
+
+
+def _libraries() -> dict[str, str]:
+    found = {}
+    for name in ("ckptkit", "mindspore", "numpy"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed as a package"
+    return found

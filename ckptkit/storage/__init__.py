@@ -1,0 +1,7 @@
+"""Where bytes rest: the seam that a run needs of a storage, and its backends."""
+
+from ckptkit.storage.local import LocalStorage
+from ckptkit.storage.protocol import Listing, Storage
+from ckptkit.storage.url import open_storage
+
+__all__ = ["Listing", "LocalStorage", "Storage", "open_storage"]

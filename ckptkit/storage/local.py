@@ -1,0 +1,167 @@
+"""A run root in a local (or locally mounted) file system.
+
+Guarantees: a file that was written, created or deleted stays so after a power loss, because files and the
+directories that name them are fsynced, in that order; ``create`` is atomic and never replaces (``link()``); an
+existing file is never overwritten. It does not protect from a file system whose fsync lies. Any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from ckptkit.errors import StorageError
+from ckptkit.storage.protocol import Listing
+
+
+class LocalStorage:
+    """Files below ``root``, which is made at the first write.
+
+    Args:
+        root: A directory, existing or not.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = Path(os.path.abspath(os.path.expanduser(root)))
+
+    @property
+    def url(self) -> str:
+        """The absolute path of the root."""
+        return str(self._root)
+
+    def list(self, folder: str) -> Listing:
+        """List what lies directly below ``folder``."""
+        folders: set[str] = set()
+        files: dict[str, int] = {}
+        with _storage_errors("list", self._root / folder):
+            try:
+                entries = os.scandir(self._root / folder)
+            except FileNotFoundError:
+                return Listing()
+            with entries:
+                for entry in entries:
+                    if entry.is_dir():
+                        folders.add(entry.name)
+                        continue
+                    # A file that vanishes between the two calls was deleted, which a listing may not show.
+                    with contextlib.suppress(FileNotFoundError):
+                        files[entry.name] = entry.stat().st_size
+        return Listing(frozenset(folders), files)
+
+    def read(self, key: str, max_bytes: int) -> bytes:
+        """The content of ``key``, cut after ``max_bytes + 1`` bytes."""
+        with _storage_errors("read", self._root / key), open(self._root / key, "rb") as file:
+            return file.read(max_bytes + 1)
+
+    def read_into(self, key: str, buffer: memoryview, offset_bytes: int = 0) -> int:
+        """Fill ``buffer`` from ``offset_bytes`` on."""
+        with _storage_errors("read", self._root / key), open(self._root / key, "rb", buffering=0) as file:
+            file.seek(offset_bytes)
+            done = 0
+            while done < len(buffer) and (count := file.readinto(buffer[done:])):
+                done += count
+            return done
+
+    def write(self, key: str, chunks: Iterable[memoryview]) -> None:
+        """Write a new file and fsync it and its directories."""
+        path = self._root / key
+        with _storage_errors("write", path):
+            self._make_folder(path.parent)
+            with open(path, "xb", buffering=0) as file:
+                for chunk in chunks:
+                    _write_all(file.fileno(), chunk)
+                os.fsync(file.fileno())
+            _fsync_folder(path.parent)
+
+    def create(self, key: str, data: bytes) -> None:
+        """Publish ``data`` at ``key`` unless it exists, by tmp + fsync + link."""
+        path = self._root / key
+        with _storage_errors("create", path):
+            self._make_folder(path.parent)
+            temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+            try:
+                with open(temporary, "xb", buffering=0) as file:
+                    _write_all(file.fileno(), memoryview(data))
+                    os.fsync(file.fileno())
+                # rename() would replace a rival's file; link() fails if there is one.
+                os.link(temporary, path)
+            finally:
+                temporary.unlink(missing_ok=True)
+            _fsync_folder(path.parent)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove ``keys`` and the folders below the first level that this empties."""
+        parents: set[Path] = set()
+        for key in keys:
+            path = self._root / key
+            with _storage_errors("delete", path):
+                path.unlink(missing_ok=True)
+                parents.add(path.parent)
+        # Deepest first, so that a folder emptied by the removal of its last folder goes too.
+        for parent in sorted(parents, key=lambda path: len(path.parts), reverse=True):
+            with _storage_errors("delete", parent):
+                self._fsync_or_remove(parent)
+
+    def _fsync_or_remove(self, folder: Path) -> None:
+        while len(folder.relative_to(self._root).parts) > 1:
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                pass
+            except OSError:
+                if not folder.is_dir() or not any(folder.iterdir()):
+                    raise
+                break
+            folder = folder.parent
+        if folder.is_dir():
+            _fsync_folder(folder)
+
+    def _make_folder(self, folder: Path) -> None:
+        missing: list[Path] = []
+        while not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for one in reversed(missing):
+            one.mkdir(exist_ok=True)
+            # The new name must be durable before anything below it claims to be.
+            _fsync_folder(one.parent)
+
+
+def _write_all(descriptor: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _storage_errors(verb: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError) as error:
+        if verb in ("read",) and isinstance(error, FileNotFoundError):
+            raise
+        if verb == "create" and isinstance(error, FileExistsError):
+            raise
+        raise _storage_error(verb, path, error) from error
+    except OSError as error:
+        raise _storage_error(verb, path, error) from error
+
+
+def _storage_error(verb: str, path: Path, error: OSError) -> StorageError:
+    hint = ""
+    if verb == "create" and error.errno in (1, 38, 95):  # EPERM, ENOSYS, EOPNOTSUPP of link()
+        hint = (
+            " ckptkit publishes with hard links, which this file system refuses;"
+            " put the run on a file system that has them."
+        )
+    return StorageError(f"could not {verb} {path}: {error.strerror or error}.{hint}")

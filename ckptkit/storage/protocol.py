@@ -1,0 +1,91 @@
+"""The seam between a run and the place where its bytes rest.
+
+It is as small as the protocol of design section 3 allows, because every backend, every fault wrapper and every
+test must get all of it right: list, read, write, create, delete. There is no rename, no append, no
+overwrite and no modification time, since object stores have none that could be trusted.
+
+Keys are plain relative paths with ``/`` below the run root (`ckptkit.manifest.checked_key`). Absence is the
+builtin FileNotFoundError; a lost create-only race is the builtin FileExistsError; everything else that goes
+wrong is a `StorageError` with the backend's error as ``__cause__``. An error is never an answer: neither
+"absent" nor "empty". Calls block, and may come from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What lies directly below a folder; a folder that does not exist is an empty one.
+
+    Attributes:
+        folders: Names of the folders, in no particular order.
+        files: Size in bytes by file name.
+    """
+
+    folders: frozenset[str] = frozenset()
+    files: Mapping[str, int] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Storage(Protocol):
+    """One run root."""
+
+    @property
+    def url(self) -> str:
+        """The run root as the user may type it."""
+        ...
+
+    def list(self, folder: str) -> Listing:
+        """List what lies directly below ``folder``.
+
+        Raises:
+            StorageError: If it could not be listed.
+        """
+        ...
+
+    def read(self, key: str, max_bytes: int) -> bytes:
+        """The whole content of ``key``, or its first ``max_bytes + 1`` bytes if it is longer than that.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            StorageError: If it could not be read.
+        """
+        ...
+
+    def read_into(self, key: str, buffer: memoryview, offset_bytes: int = 0) -> int:
+        """Fill ``buffer`` from ``offset_bytes`` on; returns the bytes read, fewer only at the end of file.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            StorageError: If it could not be read.
+        """
+        ...
+
+    def write(self, key: str, chunks: Iterable[memoryview]) -> None:
+        """Write a new file; when this returns, it survives a power loss.
+
+        Raises:
+            StorageError: If it could not be written whole; a part of it may lie there.
+        """
+        ...
+
+    def create(self, key: str, data: bytes) -> None:
+        """Publish a small file at once and only if ``key`` is free; when this returns, it is durable.
+
+        Raises:
+            FileExistsError: If ``key`` exists. After a lost reply it may be this call's own file.
+            StorageError: If it may or may not have been created.
+        """
+        ...
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove files, and folders that this empties; absent ones are fine. Durable when this returns.
+
+        Raises:
+            StorageError: If one could not be removed; others may be.
+        """
+        ...
