@@ -52,7 +52,7 @@ _HOME = {
     "StorageError": "ckptkit.errors",
 }
 
-__all__ = [  # noqa: RUF022 - in the order of the table above, which a test keeps equal
+__all__ = [
     "AccumulationTrainCell",
     "CheckpointCallback",
     "CheckpointManager",

@@ -24,13 +24,14 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic_core import from_json
 from typing_extensions import Self
 
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError
 from ckptkit.progress import Progress
 from ckptkit.tensors import DTYPES, Role
 
-FORMAT_VERSION: Literal[1] = 1
+FORMAT_VERSION = 1
 
 MAX_SEALED_BYTES = 64 * 1024  # run.json, attempts, COMMIT
 MAX_DOCUMENT_BYTES = 128 * 1024 * 1024  # manifest.json and rank files: about 500,000 tensors
@@ -56,6 +57,18 @@ Token = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Text = Annotated[str, Field(max_length=4096)]
 SizeBytes = Annotated[int, Field(ge=0, le=MAX_SIZE_BYTES)]
 Dimension = Annotated[int, Field(ge=0, le=MAX_SIZE_BYTES)]
+Version = Annotated[int, Field(ge=FORMAT_VERSION, le=FORMAT_VERSION)]  # a Literal[1] would take true and 1.0
+
+
+def _all_finite(state: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    rest: list[JsonValue] = [*state.values()]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, float) and not math.isfinite(one):
+            raise ValueError(f"{one} is not JSON; ckptkit.tree encodes such numbers")
+        if isinstance(one, dict | list):
+            rest.extend(one.values() if isinstance(one, dict) else one)
+    return state
 
 
 class _Document(BaseModel):
@@ -63,23 +76,18 @@ class _Document(BaseModel):
 
 
 class Sealed(_Document):
-    """A small create-only document that carries the digest of all its other fields."""
+    """A small create-only document: canonical JSON that carries the digest of all its other fields.
 
-    format_version: Literal[1] = FORMAT_VERSION
+    Every format version seals like this, so that a newer version can be told from an altered byte.
+    """
+
+    format_version: Version = FORMAT_VERSION
     digest: Digest | None = None
 
     def sealed(self) -> Self:
         """A copy whose ``digest`` is that of its other fields."""
-        return self.model_copy(update={"digest": self._digest_of_the_rest()})
-
-    def _digest_of_the_rest(self) -> str:
-        return digest_of(canonical(self.model_dump(mode="json", exclude={"digest"})))
-
-    def check_seal(self) -> None:
-        """Raise ValueError unless ``digest`` is that of the other fields."""
-        expected = self._digest_of_the_rest()
-        if self.digest != expected:
-            raise ValueError(f"its own digest is {self.digest}, its content gives {expected}")
+        rest = self.model_dump(mode="json", exclude={"digest"})
+        return self.model_copy(update={"digest": digest_of(canonical(rest))})
 
 
 class RunDocument(Sealed):
@@ -145,6 +153,9 @@ class TensorEntry(_Document):
         expected = math.prod(self.shape) * DTYPES[self.dtype].itemsize
         if self.size_bytes != expected:
             raise ValueError(f"tensor {self.name[:80]!r}: {self.size_bytes} bytes, its shape needs {expected}")
+        # An empty tensor of absurd extent needs no byte, and still NumPy cannot make it.
+        if math.prod(dimension or 1 for dimension in self.shape) > MAX_SIZE_BYTES:
+            raise ValueError(f"tensor {self.name[:80]!r}: its shape is too large")
         return self
 
 
@@ -182,16 +193,20 @@ class RankManifest(_Document):
             ``user`` for objects added by name; encoded by `ckptkit.tree`.
     """
 
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Version = FORMAT_VERSION
     checkpoint: Text
     rank: int = Field(ge=0, le=99_999)
     token: Token
     save_number: int = Field(ge=1)
     shards: list[ShardEntry]
-    state: dict[str, JsonValue]
+    state: Annotated[dict[str, JsonValue], AfterValidator(_all_finite)]
 
     @model_validator(mode="after")
-    def _no_name_twice(self) -> Self:
+    def _nothing_twice(self) -> Self:
+        # A file listed n times would be read into n times the memory that lies on storage.
+        keys = [shard.key for shard in self.shards]
+        if len(set(keys)) != len(keys):
+            raise ValueError("a shard stands in the table twice")
         seen: set[str] = set()
         for shard in self.shards:
             for tensor in shard.tensors:
@@ -204,7 +219,7 @@ class RankManifest(_Document):
 class Manifest(_Document):
     """``manifest.json``: the checkpoint as a whole."""
 
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Version = FORMAT_VERSION
     checkpoint: Text
     created_at: Text
     progress: Progress
@@ -241,13 +256,15 @@ def decode(data: bytes, model: type[Model], key: str) -> Model:
         CorruptCheckpointError: If it is not such a document; names ``key``.
     """
     try:
-        document = model.model_validate_json(data)
-        if isinstance(document, Sealed):
-            document.check_seal()
-    except (ValidationError, ValueError) as error:
+        if issubclass(model, Sealed):
+            _check_seal(data)
+    except ValueError as error:
+        raise CorruptCheckpointError(f"{key} is not a valid {model.__name__}: {_first_line(error)}") from error
+    try:
+        return model.model_validate_json(data)
+    except ValidationError as error:
         _refuse_other_version(data, key)
         raise CorruptCheckpointError(f"{key} is not a valid {model.__name__}: {_first_line(error)}") from error
-    return document
 
 
 def decode_commit(data: bytes, key: str) -> Commit | Void:
@@ -258,9 +275,22 @@ def decode_commit(data: bytes, key: str) -> Commit | Void:
         return decode(data, Commit, key)
 
 
+def _check_seal(data: bytes) -> None:
+    """Raise ValueError unless ``data`` is canonical JSON with a right ``digest``."""
+    fields = from_json(data, allow_inf_nan=False)
+    if not isinstance(fields, dict):
+        raise ValueError("it is not a JSON object")
+    if canonical(fields) != data:
+        raise ValueError("it is not canonical JSON, so it was altered")
+    found = fields.pop("digest", None)
+    expected = digest_of(canonical(fields))
+    if found != expected:
+        raise ValueError(f"its own digest is {str(found)[:40]}, its content gives {expected}")
+
+
 class _AnyVersion(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
-    format_version: int
+    format_version: int = Field(le=10**9)
 
 
 def _refuse_other_version(data: bytes, key: str) -> None:

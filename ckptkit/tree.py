@@ -1,15 +1,16 @@
 """Nested Python state as JSON plus tensors, without pickle.
 
 Guarantees: what `encode_tree` takes, `decode_tree` gives back equal and of the same types: None, bool, int of
-any size, float to the bit (infinities and NaN included), str, bytes, list, tuple, dict with any such keys,
-NumPy arrays and scalars. Anything else is a TypeError that names the place, so that nothing is stored that
-could not be restored. Plain JSON values stay readable as they are. Pure functions, any thread.
+any size, float to the bit (infinities and NaN included), str, bytes, list, tuple, dict with any such keys, NumPy
+arrays (no subclass of them) and scalars. Anything else is a TypeError that names the place, so that nothing is
+stored that could not be restored. Plain JSON values stay readable as they are. Pure functions, any thread.
 """
 
 from __future__ import annotations
 
 import base64
 import math
+import re
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -36,17 +37,17 @@ def encode_tree(  # noqa: PLR0911 - one return per type reads as the table that 
     if value is None or isinstance(value, bool):
         return value
     if type(value) is int:
-        return value if abs(value) < 2**53 else {"$int": str(value)}
+        return value if abs(value) < 2**53 else {"$int": hex(value)}
     if type(value) is float:
         return value if math.isfinite(value) else {"$float": struct.pack("<d", value).hex()}
     if type(value) is str:
-        return value
+        return _checked_text(value, path)
     if type(value) is bytes:
         return {"$bytes": base64.b64encode(value).decode()}
     if isinstance(value, np.generic):
         leaves.append(leaf_of(path, np.array(value), role="state"))
         return {"$scalar": path}
-    if isinstance(value, np.ndarray):
+    if type(value) is np.ndarray:
         leaves.append(leaf_of(path, value, role="state"))
         return {"$array": path}
     if type(value) in (list, tuple):
@@ -60,15 +61,33 @@ def encode_tree(  # noqa: PLR0911 - one return per type reads as the table that 
     )
 
 
+def _checked_text(value: str, path: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise TypeError(
+            f"{path}: the text {value[:80]!r} cannot be stored in a checkpoint, because it is not valid Unicode; "
+            "store its bytes instead, such as os.fsencode(text)"
+        ) from error
+    return value
+
+
 def _encode_dict(value: dict[Any, Any], path: str, leaves: list[Leaf], depth: int) -> JsonValue:
     if all(type(key) is str and not key.startswith("$") for key in value):
-        return {key: encode_tree(one, f"{path}/{key}", leaves, _depth=depth + 1) for key, one in value.items()}
+        return {
+            _checked_text(key, path): encode_tree(one, f"{path}/{_segment(key)}", leaves, _depth=depth + 1)
+            for key, one in value.items()
+        }
     pairs: list[JsonValue] = []
     for index, (key, one) in enumerate(value.items()):
-        place = f"{path}/#{index}"
-        encoded_key = encode_tree(key, f"{place}/key", leaves, _depth=depth + 1)
-        pairs.append([encoded_key, encode_tree(one, place, leaves, _depth=depth + 1)])
+        encoded_key = encode_tree(key, f"{path}/#{index}.key", leaves, _depth=depth + 1)
+        pairs.append([encoded_key, encode_tree(one, f"{path}/#{index}", leaves, _depth=depth + 1)])
     return {"$dict": pairs}
+
+
+def _segment(key: str) -> str:
+    # As in a JSON pointer, so that {"a/b": ...} and {"a": {"b": ...}} give their arrays different names.
+    return key.replace("~", "~0").replace("/", "~1")
 
 
 def decode_tree(value: JsonValue, tensors: Mapping[str, Array]) -> Any:
@@ -95,12 +114,42 @@ def _tensor(name: JsonValue, tensors: Mapping[str, Array]) -> Array:
     return tensors[name]
 
 
+def _integer(value: JsonValue, _: Mapping[str, Array]) -> int:
+    if not isinstance(value, str) or not re.fullmatch("-?0x[0-9a-f]+", value):
+        raise ValueError("a '$int' in a state tree is not a hexadecimal number")
+    return int(value, 16)
+
+
+def _double(value: JsonValue, _: Mapping[str, Array]) -> float:
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{16}", value):
+        raise ValueError("a '$float' in a state tree is not 16 hexadecimal digits")
+    return float(struct.unpack("<d", bytes.fromhex(value))[0])
+
+
+def _octets(value: JsonValue, _: Mapping[str, Array]) -> bytes:
+    if not isinstance(value, str):
+        raise ValueError("a '$bytes' in a state tree is not text")
+    return base64.b64decode(value, validate=True)
+
+
+def _scalar(value: JsonValue, tensors: Mapping[str, Array]) -> Any:
+    tensor = _tensor(value, tensors)
+    if tensor.shape != ():
+        raise ValueError(f"the '$scalar' {str(value)[:80]!r} in a state tree has the shape {tensor.shape}")
+    return tensor[()]
+
+
 def _pairs(value: JsonValue, tensors: Mapping[str, Array]) -> dict[Any, Any]:
     if not isinstance(value, list) or any(not isinstance(pair, list) or len(pair) != 2 for pair in value):
         raise ValueError("a '$dict' in a state tree is not a list of pairs")
-    return {
-        decode_tree(pair[0], tensors): decode_tree(pair[1], tensors) for pair in value if isinstance(pair, list)
-    }
+    decoded = [[decode_tree(one, tensors) for one in pair] for pair in value if isinstance(pair, list)]
+    try:
+        result = dict(decoded)
+    except TypeError as error:
+        raise ValueError(f"a '$dict' in a state tree has a key that cannot be one: {error}") from error
+    if len(result) != len(decoded):
+        raise ValueError("a '$dict' in a state tree has a key twice")
+    return result
 
 
 def _items(value: JsonValue, tensors: Mapping[str, Array]) -> tuple[Any, ...]:
@@ -110,11 +159,11 @@ def _items(value: JsonValue, tensors: Mapping[str, Array]) -> tuple[Any, ...]:
 
 
 _DECODERS: dict[str, Any] = {
-    "$int": lambda value, _: int(str(value)),
-    "$float": lambda value, _: struct.unpack("<d", bytes.fromhex(str(value)))[0],
-    "$bytes": lambda value, _: base64.b64decode(str(value), validate=True),
+    "$int": _integer,
+    "$float": _double,
+    "$bytes": _octets,
     "$array": lambda value, tensors: np.array(_tensor(value, tensors)),
-    "$scalar": lambda value, tensors: _tensor(value, tensors)[()],
+    "$scalar": _scalar,
     "$tuple": _items,
     "$dict": _pairs,
 }

@@ -189,6 +189,20 @@ class AccumulationTrainCell(nn.Cell):  # type: ignore[misc]
         self._counters = self._counters.after_micro_step()
         return loss
 
+    def set_grad(self, requires_grad: bool = True) -> nn.Cell:
+        """Refuse to be differentiated, as `nn.TrainOneStepCell` asks of what it wraps.
+
+        Raises:
+            RuntimeError: If ``requires_grad``.
+        """
+        if requires_grad:
+            caller = inspect.currentframe()
+            raise RuntimeError(
+                f"AccumulationTrainCell cannot be differentiated by {_wrapper_name(caller and caller.f_back)}: it "
+                "takes the gradients and applies the updates itself. Give it to ms.Model without an optimizer."
+            )
+        return super().set_grad(False)
+
     def construct(self, *inputs: Any) -> Any:
         """Refuse: only a graph compiled around this cell gets here, and it would skip ``__call__``."""
         return _refuse_graph()
@@ -295,7 +309,7 @@ def _check_names_unique(cell: nn.Cell) -> None:
 @ms.constexpr(reuse_result=False, check=False)
 def _refuse_graph() -> None:
     """Raise while a graph around an `AccumulationTrainCell` is being compiled."""
-    raise RuntimeError(_REFUSAL.format(_compiling_wrapper(inspect.currentframe())))
+    raise RuntimeError(_REFUSAL.format(_wrapper_name(inspect.currentframe())))
 
 
 def _refuse_capture() -> None:
@@ -303,23 +317,25 @@ def _refuse_capture() -> None:
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_filename.endswith(_CAPTURING_FILES):
-            raise RuntimeError(_REFUSAL.format(_compiling_wrapper(frame)))
+            raise RuntimeError(_REFUSAL.format(_wrapper_name(frame)))
         frame = frame.f_back
 
 
-def _compiling_wrapper(frame: FrameType | None) -> str:
-    """Name what is being compiled, by the ``self`` of the nearest compiling frame.
+def _wrapper_name(frame: FrameType | None) -> str:
+    """Name what is being compiled, by the locals of the nearest compiling frame at or below ``frame``.
 
     MindSpore does not tell a constexpr whose graph it is in, but it compiles on the caller's stack, below
-    ``Cell.compile`` or below the executor of `ms.jit` (private: attributes ``obj`` and ``fn``). Should either
-    move, the message says "another graph" and the tests that expect the name fail.
+    ``Cell.compile`` (``self``) or a wrapper of `ms.jit` (private: ``fn``, ``self.fn``, ``self.obj``). Should
+    these move, the message says "another graph" and the tests that expect the name fail.
     """
     while frame is not None:
-        owner = frame.f_locals.get("self")
+        found = frame.f_locals
+        owner = found.get("self")
         for cell in (owner, getattr(owner, "obj", None)):
             if isinstance(cell, nn.Cell):
                 return type(cell).__qualname__
-        if not isinstance(owner, ops.Primitive) and inspect.isfunction(fn := getattr(owner, "fn", None)):
-            return f"the @ms.jit function {fn.__qualname__}"
+        function = found.get("fn", getattr(owner, "fn", None))
+        if inspect.isfunction(function) and not isinstance(owner, ops.Primitive):  # which is the constexpr itself
+            return f"the @ms.jit function {function.__qualname__}"
         frame = frame.f_back
     return "another graph"

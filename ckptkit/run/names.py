@@ -16,9 +16,11 @@ FROZEN = "frozen"
 COMMIT = "COMMIT"
 MANIFEST = "manifest.json"
 
-_CHECKPOINT = re.compile(r"a(\d{6})-c(\d{10,16})-m(\d{4,16})(?:-t(\d{2,6}))?")
-_ATTEMPT = re.compile(r"(\d{6})\.json")
-_FROZEN = re.compile(r"a(\d{6})")
+# Attempts count from 1. ASCII is spelled out: \d would take any script's digits, which int() then reads.
+_NUMBER = r"((?!000000)[0-9]{6})"
+_CHECKPOINT = re.compile(rf"a{_NUMBER}-c([0-9]{{10,16}})-m([0-9]{{4,16}})(?:-t([0-9]{{2,6}}))?")
+_ATTEMPT = re.compile(rf"{_NUMBER}\.json")
+_FROZEN = re.compile(rf"a{_NUMBER}")
 
 
 @dataclass(frozen=True, order=True)

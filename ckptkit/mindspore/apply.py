@@ -1,0 +1,32 @@
+"""From stored bits to live MindSpore parameters.
+
+Guarantees: the bits arrive unchanged, bfloat16 included, and are seen by graphs that are compiled already
+(``set_data``; assigning ``.data`` would not be). The caller has compared shapes and dtypes. Main thread only.
+"""
+
+from __future__ import annotations
+
+import mindspore as ms
+import numpy as np
+
+from ckptkit.tensors import Array
+
+
+def tensor_of(bits: Array, dtype: str) -> ms.Tensor:
+    """A new tensor with a copy of ``bits``; ``dtype`` is a name in `ckptkit.tensors.DTYPES`."""
+    if dtype == "BF16":
+        # MindSpore's own NumPy dtype; absent with NumPy 2, where bfloat16 parameters do not work at all.
+        from mindspore.common import np_dtype
+
+        bits = np.ascontiguousarray(bits).view(np_dtype.bfloat16).reshape(bits.shape)
+    return ms.Tensor(bits)
+
+
+def assign(parameter: ms.Parameter, bits: Array, dtype: str) -> None:
+    """Give ``parameter`` the stored value."""
+    parameter.set_data(tensor_of(bits, dtype))
+
+
+def assign_zeros(parameter: ms.Parameter) -> None:
+    """Give ``parameter`` all zeros."""
+    parameter.set_data(ms.Tensor(np.zeros_like(parameter.asnumpy())))

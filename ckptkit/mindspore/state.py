@@ -1,0 +1,361 @@
+"""`StateManager`: everything a checkpoint of a MindSpore training holds, and how it gets back.
+
+Guarantees: a capture is taken after every operation under way has ended and advances no generator; a restore
+compares every leaf, the accumulation steps, the data pipeline and its own counters before it changes
+anything, and then changes all of it. It does not write files. Main thread only, between two micro-steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import mindspore as ms
+import mindspore.dataset as ds
+from mindspore import nn
+from pydantic import JsonValue, ValidationError
+
+from ckptkit.contents import Capture, Contents
+from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError
+from ckptkit.mindspore.apply import assign, assign_zeros
+from ckptkit.mindspore.dataset import DatasetPosition
+from ckptkit.mindspore.rng import capture_rng, restore_rng
+from ckptkit.mindspore.train_cell import AccumulationTrainCell, CycleCounters
+from ckptkit.progress import Progress
+from ckptkit.tensors import Leaf, Lifetime, Role, leaf_of
+from ckptkit.tree import decode_tree, encode_tree
+
+_SMALL_BYTES = 64 * 1024  # copied at every capture whatever their lifetime: not worth a window
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Any object of the user's own that a checkpoint should hold."""
+
+    def state_dict(self) -> Any:
+        """Plain values, containers and NumPy arrays; must not advance the object."""
+        ...
+
+    def load_state_dict(self, state: Any) -> None:
+        """Take over what `state_dict` returned, in another process."""
+        ...
+
+
+class StateManager:
+    """The whole state of one training, for `CheckpointManager.restore`, ``step`` and ``save``.
+
+    Args:
+        train_cell: The cell that is called once per micro-batch: an `AccumulationTrainCell`, or any other
+            training cell, of which every call counts as a cycle.
+        dataset: The pipeline that feeds it; None if the loop positions its data itself.
+        frozen: Names of parameters that training never changes, or a predicate over parameter names. They
+            are written once per attempt and shared by its checkpoints.
+        **stateful: Objects with ``state_dict()`` and ``load_state_dict()``, stored by name.
+
+    In one's own loop::
+
+        state = ck.StateManager(cell, dataset)
+        point = manager.restore(state)
+        state.prepare_data()
+        batches = dataset.create_tuple_iterator(num_epochs=epochs)
+        state.iterator_made()
+
+    Raises:
+        TypeError: If a stateful object lacks one of the two methods, or the cell is not an `nn.Cell`.
+        StateMismatchError: If two parameters have one name, or ``frozen`` names none.
+    """
+
+    def __init__(
+        self,
+        train_cell: nn.Cell,
+        dataset: ds.Dataset | None = None,
+        *,
+        frozen: Iterable[str] | Callable[[str], bool] | None = None,
+        **stateful: Stateful,
+    ) -> None:
+        if not isinstance(train_cell, nn.Cell):
+            raise TypeError(f"train_cell must be an nn.Cell, got {type(train_cell).__name__}")
+        for name, one in stateful.items():
+            if not isinstance(one, Stateful):
+                raise TypeError(f"{name}: a {type(one).__name__} has no state_dict() and load_state_dict()")
+        self.cell = train_cell
+        self.position = DatasetPosition(dataset) if dataset is not None else None
+        self.ended: str | None = None
+        self._stateful = stateful
+        self._parameters = _parameters_by_name(train_cell)
+        self._optimizer: nn.Optimizer | None = getattr(train_cell, "optimizer", None)
+        self._accumulators = (
+            {one.name for one in train_cell.accumulators}
+            if isinstance(train_cell, AccumulationTrainCell)
+            else set()
+        )
+        self._frozen = _frozen_names(self._parameters, frozen)
+        network = getattr(train_cell, "network", train_cell)
+        self._weights = {one.name for one in network.get_parameters()}
+        self._owned = {one.name for one in self._optimizer.get_parameters()} if self._optimizer else set()
+        self._delivered: int | None = None
+        self._global_step_base = self._global_step()
+        self._rng: dict[str, Any] | None = None
+        self._prepared = False
+
+    def stateful_objects(self) -> list[Stateful]:
+        """The objects that are stored by name."""
+        return list(self._stateful.values())
+
+    def count_delivered(self, batches: int) -> None:
+        """Tell how many batches were delivered to training since epoch 0, where somebody counts them.
+
+        An `AccumulationTrainCell` counts its own calls; told both, a capture insists that they agree.
+        """
+        self._delivered = batches
+
+    def progress(self) -> Progress:
+        """Where the training stands.
+
+        Raises:
+            ResumeError: If the cell's and the data's counters disagree, so that no resume could be exact.
+        """
+        if isinstance(self.cell, AccumulationTrainCell):
+            counters = self.cell.counters
+            delivered = counters.micro_steps if self._delivered is None else self._delivered
+        else:
+            delivered = self._delivered or 0
+            counters = CycleCounters(1, 0, delivered, delivered, delivered, delivered)
+        epoch, batch = divmod(delivered, self.position.size) if self.position else (0, delivered)
+        try:
+            return Progress(
+                epoch=epoch,
+                batch=batch,
+                cycles=counters.cycles,
+                updates=counters.updates,
+                micro_step=counters.micro_step,
+                accumulation_steps=counters.accumulation_steps,
+                batches_delivered=delivered,
+                cycle_first_batch=counters.first_micro_step,
+            )
+        except ValidationError as error:
+            raise ResumeError(
+                f"the train cell was called {counters.micro_steps} times, but {delivered} batches were "
+                "delivered. Call it once per batch and for nothing else; evaluate with the network instead."
+            ) from error
+
+    def capture(self) -> Capture:
+        """References to the whole state as it is now.
+
+        Raises:
+            ResumeError: If the counters disagree: such a checkpoint could not be resumed exactly.
+            TypeError: If something in the state has no place in a checkpoint; names it.
+        """
+        progress = self.progress()
+        leaves = list(self._leaves(progress))
+        if self.ended is None:
+            _prove_updates(progress, self._global_step(), self._global_step_base)
+        sections = {
+            "rng": capture_rng(),
+            "data": self.position.state() if self.position else None,
+            "train": {
+                "cell": type(self.cell).__qualname__,
+                "global_step_at_start": self._global_step_base,
+                "ended": self.ended,
+            },
+            "user": {name: one.state_dict() for name, one in self._stateful.items()},
+        }
+        state = {name: encode_tree(section, name, leaves) for name, section in sections.items()}
+        return Capture(progress, tuple(leaves), state)
+
+    def apply(self, contents: Contents) -> None:
+        """Take over a checkpoint: parameters, counters, user objects, data position, random state.
+
+        With a dataset, make its iterator next and then call `iterator_made`; `CheckpointCallback` does that.
+
+        Raises:
+            StateMismatchError: If leaves or stateful objects differ; names every one. Nothing was changed.
+            ResumeError: If K, the data pipeline or the counters differ. Nothing was changed.
+        """
+        state = _decoded(contents)
+        self._check_leaves(contents)
+        self._check_stateful(state["user"])
+        self._prove(contents, state)
+        for name, parameter in self._parameters.items():
+            if name in contents.tensors:
+                assign(parameter, contents.tensors[name], contents.dtypes[name])
+            else:
+                assign_zeros(parameter)  # an accumulator at a boundary
+        progress = contents.progress
+        if isinstance(self.cell, AccumulationTrainCell):
+            self.cell.load_counters(_counters(progress))
+        self._delivered = progress.batches_delivered
+        self._global_step_base = state["train"]["global_step_at_start"]
+        self.ended = state["train"]["ended"]
+        self._prepared = False
+        self.prepare_data(state["data"])
+        for name, one in self._stateful.items():
+            one.load_state_dict(state["user"][name])
+        self._rng = state["rng"]
+        restore_rng(self._rng)
+
+    def prepare_data(self, recorded: Mapping[str, Any] | None = None) -> None:
+        """Put the dataset where training stands; on a fresh start, settle its seed.
+
+        In one's own loop: call it after ``CheckpointManager.restore`` and before the iterator is made. After a
+        restore that found a checkpoint it has been done already, and this does nothing.
+        """
+        if self.position is not None and not self._prepared:
+            self.position.prepare(self._delivered or 0, recorded)
+        self._prepared = True
+
+    def iterator_made(self) -> None:
+        """Call right after the dataset's iterator was made: restores the random state once more.
+
+        Raises:
+            ResumeError: If the dataset seed was changed since the restore.
+        """
+        if self.position is not None:
+            self.position.iterator_made()
+        if self._rng is not None:
+            restore_rng(self._rng)
+
+    def _leaves(self, progress: Progress) -> Iterable[Leaf]:
+        for name, parameter in self._parameters.items():
+            if progress.at_boundary and name in self._accumulators:
+                continue
+            # On CPU this is the live memory; the call waits for every operation under way.
+            array = parameter.asnumpy()
+            yield leaf_of(name, array, role=self._role(name), lifetime=self._lifetime(name, array.nbytes))
+
+    def _role(self, name: str) -> Role:
+        if name in self._accumulators:
+            return "accumulators"
+        return "weights" if name in self._weights or name not in self._owned else "optimizer"
+
+    def _lifetime(self, name: str, size_bytes: int) -> Lifetime:
+        if name in self._frozen:
+            return "frozen"
+        if name in self._accumulators or name not in self._owned or size_bytes < _SMALL_BYTES:
+            return "micro"
+        return "cycle" if isinstance(self.cell, AccumulationTrainCell) else "micro"
+
+    def _global_step(self) -> int | None:
+        step = getattr(self._optimizer, "global_step", None)
+        return int(step.asnumpy().reshape(-1)[0]) if isinstance(step, ms.Parameter) else None
+
+    def _check_leaves(self, contents: Contents) -> None:
+        expected = {leaf.name: leaf for leaf in self._leaves(contents.progress)}
+        found = {name for name, role in contents.roles.items() if role != "state"}
+        problems = [f"missing in the checkpoint: {name}" for name in sorted(expected.keys() - found)]
+        problems += [f"not in this training: {name}" for name in sorted(found - expected.keys())]
+        for name in sorted(expected.keys() & found):
+            leaf, dtype, shape = expected[name], contents.dtypes[name], contents.tensors[name].shape
+            if (leaf.dtype, leaf.shape) != (dtype, shape):
+                problems.append(
+                    f"{name}: the checkpoint has {dtype} {list(shape)}, "
+                    f"this training has {leaf.dtype} {list(leaf.shape)}"
+                )
+        if problems:
+            raise StateMismatchError(
+                f"the checkpoint {contents.checkpoint} does not fit this training. Nothing was changed. "
+                "Build network and optimizer as they were, or start under another root:\n  "
+                + "\n  ".join(problems)
+            )
+
+    def _check_stateful(self, stored: Mapping[str, Any]) -> None:
+        missing, extra = (
+            sorted(self._stateful.keys() - stored.keys()),
+            sorted(stored.keys() - self._stateful.keys()),
+        )
+        if missing or extra:
+            raise StateMismatchError(
+                "the stateful objects differ. Nothing was changed. "
+                f"Given now but not in the checkpoint: {missing or 'none'}; in the checkpoint but not given: "
+                f"{extra or 'none'}"
+            )
+
+    def _prove(self, contents: Contents, state: Mapping[str, Any]) -> None:
+        """Cross-check the checkpoint's counters with each other and with this training."""
+        progress = contents.progress
+        wanted = self.cell.accumulation_steps if isinstance(self.cell, AccumulationTrainCell) else 1
+        if progress.accumulation_steps != wanted:
+            raise ResumeError(
+                f"the checkpoint {contents.checkpoint} was taken with accumulation_steps="
+                f"{progress.accumulation_steps}, this train cell has {wanted}. Build it with "
+                f"{progress.accumulation_steps}, or start under another root."
+            )
+        if (self.position is None) != (state["data"] is None):
+            raise ResumeError("the checkpoint and this training must both have a dataset, or neither")
+        if self.position is not None:
+            self.position.check(state["data"])
+            if progress.epoch * self.position.size + progress.batch != progress.batches_delivered:
+                raise ResumeError(
+                    f"{contents.checkpoint} contradicts itself: epoch {progress.epoch}, batch {progress.batch} "
+                    f"of {self.position.size}, but {progress.batches_delivered} batches delivered"
+                )
+        if state["train"]["ended"] is None:
+            _prove_updates(progress, self._stored_global_step(contents), state["train"]["global_step_at_start"])
+
+    def _stored_global_step(self, contents: Contents) -> int | None:
+        step = getattr(self._optimizer, "global_step", None)
+        return int(contents.tensors[step.name].reshape(-1)[0]) if isinstance(step, ms.Parameter) else None
+
+
+def _prove_updates(progress: Progress, global_step: int | None, base: int | None) -> None:
+    if global_step is None or base is None or global_step - base == progress.updates:
+        return
+    raise ResumeError(
+        f"the optimizer's global_step went from {base} to {global_step}, but {progress.updates} updates were "
+        "counted. Something else called the optimizer or changed global_step, so no resume could be exact."
+    )
+
+
+def _counters(progress: Progress) -> CycleCounters:
+    return CycleCounters(
+        accumulation_steps=progress.accumulation_steps,
+        micro_step=progress.micro_step,
+        cycles=progress.cycles,
+        updates=progress.updates,
+        micro_steps=progress.batches_delivered,
+        first_micro_step=progress.cycle_first_batch,
+    )
+
+
+def _decoded(contents: Contents) -> dict[str, Any]:
+    try:
+        state = {name: decode_tree(_section(contents, name), contents.tensors) for name in _SECTIONS}
+    except ValueError as error:
+        raise CorruptCheckpointError(f"{contents.checkpoint}: {error}") from error
+    return state
+
+
+_SECTIONS = ("rng", "data", "train", "user")
+
+
+def _section(contents: Contents, name: str) -> JsonValue:
+    if name not in contents.state:
+        raise StateMismatchError(
+            f"the checkpoint {contents.checkpoint} has no section {name!r}: it was not made by a StateManager"
+        )
+    return contents.state[name]
+
+
+def _parameters_by_name(cell: nn.Cell) -> dict[str, ms.Parameter]:
+    found: dict[str, ms.Parameter] = {}
+    twice: set[str] = set()
+    for parameter in cell.get_parameters():
+        if found.setdefault(parameter.name, parameter) is not parameter:
+            twice.add(parameter.name)
+    if twice:
+        raise StateMismatchError(f"parameters must have names of their own; used twice: {sorted(twice)}")
+    return found
+
+
+def _frozen_names(
+    parameters: Mapping[str, ms.Parameter], frozen: Iterable[str] | Callable[[str], bool] | None
+) -> frozenset[str]:
+    if frozen is None:
+        return frozenset()
+    if callable(frozen):
+        return frozenset(name for name in parameters if frozen(name))
+    names = frozenset([frozen] if isinstance(frozen, str) else frozen)
+    unknown = sorted(names - parameters.keys())
+    if unknown:
+        raise StateMismatchError(f"frozen= names parameters that do not exist: {unknown}")
+    return names

@@ -1,0 +1,358 @@
+"""`StorageContract`: the tests that every `ckptkit.storage.Storage` must pass.
+
+Subclass it, give the fixture ``storage`` and the two ``raw_`` methods, and pytest collects the rest::
+
+    class TestMyStorage(StorageContract):
+        @pytest.fixture
+        def storage(self, tmp_path):
+            return MyStorage(tmp_path)
+
+        def raw_get(self, storage, key): ...
+        def raw_put(self, storage, key, data): ...
+
+Guarantees: each promise of the protocol's docstrings is held by a test of its own, set up and looked at behind
+the storage's back, so that two wrongs do not make a right. What a power loss leaves behind is not tested here:
+that needs to know the backend. Needs pytest, which ckptkit itself does not.
+"""
+
+# ruff: noqa: S101
+# A contract is made of assertions.
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+import pytest
+
+from ckptkit.errors import StorageError
+from ckptkit.storage import Storage
+
+_T = TypeVar("_T")
+_MIB = 1 << 20
+
+
+class StorageContract:
+    """Base of a test class; see the module."""
+
+    @pytest.fixture
+    def storage(self) -> Storage:
+        """An empty run root of the backend under test; the subclass gives it."""
+        raise NotImplementedError
+
+    def raw_get(self, storage: Storage, key: str) -> bytes | None:
+        """The bytes at ``key`` without using ``storage``'s methods, or None; the subclass gives it."""
+        raise NotImplementedError
+
+    def raw_put(self, storage: Storage, key: str, data: bytes) -> None:
+        """Put ``data`` at ``key`` without using ``storage``'s methods; the subclass gives it."""
+        raise NotImplementedError
+
+    def test_it_is_a_storage(self, storage: Storage) -> None:
+        """It has the protocol's methods and a URL to show."""
+        assert isinstance(storage, Storage)
+        assert storage.url
+
+    # list
+
+    @pytest.mark.parametrize("folder", ["a", "a/b", "a/b/c"])
+    def test_a_missing_folder_lists_empty(self, storage: Storage, folder: str) -> None:
+        """Also where its parents are missing."""
+        listing = storage.list(folder)
+        assert (listing.folders, dict(listing.files)) == (frozenset(), {})
+
+    def test_a_missing_folder_beside_others_lists_empty(self, storage: Storage) -> None:
+        """A name that begins another folder's name is not that folder."""
+        self.raw_put(storage, "runs-2/file", b"1")
+        listing = storage.list("runs")
+        assert (listing.folders, dict(listing.files)) == (frozenset(), {})
+
+    def test_a_listing_holds_what_lies_directly_below(self, storage: Storage) -> None:
+        """Files with their sizes, folders by name, nothing deeper and nothing from beside."""
+        for key, data in {"a/1": b"x", "a/2": b"", "a/b/3": b"xyz", "a/b/c/4": b"", "a2/5": b"", "6": b""}.items():
+            self.raw_put(storage, key, data)
+        listing = storage.list("a")
+        assert listing.folders == {"b"}
+        assert dict(listing.files) == {"1": 1, "2": 0}
+
+    def test_a_listing_is_not_cached(self, storage: Storage) -> None:
+        """What somebody else puts or takes after one listing is in the next one."""
+        assert not storage.list("a").files
+        self.raw_put(storage, "a/1", b"x")
+        assert dict(storage.list("a").files) == {"1": 1}
+        storage.delete(["a/1"])
+        assert not storage.list("a").files
+
+    def test_a_long_listing_is_whole(self, storage: Storage) -> None:
+        """More entries than a page of an object store's answer."""
+        for number in range(1100):
+            self.raw_put(storage, f"many/{number:04d}", b"")
+        assert len(storage.list("many").files) == 1100
+
+    # read
+
+    @pytest.mark.parametrize(
+        ("max_bytes", "expected"), [(10, b"12345"), (5, b"12345"), (4, b"12345"), (2, b"123")]
+    )
+    def test_read_gives_at_most_one_byte_more_than_allowed(
+        self, storage: Storage, max_bytes: int, expected: bytes
+    ) -> None:
+        """So that the caller sees that the file is longer."""
+        self.raw_put(storage, "a/1", b"12345")
+        assert storage.read("a/1", max_bytes) == expected
+
+    def test_read_gives_an_empty_file(self, storage: Storage) -> None:
+        """Empty is not absent."""
+        self.raw_put(storage, "a/1", b"")
+        assert storage.read("a/1", 10) == b""
+
+    @pytest.mark.parametrize("key", ["a/absent", "b/c/absent"])
+    def test_reading_an_absent_file_is_file_not_found(self, storage: Storage, key: str) -> None:
+        """And no StorageError, which would mean that nothing is known."""
+        self.raw_put(storage, "a/1", b"")
+        with pytest.raises(FileNotFoundError) as raised:
+            storage.read(key, 10)
+        assert not isinstance(raised.value, StorageError)
+        with pytest.raises(FileNotFoundError) as raised:
+            storage.read_into(key, memoryview(bytearray(3)))
+        assert not isinstance(raised.value, StorageError)
+
+    def test_a_read_is_not_cached(self, storage: Storage) -> None:
+        """A file that somebody else created after a failed read is found."""
+        with pytest.raises(FileNotFoundError):
+            storage.read("a/1", 10)
+        self.raw_put(storage, "a/1", b"new")
+        assert storage.read("a/1", 10) == b"new"
+
+    # read_into
+
+    @pytest.mark.parametrize(
+        ("offset_bytes", "size_bytes", "expected"),
+        [(0, 10, b"0123456789"), (0, 3, b"012"), (4, 3, b"456"), (8, 2, b"89"), (8, 5, b"89"), (9, 1, b"9")],
+    )
+    def test_read_into_fills_from_the_offset_and_is_short_only_at_the_end(
+        self, storage: Storage, offset_bytes: int, size_bytes: int, expected: bytes
+    ) -> None:
+        """And leaves the rest of the buffer alone."""
+        self.raw_put(storage, "a/1", b"0123456789")
+        buffer = bytearray(b"." * size_bytes)
+        assert storage.read_into("a/1", memoryview(buffer), offset_bytes) == len(expected)
+        assert buffer == expected + b"." * (size_bytes - len(expected))
+
+    @pytest.mark.parametrize("offset_bytes", [10, 11, 1000])
+    def test_read_into_beyond_the_end_reads_nothing(self, storage: Storage, offset_bytes: int) -> None:
+        """Zero, not an error: the caller compares sizes."""
+        self.raw_put(storage, "a/1", b"0123456789")
+        assert storage.read_into("a/1", memoryview(bytearray(3)), offset_bytes) == 0
+
+    @pytest.mark.parametrize("data", [b"", b"0123456789"])
+    def test_a_read_of_zero_bytes_reads_nothing(self, storage: Storage, data: bytes) -> None:
+        """Object stores have no empty ranges; the backend sees to it."""
+        self.raw_put(storage, "a/1", data)
+        assert storage.read_into("a/1", memoryview(bytearray()), 0) == 0
+
+    def test_read_into_of_an_empty_file_reads_nothing(self, storage: Storage) -> None:
+        """Empty is not absent."""
+        self.raw_put(storage, "a/1", b"")
+        assert storage.read_into("a/1", memoryview(bytearray(3))) == 0
+
+    def test_read_into_fills_a_large_buffer(self, storage: Storage) -> None:
+        """Whatever the backend reads at a time."""
+        data = _pattern(5 * _MIB + 11)
+        self.raw_put(storage, "a/1", data)
+        buffer = bytearray(3 * _MIB + 7)
+        assert storage.read_into("a/1", memoryview(buffer), 1234) == len(buffer)
+        assert buffer == data[1234 : 1234 + len(buffer)]
+
+    # write
+
+    @pytest.mark.parametrize(
+        "chunks", [[], [b""], [b"abc"], [b"a", b"", b"bc"]], ids=["no chunk", "empty chunk", "one", "three"]
+    )
+    def test_write_joins_the_chunks(self, storage: Storage, chunks: list[bytes]) -> None:
+        """No chunk and an empty one both make an empty file."""
+        storage.write("a/b/c/1", (memoryview(chunk) for chunk in chunks))
+        assert self.raw_get(storage, "a/b/c/1") == b"".join(chunks)
+
+    def test_a_big_file_is_written_in_chunks(self, storage: Storage) -> None:
+        """Chunks of unequal sizes, more than one part of a multipart upload, from reused memory."""
+        data = _pattern(17 * _MIB + 5)
+        reused = bytearray(3 * _MIB)
+
+        def chunks() -> Iterator[memoryview]:
+            for start in range(0, len(data), len(reused)):
+                part = data[start : start + len(reused)]
+                reused[: len(part)] = part
+                yield memoryview(reused)[: len(part)]
+
+        storage.write("a/big", chunks())
+        assert self.raw_get(storage, "a/big") == data
+
+    def test_a_written_file_is_listed_and_read(self, storage: Storage) -> None:
+        """At once."""
+        storage.write("a/1", [memoryview(b"12345")])
+        assert dict(storage.list("a").files) == {"1": 5}
+        assert storage.read("a/1", 10) == b"12345"
+
+    def test_write_takes_read_only_memory(self, storage: Storage) -> None:
+        """And does not change it."""
+        chunk = memoryview(b"abc")
+        assert chunk.readonly
+        storage.write("a/1", [chunk])
+        assert self.raw_get(storage, "a/1") == b"abc"
+
+    def test_what_the_chunks_raise_reaches_the_caller(self, storage: Storage) -> None:
+        """The error of whoever makes the bytes is not the storage's."""
+
+        def chunks() -> Iterator[memoryview]:
+            yield memoryview(b"part")
+            raise KeyError("made by the source")
+
+        with pytest.raises(KeyError, match="made by the source"):
+            storage.write("a/1", chunks())
+
+    # create
+
+    def test_create_publishes_the_bytes(self, storage: Storage) -> None:
+        """In folders that did not exist, and an empty file too."""
+        storage.create("a/b/c/1", b"abc")
+        storage.create("a/empty", b"")
+        assert self.raw_get(storage, "a/b/c/1") == b"abc"
+        assert self.raw_get(storage, "a/empty") == b""
+
+    @pytest.mark.parametrize("there", [b"", b"first", b"second"])
+    def test_create_never_replaces(self, storage: Storage, there: bytes) -> None:
+        """Not even an empty file, or an equal one."""
+        self.raw_put(storage, "a/1", there)
+        with pytest.raises(FileExistsError) as raised:
+            storage.create("a/1", b"second")
+        assert not isinstance(raised.value, StorageError)
+        assert self.raw_get(storage, "a/1") == there
+
+    def test_a_file_that_was_written_cannot_be_created(self, storage: Storage) -> None:
+        """The two verbs share one name space."""
+        storage.write("a/1", [memoryview(b"first")])
+        with pytest.raises(FileExistsError):
+            storage.create("a/1", b"second")
+        assert self.raw_get(storage, "a/1") == b"first"
+
+    def test_a_deleted_key_is_free_again(self, storage: Storage) -> None:
+        """For create as for write."""
+        storage.create("a/1", b"first")
+        storage.delete(["a/1"])
+        storage.create("a/1", b"second")
+        storage.delete(["a/1"])
+        storage.write("a/1", [memoryview(b"third")])
+        assert self.raw_get(storage, "a/1") == b"third"
+
+    def test_of_racing_creators_exactly_one_wins_each_key(self, storage: Storage) -> None:
+        """Eight threads, fifteen keys: one winner each, and the bytes are the winner's."""
+        keys = [f"race/{number:02d}" for number in range(15)]
+        barrier = threading.Barrier(8)
+
+        def run(thread: int) -> list[str]:
+            won = []
+            for key in keys:
+                barrier.wait(timeout=60)
+                with suppress(FileExistsError):
+                    storage.create(key, f"{thread}".encode() * 1000)
+                    won.append(key)
+            return won
+
+        winners = _in_threads(8, run)
+        assert sorted(key for won in winners for key in won) == keys
+        for thread, won in enumerate(winners):
+            for key in won:
+                assert self.raw_get(storage, key) == f"{thread}".encode() * 1000
+
+    def test_no_reader_sees_a_part_of_what_is_created(self, storage: Storage) -> None:
+        """Absent or whole, in a listing too, while others look at it all the time."""
+        data = _pattern(64 * 1024)
+        keys = [f"atomic/{number:02d}" for number in range(20)]
+        done = threading.Event()
+
+        def look(_: int) -> set[int]:
+            sizes: set[int] = set()
+            while not done.is_set():
+                listed = storage.list("atomic").files
+                sizes.update(size for name, size in listed.items() if f"atomic/{name}" in keys)
+                for key in keys:
+                    with suppress(FileNotFoundError):
+                        sizes.add(len(storage.read(key, len(data))))
+            return sizes
+
+        with ThreadPoolExecutor(2) as pool:
+            looking = [pool.submit(look, number) for number in range(2)]
+            try:
+                for key in keys:
+                    storage.create(key, data)
+            finally:
+                done.set()
+            seen = set().union(*(one.result(timeout=60) for one in looking))
+        assert seen <= {len(data)}
+
+    # delete
+
+    def test_delete_removes_the_named_files_and_no_others(self, storage: Storage) -> None:
+        """Also not one whose name begins with a removed one's."""
+        for key in ("a/1", "a/2", "a/10", "b/1"):
+            self.raw_put(storage, key, b"x")
+        storage.delete(["a/1", "b/1"])
+        assert [self.raw_get(storage, key) for key in ("a/1", "a/2", "a/10", "b/1")] == [None, b"x", b"x", None]
+
+    @pytest.mark.parametrize("keys", [[], ["absent"], ["no/such/folder/1"], ["a/absent", "a/1"], ["a/1", "a/1"]])
+    def test_deleting_what_is_absent_is_fine(self, storage: Storage, keys: list[str]) -> None:
+        """And what is there among it goes."""
+        self.raw_put(storage, "a/1", b"x")
+        storage.delete(keys)
+        assert (self.raw_get(storage, "a/1") is None) == ("a/1" in keys)
+
+    def test_deleting_many_files_removes_all(self, storage: Storage) -> None:
+        """More than an object store takes in one request."""
+        keys = [f"many/{number:04d}" for number in range(1100)]
+        for key in keys:
+            self.raw_put(storage, key, b"")
+        storage.delete(keys)
+        assert not storage.list("many").files
+
+    def test_a_folder_that_a_delete_empties_is_listed_no_more(self, storage: Storage) -> None:
+        """Nor one that thereby becomes empty itself; one that still holds something stays."""
+        for key in ("top/gone/rank/1", "top/gone/2", "top/stays/3", "top/stays/rank/4"):
+            self.raw_put(storage, key, b"x")
+        storage.delete(["top/gone/2", "top/gone/rank/1", "top/stays/rank/4"])
+        assert storage.list("top").folders == {"stays"}
+        assert storage.list("top/stays").folders == frozenset()
+        assert self.raw_get(storage, "top/stays/3") == b"x"
+
+    # from several threads
+
+    def test_many_threads_may_use_one_storage(self, storage: Storage) -> None:
+        """Each with files of its own, in folders that appear and disappear under the others."""
+
+        def run(thread: int) -> bool:
+            same = True
+            for number in range(10):
+                key = f"top/t{thread}/{number}"
+                data = f"{thread}-{number}".encode() * 100
+                storage.write(key, [memoryview(data)])
+                buffer = bytearray(len(data))
+                storage.read_into(key, memoryview(buffer))
+                same = same and buffer == data and storage.read(key, len(data)) == data
+                storage.delete([key])
+            return same
+
+        assert _in_threads(8, run) == [True] * 8
+        assert storage.list("top").folders == frozenset()
+
+
+def _in_threads(count: int, run: Callable[[int], _T]) -> list[_T]:
+    with ThreadPoolExecutor(count) as pool:
+        return [one.result(timeout=120) for one in [pool.submit(run, number) for number in range(count)]]
+
+
+def _pattern(size_bytes: int) -> bytes:
+    """Bytes that differ wherever a chunk could be misplaced: 251 is prime to every buffer size."""
+    return (bytes(range(251)) * (size_bytes // 251 + 1))[:size_bytes]

@@ -1,0 +1,126 @@
+"""`NumpyRun`: a training run small enough to compare bit by bit, and without any framework.
+
+Guarantees: deterministic on one machine; two runs with equal options and as many micro-steps have equal digests,
+whatever was saved, killed and restored in between; the digest covers every bit that a later step depends on. It
+is not a model of anything. One thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from ckptkit.contents import Capture, Contents
+from ckptkit.errors import StateMismatchError
+from ckptkit.manifest import canonical, digest_of
+from ckptkit.progress import Progress
+from ckptkit.tensors import Leaf, leaf_of
+from ckptkit.tree import decode_tree, encode_tree
+
+_Float32 = npt.NDArray[np.float32]
+
+
+class NumpyRun:
+    """Gradient accumulation with momentum, dropout-like noise and a frozen embedding, in NumPy.
+
+    It is a `ckptkit.snapshot.Capturable`: hand it to a `ckptkit.CheckpointManager` in the place of a model.
+
+    Args:
+        seed: Of the initial weights and of the generator that every micro-step draws from.
+        accumulation_steps: Micro-steps per update.
+        size: Elements of each tensor.
+        batches_per_epoch: After so many the epoch's number grows.
+    """
+
+    def __init__(
+        self, seed: int = 7, *, accumulation_steps: int = 4, size: int = 5, batches_per_epoch: int = 10
+    ) -> None:
+        self._accumulation_steps = accumulation_steps
+        self._batches_per_epoch = batches_per_epoch
+        self._rng = np.random.default_rng(seed)
+        self.weights: _Float32 = self._rng.standard_normal(size, np.float32)
+        self.embedding: _Float32 = self._rng.standard_normal(size, np.float32)
+        self.moments: _Float32 = np.zeros(size, np.float32)
+        self.accumulators: _Float32 = np.zeros(size, np.float32)
+        self.batches = 0
+
+    def train_step(self) -> None:
+        """One micro-step; the last one of a cycle updates the weights."""
+        noise = self._rng.standard_normal(self.weights.size, np.float32)
+        batch = np.float32((self.batches * 37 % 101) / 101)
+        self.accumulators += self.weights * noise + self.embedding * batch
+        self.batches += 1
+        if self.batches % self._accumulation_steps == 0:
+            self.moments *= np.float32(0.9)
+            self.moments += self.accumulators / np.float32(self._accumulation_steps)
+            self.weights -= np.float32(0.01) * self.moments
+            self.accumulators[:] = 0
+
+    def train_until(self, batches: int) -> Iterator[int]:
+        """Train up to ``batches`` in all, giving the number done after every micro-step."""
+        while self.batches < batches:
+            self.train_step()
+            yield self.batches
+
+    def digest(self) -> str:
+        """Digest of every bit of the state."""
+        tensors = (self.weights, self.embedding, self.moments, self.accumulators)
+        parts = [digest_of(tensor.tobytes()) for tensor in tensors]
+        return digest_of(canonical([*parts, self.batches, encode_tree(self._rng.bit_generator.state, "rng", [])]))
+
+    def progress(self) -> Progress:
+        """Where the run stands."""
+        cycles, micro_step = divmod(self.batches, self._accumulation_steps)
+        return Progress(
+            epoch=self.batches // self._batches_per_epoch,
+            batch=self.batches % self._batches_per_epoch,
+            cycles=cycles,
+            updates=cycles,
+            micro_step=micro_step,
+            accumulation_steps=self._accumulation_steps,
+            batches_delivered=self.batches,
+            cycle_first_batch=cycles * self._accumulation_steps,
+        )
+
+    def capture(self) -> Capture:
+        """Live references to the state; accumulators only in mid-cycle, since they are zero at a boundary."""
+        progress = self.progress()
+        state_leaves: list[Leaf] = []
+        rng = encode_tree(self._rng.bit_generator.state, "rng", state_leaves)
+        leaves = [
+            leaf_of("weights", self.weights, role="weights", lifetime="cycle"),
+            leaf_of("embedding", self.embedding, role="weights", lifetime="frozen"),
+            leaf_of("moments", self.moments, role="optimizer", lifetime="cycle"),
+            *state_leaves,
+        ]
+        if not progress.at_boundary:
+            leaves.append(leaf_of("accumulators", self.accumulators, role="accumulators"))
+        return Capture(progress, tuple(leaves), {"rng": rng})
+
+    def apply(self, contents: Contents) -> None:
+        """Take over ``contents``.
+
+        Raises:
+            StateMismatchError: If a tensor is missing, not known, or not of this run's shape, or K differs;
+                nothing was changed.
+        """
+        targets = {"weights": self.weights, "embedding": self.embedding, "moments": self.moments}
+        if not contents.progress.at_boundary:
+            targets["accumulators"] = self.accumulators
+        found = {name: (tensor.shape, str(tensor.dtype)) for name, tensor in contents.tensors.items()}
+        wanted = {name: (tensor.shape, str(tensor.dtype)) for name, tensor in targets.items()}
+        if found != wanted:
+            raise StateMismatchError(f"{contents.checkpoint} holds {found}, this run needs {wanted}")
+        if contents.progress.accumulation_steps != self._accumulation_steps:
+            raise StateMismatchError(
+                f"{contents.checkpoint} has K = {contents.progress.accumulation_steps}, "
+                f"this run {self._accumulation_steps}"
+            )
+        rng = decode_tree(contents.state["rng"], contents.tensors)
+        self.accumulators[:] = 0
+        for name, target in targets.items():
+            target[:] = contents.tensors[name]
+        self._rng.bit_generator.state = rng
+        self.batches = contents.progress.batches_delivered

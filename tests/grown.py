@@ -1,0 +1,70 @@
+"""Runs grown on disk with `NumpyRun`, for tests to break."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ckptkit.contents import Contents
+from ckptkit.manager import CheckpointManager
+from ckptkit.policies import KeepLatest, SaveEvery
+from ckptkit.run.find import Index
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.read import OpenedCheckpoint, open_checkpoint
+from ckptkit.storage import Storage
+from ckptkit.testing.state import NumpyRun
+
+ON_REQUEST = SaveEvery(micro_steps=10**9)
+
+
+class WatchedRun(NumpyRun):
+    """Also notes which checkpoints it took over."""
+
+    def __init__(self, embedding: float | None = None) -> None:
+        super().__init__()
+        if embedding is not None:
+            self.embedding[:] = embedding
+        self.applied: list[str] = []
+
+    def apply(self, contents: Contents) -> None:
+        super().apply(contents)
+        self.applied.append(contents.checkpoint)
+
+
+def run_at(batches: int) -> WatchedRun:
+    """The state of an uninterrupted run after so many micro-steps."""
+    run = WatchedRun()
+    train(run, batches)
+    return run
+
+
+def train(run: NumpyRun, batches: int) -> None:
+    """Train up to ``batches`` in all."""
+    for _ in run.train_until(batches):
+        pass
+
+
+def grow(root: Path | Storage, *saves_at: int, embedding: float | None = None) -> list[str]:
+    """One attempt on ``root``, which saves after each of the given micro-steps; returns the names.
+
+    Args:
+        root: The run root.
+        saves_at: Micro-steps since the run's first start.
+        embedding: Gives the frozen tensor another content, so that attempts have different frozen files.
+    """
+    run = WatchedRun()
+    names = []
+    with CheckpointManager(root, save=ON_REQUEST, keep=KeepLatest(100)) as manager:
+        manager.restore(run)
+        if embedding is not None:
+            run.embedding[:] = embedding
+        for at in saves_at:
+            train(run, at)
+            names.append(manager.save(run).result())
+    return names
+
+
+def opened(storage: Storage, name: str) -> OpenedCheckpoint:
+    """The checkpoint ``name`` with its documents read and compared."""
+    parsed = CheckpointName.parse(name)
+    assert parsed is not None
+    return open_checkpoint(storage, parsed, Index(storage).document(parsed.attempt))

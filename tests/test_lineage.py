@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckptkit.errors import CorruptCheckpointError
+from ckptkit.manifest import AttemptDocument
+from ckptkit.run.lineage import Lineage, Segment, trace
+from ckptkit.run.names import CheckpointName, attempt_key
+
+
+class Attempts:
+    """Attempt documents in a dict; one that is not there is corrupt."""
+
+    def __init__(self, parents: dict[int, str | None], branches: dict[int, str] | None = None) -> None:
+        self._parents = parents
+        self._branches = branches or {}
+        self.asked: list[int] = []
+
+    def document(self, attempt: int) -> AttemptDocument:
+        self.asked.append(attempt)
+        if attempt not in self._parents:
+            raise CorruptCheckpointError(f"{attempt_key(attempt)} is missing")
+        return AttemptDocument(
+            attempt=attempt,
+            token="0" * 32,
+            parent=self._parents[attempt],
+            branch=self._branches.get(attempt),
+            host="host",
+            created_at="now",
+        )
+
+
+def named(attempt: int, cycles: int, micro_step: int = 0, nth_try: int = 1) -> CheckpointName:
+    return CheckpointName(attempt, cycles, micro_step, nth_try)
+
+
+A1C5, A2C9, A3C7 = str(named(1, 5)), str(named(2, 9)), str(named(3, 7))
+
+
+@pytest.mark.parametrize(
+    ("parents", "newest", "segments"),
+    [
+        ({1: None}, 1, [(1, None)]),
+        ({1: None, 2: None}, 2, [(2, None)]),
+        ({1: None, 2: A1C5}, 2, [(2, None), (1, A1C5)]),
+        ({1: None, 2: A1C5}, 1, [(1, None)]),
+        ({1: None, 2: A1C5, 3: A2C9}, 3, [(3, None), (2, A2C9), (1, A1C5)]),
+        ({1: None, 2: A1C5, 3: A1C5}, 3, [(3, None), (1, A1C5)]),
+        ({1: None, 2: A1C5, 3: A2C9, 4: A3C7}, 4, [(4, None), (3, A3C7), (2, A2C9), (1, A1C5)]),
+        ({1: None, 9: A1C5}, 9, [(9, None), (1, A1C5)]),
+    ],
+)
+def test_the_walk_goes_from_parent_to_parent(parents, newest, segments):
+    lineage = trace(Attempts(parents), newest)
+    expected = tuple(Segment(attempt, CheckpointName.parse(last) if last else None) for attempt, last in segments)
+    assert lineage == Lineage(expected, frozenset(), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "belongs"),
+    [
+        (named(3, 1), True),
+        (named(3, 10**9), True),
+        (named(2, 9), True),
+        (named(2, 8, 3), True),
+        (named(2, 1, 0, 4), True),
+        (named(2, 9, 1), False),
+        (named(2, 9, 0, 2), False),
+        (named(2, 10), False),
+        (named(1, 5), True),
+        (named(1, 4, 3, 9), True),
+        (named(1, 5, 1), False),
+        (named(1, 9), False),
+        (named(4, 1), False),
+    ],
+)
+def test_saves_above_a_parent_were_left_behind(name, belongs):
+    lineage = trace(Attempts({1: None, 2: A1C5, 3: A2C9, 4: A3C7}), 3)
+    assert (name in lineage) is belongs
+
+
+def test_a_skipped_attempt_is_not_on_the_lineage():
+    lineage = trace(Attempts({1: None, 2: A1C5, 3: A1C5}), 3)
+    assert named(2, 6) not in lineage
+    assert named(1, 5) in lineage
+
+
+def test_branches_are_collected_along_the_way():
+    lineage = trace(Attempts({1: None, 2: A1C5, 3: A2C9}, {2: A1C5, 3: A2C9}), 3)
+    assert lineage.branches == {A1C5, A2C9}
+    assert trace(Attempts({1: None, 2: A1C5, 3: A2C9}, {2: A1C5}), 1).branches == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("parents", "newest", "attempts", "message"),
+    [
+        ({1: None}, 2, [2], "attempts/000002.json is missing"),
+        ({3: A2C9, 1: None}, 3, [3, 2], "attempts/000002.json is missing"),
+        ({2: A1C5}, 2, [2, 1], "attempts/000001.json is missing"),
+        ({2: A2C9}, 2, [2], "000002.json names the parent 'a000002-c0000000009-m0000'"),
+        ({2: A3C7, 3: A2C9}, 2, [2], "000002.json names the parent 'a000003-c0000000007-m0000'"),
+        ({2: A3C7, 3: A2C9}, 3, [3, 2], "000002.json names the parent 'a000003-c0000000007-m0000'"),
+        ({2: "../../etc"}, 2, [2], "000002.json names the parent '../../etc'"),
+        ({2: ""}, 2, [2], "000002.json names the parent ''"),
+        ({2: "a000001-c0000000005-m0000 "}, 2, [2], "which is no checkpoint of an earlier attempt"),
+        ({2: "x" * 4000}, 2, [2], "which is no checkpoint of an earlier attempt"),
+    ],
+)
+def test_a_broken_lineage_says_where_and_keeps_what_was_found(parents, newest, attempts, message):
+    lineage = trace(Attempts(parents), newest)
+    assert [segment.attempt for segment in lineage.segments] == attempts
+    assert isinstance(lineage.broken, CorruptCheckpointError)
+    assert message in str(lineage.broken)
+    assert len(str(lineage.broken)) < 300
+
+
+def test_only_corruption_breaks_a_lineage():
+    """An unreachable storage is no answer."""
+
+    class Unreachable:
+        def document(self, attempt: int) -> AttemptDocument:
+            raise OSError(f"attempt {attempt}")
+
+    with pytest.raises(OSError, match="attempt 1"):
+        trace(Unreachable(), 1)
+
+
+PARENT = st.one_of(
+    st.none(),
+    st.builds(named, st.integers(1, 8), st.integers(0, 3), st.integers(0, 1), st.integers(1, 2)).map(str),
+    st.just("nonsense"),
+)
+
+
+@given(st.dictionaries(st.integers(1, 8), PARENT), st.integers(1, 8))
+def test_any_set_of_documents_gives_a_walk_that_ends(parents, newest):
+    """Whatever the documents say: attempts strictly fall, each is read once, and the end is explained."""
+    attempts = Attempts(parents)
+    lineage = trace(attempts, newest)
+    walked = [segment.attempt for segment in lineage.segments]
+    assert walked[0] == newest
+    assert walked == sorted(set(walked), reverse=True) == attempts.asked
+    assert (lineage.broken is None) == (walked[-1] in parents and parents[walked[-1]] is None)
+    for upper, lower in zip(lineage.segments, lineage.segments[1:], strict=False):
+        assert str(lower.last) == parents[upper.attempt]
+
+
+@given(st.dictionaries(st.integers(1, 8), PARENT), st.integers(1, 8), st.integers(0, 3), st.integers(0, 1))
+def test_membership_is_the_attempts_own_or_at_most_the_childs_parent(parents, newest, cycles, micro_step):
+    lineage = trace(Attempts(parents), newest)
+    limits = {segment.attempt: segment.last for segment in lineage.segments}
+    for attempt in range(1, 9):
+        name = named(attempt, cycles, micro_step)
+        limit = limits.get(attempt)
+        assert (name in lineage) == (attempt in limits and (limit is None or name <= limit))

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from ckptkit.progress import Progress, ResumePoint
+
+GOOD = {
+    "epoch": 2,
+    "batch": 7,
+    "cycles": 9,
+    "updates": 8,
+    "micro_step": 3,
+    "accumulation_steps": 4,
+    "batches_delivered": 39,
+    "cycle_first_batch": 36,
+}
+
+
+@pytest.mark.parametrize("field", list(GOOD))
+def test_every_counter_is_required(field):
+    with pytest.raises(ValidationError, match=field):
+        Progress(**{key: value for key, value in GOOD.items() if key != field})
+
+
+@pytest.mark.parametrize("value", [-1, 10**15 + 1, 10**400, 1.0, True, "1", None])
+@pytest.mark.parametrize("field", list(GOOD))
+def test_a_counter_is_a_bounded_whole_number(field, value):
+    with pytest.raises(ValidationError, match=field):
+        Progress(**{**GOOD, field: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"micro_step": 4, "cycle_first_batch": 35}, "micro_step 4 is not below accumulation_steps 4"),
+        ({"accumulation_steps": 0}, "accumulation_steps"),
+        ({"accumulation_steps": 3}, "micro_step 3 is not below accumulation_steps 3"),
+        ({"micro_step": 2}, "micro_step 2 is not batches_delivered 39 minus cycle_first_batch 36"),
+        ({"cycle_first_batch": 40}, "is not batches_delivered 39 minus cycle_first_batch 40"),
+        ({"updates": 10}, "updates 10 exceed cycles 9"),
+        ({"batch": 40}, "batch 40 exceeds batches_delivered 39"),
+    ],
+)
+def test_counters_that_contradict_each_other_are_refused(change, message):
+    with pytest.raises(ValidationError, match=message):
+        Progress(**{**GOOD, **change})
+
+
+def test_updates_may_lag_behind_cycles_because_overflows_skip_them():
+    assert Progress(**{**GOOD, "updates": 0}).updates == 0
+
+
+def test_unknown_counters_are_refused_and_a_progress_never_changes():
+    with pytest.raises(ValidationError, match="extra"):
+        Progress(**GOOD, extra=1)
+    with pytest.raises(ValidationError, match="frozen"):
+        Progress(**GOOD).epoch = 3
+
+
+@pytest.mark.parametrize(("micro_step", "boundary"), [(0, True), (1, False), (3, False)])
+def test_at_boundary(micro_step, boundary):
+    progress = Progress(**{**GOOD, "micro_step": micro_step, "cycle_first_batch": 39 - micro_step})
+    assert progress.at_boundary is boundary
+
+
+@given(
+    st.integers(1, 64),
+    st.integers(0, 10**9),
+    st.integers(0, 10**9),
+    st.data(),
+)
+def test_every_consistent_set_of_counters_is_accepted_and_survives_json(k, first, cycles, data):
+    micro_step = data.draw(st.integers(0, k - 1))
+    progress = Progress(
+        epoch=data.draw(st.integers(0, 1000)),
+        batch=data.draw(st.integers(0, first + micro_step)),
+        cycles=cycles,
+        updates=data.draw(st.integers(0, cycles)),
+        micro_step=micro_step,
+        accumulation_steps=k,
+        batches_delivered=first + micro_step,
+        cycle_first_batch=first,
+    )
+    assert Progress.model_validate_json(progress.model_dump_json()) == progress
+
+
+def test_resume_point_of_a_fresh_start():
+    assert ResumePoint() == ResumePoint(0, 0, 0, 0, 0, complete=False, checkpoint=None)
+
+
+def test_resume_point_takes_each_number_from_its_own_counter():
+    point = ResumePoint.at(Progress(**GOOD), "a000001-c0000000009-m0003", complete=True)
+    assert (point.epoch, point.batch, point.optimizer_step) == (2, 7, 8)
+    assert (point.micro_step, point.batches_delivered) == (3, 39)
+    assert (point.complete, point.checkpoint) == (True, "a000001-c0000000009-m0003")
+    assert not ResumePoint.at(Progress(**GOOD), "x").complete

@@ -1,0 +1,274 @@
+"""`LocalStorage` keeps the contract, is durable in the right order, and never takes an error for an answer."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from ckptkit.errors import StorageError
+from ckptkit.storage import LocalStorage, Storage
+from ckptkit.testing.contract import StorageContract
+from ckptkit.testing.faults import FaultyStorage
+
+
+class InFiles(StorageContract):
+    def raw_get(self, storage, key):
+        path = Path(storage.url, key)
+        return path.read_bytes() if path.is_file() else None
+
+    def raw_put(self, storage, key, data):
+        path = Path(storage.url, key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+class TestLocalStorage(InFiles):
+    @pytest.fixture
+    def storage(self, tmp_path) -> Storage:
+        return LocalStorage(tmp_path / "root")
+
+
+class TestFaultyStorageWithoutFaults(InFiles):
+    @pytest.fixture
+    def storage(self, tmp_path) -> Storage:
+        return FaultyStorage(LocalStorage(tmp_path / "root"))
+
+
+@pytest.fixture
+def local(tmp_path):
+    return LocalStorage(tmp_path / "root")
+
+
+class Disk:
+    """Records, in order, what makes names and bytes durable."""
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
+        self.events: list[tuple[str, str]] = []
+        self._root = root
+        self._open: dict[int, str] = {}
+        self._real = {
+            name: getattr(os, name) for name in ("open", "fsync", "link", "mkdir", "write", "unlink", "rmdir")
+        }
+        patch.setattr(os, "open", self._opened)
+        patch.setattr(os, "write", self._written)
+        patch.setattr(os, "fsync", self._synced)
+        for name in ("mkdir", "unlink", "rmdir"):
+            patch.setattr(os, name, self._on_path(name))
+        patch.setattr(os, "link", self._linked)
+
+    def _name(self, path) -> str:
+        name = os.path.relpath(path, self._root)
+        return "TEMPORARY" if name.endswith(".tmp") else name
+
+    def _opened(self, path, *args, **kwargs):
+        descriptor = self._real["open"](path, *args, **kwargs)
+        self._open[descriptor] = self._name(path)
+        return descriptor
+
+    def _of(self, descriptor: int) -> str:
+        return self._name(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    def _written(self, descriptor, data):
+        self.events.append(("write", self._of(descriptor)))
+        return self._real["write"](descriptor, data)
+
+    def _synced(self, descriptor):
+        self.events.append(("fsync", self._of(descriptor)))
+        self._real["fsync"](descriptor)
+
+    def _linked(self, source, target):
+        self.events.append(("link", self._name(target)))
+        self._real["link"](source, target)
+
+    def _on_path(self, name):
+        def call(path, *args, **kwargs):
+            self.events.append((name, self._name(path)))
+            return self._real[name](path, *args, **kwargs)
+
+        return call
+
+    def at(self, verb: str, name: str) -> int:
+        """Where the last such event stands."""
+        return max(index for index, event in enumerate(self.events) if event == (verb, name))
+
+
+@pytest.fixture
+def disk(tmp_path, monkeypatch):
+    (tmp_path / "root").mkdir()
+    return Disk(tmp_path / "root", monkeypatch)
+
+
+def test_a_written_file_is_synced_before_the_folder_that_names_it(local, disk):
+    local.write("a/b/1", [memoryview(b"12"), memoryview(b"34")])
+    assert disk.at("write", "a/b/1") < disk.at("fsync", "a/b/1") < disk.at("fsync", "a/b")
+    assert disk.events[-1] == ("fsync", "a/b")
+
+
+def test_a_created_file_is_synced_before_its_link_and_the_link_before_create_returns(local, disk):
+    local.create("a/b/COMMIT", b"1")
+    assert disk.at("write", "TEMPORARY") < disk.at("fsync", "TEMPORARY") < disk.at("link", "a/b/COMMIT")
+    assert disk.at("link", "a/b/COMMIT") < disk.at("fsync", "a/b")
+    assert disk.events[-1] == ("fsync", "a/b")
+
+
+@pytest.mark.parametrize("verb", ["write", "create"])
+def test_a_new_folder_is_synced_into_its_parent_before_anything_is_put_below_it(local, disk, verb):
+    if verb == "write":
+        local.write("a/b/c/1", [memoryview(b"1")])
+    else:
+        local.create("a/b/c/1", b"1")
+    # Each mkdir is followed at once by the fsync of the folder that now names it.
+    made = [index for index, (event, _) in enumerate(disk.events) if event == "mkdir"]
+    assert [disk.events[index : index + 2] for index in made] == [
+        [("mkdir", "a"), ("fsync", ".")],
+        [("mkdir", "a/b"), ("fsync", "a")],
+        [("mkdir", "a/b/c"), ("fsync", "a/b")],
+    ]
+    first_byte = min(index for index, (event, _) in enumerate(disk.events) if event == "write")
+    assert max(made) + 1 < first_byte
+
+
+def test_a_run_root_that_does_not_exist_is_synced_into_its_parent(tmp_path, monkeypatch):
+    disk = Disk(tmp_path, monkeypatch)
+    LocalStorage(tmp_path / "new" / "root").create("run.json", b"{}")
+    assert disk.at("mkdir", "new") < disk.at("fsync", ".")
+    assert disk.at("mkdir", "new/root") < disk.at("fsync", "new")
+
+
+def test_a_deletion_is_durable_when_delete_returns(local, disk):
+    local.write("a/stays/1", [memoryview(b"1")])
+    local.write("a/stays/2", [memoryview(b"2")])
+    local.write("a/gone/3", [memoryview(b"3")])
+    disk.events.clear()
+    local.delete(["a/stays/1", "a/gone/3"])
+    assert disk.at("unlink", "a/stays/1") < disk.at("fsync", "a/stays")
+    assert disk.at("rmdir", "a/gone") < disk.at("fsync", "a")
+
+
+def test_emptied_folders_go_but_never_those_of_the_first_level(local, tmp_path):
+    local.write("checkpoints/one/rank-00000/1", [memoryview(b"1")])
+    local.delete(["checkpoints/one/rank-00000/1"])
+    assert [path.name for path in (tmp_path / "root").rglob("*")] == ["checkpoints"]
+
+
+def test_write_never_overwrites(local):
+    local.write("a/1", [memoryview(b"first")])
+    with pytest.raises(StorageError, match="could not write"):
+        local.write("a/1", [memoryview(b"second")])
+    assert local.read("a/1", 100) == b"first"
+
+
+def test_a_write_that_the_disk_breaks_off_is_a_storage_error_and_may_leave_a_part(local, monkeypatch):
+    real = os.write
+    written = iter([b"1"])
+
+    def full_after_one_byte(descriptor, data):
+        if next(written, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data[:1])
+
+    monkeypatch.setattr(os, "write", full_after_one_byte)
+    with pytest.raises(StorageError, match="No space left") as raised:
+        local.write("a/1", [memoryview(b"12345")])
+    assert isinstance(raised.value.__cause__, OSError)
+    assert local.read("a/1", 100) == b"1"
+
+
+def test_a_short_write_of_the_system_is_continued(local, monkeypatch):
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:2]))
+    local.write("a/1", [memoryview(b"12345")])
+    assert local.read("a/1", 100) == b"12345"
+
+
+def test_nothing_lies_at_the_key_before_the_link(local, tmp_path, monkeypatch):
+    real = os.link
+    seen = []
+
+    def look(source, target):
+        seen.append((os.path.exists(target), Path(source).read_bytes()))
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", look)
+    local.create("a/COMMIT", b"whole")
+    assert seen == [(False, b"whole")]
+    assert [path.name for path in (tmp_path / "root" / "a").iterdir()] == ["COMMIT"]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_hard_links_is_a_storage_error_that_says_what_to_do(local, monkeypatch, number):
+    def refuse(source, target):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(StorageError, match="hard links"):
+        local.create("a/COMMIT", b"1")
+    assert not local.list("a").files
+
+
+def test_a_create_whose_folder_cannot_be_synced_is_in_doubt_and_not_won(local, monkeypatch):
+    def fail_on_folders(descriptor):
+        if os.path.isdir(os.readlink(f"/proc/self/fd/{descriptor}")):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    (Path(local.url) / "a").mkdir(parents=True)
+    monkeypatch.setattr(os, "fsync", fail_on_folders)
+    with pytest.raises(StorageError, match="could not create"):
+        local.create("a/COMMIT", b"1")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOTDIR])
+def test_a_folder_that_cannot_be_listed_is_an_error_and_never_empty(local, monkeypatch, number):
+    local.create("a/1", b"1")
+
+    def refuse(path):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(StorageError, match="could not list") as raised:
+        local.list("a")
+    assert raised.value.__cause__.errno == number
+
+
+def test_a_file_in_the_place_of_a_folder_is_an_error_and_never_empty(local):
+    local.create("a", b"1")
+    with pytest.raises(StorageError):
+        local.list("a")
+    with pytest.raises(StorageError):
+        local.create("a/1", b"1")
+
+
+def test_a_folder_in_the_place_of_a_file_is_an_error_and_never_absent(local):
+    local.create("a/1", b"1")
+    with pytest.raises(StorageError):
+        local.read("a", 10)
+    with pytest.raises(StorageError):
+        local.delete(["a"])
+
+
+def test_a_file_that_vanishes_while_its_folder_is_listed_is_left_out(local, monkeypatch):
+    local.create("a/1", b"1")
+    local.create("a/2", b"2")
+    real = os.scandir
+
+    def vanish_after_the_scan(path):
+        entries = list(real(path))
+        os.unlink(os.path.join(path, "1"))
+        return _Entries(entries)
+
+    monkeypatch.setattr(os, "scandir", vanish_after_the_scan)
+    assert dict(local.list("a").files) == {"2": 1}
+
+
+class _Entries(list):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+
+def test_a_root_below_the_home_folder_may_be_written_with_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert LocalStorage("~/runs").url == str(tmp_path / "runs")
