@@ -197,7 +197,7 @@ class RankManifest(_Document):
     checkpoint: Text
     rank: int = Field(ge=0, le=99_999)
     token: Token
-    save_number: int = Field(ge=1)
+    save_number: int = Field(ge=1, le=10**15)
     shards: list[ShardEntry]
     state: Annotated[dict[str, JsonValue], AfterValidator(_all_finite)]
 
@@ -240,12 +240,20 @@ def digest_of(data: bytes | memoryview) -> str:
 
 def canonical(value: Any) -> bytes:
     """JSON in UTF-8 with sorted keys and no white space: equal values give equal bytes."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return _json(value, sort_keys=True)
 
 
 def encode(document: BaseModel) -> bytes:
-    """The bytes of ``document`` on storage; sealed documents must be sealed already."""
-    return canonical(document.model_dump(mode="json"))
+    """The bytes of ``document`` on storage; sealed documents must be sealed already.
+
+    Only those are sorted: a dict of the user's state must come back in its own order, which a loop may follow.
+    """
+    return _json(document.model_dump(mode="json"), sort_keys=isinstance(document, Sealed))
+
+
+def _json(value: Any, *, sort_keys: bool) -> bytes:
+    text = json.dumps(value, sort_keys=sort_keys, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode()
 
 
 def decode(data: bytes, model: type[Model], key: str) -> Model:

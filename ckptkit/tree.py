@@ -1,9 +1,10 @@
 """Nested Python state as JSON plus tensors, without pickle.
 
 Guarantees: what `encode_tree` takes, `decode_tree` gives back equal and of the same types: None, bool, int of
-any size, float to the bit (infinities and NaN included), str, bytes, list, tuple, dict with any such keys, NumPy
-arrays (no subclass of them) and scalars. Anything else is a TypeError that names the place, so that nothing is
-stored that could not be restored. Plain JSON values stay readable as they are. Pure functions, any thread.
+any size, float to the bit (infinities and NaN included), str, bytes, list, tuple, dict in its order and with any
+such keys, NumPy arrays (no subclass of them) and scalars. Anything else is a TypeError that names the place, so
+that nothing is stored that could not be restored. Plain JSON values stay readable as they are. Pure functions,
+any thread.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptkit.policies import AnyKeep, AnySave, KeepBest, Keepable, KeepEvery, KeepLatest, SaveEvery
+from ckptkit.policies import AnyKeep, AnySave, Keepable, KeepBest, KeepEvery, KeepLatest, SaveEvery
 from ckptkit.progress import Progress
 
 SECOND = timedelta(seconds=1)

@@ -57,13 +57,15 @@ def arrays(draw):
     dtype = np.dtype(draw(st.sampled_from(NUMPY_DTYPES)))
     shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
     data = draw(st.binary(min_size=(size := math.prod(shape) * dtype.itemsize), max_size=size))
-    if dtype == bool:
+    if dtype.kind == "b":
         data = bytes(byte & 1 for byte in data)
     return np.frombuffer(data, dtype).reshape(shape)
 
 
 FLOATS = st.one_of(st.floats(), st.binary(min_size=8, max_size=8).map(lambda data: struct.unpack("<d", data)[0]))
-INTEGERS = st.one_of(st.integers(), st.integers(-(2**20000), 2**20000), st.sampled_from([2**53, 2**53 - 1, -(2**53)]))
+INTEGERS = st.one_of(
+    st.integers(), st.integers(-(2**20000), 2**20000), st.sampled_from([2**53, 2**53 - 1, -(2**53)])
+)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 SCALARS = st.one_of(st.none(), st.booleans(), INTEGERS, FLOATS, TEXTS, st.binary())
 NUMPY_SCALARS = arrays().filter(lambda array: array.size > 0).map(lambda array: array.reshape(-1)[0])
@@ -120,6 +122,7 @@ def test_what_is_encoded_comes_back_equal_and_of_the_same_types(value):
         {1: "int", "1": "str", (1,): "tuple", None: "none", b"1": "bytes", 1.5: "float"},
         {True: 1},
         {math.inf: 1},
+        {"b": 1, "a": {"z": 2, "y": 3}},
         {("a", (2, 3.0)): [1]},
         {"$int": "12"},
         {"$tuple": [1]},
@@ -225,7 +228,7 @@ def test_the_deepest_that_is_taken_can_be_read_again(wrap):
 @pytest.mark.parametrize("depth", [65, 100_000])
 @pytest.mark.parametrize("wrap", WRAPS)
 def test_deeper_is_refused(wrap, depth):
-    with pytest.raises(ValueError, match="^user: .*|^user/.*nested more than 64 deep"):
+    with pytest.raises(ValueError, match=r"^user[^:]*: nested more than 64 deep"):
         encode_tree(nested(depth, wrap), "user", [])
 
 
@@ -250,9 +253,9 @@ def test_deeper_is_refused(wrap, depth):
         ({"$float": "zz" * 8}, r"\$float"),
         ({"$float": 1.0}, r"\$float"),
         ({"$bytes": 1}, r"\$bytes"),
-        ({"$bytes": "####"}, ""),
-        ({"$bytes": "YQ"}, ""),
-        ({"$bytes": "\u0661"}, ""),
+        ({"$bytes": "####"}, "base64"),
+        ({"$bytes": "YQ"}, "padding"),
+        ({"$bytes": "\u0661"}, "ASCII"),
         ({"$array": "absent"}, "'absent', which the checkpoint does not hold"),
         ({"$array": "y" * 10**6}, "which the checkpoint does not hold"),
         ({"$array": None}, "which the checkpoint does not hold"),

@@ -1,17 +1,19 @@
 """Gradient accumulation as a training cell whose state can be stored after any micro-step.
 
-Guarantees: the network's and the optimizer's parameters keep their names; everything that the next micro-step
-depends on is either a `Parameter` of the cell or one of its `CycleCounters`; GRAPH and PYNATIVE run the same
-code; with K=1 and no clipping the bits are those of `nn.TrainOneStepCell` (a gradient of -0.0 enters the
-optimizer as +0.0, which none of the stock optimizers' first moments can tell apart).
+Guarantees: the network's and the optimizer's parameters keep their names; whatever the next micro-step depends
+on is a `Parameter` of the cell or one of its `CycleCounters`; GRAPH and PYNATIVE run the same code. With K=1 and
+no clipping the bits are those of `nn.TrainOneStepCell`, with two exceptions: a gradient of -0.0 reaches the
+optimizer as +0.0, and for float16 weights in GRAPH the bits are those of a gradient graph and an optimizer
+graph, because MindSpore skips roundings to float16 within one graph (Adam: seen; Momentum: none).
 
 How: a call runs one compiled graph (forward, backward, add to the accumulators), and on the K-th call of a cycle
 a second one (divide, clip, optimizer, zero). The choice is made on the host in ``__call__``, so a step reads
 nothing back from the device. The price: GRAPH skips ``__call__`` for a cell inside another graph, hence there
-this cell refuses to compile.
+this cell refuses to compile. Nested in PYNATIVE it trains as if it were called directly.
 
-Does not: scale the loss, reduce gradients across devices, or accept sparse gradients. GRAPH executes
-asynchronously: a kernel's failure may surface only at a later call or device read, when the counters have moved.
+Does not: scale the loss, reduce gradients across devices, accept sparse gradients, or protect names against a
+wrapper around a wrapper (create those with ``auto_prefix=False``). GRAPH executes asynchronously: a kernel's
+failure may surface only at a later call or device read, when the counters have moved.
 
 Threads: main thread only.
 """
@@ -98,7 +100,7 @@ class CycleCounters:
         )
 
 
-class AccumulationTrainCell(nn.Cell):  # type: ignore[misc]
+class AccumulationTrainCell(nn.Cell):
     """Trains ``network`` with one optimizer update per K micro-batches.
 
     A call is one micro-step: it returns the micro-batch's loss as the network returned it and adds the gradients
@@ -136,16 +138,13 @@ class AccumulationTrainCell(nn.Cell):  # type: ignore[misc]
         super().__init__(auto_prefix=False)
         self.network = network
         self.optimizer = optimizer
-        weights = optimizer.parameters
-        sums = ms.ParameterTuple(
-            [
-                ms.Parameter(ops.zeros(w.shape, ms.float32), name=f"{_PREFIX}{w.name}", requires_grad=False)
-                for w in weights
-            ]
+        self._micro = _MicroStep(
+            network,
+            weights=optimizer.parameters,
+            sums=ms.ParameterTuple([_zeros(w.name, w.shape) for w in optimizer.parameters]),
+            divisor=_zeros("divisor", ()),
         )
-        divisor = ms.Parameter(ops.zeros((), ms.float32), name=f"{_PREFIX}divisor", requires_grad=False)
-        self._micro = _MicroStep(network, weights, sums, divisor)
-        self._update = _Update(optimizer, weights, sums, divisor, clip_norm)
+        self._update = _Update(optimizer, self._micro, clip_norm)
         self._counters = CycleCounters(accumulation_steps)
         _check_names_unique(self)
 
@@ -208,15 +207,13 @@ class AccumulationTrainCell(nn.Cell):  # type: ignore[misc]
         return _refuse_graph()
 
     def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
-        """Do nothing: checkpoints are keyed by these names, and assigning to a wrapper's attribute calls this."""
+        """Keep all names: checkpoints are keyed by them, and becoming an attribute of a wrapper calls this."""
 
 
-class _MicroStep(nn.Cell):  # type: ignore[misc]
+class _MicroStep(nn.Cell):
     """Forward, backward, and the gradients added to the sums."""
 
-    def __init__(
-        self, network: nn.Cell, weights: ms.ParameterTuple, sums: ms.ParameterTuple, divisor: ms.Parameter
-    ) -> None:
+    def __init__(self, network: nn.Cell, weights: Any, sums: ms.ParameterTuple, divisor: ms.Parameter) -> None:
         super().__init__(auto_prefix=False)
         self.network = network
         self.weights = weights
@@ -231,68 +228,51 @@ class _MicroStep(nn.Cell):  # type: ignore[misc]
         return loss
 
 
-class _Update(nn.Cell):  # type: ignore[misc]
+class _Update(nn.Cell):
     """The averaged, clipped gradients given to the optimizer, and the accumulators zeroed."""
 
-    def __init__(
-        self,
-        optimizer: nn.Optimizer,
-        weights: ms.ParameterTuple,
-        sums: ms.ParameterTuple,
-        divisor: ms.Parameter,
-        clip_norm: float | None,
-    ) -> None:
+    def __init__(self, optimizer: nn.Optimizer, micro: _MicroStep, clip_norm: float | None) -> None:
         super().__init__(auto_prefix=False)
         self.optimizer = optimizer
-        self.sums = sums
-        self.divisor = divisor
+        self.sums = micro.sums
+        self.divisor = micro.divisor
         self.clip_norm = clip_norm
-        self.dtypes = tuple(weight.dtype for weight in weights)
+        self.dtypes = tuple(weight.dtype for weight in micro.weights)
 
     def construct(self) -> Any:
-        grads = ()
-        for total in self.sums:
-            grads += (total / self.divisor,)
+        grads = [total / self.divisor for total in self.sums]
         if self.clip_norm is not None:
             grads = _clip_by_global_norm(grads, self.clip_norm)
-        cast = ()
-        for grad, dtype in zip(grads, self.dtypes):  # noqa: B905 - the graph compiler knows no strict=
-            cast += (ops.cast(grad, dtype),)
-        done = self.optimizer(cast)
+        grads = [ops.cast(grad, dtype) for grad, dtype in zip(grads, self.dtypes)]  # noqa: B905
+        done = self.optimizer(tuple(grads))
         for total in self.sums:
             ops.assign(total, ops.zeros_like(total))
         ops.assign(self.divisor, 0.0)
         return done
 
 
-def _clip_by_global_norm(grads: tuple[ms.Tensor, ...], clip_norm: float) -> tuple[ms.Tensor, ...]:
+def _zeros(name: str, shape: tuple[int, ...]) -> ms.Parameter:
+    return ms.Parameter(ops.zeros(shape, ms.float32), name=f"{_PREFIX}{name}", requires_grad=False)
+
+
+def _clip_by_global_norm(grads: list[ms.Tensor], clip_norm: float) -> list[ms.Tensor]:
     squares = 0.0
     for grad in grads:
         squares += ops.reduce_sum(ops.square(grad))
     # Exactly 1.0 when the norm is not larger, so that the gradients keep their bits.
     scale = clip_norm / ops.maximum(ops.sqrt(squares), clip_norm)
-    clipped = ()
-    for grad in grads:
-        clipped += (grad * scale,)
-    return clipped
+    return [grad * scale for grad in grads]
 
 
-def _check_arguments(
-    network: object, optimizer: object, accumulation_steps: object, clip_norm: object, remainder: object
-) -> None:
+def _check_arguments(network: object, optimizer: object, k: object, clip_norm: object, remainder: object) -> None:
     if not isinstance(network, nn.Cell):
         raise TypeError(f"network must be an nn.Cell that returns the loss, got {type(network).__name__}")
     if not isinstance(optimizer, nn.Optimizer):
         raise TypeError(f"optimizer must be an nn.Optimizer, got {type(optimizer).__name__}")
-    if isinstance(accumulation_steps, bool) or not isinstance(accumulation_steps, int):
-        raise ValueError(f"accumulation_steps must be an int of at least 1, got {accumulation_steps!r}")
-    if accumulation_steps < 1:
-        raise ValueError(f"accumulation_steps must be at least 1, got {accumulation_steps}")
-    if clip_norm is not None and (
-        isinstance(clip_norm, bool)
-        or not isinstance(clip_norm, (int, float))
-        or not (math.isfinite(clip_norm) and clip_norm > 0)
-    ):
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise ValueError(f"accumulation_steps must be an int of at least 1, got {k!r}")
+    number = isinstance(clip_norm, (int, float)) and not isinstance(clip_norm, bool)
+    if clip_norm is not None and not (number and 0 < clip_norm < math.inf):  # type: ignore[operator]
         raise ValueError(f"clip_norm must be None or a finite number above 0, got {clip_norm!r}")
     if remainder != "carry":
         raise ValueError(f'remainder must be "carry", got {remainder!r}')

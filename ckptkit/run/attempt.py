@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ckptkit.contents import Contents
-from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StaleAttemptError
+from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, StaleAttemptError
 from ckptkit.manifest import MAX_SEALED_BYTES, AttemptDocument, PassedOver, RunDocument, decode, encode
 from ckptkit.run.commit import create_once
 from ckptkit.run.find import Choice, Index, choose
@@ -110,8 +110,8 @@ def check_fence(storage: Storage, attempt: AttemptDocument) -> None:
         return
     try:
         other = f" on {Index(storage).document(highest).host}"
-    except CorruptCheckpointError:
-        other = ""
+    except CkptKitError:
+        other = ""  # that there is a later one is known; its document only helps the reader
     raise StaleAttemptError(
         f"attempt {highest}{other} took the run {storage.url} over from attempt {attempt.attempt}. "
         "This process must stop; its last commit before the takeover stays usable."

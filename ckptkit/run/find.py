@@ -43,10 +43,11 @@ class Index:
 
     def __init__(self, storage: Storage, ignoring: Collection[int] = ()) -> None:
         self._storage = storage
+        # In this order: a folder is made after its attempt's document, so none that is listed here lacks one there.
+        folders = storage.list(CHECKPOINTS).folders
         files = storage.list(ATTEMPTS).files
         numbers = {number for file in files if (number := parse_attempt(file)) is not None}
         self.attempts = tuple(sorted(numbers - set(ignoring)))
-        folders = storage.list(CHECKPOINTS).folders
         parsed = (CheckpointName.parse(folder) for folder in folders)
         self.names = tuple(sorted(name for name in parsed if name is not None))
         self.highest = max([0, *numbers, *(name.attempt for name in self.names)])
@@ -139,10 +140,24 @@ def newest_lineage(index: Index) -> tuple[Lineage | None, tuple[PassedOver, ...]
             passed_over.append(PassedOver(checkpoint=attempt_key(attempt), reason=str(lineage.broken)))
             if len(lineage.segments) == 1:
                 continue  # without its own document, nothing that this attempt wrote can be checked
+        if _is_given_up(index, lineage):
+            continue
         # An attempt that started fresh and never committed holds nothing that could be continued.
         if any(True for _ in index.committed_on(lineage)):
             return lineage, tuple(passed_over)
     return None, tuple(passed_over)
+
+
+def _is_given_up(index: Index, lineage: Lineage) -> bool:
+    """Whether the newest attempt of ``lineage`` committed nothing and its parent was removed.
+
+    Retention keeps a parent until there are two own commits; so this one died while it was starting, and the
+    attempt before it had gone on. What is older than the parent is not what a start should go back to.
+    """
+    own, *before = lineage.segments
+    if not before or any(name in own and index.is_committed(name) for name in index.names):
+        return False
+    return before[0].last is None or not index.is_committed(before[0].last)
 
 
 def _named(index: Index, checkpoint: str) -> CheckpointName:

@@ -56,7 +56,8 @@ class Retention:
             and self._is_dead(index, name)
             and remove_data(self._storage, name)
         ]
-        self._remove_frozen(index)
+        # A new look: a COMMIT that came before its void is in none of the answers above.
+        self._remove_frozen(Index(self._storage))
         return emptied
 
     def prune(self) -> list[CheckpointName]:

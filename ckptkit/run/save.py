@@ -52,6 +52,7 @@ class Saver:
         self._committed: dict[tuple[int, int], CheckpointName] = {}
         self._tries: dict[tuple[int, int], int] = {}
         self._undecided: list[CheckpointName] = []
+        self._void: list[CheckpointName] = []
         self._shared: set[str] = set()
 
     def committed_at(self, progress: Progress) -> CheckpointName | None:
@@ -110,7 +111,18 @@ class Saver:
                 self._settle(name)
             else:
                 self._undecided.remove(name)
+                self._void.append(name)
+        self._empty()
+
+    def _empty(self) -> None:
+        for name in tuple(self._void):
+            try:
                 remove_data(self._storage, name)
+            except StorageError as error:
+                # A void folder costs space and nothing else; it must not make the next save fail.
+                _log.warning("a failed save's folder could not be emptied yet: %s", error)
+            else:
+                self._void.remove(name)
 
     def _give_up(self) -> None:
         try:

@@ -8,6 +8,7 @@ existing file is never overwritten. It does not protect from a file system whose
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
@@ -125,7 +126,11 @@ class LocalStorage:
             missing.append(folder)
             folder = folder.parent
         for one in reversed(missing):
-            one.mkdir(exist_ok=True)
+            try:
+                one.mkdir(exist_ok=True)
+            except FileExistsError as error:
+                # A file in the folder's place; as FileExistsError it would mean that a create lost its race.
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(one)) from error
             # The new name must be durable before anything below it claims to be.
             _fsync_folder(one.parent)
 

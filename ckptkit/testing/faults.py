@@ -56,7 +56,8 @@ class Fault:
         nth: Happens at the ``nth`` call that counts, from 1.
         times: At how many calls that count, from that one on; None for all.
         when: ``"before"`` the call has any effect; ``"during"``: with half the bytes of a write at the key, or
-            half the keys of a delete gone; ``"after"``: all of it happened, but the reply is lost.
+            half the keys of a delete gone; ``"after"``: all of it happened, but the reply is lost, be it an answer
+            such as FileExistsError.
 
     Attributes:
         fired: How often it happened; a test that injects a fault asserts it.
@@ -212,15 +213,23 @@ class FaultyStorage:
             for fault in struck:
                 if fault.when == "before":
                     fault.happen(call)
-            yield next((_Inside(fault, call) for fault in struck if fault.when == "during"), None)
-            # Not reached if the call failed by itself: there is no reply to lose then.
-            for fault in struck:
-                if fault.when == "after":
-                    fault.happen(call)
+            try:
+                yield next((_Inside(fault, call) for fault in struck if fault.when == "during"), None)
+            except (FileNotFoundError, FileExistsError):
+                # These two are answers, and an answer can be lost too; a call that failed has none.
+                _after(struck, call)
+                raise
+            _after(struck, call)
         except Killed:
             with self._lock:
                 self._dead = True
             raise
+
+
+def _after(struck: list[Fault], call: Call) -> None:
+    for fault in struck:
+        if fault.when == "after":
+            fault.happen(call)
 
 
 class _Inside(NamedTuple):

@@ -1,0 +1,52 @@
+"""The commands and their options; what they do is in a module of the same name each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+app = typer.Typer(
+    name="ckptkit",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    help="Exact resume for interrupted MindSpore training.",
+)
+
+
+@app.callback()
+def main() -> None:
+    """Exact resume for interrupted MindSpore training."""
+
+
+@app.command()
+def demo(
+    root: Annotated[
+        Path | None, typer.Option(help="Keep both runs below this folder, which must be new or empty.")
+    ] = None,
+    mode: Annotated[Literal["graph", "pynative"], typer.Option(help="MindSpore's execution mode.")] = "graph",
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the network and the data order.")] = 1,
+) -> None:
+    """Train on real digits, kill it with SIGKILL three times, resume, and compare every bit.
+
+    Example: ckptkit demo --mode pynative --seed 7
+    """
+    from ckptkit.cli.demo import run_demo
+
+    raise typer.Exit(run_demo(root, mode, seed))
+
+
+@app.command("ls")
+def list_checkpoints(
+    root: Annotated[str, typer.Argument(help="The run root: a path or a URL.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")] = False,
+) -> None:
+    """List the committed checkpoints of a run, oldest first.
+
+    Exits with 1 if one of them is corrupt. Example: ckptkit ls runs/vit-17
+    """
+    from ckptkit.cli.ls import run_ls
+
+    raise typer.Exit(run_ls(root, as_json=as_json))

@@ -1,0 +1,207 @@
+"""``ckptkit demo``: one training killed three times and resumed, beside the same training left alone.
+
+Both run in processes of their own (`ckptkit.mindspore.demo`); this one only starts them, compares what they
+traced and prints the verdict. It imports no MindSpore.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+MICRO_STEPS = 180  # 6 epochs of 30 batches
+NEEDED_ACCURACY = 0.95
+
+# What kills each life of the interrupted run; the last one is left to end.
+DEATHS: tuple[tuple[str, dict[str, int]], ...] = (
+    ("SIGKILL in mid-cycle", {"kill_after": 38}),
+    ("SIGKILL while a save was being written", {"kill_in_save_after": 72}),
+    ("SIGKILL right at the end of an epoch", {"kill_at_epoch": 4}),
+    ("trained to the end", {}),
+)
+KINDS = {
+    "parameters": "params",
+    "moments": "moments",
+    "accumulators": "accum.",
+    "counters": "counters",
+    "rng": "RNG",
+    "batch": "batch",
+}
+
+
+@dataclass
+class Life:
+    """What one process left behind."""
+
+    death: str
+    exit_code: int
+    resumed_from: str | None = None
+    began_at: int = 0
+    steps: dict[int, dict[str, Any]] = field(default_factory=dict)
+    accuracy: float | None = None
+
+
+def run_demo(root: Path | None, mode: Literal["graph", "pynative"], seed: int) -> int:
+    """Run the demo and print its table; returns the exit code."""
+    console = Console()
+    if root is not None and root.exists() and any(root.iterdir()):
+        Console(stderr=True).print(f"[red]{root} is not empty; give a new folder[/red]")
+        return 2
+    with _folder(root) as folder, _bars(console) as bars:
+        straight = _start(folder, "uninterrupted", mode, seed, when={}, run="uninterrupted")
+        straight_bar = bars.add_task("uninterrupted", total=MICRO_STEPS)
+        killed_bar = bars.add_task("killed and resumed", total=MICRO_STEPS)
+        try:
+            lives: list[Life] = []
+            for death, when in DEATHS:
+                process = _start(folder, f"interrupted-{len(lives)}", mode, seed, when=when, run="interrupted")
+                try:
+                    _watch(
+                        process,
+                        folder,
+                        bars,
+                        {killed_bar: f"interrupted-{len(lives)}", straight_bar: "uninterrupted"},
+                    )
+                finally:
+                    process.kill()
+                lives.append(_life(folder, f"interrupted-{len(lives)}", death, process.wait()))
+                expected = -signal.SIGKILL if when else 0
+                if lives[-1].exit_code != expected:
+                    return _report_crash(folder, f"interrupted-{len(lives) - 1}", lives[-1].exit_code)
+            _watch(straight, folder, bars, {straight_bar: "uninterrupted"})
+        finally:
+            straight.kill()
+        reference = _life(folder, "uninterrupted", "ran to the end", straight.wait())
+        if reference.exit_code != 0:
+            return _report_crash(folder, "uninterrupted", reference.exit_code)
+    return _verdict(console, reference, lives)
+
+
+@contextlib.contextmanager
+def _folder(root: Path | None) -> Iterator[Path]:
+    if root is not None:
+        root.mkdir(parents=True, exist_ok=True)
+        yield root.resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="ckptkit-demo-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def _bars(console: Console) -> Progress:
+    columns = (TextColumn("{task.description:20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console)
+
+
+def _start(
+    folder: Path, name: str, mode: str, seed: int, *, when: dict[str, int], run: str
+) -> subprocess.Popen[bytes]:
+    plan = {
+        "root": str(folder / run),
+        "trace": str(folder / f"{name}.trace"),
+        "mode": mode,
+        "seed": seed,
+        **when,
+    }
+    # MindSpore writes compiler files into its working directory and much to its log.
+    litter = folder / "scratch" / name
+    litter.mkdir(parents=True)
+    with (folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(  # noqa: S603 - our own module with our own arguments
+            [sys.executable, "-m", "ckptkit.mindspore.demo", json.dumps(plan)],
+            cwd=litter,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={"GLOG_v": "3", **os.environ},
+        )
+
+
+def _watch(process: subprocess.Popen[bytes], folder: Path, bars: Progress, shown: dict[Any, str]) -> None:
+    """Wait for ``process`` and keep the bars where the traces are."""
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=0.2)
+        for bar, name in shown.items():
+            steps = [line["step"] for line in _lines(folder / f"{name}.trace") if "step" in line]
+            if steps:
+                bars.update(bar, completed=steps[-1])
+        if process.poll() is not None:
+            return
+
+
+def _lines(trace: Path) -> list[dict[str, Any]]:
+    if not trace.exists():
+        return []
+    text = trace.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _life(folder: Path, name: str, death: str, exit_code: int) -> Life:
+    life = Life(death, exit_code)
+    for line in _lines(folder / f"{name}.trace"):
+        if "step" in line:
+            life.steps[line["step"]] = line
+        elif "accuracy" in line:
+            life.accuracy = line["accuracy"]
+        else:
+            life.resumed_from, life.began_at = line["resumed_from"], line["batches_delivered"]
+    return life
+
+
+def _verdict(console: Console, reference: Life, lives: list[Life]) -> int:
+    table = Table(title="Each life, compared with the uninterrupted run", title_justify="left", show_lines=True)
+    table.add_column("life", overflow="fold")
+    for short in KINDS.values():
+        table.add_column(short, justify="center")
+    disagreements = 0
+    for life in lives:
+        wrong = {kind: _disagreeing(life, reference, kind) for kind in KINDS}
+        disagreements += sum(len(steps) for steps in wrong.values())
+        cells = ["[green]equal[/green]" if not at else f"[red]not {at[0]}[/red]" for at in wrong.values()]
+        table.add_row(_biography(life), *cells)
+    console.print(table)
+    begun_right = all(min(life.steps, default=0) == life.began_at + 1 for life in lives)
+    whole = set(reference.steps) == set(range(1, MICRO_STEPS + 1)) == set().union(*(life.steps for life in lives))
+    accuracy, alone = lives[-1].accuracy or 0.0, reference.accuracy or 0.0
+    console.print(
+        f"{sum(len(life.steps) for life in lives)} micro-steps compared in {len(KINDS)} respects, "
+        f"{disagreements} disagreements. Accuracy on held-out digits: {accuracy:.1%} (uninterrupted {alone:.1%})."
+    )
+    good = disagreements == 0 and begun_right and whole and accuracy == alone and accuracy > NEEDED_ACCURACY
+    if good:
+        console.print("[bold green]Killed three times, and not one bit differs.[/bold green]")
+    else:
+        console.print("[bold red]The runs do NOT agree. Please report this with the table above.[/bold red]")
+    return 0 if good else 1
+
+
+def _biography(life: Life) -> str:
+    begin = f"resumed from\n{life.resumed_from}" if life.resumed_from else "started fresh"
+    return f"{begin}\nmicro-steps {min(life.steps, default=0)}-{max(life.steps, default=0)}\n{life.death}"
+
+
+def _disagreeing(life: Life, reference: Life, kind: str) -> list[int]:
+    return [
+        step for step, line in sorted(life.steps.items()) if line[kind] != reference.steps.get(step, {}).get(kind)
+    ]
+
+
+def _report_crash(folder: Path, name: str, exit_code: int) -> int:
+    log = (folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+    console = Console(stderr=True)
+    console.print(f"[red]the process {name} ended with {exit_code}, which was not planned. Its last words:[/red]")
+    console.print(log[-3000:], highlight=False, markup=False)
+    return 1

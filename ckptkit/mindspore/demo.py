@@ -1,0 +1,192 @@
+"""One life of the demo's training: run as ``python -m ckptkit.mindspore.demo PLAN``, once per process.
+
+Trains a small convolutional network on real digits with K=4 and kills itself with SIGKILL where the plan says.
+Before anything may kill it, each micro-step's digests are appended to the trace file, durably, so that
+`ckptkit.cli.demo` can compare the lives of an interrupted run with an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+from mindspore import nn, ops
+from mindspore.train import Callback, Model
+
+import ckptkit as ck
+from ckptkit.mindspore.digits import Digits, load_digits
+from ckptkit.mindspore.rng import capture_rng
+
+ACCUMULATION_STEPS = 4
+BATCH_SIZE = 48
+EPOCHS = 6
+SAVE_EVERY_MICRO_STEPS = 5  # coprime to K, so that saves fall on every micro-step of a cycle in turn
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one process has to do.
+
+    Attributes:
+        root: The run root.
+        trace: File that the digests are appended to.
+        mode: Execution mode of MindSpore.
+        seed: Of the network and of the order of the data.
+        kill_after: Micro-step at whose end to die, before a save may be taken there; 0 for none.
+        kill_in_save_after: Micro-step from which on to die inside the next write of a save; 0 for none.
+        kill_at_epoch: Epoch (from 1) at whose end to die, before a save may be taken there; 0 for none.
+    """
+
+    root: str
+    trace: str
+    mode: Literal["graph", "pynative"]
+    seed: int
+    kill_after: int = 0
+    kill_in_save_after: int = 0
+    kill_at_epoch: int = 0
+
+    def to_json(self) -> str:
+        """The plan as one command line argument."""
+        return json.dumps(asdict(self))
+
+
+class DigitNetwork(nn.Cell):
+    """Two convolutions with BatchNorm and a dense layer over 8 x 8 images; (N, 1, 8, 8) to (N, 10)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.SequentialCell(
+            nn.Conv2d(1, 16, 3, has_bias=False),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.MaxPool2d(2, 2),
+            nn.Conv2d(16, 32, 3, has_bias=False),
+            nn.BatchNorm2d(32),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dense(32 * 4 * 4, 10),
+        )
+
+    def construct(self, images: ms.Tensor) -> ms.Tensor:
+        """Logits of each image."""
+        return self.body(images)
+
+
+class WithLoss(nn.Cell):
+    """Mean cross entropy of a network over a micro-batch."""
+
+    def __init__(self, network: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+
+    def construct(self, images: ms.Tensor, labels: ms.Tensor) -> ms.Tensor:
+        """The mean over the micro-batch."""
+        return ops.cross_entropy(self.network(images), labels)
+
+
+class Trace(Callback):
+    """Appends one line of digests per micro-step."""
+
+    def __init__(self, path: Path, cell: ck.AccumulationTrainCell) -> None:
+        super().__init__()
+        self._file = path.open("a", encoding="utf-8")
+        self._cell = cell
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Append ``line`` so that no kill can take it back."""
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def on_train_step_end(self, run_context: Any) -> None:
+        """Digest everything that the next micro-step depends on, and the batch that this one had."""
+        params = run_context.original_args()
+        accumulators = {one.name for one in self._cell.accumulators}
+        weights = {one.name for one in self._cell.network.get_parameters()}
+        digests = {"parameters": hashlib.sha256(), "moments": hashlib.sha256(), "accumulators": hashlib.sha256()}
+        for one in self._cell.get_parameters():
+            kind = (
+                "accumulators" if one.name in accumulators else "parameters" if one.name in weights else "moments"
+            )
+            digests[kind].update(one.name.encode())
+            digests[kind].update(one.asnumpy().tobytes())
+        line = {kind: digest.hexdigest() for kind, digest in digests.items()}
+        line["counters"] = repr(self._cell.counters)
+        line["rng"] = hashlib.sha256(repr(capture_rng()).encode()).hexdigest()
+        line["batch"] = hashlib.sha256(
+            b"".join(column.asnumpy().tobytes() for column in params.train_dataset_element)
+        ).hexdigest()
+        self.write({"step": params.cur_step_num, **line})
+
+
+class Death(Callback):
+    """Kills this process where the plan says."""
+
+    def __init__(self, plan: Plan, arm_storage: Any) -> None:
+        super().__init__()
+        self._plan = plan
+        self._arm_storage = arm_storage
+
+    def on_train_step_end(self, run_context: Any) -> None:
+        """Die in the middle of a cycle, or let the next save die."""
+        np.random.random()  # the training itself draws, so that a random state not restored would show
+        step = run_context.original_args().cur_step_num
+        if step == self._plan.kill_after:
+            die()
+        if step == self._plan.kill_in_save_after:
+            self._arm_storage()
+
+    def on_train_epoch_end(self, run_context: Any) -> None:
+        """Die right at an epoch boundary."""
+        if run_context.original_args().cur_epoch_num == self._plan.kill_at_epoch:
+            die()
+
+
+def die() -> None:
+    """End this process as a power cut would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def training_data(digits: Digits) -> ds.Dataset:
+    """30 batches per epoch in shuffled order, the last one smaller."""
+    columns = {"image": digits.train_images, "label": digits.train_labels}
+    return ds.NumpySlicesDataset(columns, shuffle=True).batch(BATCH_SIZE)
+
+
+def live(plan: Plan) -> None:
+    """Resume or start the run of ``plan``, train it to its end, and write the accuracy on held-out digits."""
+    from ckptkit.storage import LocalStorage
+    from ckptkit.testing.faults import Fault, FaultyStorage
+
+    ms.set_context(mode=ms.GRAPH_MODE if plan.mode == "graph" else ms.PYNATIVE_MODE)
+    ms.set_seed(plan.seed)
+    digits = load_digits()
+    network = DigitNetwork()
+    optimizer = nn.Adam(network.trainable_params(), learning_rate=0.01)
+    cell = ck.AccumulationTrainCell(WithLoss(network), optimizer, ACCUMULATION_STEPS, clip_norm=5.0)
+
+    storage = FaultyStorage(LocalStorage(plan.root))
+    in_write = Fault(die, operations={"write"}, key="*optimizer-000*", when="during")
+    ckpt = ck.CheckpointCallback(storage, save=ck.SaveEvery(micro_steps=SAVE_EVERY_MICRO_STEPS))
+    model, data = Model(cell), training_data(digits)
+    point = ckpt.resume(model, data, EPOCHS)
+    trace = Trace(Path(plan.trace), cell)
+    trace.write({"resumed_from": point.checkpoint, "batches_delivered": point.batches_delivered})
+    others = [trace, Death(plan, lambda: storage.inject(in_write))]
+    model.train(EPOCHS, data, callbacks=[*others, ckpt], initial_epoch=point.epoch)
+    network.set_train(False)
+    predicted = network(ms.Tensor(digits.test_images)).asnumpy().argmax(axis=1)
+    trace.write({"accuracy": float((predicted == digits.test_labels).mean())})
+
+
+if __name__ == "__main__":
+    live(Plan(**json.loads(sys.argv[1])))

@@ -1,0 +1,36 @@
+"""Real handwritten digits for the demo and the examples; ``SOURCE.md`` names their source and licence."""
+
+from __future__ import annotations
+
+import gzip
+from importlib import resources
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Digits(NamedTuple):
+    """Digits, every fifth held out.
+
+    Attributes:
+        train_images: (1437, 1, 8, 8) float32 from 0 to 1.
+        train_labels: (1437,) int32 from 0 to 9.
+        test_images: (360, 1, 8, 8) float32 from 0 to 1.
+        test_labels: (360,) int32 from 0 to 9.
+    """
+
+    train_images: npt.NDArray[np.float32]
+    train_labels: npt.NDArray[np.int32]
+    test_images: npt.NDArray[np.float32]
+    test_labels: npt.NDArray[np.int32]
+
+
+def load_digits() -> Digits:
+    """Read the 1,797 digits of the UCI test set."""
+    packed = resources.files(__name__).joinpath("optdigits.csv.gz").read_bytes()
+    table = np.loadtxt(gzip.decompress(packed).decode().splitlines(), delimiter=",", dtype=np.float32)
+    images = (table[:, :64] / np.float32(16)).reshape(-1, 1, 8, 8)
+    labels = table[:, 64].astype(np.int32)
+    held_out = np.arange(len(table)) % 5 == 4
+    return Digits(images[~held_out], labels[~held_out], images[held_out], labels[held_out])

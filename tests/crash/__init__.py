@@ -1,0 +1,1 @@
+"""What a run leaves behind when it is killed, when the storage fails, and when two processes meet."""

@@ -1,0 +1,211 @@
+"""Shared by the crash suites: a life of the training job, and an independent reading of what lies on disk.
+
+Nothing here asks ckptkit what is committed or what a sweep may remove: that is read from the raw files, by the
+text of the format, so that a mistake in the product is not repeated in its tests.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ckptkit.manager import CheckpointManager, SaveHandle
+from ckptkit.policies import KeepLatest, KeepPolicy
+from ckptkit.progress import ResumePoint
+from ckptkit.run.find import Index
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.read import open_checkpoint
+from ckptkit.run.verify import load
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Call, Fault, FaultyStorage
+from ckptkit.testing.state import NumpyRun
+
+CYCLE = 4  # K of every NumpyRun here
+
+Tree = dict[str, bytes]
+
+_FOLDER = re.compile(r"checkpoints/(a(\d{6})-[^/]+)/(.+)")
+_FROZEN = re.compile(r"frozen/a(\d{6})/.+")
+
+
+class Life:
+    """One process of the job: its storage, its manager, its training state.
+
+    To kill it, drop it; a new one on the same root is a new process.
+    """
+
+    def __init__(
+        self, root: Path, *, keep: KeepPolicy | None = None, faults: Iterable[Fault] = (), **options
+    ) -> None:
+        self.storage = FaultyStorage(LocalStorage(root), faults)
+        self.manager = CheckpointManager(self.storage, keep=keep or KeepLatest(2), **options)
+        self.run = NumpyRun(accumulation_steps=CYCLE)
+
+    def restore(self, checkpoint: str = "latest", *, rewind: bool = False) -> ResumePoint:
+        return self.manager.restore(self.run, checkpoint=checkpoint, rewind=rewind)
+
+    def save_at(self, batches: int) -> SaveHandle:
+        """Train up to ``batches``, save, and wait for the end of the save, whatever it is."""
+        for _ in self.run.train_until(batches):
+            pass
+        handle = self.manager.save(self.run)
+        handle.exception()
+        return handle
+
+    def saved_at(self, batches: int) -> str:
+        """As `save_at`, and the save must have worked."""
+        return self.save_at(batches).result()
+
+    def calls_of(self, action) -> list[Call]:
+        """What ``action`` asks of the storage."""
+        begin = len(self.storage.calls)
+        action()
+        return self.storage.calls[begin:]
+
+
+@functools.cache
+def digest_at(batches: int) -> str:
+    """Digest of a run that was never interrupted."""
+    run = NumpyRun(accumulation_steps=CYCLE)
+    for _ in run.train_until(batches):
+        pass
+    return run.digest()
+
+
+def name_at(attempt: int, batches: int, nth_try: int = 1) -> str:
+    return str(CheckpointName(attempt, *divmod(batches, CYCLE), nth_try))
+
+
+def batches_of(name: str) -> int:
+    parsed = CheckpointName.parse(name)
+    return parsed.cycles * CYCLE + parsed.micro_step
+
+
+def digest_of(root: Path, name: str) -> str:
+    """Digest of the run that the checkpoint ``name`` restores, without taking the run over."""
+    storage = LocalStorage(root)
+    parsed = CheckpointName.parse(name)
+    run = NumpyRun(seed=99, accumulation_steps=CYCLE)
+    # What a restore leaves alone would show: this run has other weights, and has trained.
+    for _ in run.train_until(3):
+        pass
+    run.apply(load(storage, open_checkpoint(storage, parsed, Index(storage).document(parsed.attempt))))
+    return run.digest()
+
+
+def tree(root: Path) -> Tree:
+    """Every file below ``root``."""
+    return {
+        str(path.relative_to(root)): path.read_bytes() for path in sorted(Path(root).rglob("*")) if path.is_file()
+    }
+
+
+@dataclass
+class Folders:
+    """The checkpoint folders of a tree, sorted by what their COMMIT says."""
+
+    committed: list[str]
+    void: list[str]
+    uncommitted: list[str]
+
+
+def folders(files: Tree) -> Folders:
+    found = Folders([], [], [])
+    for name in sorted({match[1] for key in files if (match := _FOLDER.fullmatch(key))}):
+        commit = files.get(f"checkpoints/{name}/COMMIT")
+        if commit is None:
+            found.uncommitted.append(name)
+        elif b'"void_by"' in commit:
+            found.void.append(name)
+        else:
+            found.committed.append(name)
+    return found
+
+
+def committed(root: Path) -> list[str]:
+    """Names of the committed checkpoints."""
+    return folders(tree(root)).committed
+
+
+def corrupt(root: Path, name: str, file: str = "rank-00000/weights-000.safetensors", how: str = "flip") -> None:
+    """Damage one file of a checkpoint: ``flip`` a bit, ``cut`` its end off, or have it ``missing``."""
+    path = Path(root, "checkpoints", name, file)
+    data = bytearray(path.read_bytes())
+    path.unlink()
+    if how == "flip":
+        data[len(data) // 2] ^= 1
+    if how != "missing":
+        path.write_bytes(data[:-3] if how == "cut" else data)
+
+
+def attempts(files: Tree) -> dict[int, dict]:
+    """The attempts' documents by number."""
+    return {int(key[9:15]): json.loads(data) for key, data in files.items() if key.startswith("attempts/")}
+
+
+def swept(files: Tree, attempt: int, token: str) -> Tree:
+    """What the sweep of ``attempt`` must leave of ``files``: the expectation, by the text of the protocol."""
+    state = folders(files)
+    living = {int(name[1:7]) for name in state.committed}
+    left: Tree = {}
+    for key, data in files.items():
+        in_folder = _FOLDER.fullmatch(key)
+        frozen = _FROZEN.fullmatch(key)
+        if in_folder and in_folder[1] not in state.committed:
+            if in_folder[3] == "COMMIT":
+                left[key] = data
+        elif not frozen or int(frozen[1]) in living or int(frozen[1]) >= attempt:
+            left[key] = data
+    for name in state.uncommitted:
+        left[f"checkpoints/{name}/COMMIT"] = json.dumps({"void_by": token}, separators=(",", ":")).encode()
+    return left
+
+
+def check_new_start(root: Path, latest: str | None) -> Life:
+    """Start a new process on ``root`` and hold everything that must be true whatever happened before.
+
+    Every committed checkpoint restores bit by bit and is listed, nothing else is listed, the newest one is taken,
+    uncommitted folders are voided before they are emptied, and no other file is touched. Returns the process,
+    which has also saved twice more.
+    """
+    before = tree(root)
+    state = folders(before)
+    life = Life(root)
+    listed = life.manager.checkpoints()
+    assert [info.name for info in listed] == state.committed
+    assert [info.problem for info in listed] == [None] * len(listed)
+    for name in state.committed:
+        assert digest_of(root, name) == digest_at(batches_of(name)), name
+
+    calls = life.calls_of(life.restore)
+    after = tree(root)
+    newest = attempts(after)
+    own = max(newest)
+    assert own == max([0, *attempts(before)]) + 1
+    assert newest[own]["parent"] == latest
+    assert life.run.digest() == digest_at(batches_of(latest) if latest else 0)
+    expected = swept(before, own, newest[own]["token"])
+    expected[f"attempts/{own:06d}.json"] = after[f"attempts/{own:06d}.json"]
+    expected.setdefault("run.json", after["run.json"])
+    assert after == expected
+    check_void_before_delete(calls, state.void)
+
+    at = life.run.batches
+    assert life.saved_at(at + 3) == name_at(own, at + 3)
+    assert life.saved_at(at + 4) == name_at(own, at + 4)
+    assert digest_of(root, name_at(own, at + 4)) == digest_at(at + 4)
+    return life
+
+
+def check_void_before_delete(calls: Iterable[Call], void: Iterable[str]) -> None:
+    """No data of a folder is deleted before the call that voids the folder."""
+    known = set(void)
+    for call in calls:
+        for match in filter(None, map(_FOLDER.fullmatch, call.keys)):
+            if call.operation == "create" and match[3] == "COMMIT":
+                known.add(match[1])
+            assert call.operation != "delete" or match[1] in known, call

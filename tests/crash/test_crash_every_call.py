@@ -1,0 +1,285 @@
+"""The storage fails, or the process dies, at every single call of a start and of a save with retention.
+
+Two saves are enumerated, since each does what the other does not: the first one of an attempt writes the frozen
+shard; the second one removes the last checkpoint of the attempt before, and with it that attempt's frozen shard.
+"""
+
+import functools
+import shutil
+from contextlib import contextmanager
+
+import pytest
+
+from ckptkit.errors import StorageError
+from ckptkit.testing.faults import DIVISIBLE, Fault, Killed
+
+from .scenario import (
+    Life,
+    batches_of,
+    check_new_start,
+    committed,
+    digest_at,
+    digest_of,
+    folders,
+    name_at,
+    tree,
+)
+
+AT_6, AT_8, AT_10 = name_at(1, 6), name_at(2, 8), name_at(2, 10)
+MOMENTS = [("before", "error"), ("during", "error"), ("after", "error")]
+MOMENTS += [("before", "kill"), ("during", "kill"), ("after", "kill")]
+at_every_moment = pytest.mark.parametrize(("when", "action"), MOMENTS, ids=[" ".join(one) for one in MOMENTS])
+
+
+@contextmanager
+def named(what):
+    """Say at which call of the enumeration an assertion failed."""
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"with the fault at {what}: {error}") from error
+
+
+def history(root):
+    """Attempt 1 has committed at 2, 4 and 6, of which retention removed the first."""
+    life = Life(root)
+    life.restore()
+    for batches in (2, 4, 6):
+        life.saved_at(batches)
+    assert committed(root) == [name_at(1, 4), AT_6]
+
+
+def wreck(root):
+    """The history, and an attempt 2 that died right before the COMMIT of its first save."""
+    history(root)
+    life = Life(root)
+    life.restore()
+    life.storage.inject(Fault("kill", operations={"create"}, key=f"checkpoints/{AT_8}/COMMIT"))
+    assert isinstance(life.save_at(8).exception(), Killed)
+    assert folders(tree(root)).uncommitted == [AT_8]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Makes a root as ``history`` and ``wreck`` do, by copying one that was made once."""
+    below = tmp_path_factory.mktemp("made")
+
+    @functools.cache
+    def template(make):
+        root = below / make.__name__
+        make(root)
+        return root
+
+    numbers = iter(range(10**6))
+
+    def copy(make):
+        root = below / f"copy-{next(numbers)}"
+        if make is not None:
+            shutil.copytree(template(make), root)
+        return root
+
+    return copy
+
+
+@pytest.fixture(scope="module")
+def saving(made):
+    """The calls of each of the two saves, without any fault."""
+    life = Life(made(history))
+    life.restore()
+    calls = [life.calls_of(lambda batches=batches: life.saved_at(batches)) for batches in (8, 10)]
+    assert committed(life.storage.url) == [AT_8, AT_10]
+    assert not any(key.startswith("frozen/a000001") for key in tree(life.storage.url))
+    return calls
+
+
+def commit_of(calls):
+    """Where in ``calls`` the checkpoint is committed."""
+    return next(
+        index
+        for index, call in enumerate(calls)
+        if call.operation == "create" and call.keys[0].endswith("/COMMIT")
+    )
+
+
+def each(calls, when, action):
+    """A fault at every call that has such a moment, with the call's index."""
+    for index, call in enumerate(calls):
+        if when != "during" or call.operation in DIVISIBLE:
+            yield index, f"{index}: {action} {when} {call}", Fault(action, nth=index + 1, when=when)
+
+
+def test_the_enumerated_saves_do_everything_that_a_save_can_do(saving):
+    calls = [call for save in saving for call in save]
+    done = {(call.operation, key.split("/")[0]) for call in calls for key in call.keys}
+    assert {
+        ("list", "attempts"),
+        ("list", "checkpoints"),
+        ("read", "attempts"),
+        ("read", "checkpoints"),
+        ("write", "frozen"),
+        ("write", "checkpoints"),
+        ("create", "checkpoints"),
+        ("delete", "checkpoints"),
+        ("delete", "frozen"),
+    } <= done
+    deleted = [key for call in calls if call.operation == "delete" for key in call.keys]
+    assert f"checkpoints/{name_at(1, 4)}/COMMIT" in deleted
+    assert f"checkpoints/{AT_6}/COMMIT" in deleted
+
+
+@at_every_moment
+def test_after_a_fault_at_any_call_of_a_save_a_new_process_continues_from_the_last_commit(
+    made, saving, when, action
+):
+    first, second = saving
+    for index, what, fault in each(first + second, when, action):
+        with named(what):
+            root = made(history)
+            life = Life(root)
+            life.restore()
+            life.storage.inject(fault)
+            outcome = None
+            for batches in (8, 10):
+                outcome = life.save_at(batches).exception()
+                if outcome is not None:
+                    break
+            assert fault.fired == 1
+
+            hit, at, earlier = (first, index, []) if index < len(first) else (second, index - len(first), [AT_8])
+            # A failing create of COMMIT is settled within the save; only a death before it leaves no commit.
+            survived = at > commit_of(hit) or (at == commit_of(hit) and (when, action) != ("before", "kill"))
+            if action == "kill":
+                assert isinstance(outcome, Killed)
+                commits = [*earlier, AT_8 if hit is first else AT_10] if survived else earlier
+            else:
+                # A save that says it failed has no commit, and one that has a commit does not say so.
+                assert isinstance(outcome, StorageError) != survived
+                commits = [AT_8, AT_10] if survived else earlier
+            ever = [name_at(1, 4), AT_6, *commits]
+            assert set(ever[-2:]) <= set(committed(root)) <= set(ever)
+            check_new_start(root, latest=ever[-1])
+
+
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+def test_after_an_error_at_any_call_of_a_save_the_same_process_saves_again_at_the_same_progress(
+    made, saving, when
+):
+    for _, what, fault in each(saving[0] + saving[1], when, "error"):
+        with named(what):
+            root = made(history)
+            life = Life(root)
+            life.restore()
+            life.storage.inject(fault)
+            names = []
+            for batches in (8, 10):
+                begun = len(life.storage.calls)
+                first = life.save_at(batches)
+                if first.exception() is None:
+                    names.append(first.result())
+                    continue
+                # A folder was begun if anything was written for it; its name is never used again.
+                folder = f"checkpoints/{name_at(2, batches)}/"
+                used = any(key.startswith(folder) for call in life.storage.calls[begun:] for key in call.keys)
+                left = [key for key in tree(root) if key.startswith(folder)]
+                assert left == ([f"{folder}COMMIT"] if used else [])
+                assert used == (name_at(2, batches) in folders(tree(root)).void)
+                names.append(life.saved_at(batches))
+                assert names[-1] == name_at(2, batches, 2 if used else 1)
+            assert fault.fired == 1
+            assert names == committed(root)[-2:]
+            for name in names:
+                assert digest_of(root, name) == digest_at(batches_of(name))
+            check_new_start(root, latest=names[-1])
+
+
+def test_a_second_error_while_a_failed_save_is_cleaned_up_is_made_good_by_the_next_save(made):
+    def failing(root):
+        life = Life(root)
+        life.restore()
+        life.storage.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
+        return life
+
+    life = failing(made(history))
+    calls = life.calls_of(lambda: life.save_at(8))
+    broken = next(index for index, call in enumerate(calls) if call.keys[0].endswith("manifest.json"))
+    assert len(calls) > broken + 4
+    for nth, call in enumerate(calls[broken + 1 :], 1):
+        for when in ("before", "after"):
+            with named(f"{when} {call}"):
+                root = made(history)
+                life = failing(root)
+                second = Fault("error", nth=broken + 1 + nth, when=when)
+                life.storage.inject(second)
+                assert isinstance(life.save_at(8).exception(), StorageError)
+                assert second.fired == 1
+                # Nothing may be concluded from a failure: the save's own error is the one that is told.
+                assert life.saved_at(8) == name_at(2, 8, 2)
+                left = [key for key in tree(root) if key.startswith(f"checkpoints/{AT_8}/")]
+                assert left == [f"checkpoints/{AT_8}/COMMIT"]
+                assert folders(tree(root)).void == [AT_8]
+                check_new_start(root, latest=name_at(2, 8, 2))
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_commit_whose_reply_is_lost_counts_as_committed(made, failures):
+    root = made(history)
+    life = Life(root)
+    life.restore()
+    lost = Fault("error", operations={"create"}, key="*/COMMIT", when="after", times=failures)
+    life.storage.inject(lost)
+    assert life.save_at(8).result() == AT_8
+    assert lost.fired == 1
+    assert committed(root) == [AT_6, AT_8]
+
+
+def test_a_commit_whose_reply_and_whose_reading_back_are_lost_counts_as_committed_at_the_next_save(made):
+    root = made(history)
+    life = Life(root)
+    life.restore()
+    lost = life.storage.inject(Fault("error", operations={"create"}, key="*/COMMIT", when="after"))
+    unreadable = life.storage.inject(
+        Fault("error", operations={"read"}, key=f"checkpoints/{AT_8}/COMMIT", times=2)
+    )
+    assert isinstance(life.save_at(8).exception(), StorageError)
+    assert (lost.fired, unreadable.fired) == (1, 2)
+    assert AT_8 in committed(root)
+    # The same progress again: it is there already, and nothing is written.
+    before = tree(root)
+    assert life.save_at(8).result() == AT_8
+    assert tree(root) == before
+    check_new_start(root, latest=AT_8)
+
+
+@pytest.mark.parametrize("make", [history, wreck, None], ids=["sound run", "died before COMMIT", "nothing there"])
+@at_every_moment
+def test_after_a_fault_at_any_call_of_a_start_another_start_sees_the_same_run(made, make, when, action):
+    latest = None if make is None else AT_6
+    life = Life(made(make))
+    calls = life.calls_of(life.restore)
+    assert life.run.digest() == digest_at(6 if make else 0)
+    for index, what, fault in each(calls, when, action):
+        with named(what):
+            root = made(make)
+            before = committed(root)
+            life = Life(root, faults=[fault])
+            outcome = None
+            try:
+                life.restore()
+            except (StorageError, Killed) as error:
+                outcome = error
+            assert fault.fired == 1
+            assert committed(root) == before
+            if action == "kill":
+                assert isinstance(outcome, Killed)
+            elif outcome is None:
+                # Only a create may shrug off a failure: it can be settled by looking.
+                assert calls[index].operation == "create"
+                assert life.run.digest() == digest_at(6 if make else 0)
+            else:
+                # Not a fresh start, and not a half-open manager: the same call works when the storage does.
+                assert life.restore().checkpoint == latest
+                assert life.run.digest() == digest_at(6 if make else 0)
+                assert life.saved_at(9)
+                assert digest_of(root, committed(root)[-1]) == digest_at(9)
+                continue
+            check_new_start(root, latest)

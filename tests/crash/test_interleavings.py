@@ -1,0 +1,547 @@
+"""Two processes on one run root, and starts on what was damaged: each interleaving by name, none by chance."""
+
+import logging
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ckptkit.errors import (
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    SaveFailedError,
+    StaleAttemptError,
+    StorageError,
+)
+from ckptkit.policies import KeepEvery, KeepLatest, SaveEvery
+from ckptkit.testing.faults import Fault, Killed
+
+from .scenario import (
+    Life,
+    attempts,
+    batches_of,
+    check_new_start,
+    committed,
+    corrupt,
+    digest_at,
+    digest_of,
+    folders,
+    name_at,
+    tree,
+)
+
+
+class Pause:
+    """A fault's action that holds a process at a call until it may go on."""
+
+    def __init__(self) -> None:
+        self._reached = threading.Event()
+        self._go = threading.Event()
+
+    def __call__(self) -> None:
+        self._reached.set()
+        assert self._go.wait(60)
+
+    def wait_until_reached(self) -> None:
+        assert self._reached.wait(60)
+
+    def go(self) -> None:
+        self._go.set()
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "run"
+
+
+def started(root: Path, *, saved_at=(), **options) -> Life:
+    life = Life(root, **options)
+    life.restore()
+    for batches in saved_at:
+        life.saved_at(batches)
+    return life
+
+
+def begin_paused_save(life: Life, batches: int, **where):
+    """Begin a save that is held at the call that ``where`` names."""
+    pause = Pause()
+    fault = life.storage.inject(Fault(pause, **where))
+    for _ in life.run.train_until(batches):
+        pass
+    handle = life.manager.save(life.run)
+    pause.wait_until_reached()
+    assert fault.fired == 1
+    return pause, handle
+
+
+def assert_stopped(life: Life) -> None:
+    """The process that lost the run learns so from ``step``, each time, and commits nothing."""
+    before = committed(life.storage.url)
+    life.run.train_step()
+    # The first step may only begin the save that finds out.
+    with suppress(StaleAttemptError):
+        assert isinstance(life.manager.step(life.run).exception(), StaleAttemptError)
+    for _ in range(2):
+        with pytest.raises(StaleAttemptError, match="took"):
+            life.manager.step(life.run)
+    assert committed(life.storage.url) == before
+
+
+EVERY_STEP = SaveEvery(micro_steps=1)
+
+
+# A zombie: a process that was taken over without knowing
+
+
+def test_a_commit_that_comes_after_the_sweep_voided_its_folder_is_refused(root):
+    zombie = started(root, saved_at=(4, 6), save=EVERY_STEP)
+    commit_key = f"checkpoints/{name_at(1, 8)}/COMMIT"
+    pause, handle = begin_paused_save(zombie, 8, operations={"create"}, key=commit_key)
+    newer = started(root)
+    assert folders(tree(root)).void == [name_at(1, 8)]
+    pause.go()
+    assert isinstance(handle.exception(), StaleAttemptError)
+    assert committed(root) == [name_at(1, 4), name_at(1, 6)]
+    assert_stopped(zombie)
+    assert newer.saved_at(8) == name_at(2, 8)
+    check_new_start(root, latest=name_at(2, 8))
+
+
+def test_a_commit_that_comes_before_the_sweep_voids_its_folder_stays_but_is_off_the_lineage(root):
+    zombie = started(root, saved_at=(4, 6), save=EVERY_STEP)
+    late = name_at(1, 8)
+    pause, handle = begin_paused_save(zombie, 8, operations={"create"}, key=f"checkpoints/{late}/COMMIT")
+
+    def land():
+        pause.go()
+        assert isinstance(handle.exception(), StaleAttemptError)
+        assert late in committed(root)
+
+    newer = Life(root, faults=[Fault(land, operations={"create"}, key=f"checkpoints/{late}/COMMIT")])
+    assert newer.restore().checkpoint == name_at(1, 6)
+    assert committed(root) == [name_at(1, 4), name_at(1, 6), late]
+    assert_stopped(zombie)
+    for batches in (7, 9, 10):
+        newer.saved_at(batches)
+    # Retention never touches what is off the lineage, and a start never prefers it for being further.
+    assert committed(root) == [late, name_at(2, 9), name_at(2, 10)]
+    assert digest_of(root, late) == digest_at(8)
+    check_new_start(root, latest=name_at(2, 10))
+
+
+def test_a_first_commit_that_beats_the_sweep_of_a_fresh_start_keeps_its_frozen_shard_and_is_found(root):
+    zombie = started(root, save=EVERY_STEP)
+    late = name_at(1, 2)
+    pause, handle = begin_paused_save(zombie, 2, operations={"create"}, key=f"checkpoints/{late}/COMMIT")
+
+    def land():
+        pause.go()
+        handle.exception()
+
+    newer = Life(root, faults=[Fault(land, operations={"create"}, key=f"checkpoints/{late}/COMMIT")])
+    assert newer.restore().checkpoint is None
+    assert committed(root) == [late]
+    assert any(key.startswith("frozen/a000001/") for key in tree(root))
+    # The fresh attempt has committed nothing; so it hides nothing.
+    check_new_start(root, latest=late)
+
+
+def test_data_that_a_zombie_writes_into_a_void_folder_is_removed_by_the_next_sweep(root):
+    zombie = started(root, saved_at=(4, 6))
+    folder = f"checkpoints/{name_at(1, 7)}"
+    pause, handle = begin_paused_save(zombie, 7, operations={"write"}, key=f"{folder}/*", nth=2)
+    started(root)
+    assert [key for key in tree(root) if key.startswith(folder)] == [f"{folder}/COMMIT"]
+    pause.go()
+    assert isinstance(handle.exception(), StaleAttemptError)
+    assert len([key for key in tree(root) if key.startswith(folder)]) > 1
+    check_new_start(root, latest=name_at(1, 6))
+    assert [key for key in tree(root) if key.startswith(folder)] == [f"{folder}/COMMIT"]
+
+
+def test_a_takeover_right_before_the_second_fence_check_leaves_no_commit(root):
+    old = started(root, saved_at=(4, 6), save=EVERY_STEP)
+    pause, handle = begin_paused_save(old, 8, operations={"list"}, key="attempts", nth=2)
+    newer = started(root)
+    begun = len(old.storage.calls)
+    pause.go()
+    assert isinstance(handle.exception(), StaleAttemptError)
+    assert not [call for call in old.storage.calls[begun:] if call.operation in {"create", "write", "delete"}]
+    assert_stopped(old)
+    assert newer.saved_at(8) == name_at(2, 8)
+
+
+@pytest.mark.parametrize("on_save_error", ["warn", "raise"])
+def test_a_takeover_at_any_call_of_a_save_with_retention_deletes_nothing_of_the_newer_attempt(
+    tmp_path, on_save_error
+):
+    probe = started(tmp_path / "probe", saved_at=(2, 4, 6))
+    calls = probe.calls_of(lambda: probe.saved_at(8))
+    assert any(call.operation == "delete" and call.keys[0].endswith("COMMIT") for call in calls)
+    for index, call in enumerate(calls):
+        root = tmp_path / f"{index}"
+        old = started(root, saved_at=(2, 4, 6), save=EVERY_STEP, on_save_error=on_save_error)
+        pause, handle = begin_paused_save(old, 8, nth=index + 1)
+        newer = started(root, saved_at=(9, 10))
+        own = {key: data for key, data in tree(root).items() if "00002" in key}
+        pause.go()
+        handle.exception()
+        after = tree(root)
+        assert own.items() <= after.items(), call
+        assert_stopped(old)
+        assert newer.saved_at(11) == name_at(2, 11)
+        check_new_start(root, latest=name_at(2, 11))
+
+
+# Two starts
+
+
+@pytest.mark.parametrize("rival_commits", [False, True], ids=["rival opens", "rival opens and commits"])
+def test_of_two_fresh_starts_the_last_one_wins_at_whichever_call_they_meet(tmp_path, rival_commits):
+    probe = Life(tmp_path / "probe")
+    calls = probe.calls_of(probe.restore)
+    last = set()
+    for index, call in enumerate(calls):
+        root = tmp_path / f"{index}"
+        rivals = []
+
+        def meet(root=root, rivals=rivals):
+            rivals.append(started(root, saved_at=(2,) if rival_commits else (), save=EVERY_STEP))
+
+        fault = Fault(meet, nth=index + 1)
+        first = Life(root, faults=[fault], save=EVERY_STEP)
+        try:
+            first.restore()
+            alive = [first]
+        except StaleAttemptError:
+            alive = []
+        (rival,) = rivals
+        assert fault.fired == 1
+        documents = attempts(tree(root))
+        last_token = documents[max(documents)]["token"]
+        before = committed(root)
+        outcomes = {id(life): life.save_at(3).exception() for life in [*alive, rival]}
+        winners = [life for life in [*alive, rival] if outcomes[id(life)] is None]
+        assert len(winners) == 1, call
+        (new,) = set(committed(root)) - set(before)
+        assert documents[int(new[1:7])]["token"] == last_token
+        for loser in {first, rival} - set(winners):
+            if loser in alive or loser is rival:
+                assert_stopped(loser)
+        last.add(winners[0] is first)
+        assert digest_of(root, new) == digest_at(3)
+        check_new_start(root, latest=new)
+    assert last == {True, False}  # both ways were met
+
+
+def test_a_start_that_finds_its_number_taken_takes_the_next_one(root):
+    started(root, saved_at=(4,))
+    rivals = []
+    fault = Fault(lambda: rivals.append(started(root, save=EVERY_STEP)), operations={"create"}, key="attempts/*")
+    late = Life(root, faults=[fault])
+    assert late.restore().checkpoint == name_at(1, 4)
+    assert sorted(attempts(tree(root))) == [1, 2, 3]
+    assert_stopped(rivals[0])
+    assert late.saved_at(6) == name_at(3, 6)
+
+
+def test_a_commit_that_lands_between_choosing_and_creating_is_the_one_that_is_opened(root):
+    running = started(root, saved_at=(4, 6), save=EVERY_STEP)
+    fault = Fault(lambda: running.saved_at(8), operations={"create"}, key="attempts/*")
+    late = Life(root, faults=[fault])
+    assert late.restore().checkpoint == name_at(1, 8)
+    assert fault.fired == 1
+    assert late.run.digest() == digest_at(8)
+    # The first number was given up with the older parent; its document stays and harms nobody.
+    parents = {number: document["parent"] for number, document in attempts(tree(root)).items()}
+    assert parents == {1: None, 2: name_at(1, 6), 3: name_at(1, 8)}
+    assert_stopped(running)
+    assert late.saved_at(9) == name_at(3, 9)
+    check_new_start(root, latest=name_at(3, 9))
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"operations": {"create"}, "key": "attempts/*"},
+        {"operations": {"list"}, "key": "attempts", "nth": 2},
+        {"operations": {"read"}, "key": f"checkpoints/{name_at(1, 6)}/manifest.json"},
+        {"operations": {"read"}, "key": f"checkpoints/{name_at(1, 6)}/rank-00000.json"},
+        {"operations": {"list"}, "key": f"checkpoints/{name_at(1, 6)}/*"},
+        {"operations": {"read_into"}, "key": f"checkpoints/{name_at(1, 6)}/*"},
+        {"operations": {"read_into"}, "key": f"checkpoints/{name_at(1, 6)}/*", "nth": 2},
+    ],
+    ids=["before create", "after create", "manifest", "rank file", "shard sizes", "first shard", "second shard"],
+)
+def test_a_checkpoint_that_is_pruned_while_it_is_opened_makes_the_start_look_again(root, where):
+    running = started(root, saved_at=(4, 6), save=EVERY_STEP)
+    if where.get("nth") == 2 and where["key"] == "attempts":
+
+        def prune():  # the running job passed its fence check before the new attempt was there
+            for key in [key for key in tree(root) if name_at(1, 6) in key]:
+                (root / key).unlink()
+
+        expected = name_at(1, 4)
+    else:
+
+        def prune():
+            running.saved_at(8)
+            running.saved_at(10)
+
+        expected = name_at(1, 10)
+    fault = Fault(prune, **where)
+    late = Life(root, faults=[fault])
+    assert late.restore().checkpoint == expected
+    assert fault.fired == 1
+    assert name_at(1, 6) not in committed(root)
+    assert late.run.digest() == digest_at(batches_of(expected))
+    assert attempts(tree(root))[max(attempts(tree(root)))]["passed_over"] == []
+    assert_stopped(running)
+    check_new_start(root, latest=expected)
+
+
+def test_a_start_that_dies_before_it_repeats_does_not_send_the_next_one_back_to_an_older_checkpoint(root):
+    # Its document names a parent that the running job removed meanwhile; 4 is kept for good, 9 is the newest.
+    running = started(root, saved_at=(4, 6), keep=KeepEvery(optimizer_steps=1))
+
+    def go_on():
+        running.saved_at(7)
+        running.saved_at(9)
+
+    late = Life(
+        root,
+        faults=[
+            Fault(go_on, operations={"create"}, key="attempts/*"),
+            Fault("kill", operations={"create"}, key="attempts/*", nth=2),
+        ],
+    )
+    with pytest.raises(Killed):
+        late.restore()
+    assert attempts(tree(root))[2]["parent"] == name_at(1, 6)
+    assert committed(root) == [name_at(1, 4), name_at(1, 7), name_at(1, 9)]
+    check_new_start(root, latest=name_at(1, 9))
+
+
+# A checkpoint chosen by name
+
+
+def test_a_chosen_older_checkpoint_is_gone_back_to_once_and_then_continued_from(root):
+    started(root, saved_at=(4, 6, 8), keep=KeepLatest(3))
+    chosen = name_at(1, 4)
+    first = Life(root, keep=KeepLatest(3))
+    assert first.restore(chosen).checkpoint == chosen
+    assert first.saved_at(5) == name_at(2, 5)
+    second = Life(root, keep=KeepLatest(3))
+    assert second.restore(chosen).checkpoint == name_at(2, 5)
+    assert second.saved_at(7) == name_at(3, 7)
+    third = Life(root, keep=KeepLatest(3))
+    assert third.restore(chosen).checkpoint == name_at(3, 7)
+    again = Life(root, keep=KeepLatest(3))
+    assert again.restore(chosen, rewind=True).checkpoint == chosen
+    assert again.run.digest() == digest_at(4)
+    # Requeued before its first commit: the branch holds nothing but where it began.
+    assert Life(root).restore(chosen).checkpoint == chosen
+    documents = attempts(tree(root))
+    assert [documents[number]["branch"] for number in sorted(documents)] == [
+        None,
+        chosen,
+        None,
+        None,
+        chosen,
+        None,
+    ]
+    assert {name_at(1, 6), name_at(1, 8), name_at(2, 5), name_at(3, 7)} <= set(committed(root))
+
+
+def test_latest_follows_the_branch_and_not_the_highest_number(root):
+    started(root, saved_at=(4, 6, 8), keep=KeepLatest(3))
+    branch = Life(root)
+    branch.restore(name_at(1, 4))
+    branch.saved_at(5)
+    check_new_start(root, latest=name_at(2, 5))
+
+
+@pytest.mark.parametrize("chosen", [name_at(1, 5), name_at(7, 4), "latest-ish", "../" + name_at(1, 4), ""])
+def test_choosing_a_checkpoint_that_does_not_exist_is_an_error_and_fences_nobody(root, chosen):
+    running = started(root, saved_at=(4,))
+    before = tree(root)
+    with pytest.raises(CheckpointNotFoundError, match=name_at(1, 4)):
+        Life(root).restore(chosen)
+    assert tree(root) == before
+    assert running.saved_at(6)
+
+
+# Damage
+
+
+def test_a_corrupt_latest_is_passed_over_with_a_warning_and_what_was_saved_below_it_wins(root, caplog):
+    started(root, saved_at=(4, 6, 8))
+    bad = name_at(1, 8)
+    corrupt(root, bad)
+    with caplog.at_level(logging.WARNING, "ckptkit"):
+        second = started(root, keep=KeepLatest(2))
+    assert bad in caplog.text
+    assert "weights-000.safetensors" in caplog.text
+    assert [one["checkpoint"] for one in attempts(tree(root))[2]["passed_over"]] == [bad]
+    assert second.run.digest() == digest_at(6)
+    third = started(root)  # nothing was saved in between: the same again
+    assert third.run.digest() == digest_at(6)
+    assert third.saved_at(7) == name_at(3, 7)
+    fourth = Life(root)
+    assert fourth.restore().checkpoint == name_at(3, 7)
+    assert fourth.run.digest() == digest_at(7)
+    assert bad in committed(root)
+
+
+@pytest.mark.parametrize(
+    "what", ["COMMIT", "manifest.json", "rank-00000.json", "rank-00000/optimizer-000.safetensors"]
+)
+@pytest.mark.parametrize("how", ["flip", "cut", "missing"])
+def test_damage_to_any_file_of_the_latest_is_noticed_and_names_the_file(root, caplog, what, how):
+    started(root, saved_at=(4, 6))
+    if (what, how) == ("COMMIT", "missing"):
+        pytest.skip("without its COMMIT a folder is not a checkpoint")
+    corrupt(root, name_at(1, 6), what, how)
+    life = started(root)
+    assert life.run.digest() == digest_at(4)
+    (passed,) = attempts(tree(root))[2]["passed_over"]
+    assert passed["checkpoint"] == name_at(1, 6)
+    assert what in passed["reason"]
+    assert passed["reason"].splitlines()[0] in caplog.text
+
+
+def test_if_all_are_corrupt_each_is_named_and_nothing_is_started_afresh(root):
+    started(root, saved_at=(4, 6))
+    for batches in (4, 6):
+        corrupt(root, name_at(1, batches))
+    before = tree(root)
+    with pytest.raises(CorruptCheckpointError) as raised:
+        Life(root).restore()
+    assert name_at(1, 4) in str(raised.value)
+    assert name_at(1, 6) in str(raised.value)
+    assert tree(root) == before
+
+
+def test_a_chosen_checkpoint_that_is_corrupt_is_an_error_and_not_replaced_by_another(root):
+    running = started(root, saved_at=(4, 6))
+    corrupt(root, name_at(1, 6))
+    with pytest.raises(CorruptCheckpointError, match="weights-000"):
+        Life(root).restore(name_at(1, 6))
+    assert running.saved_at(7)
+
+
+@pytest.mark.parametrize("fresh_attempt", [False, True], ids=["no document", "a fresh attempt's document"])
+def test_commits_without_their_attempts_document_are_an_error_and_never_a_fresh_start(root, fresh_attempt):
+    if fresh_attempt:
+        started(root)
+    started(root, saved_at=(4, 6))
+    (root / "attempts" / f"00000{1 + fresh_attempt}.json").unlink()
+    before = tree(root)
+    with pytest.raises(CorruptCheckpointError, match="attempts/"):
+        Life(root).restore()
+    assert tree(root) == before
+
+
+def test_an_attempts_document_that_is_damaged_is_passed_over_to_what_others_committed(root):
+    started(root, saved_at=(4, 6))
+    started(root, saved_at=(7,))
+    (root / "attempts" / "000002.json").write_bytes(b"{}")
+    life = started(root)
+    assert life.run.digest() == digest_at(6)
+    assert "000002" in attempts(tree(root))[3]["passed_over"][0]["checkpoint"]
+
+
+@pytest.mark.parametrize("folder", ["attempts", "checkpoints"])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_folder_that_cannot_be_listed_is_raised_and_never_a_fresh_start(root, folder, nth):
+    started(root, saved_at=(4, 6))
+    fault = Fault("error", operations={"list"}, key=folder, nth=nth)
+    life = Life(root, faults=[fault])
+    with pytest.raises(StorageError, match="injected"):
+        life.restore()
+    assert fault.fired == 1
+    documents = attempts(tree(root))
+    assert all(document["parent"] is not None for number, document in documents.items() if number > 1)
+    assert nth == 2 or sorted(documents) == [1]
+    assert life.restore().checkpoint == name_at(1, 6)
+
+
+def test_a_running_job_goes_on_when_a_start_fails_before_it_creates_its_attempt(root):
+    running = started(root, saved_at=(4, 6))
+    for nth in range(1, 100):
+        late = Life(root, faults=[Fault("error", nth=nth)])
+        with suppress(StorageError):
+            late.restore()
+        if any(call.operation == "create" for call in late.storage.calls):
+            break
+        assert running.saved_at(6 + nth) == name_at(1, 6 + nth)
+    assert nth > 10
+
+
+# Retention
+
+
+def test_frozen_shards_go_only_when_their_attempt_has_no_commit_left(root):
+    def frozen():
+        return sorted({key.split("/")[1] for key in tree(root) if key.startswith("frozen/")})
+
+    started(root, saved_at=(4, 6))
+    second = started(root, saved_at=(8,))
+    assert committed(root) == [name_at(1, 6), name_at(2, 8)]
+    assert frozen() == ["a000001", "a000002"]
+    assert digest_of(root, name_at(1, 6)) == digest_at(6)
+    second.saved_at(10)
+    assert committed(root) == [name_at(2, 8), name_at(2, 10)]
+    assert frozen() == ["a000002"]
+    check_new_start(root, latest=name_at(2, 10))
+    assert frozen() == ["a000003"]
+
+
+def test_a_commit_that_does_not_parse_keeps_its_data_and_its_frozen_shards(root):
+    started(root, saved_at=(4, 6))
+    corrupt(root, name_at(1, 6), "COMMIT", "cut")
+    kept = {
+        key: data for key, data in tree(root).items() if name_at(1, 6) in key or key.startswith("frozen/a000001")
+    }
+    assert len(kept) > 4
+    life = started(root, saved_at=(8, 10, 11))
+    assert kept.items() <= tree(root).items()
+    assert name_at(1, 4) not in committed(root)
+    assert life.manager.latest().name == name_at(2, 11)
+
+
+def test_the_parent_is_kept_until_the_attempt_has_two_commits_of_its_own(root):
+    started(root, saved_at=(4, 6, 8), keep=KeepLatest(3))
+    life = Life(root, keep=KeepLatest(1))
+    life.restore(name_at(1, 4))
+    life.saved_at(5)
+    assert name_at(1, 4) in committed(root)
+    life.saved_at(6)
+    assert name_at(1, 4) not in committed(root)
+    # What the branch left behind is not on its lineage.
+    assert {name_at(1, 6), name_at(1, 8)} <= set(committed(root))
+
+
+# Errors that reach the training thread
+
+
+def test_failed_saves_are_tolerated_up_to_the_budget_and_then_raised(root):
+    life = started(root, saved_at=(4,), save=EVERY_STEP)
+    life.storage.inject(Fault("error", operations={"write"}, times=None))
+    life.save_at(5)
+    for _ in range(2):
+        life.run.train_step()
+        life.manager.step(life.run).exception()
+    life.run.train_step()
+    with pytest.raises(SaveFailedError, match="3 in a row"):
+        life.manager.step(life.run)
+    assert committed(root) == [name_at(1, 4)]
+    check_new_start(root, latest=name_at(1, 4))
+
+
+def test_a_takeover_is_told_even_if_the_newer_attempts_document_cannot_be_read(root):
+    old = started(root, saved_at=(4,), save=EVERY_STEP)
+    started(root)
+    old.storage.inject(Fault("error", operations={"read"}, key="attempts/000002.json", times=None))
+    assert_stopped(old)

@@ -1,0 +1,1 @@
+"""Killed and resumed equals uninterrupted: fresh processes, real SIGKILL, every bit compared."""

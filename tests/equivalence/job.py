@@ -1,0 +1,87 @@
+"""What one training process of the suite is told to do; plain values, imported by both sides."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+BATCHES_PER_EPOCH = 7  # 3, 4 and 5 do not divide it, so cycles run across the ends of epochs
+SAMPLES_PER_BATCH = 4
+EPOCHS = 3
+MICRO_STEPS = EPOCHS * BATCHES_PER_EPOCH
+TAMPERED_MOMENT = "moments.backbone.out.weight"
+TAMPERED_ACCUMULATOR = "grad_sum.backbone.out.weight"
+
+Moment = Literal[
+    "train_begin",  # everything restored, nothing trained
+    "step_end",  # after the micro-step, before its save
+    "step_saved",  # after the micro-step, its save begun but not waited for
+    "in_update",  # inside the K-th call, gradients added, update not begun
+    "after_update",  # inside the K-th call, update done, nothing counted yet
+    "in_eval",  # between two batches of the epoch's evaluation
+    "epoch_end",  # after the epoch, before its save
+    "epoch_saved",  # after the epoch, its save begun but not waited for
+    "in_write",  # in the writer thread, half of the weights written
+    "committed",  # in the writer thread, right after COMMIT
+]
+Tampering = Literal["moment", "accumulator", "numpy", "python", "batch", "counter"]
+
+
+@dataclass(frozen=True)
+class Kill:
+    """SIGKILL at ``moment`` of the micro-step ``at``, counted from 1 since the run's first start."""
+
+    moment: Moment
+    at: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """What of a training stays the same from start to start.
+
+    Attributes:
+        save: The policy, each time with 1.
+        traced: Whether a micro-step is traced before or after ckptkit gets to see it: tracing waits for the
+            device, so only tracing after it shows that ckptkit waits itself.
+        seed: For `mindspore.set_seed`; None leaves every seed unset.
+    """
+
+    mode: Literal["graph", "pynative"]
+    accumulation_steps: int
+    optimizer: Literal["Momentum", "Adam", "AdamWeightDecay", "RMSProp"]
+    network: Literal["dense", "conv"]
+    api: Literal["train", "fit"]
+    save: Literal["micro_steps", "optimizer_steps"] = "micro_steps"
+    traced: Literal["before_save", "after_save"] = "before_save"
+    seed: int | None = 7
+
+    def __str__(self) -> str:
+        return f"{self.mode}-K{self.accumulation_steps}-{self.optimizer}-{self.network}-{self.api}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process.
+
+    Attributes:
+        root: The run root; None trains with plain ``Model.train`` or ``Model.fit``, without ckptkit's callback.
+        trace: File to write.
+        kill: Where to die; None trains to the end.
+        tampering: What to falsify after the restore.
+    """
+
+    case: Case
+    root: str | None
+    trace: str
+    kill: Kill | None = None
+    tampering: Tampering | None = None
+
+    def dumps(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def loads(cls, text: str) -> Job:
+        fields = json.loads(text)
+        kill = fields.pop("kill")
+        return cls(case=Case(**fields.pop("case")), kill=kill and Kill(**kill), **fields)

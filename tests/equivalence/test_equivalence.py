@@ -1,0 +1,85 @@
+"""A training that is killed again and again goes through the same bits as one that nobody disturbed."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import fields
+
+import pytest
+
+from equivalence.chain import Chain, run_uninterrupted
+from equivalence.job import BATCHES_PER_EPOCH, MICRO_STEPS, Case, Kill
+
+CASES = [
+    Case("graph", 1, "Momentum", "dense", "train", "micro_steps", "before_save"),
+    Case("pynative", 1, "Adam", "dense", "fit", "micro_steps", "after_save"),
+    Case("graph", 1, "AdamWeightDecay", "conv", "fit", "micro_steps", "after_save"),
+    Case("pynative", 1, "RMSProp", "conv", "train", "micro_steps", "before_save"),
+    Case("pynative", 3, "Momentum", "conv", "train", "micro_steps", "after_save"),
+    Case("graph", 3, "Adam", "conv", "fit", "micro_steps", "before_save"),
+    Case("pynative", 3, "AdamWeightDecay", "dense", "fit", "optimizer_steps", "before_save"),
+    Case("graph", 3, "RMSProp", "dense", "train", "micro_steps", "after_save"),
+    Case("graph", 4, "Momentum", "dense", "fit", "micro_steps", "after_save"),
+    Case("pynative", 4, "Adam", "dense", "train", "micro_steps", "before_save"),
+    Case("graph", 4, "AdamWeightDecay", "conv", "train", "micro_steps", "before_save"),
+    Case("pynative", 4, "RMSProp", "conv", "fit", "optimizer_steps", "after_save"),
+    Case("pynative", 5, "Momentum", "conv", "fit", "micro_steps", "before_save"),
+    Case("graph", 5, "Adam", "conv", "train", "optimizer_steps", "after_save"),
+    Case("pynative", 5, "AdamWeightDecay", "dense", "train", "micro_steps", "after_save"),
+    Case("graph", 5, "RMSProp", "dense", "fit", "micro_steps", "before_save"),
+]
+COVERED = ("mode", "accumulation_steps", "optimizer", "network", "api", "traced")
+
+
+def plan(case: Case) -> list[Kill]:
+    """Where the processes of a chain die, one after the other."""
+    k = case.accumulation_steps
+    first_end, second_end = BATCHES_PER_EPOCH, 2 * BATCHES_PER_EPOCH
+    if case.save == "optimizer_steps":
+        saved = next(cycle_end for cycle_end in range(0, MICRO_STEPS, k) if cycle_end > second_end)
+        return [
+            Kill("committed", k),
+            *(Kill("step_end", k + j) for j in range(1, k)),
+            Kill("in_update", 2 * k),
+            Kill("after_update", 2 * k),
+            Kill("in_eval" if case.api == "fit" else "epoch_end", second_end),
+            Kill("committed", saved),
+            Kill("train_begin", saved),
+            Kill("in_write", saved + k),
+        ]
+    last = max(k, 2)  # of the cycle in which they die at every micro-step
+    return [
+        *(Kill("committed", j) for j in range(1, last)),
+        Kill("in_update", last),
+        Kill("after_update", last),
+        Kill("in_eval" if case.api == "fit" else "epoch_end", first_end),
+        Kill("committed", first_end),
+        Kill("train_begin", first_end),
+        Kill("in_write", first_end + 3),
+        # The last cycle that began in this epoch; unless K = 1 it ends in the next one.
+        Kill("step_saved" if case.api == "fit" else "step_end", second_end - 1),
+        Kill("epoch_saved", second_end),
+        *([Kill("committed", MICRO_STEPS)] if case.api == "train" else []),
+    ]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_killed_and_resumed_equals_uninterrupted(case, tmp_path):
+    chain = Chain(case, tmp_path, run_uninterrupted(case, tmp_path))
+    for kill in plan(case):
+        chain.start(kill)
+    chain.start()
+    assert chain.covered == set(range(1, MICRO_STEPS + 1))
+
+
+def test_cases_cover_every_pair_of_values():
+    values = {name: {getattr(case, name) for case in CASES} for name in COVERED}
+    for one, other in itertools.combinations(COVERED, 2):
+        covered = {(getattr(case, one), getattr(case, other)) for case in CASES}
+        assert covered == set(itertools.product(values[one], values[other])), (one, other)
+    assert {case.save for case in CASES} == {"micro_steps", "optimizer_steps"}
+    assert set(COVERED) | {"save", "seed"} == {field.name for field in fields(Case)}
+
+
+def test_plans_cover_every_moment():
+    ...
