@@ -182,14 +182,16 @@ class CheckpointManager:
         Raises:
             SaveFailedError: As in `step`.
             StaleAttemptError: As in `step`.
+            TypeError, ValueError: If a metric is not a number.
         """
         saver = self._started()
+        numbers = {name: float(value) for name, value in (metrics or {}).items()}
         self._drain(None)
         self._collect()
         staged = self._area.stage(state.capture())
         self._save_number += 1
         self._last_save_at = self._monotonic()
-        request = SaveRequest(staged, dict(metrics or {}), self._clock(), self._save_number)
+        request = SaveRequest(staged, numbers, self._clock(), self._save_number)
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="ckptkit-writer")
         self._in_flight = self._writer.submit(saver.save, request)

@@ -159,11 +159,14 @@ def outcome(grown, file):
     return grown.previous, [grown.newest]
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("file", [*FILES, *SHARED])
+# Without COMMIT there is no checkpoint, hence no damaged one: that has a test of its own.
+DAMAGED = [
+    (file, damage) for file in (*FILES, *SHARED) for damage in DAMAGE if (file, damage) != ("commit", "deleted")
+]
+
+
+@pytest.mark.parametrize(("file", "damage"), DAMAGED)
 def test_a_damaged_file_is_found_named_and_gone_around(template, grown, caplog, file, damage):
-    if (file, damage) == ("commit", "deleted"):
-        return  # the test after next: without COMMIT there is no checkpoint, hence no damaged one
     key = grown.key(file)
     DAMAGE[damage](grown.path(file))
     assert_named_by_the_readers(grown, grown.newest, [key])
@@ -314,6 +317,19 @@ def test_all_attempt_documents_gone_is_an_error_and_never_a_fresh_start(grown, d
     for name in (grown.parent, grown.newest):
         DAMAGE[damage](grown.path("attempt", name))
     assert_nothing_usable(grown, [grown.newest])
+
+
+@pytest.mark.parametrize("damage", ["middle-byte", "deleted"])
+def test_an_attempt_in_the_middle_is_passed_over_as_a_whole_too(template, grown, caplog, damage):
+    """As it would be if the start after it, which has saved nothing yet, had not been."""
+    CheckpointManager(grown.root).restore(WatchedRun())
+    DAMAGE[damage](grown.path("attempt"))
+    run = WatchedRun()
+    with caplog.at_level(logging.WARNING, "ckptkit"):
+        CheckpointManager(grown.root).restore(run)
+    assert run.applied == [grown.parent]
+    assert run.digest() == state_of(template, grown.parent)
+    assert "attempts/000002.json" in caplog.text
 
 
 def test_it_goes_back_as_far_as_it_must(template, grown, caplog):

@@ -222,10 +222,8 @@ class _MicroStep(nn.Cell):
 
     def construct(self, *inputs: Any) -> Any:
         loss, grads = ms.value_and_grad(self.network, None, self.weights)(*inputs)
-        for total, grad in zip(self.sums, grads):  # noqa: B905 - the graph compiler knows no strict=
-            ops.assign_add(total, ops.cast(grad, ms.float32))
-        ops.assign_add(self.divisor, 1.0)
-        return loss
+        added = _map(_add, self.sums, grads), ops.assign_add(self.divisor, 1.0)
+        return ops.depend(loss, added)
 
 
 class _Update(nn.Cell):
@@ -234,34 +232,63 @@ class _Update(nn.Cell):
     def __init__(self, optimizer: nn.Optimizer, micro: _MicroStep, clip_norm: float | None) -> None:
         super().__init__(auto_prefix=False)
         self.optimizer = optimizer
+        self.weights = micro.weights
         self.sums = micro.sums
         self.divisor = micro.divisor
         self.clip_norm = clip_norm
-        self.dtypes = tuple(weight.dtype for weight in micro.weights)
 
     def construct(self) -> Any:
-        grads = [total / self.divisor for total in self.sums]
+        grads = _map(ops.partial(_divide, self.divisor), self.sums)
         if self.clip_norm is not None:
-            grads = _clip_by_global_norm(grads, self.clip_norm)
-        grads = [ops.cast(grad, dtype) for grad, dtype in zip(grads, self.dtypes)]  # noqa: B905
-        done = self.optimizer(tuple(grads))
-        for total in self.sums:
-            ops.assign(total, ops.zeros_like(total))
-        ops.assign(self.divisor, 0.0)
-        return done
+            norm = ops.sqrt(ops.addn(_map(_sum_of_squares, grads)))
+            # Exactly 1.0 when the norm is not larger, so that the gradients keep their bits.
+            grads = _map(ops.partial(_scale, self.clip_norm / ops.maximum(norm, self.clip_norm)), grads)
+        updated = self.optimizer(_map(_cast_like, self.weights, grads))
+        return ops.depend(updated, (_map(_zero, self.sums), ops.assign(self.divisor, 0.0)))
+
+
+# A Python loop is unrolled call in call by the graph compiler, which fails from some 200 weights on.
+_map = ops.HyperMap()
+_add = ops.MultitypeFuncGraph("add")
+_divide = ops.MultitypeFuncGraph("divide")
+_scale = ops.MultitypeFuncGraph("scale")
+_sum_of_squares = ops.MultitypeFuncGraph("sum_of_squares")
+_cast_like = ops.MultitypeFuncGraph("cast_like")
+_zero = ops.MultitypeFuncGraph("zero")
+
+
+@_add.register("Tensor", "Tensor")
+def _add_tensors(total: ms.Parameter, grad: ms.Tensor) -> ms.Tensor:
+    return ops.assign_add(total, ops.cast(grad, ms.float32))
+
+
+@_divide.register("Tensor", "Tensor")
+def _divide_tensor(divisor: ms.Tensor, total: ms.Tensor) -> ms.Tensor:
+    return total / divisor
+
+
+@_scale.register("Tensor", "Tensor")
+def _scale_tensor(factor: ms.Tensor, grad: ms.Tensor) -> ms.Tensor:
+    return grad * factor
+
+
+@_sum_of_squares.register("Tensor")
+def _sum_of_squares_of_tensor(grad: ms.Tensor) -> ms.Tensor:
+    return ops.reduce_sum(ops.square(grad))
+
+
+@_cast_like.register("Tensor", "Tensor")
+def _cast_tensor_like(weight: ms.Tensor, grad: ms.Tensor) -> ms.Tensor:
+    return ops.cast(grad, weight.dtype)
+
+
+@_zero.register("Tensor")
+def _zero_tensor(total: ms.Parameter) -> ms.Tensor:
+    return ops.assign(total, ops.zeros_like(total))
 
 
 def _zeros(name: str, shape: tuple[int, ...]) -> ms.Parameter:
     return ms.Parameter(ops.zeros(shape, ms.float32), name=f"{_PREFIX}{name}", requires_grad=False)
-
-
-def _clip_by_global_norm(grads: list[ms.Tensor], clip_norm: float) -> list[ms.Tensor]:
-    squares = 0.0
-    for grad in grads:
-        squares += ops.reduce_sum(ops.square(grad))
-    # Exactly 1.0 when the norm is not larger, so that the gradients keep their bits.
-    scale = clip_norm / ops.maximum(ops.sqrt(squares), clip_norm)
-    return [grad * scale for grad in grads]
 
 
 def _check_arguments(network: object, optimizer: object, k: object, clip_norm: object, remainder: object) -> None:

@@ -43,7 +43,7 @@ class Index:
 
     def __init__(self, storage: Storage, ignoring: Collection[int] = ()) -> None:
         self._storage = storage
-        # In this order: a folder is made after its attempt's document, so none that is listed here lacks one there.
+        # In this order: a folder is made after its attempt's document, so no listed one lacks it.
         folders = storage.list(CHECKPOINTS).folders
         files = storage.list(ATTEMPTS).files
         numbers = {number for file in files if (number := parse_attempt(file)) is not None}

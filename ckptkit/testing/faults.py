@@ -155,6 +155,11 @@ class FaultyStorage:
             self._faults.append(fault)
         return fault
 
+    def clear(self) -> None:
+        """Forget all faults; a storage that is dead stays so."""
+        with self._lock:
+            self._faults.clear()
+
     def list(self, folder: str) -> Listing:
         """List through the faults."""
         with self._call("list", folder):

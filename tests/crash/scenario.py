@@ -29,6 +29,7 @@ CYCLE = 4  # K of every NumpyRun here
 Tree = dict[str, bytes]
 
 _FOLDER = re.compile(r"checkpoints/(a(\d{6})-[^/]+)/(.+)")
+_ATTEMPT = re.compile(r"attempts/(\d{6})\.json")
 _FROZEN = re.compile(r"frozen/a(\d{6})/.+")
 
 
@@ -144,7 +145,7 @@ def corrupt(root: Path, name: str, file: str = "rank-00000/weights-000.safetenso
 
 def attempts(files: Tree) -> dict[int, dict]:
     """The attempts' documents by number."""
-    return {int(key[9:15]): json.loads(data) for key, data in files.items() if key.startswith("attempts/")}
+    return {int(match[1]): json.loads(data) for key, data in files.items() if (match := _ATTEMPT.fullmatch(key))}
 
 
 def swept(files: Tree, attempt: int, token: str) -> Tree:

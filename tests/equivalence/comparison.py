@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from equivalence.job import MICRO_STEPS, Case, Kill
+
 
 @dataclass(frozen=True)
 class Line:
@@ -63,3 +65,43 @@ def assert_equal(reference: Iterable[Line], trace: Iterable[Line]) -> int:
         )
         compared += line.event == "step"
     return compared
+
+
+def assert_continues(
+    case: Case, reference: list[Line], trace: list[Line], kill: Kill | None, committed: int
+) -> None:
+    """See that a process went on from the newest checkpoint, as far as planned, as the reference did.
+
+    Args:
+        case: What is trained.
+        reference: Trace of an uninterrupted process.
+        trace: Of the process.
+        kill: What ended it; None if nothing did.
+        committed: Micro-steps done at the newest checkpoint before it was started; 0 if there was none.
+
+    Raises:
+        AssertionError: If not; says where and in what.
+    """
+    begin, *lines = trace
+    assert (begin.event, begin.at) == ("resumed", committed), f"{committed} are committed, but: {begin}"
+    name = begin.leaves["checkpoint"]
+    cycles, micro_step = divmod(committed, case.accumulation_steps)
+    position = f"-c{cycles:010d}-m{micro_step:04d}" if committed else None
+    assert name == position or (name and position and position in name), f"began {committed} steps in, from {name}"
+    compared = assert_equal(reference, lines)
+    assert steps(lines) == list(range(committed + 1, committed + 1 + compared)), (
+        f"from {name}, the micro-steps are {steps(lines)}"
+    )
+    if kill is None:
+        assert committed + compared == MICRO_STEPS, f"ended after micro-step {committed + compared}"
+        assert lines[-1:] == reference[-1:], f"the last line is not the reference's: {lines[-1:]}"
+    else:
+        least = kill.at - _not_traced(case, kill)
+        assert committed + compared >= least, f"got to micro-step {committed + compared}, expected {least}"
+
+
+def _not_traced(case: Case, kill: Kill) -> int:
+    """How many micro-steps of those up to ``kill.at`` may not have been traced when it strikes."""
+    if kill.moment in ("in_update", "after_update"):
+        return 1
+    return int(case.traced == "after_save" and kill.moment in ("step_end", "in_write", "committed"))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import fields
+from typing import get_args
 
 import pytest
 
 from equivalence.chain import Chain, run_uninterrupted
-from equivalence.job import BATCHES_PER_EPOCH, MICRO_STEPS, Case, Kill
+from equivalence.job import BATCHES_PER_EPOCH, MICRO_STEPS, Case, Kill, Moment
 
 CASES = [
     Case("graph", 1, "Momentum", "dense", "train", "micro_steps", "before_save"),
@@ -81,5 +82,21 @@ def test_cases_cover_every_pair_of_values():
     assert set(COVERED) | {"save", "seed"} == {field.name for field in fields(Case)}
 
 
-def test_plans_cover_every_moment():
-    ...
+@pytest.mark.parametrize("api", ["train", "fit"])
+def test_every_moment_is_killed_at(api):
+    killed = {kill.moment for case in CASES if case.api == api for kill in plan(case)}
+    assert killed == set(get_args(Moment)) - ({"in_eval"} if api == "train" else {"epoch_end"})
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_plan_reaches_what_it_must(case):
+    killed = [kill.at for kill in plan(case)]
+    k = case.accumulation_steps
+    # Every micro-step of one whole cycle, in which all positions of the cycle are gone through.
+    assert any(set(range(k * n + 1, k * n + k + 1)) <= set(killed) for n in range(MICRO_STEPS // k))
+    # Twice within one epoch, at the end of one, and in mid-cycle at the end of one unless K is 1.
+    epochs = [(at - 1) // BATCHES_PER_EPOCH for at in killed]
+    assert any(epochs.count(epoch) >= 2 for epoch in set(epochs))
+    ends = [at for at in killed if at % BATCHES_PER_EPOCH == 0]
+    assert any(at % k for at in ends) == (k > 1)
+    assert killed == sorted(killed)

@@ -1,0 +1,70 @@
+"""``ckptkit demo``, as a user runs it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ckptkit.cli import demo
+from ckptkit.mindspore.demo import ACCUMULATION_STEPS, BATCH_SIZE, EPOCHS
+from ckptkit.mindspore.digits import load_digits
+
+
+def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ckptkit", "demo", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+
+
+@pytest.mark.parametrize("mode", ["graph", "pynative"])
+def test_killed_three_times_and_not_one_bit_differs(mode: str, tmp_path: Path) -> None:
+    done = run_demo("--mode", mode, "--seed", "3", "--root", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Killed three times, and not one bit differs." in done.stdout
+    assert done.stdout.count("resumed from") == 3
+    assert (
+        "while a save was being written" in " ".join(done.stdout.split()) or "SIGKILL while a save" in done.stdout
+    )
+
+
+def test_one_altered_digest_makes_the_demo_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lives, reference = _lives(), _life(range(1, demo.MICRO_STEPS + 1), accuracy=0.99)
+    assert demo._verdict(demo.Console(), reference, lives) == 0
+    lives[1].steps[100]["moments"] = "another"
+    assert demo._verdict(demo.Console(), reference, lives) == 1
+    assert "not 100" in capsys.readouterr().out
+
+
+def test_a_micro_step_that_nobody_trained_makes_the_demo_fail() -> None:
+    lives, reference = _lives(), _life(range(1, demo.MICRO_STEPS + 1), accuracy=0.99)
+    del lives[1].steps[demo.MICRO_STEPS]
+    assert demo._verdict(demo.Console(), reference, lives) == 1
+
+
+def test_a_root_that_is_not_empty_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    done = run_demo("--root", str(tmp_path))
+    assert done.returncode == 2
+    assert "not empty" in done.stderr
+
+
+def test_the_plan_of_the_demo_matches_its_data() -> None:
+    digits = load_digits()
+    assert len(digits.train_labels) + len(digits.test_labels) == 1797
+    batches = -(-len(digits.train_labels) // BATCH_SIZE)
+    assert batches * EPOCHS == demo.MICRO_STEPS
+    assert batches % ACCUMULATION_STEPS != 0
+    source = Path(demo.__file__).parent.parent / "mindspore/digits"
+    assert (source / "optdigits.csv.gz").stat().st_size < 100_000
+    assert "CC BY 4.0" in (source / "SOURCE.md").read_text()
+
+
+def _life(steps: range, accuracy: float | None = None) -> demo.Life:
+    life = demo.Life("trained", 0, None, steps[0] - 1, accuracy=accuracy)
+    life.steps = {step: json.loads(json.dumps(dict.fromkeys(demo.KINDS, f"digest {step}"))) for step in steps}
+    return life
+
+
+def _lives() -> list[demo.Life]:
+    return [_life(range(1, 60)), _life(range(50, demo.MICRO_STEPS + 1), accuracy=0.99)]

@@ -1,0 +1,126 @@
+"""Every code block of README and docs runs here, or in .ci/run; a block that neither runs is an error.
+
+A block's info string says how: ``python`` is a script of its own; ``python file=X`` is the script X;
+``python after=X`` continues X in one process, where X has run before; ``bash after=X`` runs where X has run.
+``bash`` alone is installation, which .ci/run takes from README.md word for word. ``json`` and ``text`` show
+something and are no code.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PROJECT = Path(__file__).parent.parent
+ENGLISH = [
+    PROJECT / "README.md",
+    *sorted((PROJECT / "docs").glob("*.md")),
+    *sorted((PROJECT / "docs/adr").glob("*.md")),
+]
+INSTALLATION = {"pip install . && ckptkit demo", "pip install '.[test]' && pytest"}
+TRANSLATED = {
+    "README.md": "README.zh-CN.md",
+    "docs/guide.md": "docs/zh/guide.md",
+    "docs/guarantees.md": "docs/zh/guarantees.md",
+    "docs/troubleshooting.md": "docs/zh/troubleshooting.md",
+}
+
+
+class Block(NamedTuple):
+    language: str
+    option: str
+    code: str
+
+
+def blocks(text: str) -> list[Block]:
+    found = re.findall(r"^```([^\n]*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    return [Block(*info.partition(" ")[::2], code) for info, code in found]
+
+
+def run_python(code: str, folder: Path) -> str:
+    return run([sys.executable, "-c", code], folder)
+
+
+def run(command: list[str], folder: Path) -> str:
+    environment = {**os.environ, "GLOG_v": "3", "COLUMNS": "120"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def run_document(text: str, folder: Path) -> None:
+    scripts: dict[str, str] = {}
+    for language, option, code in blocks(text):
+        how, _, name = option.partition("=")
+        if language == "python" and how in ("", "file"):
+            scripts[name] = code
+            run_python(code, folder)
+        elif language == "python" and how == "after":
+            run_python(f"{scripts[name]}\n{code}", folder)
+        elif language == "bash" and how == "after" and name in scripts:
+            for line in code.splitlines():
+                program, *arguments = shlex.split(line)
+                assert program == "ckptkit", f"only ckptkit itself may be run after a script: {line}"
+                run([sys.executable, "-m", "ckptkit", *arguments], folder)
+        elif language == "bash" and option == "":
+            assert code.strip() in INSTALLATION, f"no test runs this block:\n{code}"
+        else:
+            assert language in ("json", "text"), f"no test runs this block: ```{language} {option}\n{code}"
+
+
+@pytest.mark.parametrize("path", ENGLISH, ids=lambda path: str(path.relative_to(PROJECT)))
+def test_every_block_of_the_document_runs(path: Path, tmp_path: Path) -> None:
+    run_document(path.read_text(encoding="utf-8"), tmp_path)
+
+
+def test_readme_opens_with_the_two_commands_that_ci_runs() -> None:
+    first, second = blocks((PROJECT / "README.md").read_text(encoding="utf-8"))[:2]
+    assert {first.code.strip(), second.code.strip()} == INSTALLATION
+    assert "readme_command pytest" in (PROJECT / ".ci/run").read_text()
+    assert "readme_command demo" in (PROJECT / ".ci/run").read_text()
+
+
+@pytest.mark.parametrize(("english", "chinese"), TRANSLATED.items())
+def test_the_chinese_document_has_the_same_code_and_sections(english: str, chinese: str) -> None:
+    original = (PROJECT / english).read_text(encoding="utf-8")
+    translation = (PROJECT / chinese).read_text(encoding="utf-8")
+    assert blocks(translation) == blocks(original)
+    headings = re.compile(r"^(#+) ", flags=re.MULTILINE)
+    assert headings.findall(translation) == headings.findall(original)
+    rows = re.compile(r"^\|", flags=re.MULTILINE)
+    assert len(rows.findall(translation)) == len(rows.findall(original))
+
+
+def test_every_relative_link_leads_somewhere() -> None:
+    documents = [
+        *ENGLISH,
+        PROJECT / "README.zh-CN.md",
+        PROJECT / "CHANGELOG.md",
+        *(PROJECT / "docs/zh").glob("*.md"),
+    ]
+    links = 0
+    for document in documents:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
+            if not target.startswith("http"):
+                links += 1
+                assert (document.parent / target).exists(), f"{document.name} links to {target}"
+    assert links > 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\nraise SystemExit(1)\n```\n",
+        "```bash\nrm -rf build\n```\n",
+        "```bash after=nowhere.py\nckptkit ls x\n```\n",
+        "```sh\nckptkit ls x\n```\n",
+    ],
+)
+def test_a_wrong_or_uncovered_block_is_noticed(text: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        run_document(text, tmp_path)

@@ -1,0 +1,292 @@
+"""Who may import whom (design section 7), read from the source and not from what happens to be loaded."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import ckptkit
+
+PACKAGE = Path(ckptkit.__file__).parent
+
+# First name below ckptkit -> layer. A new module must take its place here.
+LAYERS = {
+    "errors": 0,
+    "console": 0,
+    "progress": 1,
+    "policies": 1,
+    "manifest": 1,
+    "tensors": 1,
+    "tree": 1,
+    "contents": 1,
+    "storage": 1,
+    "snapshot": 2,
+    "run": 2,
+    "manager": 3,
+    "mindspore": 4,
+    "cli": 4,
+    "doctor": 4,
+    "report": 4,
+    "testing": 4,
+    "nn": 4,
+    "data": 4,
+}
+TOP = max(LAYERS.values())
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name: ``from a.b import c`` is ``a.b.c``."""
+
+    importer: str
+    line: int
+    target: str
+    deferred: bool
+
+    def __str__(self) -> str:
+        return f"{self.importer}:{self.line} imports {self.target}"
+
+
+def modules(package: Path) -> dict[str, Path]:
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = ["ckptkit", *path.relative_to(package).with_suffix("").parts]
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(module: str, path: Path) -> Iterator[Import]:
+    """Every import of a module, those inside functions (``deferred``) and under TYPE_CHECKING included."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+
+    def walk(node: ast.AST, deferred: bool) -> Iterator[Import]:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(module, node.lineno, alias.name, deferred)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = package.split(".")
+                base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
+            for alias in node.names:
+                yield Import(module, node.lineno, f"{base}.{alias.name}", deferred)
+        inner = deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            yield from walk(child, inner)
+
+    yield from walk(ast.parse(path.read_text()), False)
+
+
+def unit_of(name: str) -> str | None:
+    """The unit of a layer that a dotted name below ckptkit belongs to; None for the facade."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else None
+
+
+def wrong_with(one: Import, package_modules: dict[str, Path]) -> str | None:
+    """Why an import is forbidden, or None."""
+    here = unit_of(one.importer)
+    root = one.target.split(".")[0]
+    if root == "mindspore" and here != "mindspore":
+        return "only ckptkit.mindspore imports mindspore"
+    if root != "ckptkit" or here is None:
+        return None  # the facade knows everybody
+    there = unit_of(one.target)
+    below = f"ckptkit.{there}"
+    if there is None or below not in package_modules:
+        return None if LAYERS[here] == TOP and one.deferred else "the facade is for users"
+    if there == here:
+        return None
+    if LAYERS[there] > LAYERS[here]:
+        return "upward"
+    if LAYERS[there] == LAYERS[here]:
+        if LAYERS[here] == TOP and not one.deferred:
+            return "another package of the top layer, and not inside a function"
+        if LAYERS[here] in (0, 2):
+            return "sideways"
+    return None
+
+
+def violations(package: Path) -> list[str]:
+    found = modules(package)
+    units = {unit for module in found if (unit := unit_of(module)) is not None}
+    wrong = [f"ckptkit/{unit} has no layer" for unit in sorted(units - LAYERS.keys())]
+    for module, path in found.items():
+        if unit_of(module) in LAYERS or module == "ckptkit":
+            for one in imports(module, path):
+                if reason := wrong_with(one, found):
+                    wrong.append(f"{one}: {reason}")
+    return wrong
+
+
+def edges(package: Path) -> dict[str, set[str]]:
+    """Module to modules that it imports when it is loaded, within ckptkit and without the facade."""
+    found = modules(package)
+    graph: dict[str, set[str]] = {}
+    for module, path in found.items():
+        if module == "ckptkit":
+            continue
+        targets = set()
+        for one in imports(module, path):
+            name = one.target
+            while name and name not in found:
+                name = name.rpartition(".")[0]
+            if name not in ("", "ckptkit", module) and not one.deferred:
+                targets.add(name)
+        graph[module] = targets
+    return graph
+
+
+def cycle_in(graph: dict[str, set[str]]) -> list[str]:
+    """Nodes that cannot be put in any order, or none."""
+    left = {node: set(targets) for node, targets in graph.items()}
+    while free := [node for node, targets in left.items() if not targets & left.keys()]:
+        for node in free:
+            del left[node]
+    return sorted(left)
+
+
+def test_every_import_of_the_package_follows_an_arrow():
+    assert violations(PACKAGE) == []
+
+
+def test_no_module_imports_itself_in_a_circle():
+    graph = edges(PACKAGE)
+    # A package's own __init__ may gather its modules, and those import each other, never the package.
+    assert cycle_in(graph) == []
+
+
+def test_the_test_sees_the_package():
+    """Guards the guard: known arrows are among those that it read."""
+    graph = edges(PACKAGE)
+    assert "ckptkit.run.attempt" in graph["ckptkit.manager"]
+    assert "ckptkit.errors" in graph["ckptkit.storage.local"]
+    assert "ckptkit.tensors" in graph["ckptkit.manifest"]
+    assert len(graph) > 25
+    found = modules(PACKAGE)
+    facade = [one.target for one in imports("ckptkit", found["ckptkit"])]
+    assert "ckptkit.manager.CheckpointManager" in facade  # under TYPE_CHECKING
+
+
+def test_errors_import_the_standard_library_only():
+    found = modules(PACKAGE)
+    assert {one.target for one in imports("ckptkit.errors", found["ckptkit.errors"])} == {"__future__.annotations"}
+
+
+SMALL = {
+    "__init__.py": "",
+    "errors.py": "",
+    "progress.py": "from ckptkit.errors import CkptKitError",
+    "manifest.py": "from ckptkit.progress import Progress",
+    "storage/__init__.py": "from ckptkit.storage.local import LocalStorage",
+    "storage/local.py": "from ckptkit.errors import StorageError",
+    "snapshot/__init__.py": "",
+    "snapshot/stage.py": "from ckptkit.progress import Progress",
+    "run/__init__.py": "",
+    "run/find.py": "from ckptkit.storage import Storage",
+    "manager.py": "from ckptkit.run.find import choose",
+    "mindspore/__init__.py": "",
+    "mindspore/state.py": "import mindspore as ms\nfrom mindspore import nn",
+    "cli/__init__.py": "def run():\n    from ckptkit.mindspore.state import X\n    import ckptkit as ck",
+    "testing/__init__.py": "",
+}
+
+
+def small_package(folder: Path, **changes: str) -> Path:
+    for name, text in {**SMALL, **changes}.items():
+        path = folder / "ckptkit" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder / "ckptkit"
+
+
+def test_a_small_sound_package_passes(tmp_path):
+    package = small_package(tmp_path)
+    assert violations(package) == []
+    assert cycle_in(edges(package)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("errors.py", "from ckptkit.progress import Progress", "upward"),
+        ("errors.py", "from ckptkit import progress", "upward"),
+        ("errors.py", "import ckptkit.progress", "upward"),
+        ("errors.py", "from .progress import Progress", "upward"),
+        ("errors.py", "from . import progress", "upward"),
+        ("progress.py", "from ckptkit.manager import SaveHandle", "upward"),
+        ("progress.py", "import ckptkit.run.find as f", "upward"),
+        ("storage/local.py", "from ..run import find", "upward"),
+        ("storage/local.py", "from ..run.find import choose", "upward"),
+        ("run/find.py", "from ckptkit.manager import X", "upward"),
+        ("run/find.py", "from ckptkit.snapshot import StagingArea", "sideways"),
+        ("snapshot/stage.py", "from ckptkit.run.find import choose", "sideways"),
+        ("manager.py", "from ckptkit.mindspore.state import StateManager", "upward"),
+        ("manager.py", "def f():\n    from ckptkit.mindspore.state import StateManager", "upward"),
+        ("manager.py", "async def f():\n    import ckptkit.cli", "upward"),
+        ("manager.py", "class C:\n    def f(self):\n        import ckptkit.cli", "upward"),
+        ("manager.py", "if TYPE_CHECKING:\n    from ckptkit.mindspore.state import StateManager", "upward"),
+        ("manager.py", "try:\n    import ckptkit.testing\nexcept ImportError:\n    pass", "upward"),
+        ("manager.py", "import mindspore", "only ckptkit.mindspore imports mindspore"),
+        ("manager.py", "def f():\n    from mindspore import nn", "only ckptkit.mindspore imports mindspore"),
+        ("cli/__init__.py", "def f():\n    import mindspore.nn as nn", "only ckptkit.mindspore imports mindspore"),
+        ("__init__.py", "import mindspore", "only ckptkit.mindspore imports mindspore"),
+        ("cli/__init__.py", "from ckptkit.mindspore.state import X", "not inside a function"),
+        ("cli/__init__.py", "from ckptkit.testing import X", "not inside a function"),
+        ("mindspore/state.py", "if TYPE_CHECKING:\n    from ckptkit.testing import X", "not inside a function"),
+        ("mindspore/state.py", "from ..testing import X", "not inside a function"),
+        ("manager.py", "from ckptkit import CheckpointCallback", "the facade is for users"),
+        ("manager.py", "import ckptkit", "the facade is for users"),
+        ("manager.py", "def f():\n    from ckptkit import KeepLatest", "the facade is for users"),
+        ("manager.py", "from . import KeepLatest", "the facade is for users"),
+        ("mindspore/state.py", "from ckptkit import KeepLatest", "the facade is for users"),
+        ("cli/__init__.py", "import ckptkit as ck", "the facade is for users"),
+        ("cli/__init__.py", "from ckptkit import *", "the facade is for users"),
+    ],
+)
+def test_a_forbidden_import_is_caught(tmp_path, name, text, reason):
+    package = small_package(tmp_path, **{name: text})
+    (found,) = violations(package)
+    assert found.endswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("manifest.py", "from ckptkit.errors import X\nfrom ckptkit.storage import Storage"),
+        ("manager.py", "from ckptkit.errors import X\nfrom .snapshot.stage import StagingArea"),
+        ("cli/__init__.py", "from ckptkit.manager import CheckpointManager\nimport ckptkit.errors"),
+        ("testing/__init__.py", "def f():\n    from ckptkit.cli import app"),
+        ("run/find.py", "import mindspore_like\nfrom ckptkit.run import names"),
+        ("__init__.py", "from ckptkit.mindspore.state import X"),
+    ],
+)
+def test_an_allowed_import_passes(tmp_path, name, text):
+    assert violations(small_package(tmp_path, **{name: text})) == []
+
+
+def test_a_module_without_a_layer_is_caught(tmp_path):
+    assert violations(small_package(tmp_path, **{"utilities.py": ""})) == ["ckptkit/utilities has no layer"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "circle"),
+    [
+        ({"progress.py": "from ckptkit.manifest import X"}, ["ckptkit.manifest", "ckptkit.progress"]),
+        (
+            {
+                "progress.py": "import ckptkit.storage.local",
+                "storage/local.py": "from ..manifest import X",
+                "storage/__init__.py": "",
+            },
+            ["ckptkit.manifest", "ckptkit.progress", "ckptkit.storage.local"],
+        ),
+        ({"storage/local.py": "from ckptkit.storage import X"}, ["ckptkit.storage", "ckptkit.storage.local"]),
+    ],
+)
+def test_a_circle_is_caught(tmp_path, changes, circle):
+    assert set(circle) <= set(cycle_in(edges(small_package(tmp_path, **changes))))

@@ -1,0 +1,732 @@
+from __future__ import annotations
+
+import dataclasses
+import errno
+import logging
+import os
+import random
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+
+import numpy as np
+import pytest
+from grown import ON_REQUEST, WatchedRun, grow, opened, run_at, train
+
+from ckptkit.contents import Capture
+from ckptkit.errors import (
+    CheckpointNotFoundError,
+    ResumeError,
+    SaveFailedError,
+    StaleAttemptError,
+    StateMismatchError,
+    StorageError,
+)
+from ckptkit.manager import ERROR_BUDGET, CheckpointManager
+from ckptkit.policies import KeepLatest, SaveEvery
+from ckptkit.progress import Progress, ResumePoint
+from ckptkit.run.verify import load
+from ckptkit.storage import LocalStorage
+from ckptkit.tensors import leaf_of
+from ckptkit.testing.state import NumpyRun
+
+MOMENT = timedelta(milliseconds=10)
+LONG = timedelta(seconds=60)
+
+
+class Valve(LocalStorage):
+    """A local root whose writes can be held back, or made to fail."""
+
+    def __init__(self, root) -> None:
+        super().__init__(root)
+        self._open = threading.Event()
+        self._open.set()
+        self.reached = threading.Event()
+        self.failures_to_come = 0
+        self.failed = 0
+
+    def close(self) -> None:
+        self.reached.clear()
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    def write(self, key, chunks) -> None:
+        self.reached.set()
+        assert self._open.wait(LONG.total_seconds())
+        if self.failures_to_come:
+            self.failures_to_come -= 1
+            self.failed += 1
+            cause = OSError(errno.ENOSPC, "No space left on device")
+            raise StorageError(f"could not write {key}: disk full, failure {self.failed}") from cause
+        super().write(key, chunks)
+
+
+@pytest.fixture
+def valve(root) -> Iterator[Valve]:
+    valve = Valve(root)
+    yield valve
+    valve.open()  # so that the writer thread ends whatever the test did
+
+
+def started(storage, state=None, **options) -> tuple[CheckpointManager, WatchedRun]:
+    state = state or WatchedRun()
+    manager = CheckpointManager(storage, **{"save": ON_REQUEST, "keep": KeepLatest(100), **options})
+    manager.restore(state)
+    return manager, state
+
+
+def names(manager) -> list[str]:
+    return [one.name for one in manager.checkpoints()]
+
+
+def warnings_in(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+# Starting
+
+
+def test_nothing_is_written_before_restore(root):
+    manager = CheckpointManager(root)
+    assert manager.checkpoints() == []
+    assert manager.latest() is None
+    assert not root.exists()
+
+
+@pytest.mark.parametrize("verb", ["step", "save", "save_final"])
+def test_saving_needs_a_restore_first(root, verb):
+    with pytest.raises(ResumeError, match=r"call restore\(state\) before the first save"):
+        getattr(CheckpointManager(root), verb)(run_at(1))
+    assert not root.exists()
+
+
+def test_a_manager_restores_once(root):
+    manager, run = started(root)
+    with pytest.raises(ResumeError, match="restored already"):
+        manager.restore(run)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("when_busy", "queue"), ("when_busy", None), ("on_save_error", "ignore")]
+)
+def test_unknown_options_are_refused(root, option, value):
+    with pytest.raises(ValueError, match=f"{option} must be .* got {value!r}"):
+        CheckpointManager(root, **{option: value})
+
+
+def test_a_fresh_start_changes_nothing_and_has_no_checkpoint(root):
+    run = WatchedRun()
+    before = run.digest()
+    assert CheckpointManager(root).restore(run) == ResumePoint()
+    assert (run.applied, run.digest()) == ([], before)
+
+
+@pytest.mark.parametrize("killed_at", range(1, 13))
+def test_a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(root, killed_at):
+    manager, run = started(root, save=SaveEvery(micro_steps=1))
+    for _ in run.train_until(killed_at):
+        manager.step(run).result()
+    resumed = WatchedRun()
+    point = CheckpointManager(root).restore(resumed)
+    progress = run.progress()
+    assert point == ResumePoint.at(progress, f"a000001-c{progress.cycles:010d}-m{progress.micro_step:04d}")
+    train(resumed, 13)
+    assert resumed.digest() == run_at(13).digest()
+
+
+def test_a_state_that_does_not_fit_fences_nobody(root):
+    manager, run = started(root)
+    manager.save(run).result()
+    with pytest.raises(StateMismatchError):
+        CheckpointManager(root).restore(NumpyRun(size=9))
+    assert os.listdir(root / "attempts") == ["000001.json"]
+    train(run, 2)
+    assert manager.save(run).exception() is None
+
+
+def test_a_checkpoint_that_is_not_there_is_not_found(root):
+    grow(root, 2)
+    with pytest.raises(CheckpointNotFoundError, match="there are: a000001-c0000000000-m0002"):
+        CheckpointManager(root).restore(WatchedRun(), checkpoint="a000001-c0000000009-m0000")
+
+
+# What is saved
+
+
+def test_checkpoints_and_latest_tell_what_is_there(root):
+    noon = datetime(2024, 5, 17, 12, tzinfo=timezone.utc)
+    manager, run = started(root, clock=lambda: noon)
+    for at in (2, 4, 7):
+        train(run, at)
+        manager.save(run, {"loss": at / 2}).result()
+    listed = manager.checkpoints()
+    assert [one.name for one in listed] == [
+        "a000001-c0000000000-m0002",
+        "a000001-c0000000001-m0000",
+        "a000001-c0000000001-m0003",
+    ]
+    assert manager.latest() == listed[-1]
+    assert listed[-1].progress == run.progress()
+    assert [one.metrics for one in listed] == [{"loss": 1.0}, {"loss": 2.0}, {"loss": 3.5}]
+    assert {one.created_at for one in listed} == {noon.isoformat()}
+    assert {(one.attempt, one.problem) for one in listed} == {(1, None)}
+    shards = [path.stat().st_size for path in root.rglob("*.safetensors") if listed[-1].name in str(path)]
+    frozen = [path.stat().st_size for path in (root / "frozen").rglob("*.safetensors")]
+    assert listed[-1].size_bytes == sum(shards) + sum(frozen)
+    assert manager.url == str(root)
+
+
+def test_a_save_at_a_boundary_holds_no_accumulators(root):
+    manager, run = started(root)
+    held = {}
+    for at in (3, 4):
+        train(run, at)
+        contents = load(LocalStorage(root), opened(LocalStorage(root), manager.save(run).result()))
+        held[at] = (
+            contents.roles,
+            sorted(p.name for p in (root / "checkpoints" / contents.checkpoint).rglob("*.s*")),
+        )
+    assert "accumulators" in held[3][0].values()
+    assert "accumulators-000.safetensors" in held[3][1]
+    assert "accumulators" not in held[4][0].values()
+    assert held[4][1] == ["optimizer-000.safetensors", "weights-000.safetensors"]
+
+
+def test_metrics_that_are_not_finite_are_kept_as_none(root):
+    manager, run = started(root)
+    manager.save(run, {"nan": np.nan, "inf": np.inf, "minus": -np.inf, "fine": 0.5}).result()
+    assert manager.latest().metrics == {"nan": None, "inf": None, "minus": None, "fine": 0.5}
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), np.float64(0.5), np.array(0.5), 0.5])
+def test_metrics_may_be_numpy_numbers(root, value):
+    manager, run = started(root)
+    manager.save(run, {"loss": value}).result()
+    assert manager.latest().metrics == {"loss": 0.5}
+
+
+def test_a_metric_that_is_no_number_is_refused_at_the_call(root):
+    manager, run = started(root)
+    with pytest.raises((TypeError, ValueError)):
+        manager.save(run, {"loss": "low"})
+    assert names(manager) == []
+    assert manager.save(run).exception() is None
+
+
+def test_saving_advances_no_random_generator(root):
+    random.seed(3)
+    np.random.seed(3)
+    before = random.getstate(), np.random.get_state()
+    manager, run = started(root, save=SaveEvery(micro_steps=1))
+    for _ in run.train_until(6):
+        manager.step(run).result()
+    manager.save_final(run)
+    manager.close()
+    CheckpointManager(root).restore(WatchedRun())
+    after = random.getstate(), np.random.get_state()
+    assert before[0] == after[0]
+    assert all(np.array_equal(one, other) for one, other in zip(before[1], after[1], strict=True))
+
+
+def test_training_does_not_change_what_is_being_written(valve, root):
+    manager, run = started(valve)
+    train(run, 6)
+    valve.close()
+    handle = manager.save(run)
+    train(run, 11)
+    run.embedding[:] = 0
+    assert not handle.done()
+    valve.open()
+    handle.result()
+    restored = WatchedRun()
+    CheckpointManager(root).restore(restored)
+    assert restored.digest() == run_at(6).digest()
+
+
+class LiveState(NumpyRun):
+    """Gives its own nested state, which a capture may only reference."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes = {"seen": [1, 2], "best": {"loss": 0.5}}
+
+    def capture(self) -> Capture:
+        capture = super().capture()
+        return dataclasses.replace(capture, state={**capture.state, "notes": self.notes})
+
+
+def test_training_does_not_change_the_state_that_is_being_written(valve, root):
+    manager, run = started(valve, LiveState())
+    valve.close()
+    handle = manager.save(run)
+    run.notes["seen"].append(3)
+    run.notes["best"]["loss"] = 0.1
+    valve.open()
+    contents = load(LocalStorage(root), opened(LocalStorage(root), handle.result()))
+    assert contents.state["notes"] == {"seen": [1, 2], "best": {"loss": 0.5}}
+
+
+class Morphing(NumpyRun):
+    """One tensor changes its shape or dtype from save to save."""
+
+    extra = np.zeros(0)
+
+    def capture(self) -> Capture:
+        capture = super().capture()
+        return Capture(
+            capture.progress, (*capture.leaves, leaf_of("extra", self.extra, role="state")), capture.state
+        )
+
+
+def test_buffers_are_reused_without_mixing_saves(root):
+    manager, run = started(root, Morphing())
+    arrays = [
+        np.arange(4.0),
+        np.arange(4.0) + 1,
+        np.arange(2.0),
+        np.array(5.0),
+        np.arange(4, dtype=np.int64),
+        np.arange(6.0).reshape(2, 3)[:, ::2],
+        np.empty(0),
+    ]
+    for at, array in enumerate(arrays, start=1):
+        train(run, at)
+        run.extra = array
+        contents = load(LocalStorage(root), opened(LocalStorage(root), manager.save(run).result()))
+        found = contents.tensors["extra"]
+        assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
+
+
+# When it saves
+
+
+def saved_at(manager, run, last) -> list[int]:
+    at = []
+    for batches in run.train_until(last):
+        if (handle := manager.step(run)) is not None:
+            handle.result()
+            at.append(batches)
+    return at
+
+
+def test_step_saves_when_due_and_not_twice_at_one_progress(root):
+    manager, run = started(root, save=SaveEvery(optimizer_steps=2) | SaveEvery(micro_steps=5))
+    assert saved_at(manager, run, 17) == [5, 8, 10, 15, 16]
+    train(run, 20)
+    assert manager.step(run) is not None
+    manager.wait()
+    assert manager.step(run) is None
+    assert len(names(manager)) == 6
+
+
+def test_without_options_it_saves_every_hundred_cycles_and_keeps_three(root):
+    run = WatchedRun()
+    manager = CheckpointManager(root)
+    manager.restore(run)
+    assert saved_at(manager, run, 1700) == [400, 800, 1200, 1600]
+    assert [one.progress.cycles for one in manager.checkpoints()] == [200, 300, 400]
+
+
+def test_an_interval_counts_from_the_start_and_then_from_the_last_save(root):
+    now = [1000.0]
+    manager, run = started(root, save=SaveEvery(interval=timedelta(seconds=10)), monotonic=lambda: now[0])
+    saved = []
+    for batches, elapsed in enumerate([0, 9.9, 10, 15, 19.9, 31, 40.9, 41, 42], start=1):
+        now[0] = 1000.0 + elapsed
+        train(run, batches)
+        if (handle := manager.step(run)) is not None:
+            handle.result()
+            saved.append(elapsed)
+    assert saved == [10, 31, 41]
+
+
+def test_a_save_on_request_restarts_the_interval(root):
+    now = [0.0]
+    manager, run = started(root, save=SaveEvery(interval=timedelta(seconds=10)), monotonic=lambda: now[0])
+    now[0] = 9.0
+    manager.save(run).result()
+    train(run, 1)
+    now[0] = 18.0
+    assert manager.step(run) is None
+    now[0] = 19.0
+    assert manager.step(run) is not None
+
+
+def test_a_busy_writer_makes_a_due_save_wait_for_the_next_multiple(valve):
+    manager, run = started(valve, save=SaveEvery(micro_steps=2))
+    valve.close()
+    handles = {batches: manager.step(run) for batches in run.train_until(5)}
+    assert [batches for batches, handle in handles.items() if handle] == [2]
+    assert manager.skipped_saves == 1
+    valve.open()
+    handles[2].result()
+    assert saved_at(manager, run, 9) == [6, 8]
+    assert manager.skipped_saves == 1
+    assert [one.progress.batches_delivered for one in manager.checkpoints()] == [2, 6, 8]
+
+
+class OpensWhenAsked:
+    """A schedule that is always due, and opens the valve when it is asked: after step has looked at the writer."""
+
+    def __init__(self, valve: Valve) -> None:
+        self.valve = valve
+
+    def due(self, progress: Progress, since_last_save: timedelta) -> bool:
+        self.valve.open()
+        return True
+
+
+@pytest.mark.parametrize(("when_busy", "skipped", "saved"), [("wait", 0, [1, 2]), ("skip", 1, [1])])
+def test_when_busy(valve, when_busy, skipped, saved):
+    manager, run = started(valve, save=OpensWhenAsked(valve), when_busy=when_busy)
+    train(run, 1)
+    valve.close()
+    first = manager.save(run)
+    assert valve.reached.wait(LONG.total_seconds())
+    train(run, 2)
+    second = manager.step(run)
+    assert (second is None) == (when_busy == "skip")
+    if when_busy == "wait":
+        assert first.done()
+    manager.wait()
+    assert manager.skipped_saves == skipped
+    assert [one.progress.batches_delivered for one in manager.checkpoints()] == saved
+
+
+def test_one_save_is_in_flight_at_a_time(root):
+    class Counting(LocalStorage):
+        inside = 0
+        most = 0
+
+        def write(self, key, chunks):
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            super().write(key, chunks)
+            self.inside -= 1
+
+    storage = Counting(root)
+    manager, run = started(storage)
+    for _ in run.train_until(8):
+        manager.save(run)
+    manager.close()
+    assert storage.most == 1
+    assert len(list(root.glob("checkpoints/*/COMMIT"))) == 8
+
+
+def test_the_same_progress_is_not_written_again(root):
+    manager, run = started(root)
+    train(run, 3)
+    name = manager.save(run).result()
+    files = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
+    assert manager.save(run).result() == name
+    assert manager.save_final(run) == name
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()} == files
+
+
+def test_a_failed_save_is_repeated_under_another_name(valve):
+    manager, run = started(valve)
+    train(run, 3)
+    valve.failures_to_come = 1
+    assert manager.save(run).exception() is not None
+    assert manager.save(run).result() == "a000001-c0000000000-m0003-t02"
+    assert names(manager) == ["a000001-c0000000000-m0003-t02"]
+    restored = WatchedRun()
+    CheckpointManager(valve.url).restore(restored)
+    assert restored.digest() == run.digest()
+
+
+# Handles and deadlines
+
+
+def test_a_handle_of_a_save_that_ends_well(valve):
+    manager, run = started(valve)
+    valve.close()
+    handle = manager.save(run)
+    assert not handle.done()
+    with pytest.raises(TimeoutError, match="goes on in the background"):
+        handle.result(MOMENT)
+    with pytest.raises(TimeoutError, match="goes on in the background"):
+        handle.exception(MOMENT)
+    valve.open()
+    assert handle.result(LONG) == "a000001-c0000000000-m0000"
+    assert handle.done()
+    assert handle.exception() is None
+    assert names(manager) == [handle.result()]
+
+
+def test_a_handle_of_a_save_that_fails(valve):
+    manager, run = started(valve)
+    valve.failures_to_come = 1
+    handle = manager.save(run)
+    error = handle.exception(LONG)
+    assert isinstance(error, StorageError)
+    assert error.__cause__.errno == errno.ENOSPC
+    with pytest.raises(StorageError, match="disk full") as caught:
+        handle.result()
+    assert caught.value is error
+    assert handle.done()
+
+
+@pytest.mark.parametrize("verb", ["wait", "close"])
+def test_a_deadline_is_kept_and_the_save_goes_on(valve, verb):
+    manager, run = started(valve)
+    valve.close()
+    handle = manager.save(run)
+    with pytest.raises(TimeoutError, match=r"0:00:00\.01"):
+        getattr(manager, verb)(MOMENT)
+    assert not handle.done()
+    valve.open()
+    name = handle.result(LONG)
+    assert names(CheckpointManager(valve.url)) == [name]
+
+
+def test_wait_without_a_save_returns_at_once(root):
+    manager, _ = started(root)
+    manager.wait()
+    manager.wait(timedelta(0))
+    CheckpointManager(root).wait()
+
+
+@pytest.mark.parametrize("verb", ["step", "save", "save_final"])
+def test_a_closed_manager_saves_no_more(root, verb):
+    manager, run = started(root, save=SaveEvery(micro_steps=1))
+    name = manager.save(run).result()
+    manager.close()
+    manager.close()
+    train(run, 1)
+    with pytest.raises(ResumeError, match=r"not after close\(\)"):
+        getattr(manager, verb)(run)
+    assert names(manager) == [name]
+
+
+def test_close_ends_the_writer_thread(root):
+    before = set(threading.enumerate())
+    manager, run = started(root)
+    manager.save(run)
+    (writer,) = set(threading.enumerate()) - before
+    manager.close()
+    writer.join(LONG.total_seconds())
+    assert not writer.is_alive()
+
+
+class OpensOnWait(CheckpointManager):
+    """Opens the valve when it is waited on, so that a save is under way until then."""
+
+    valve: Valve
+
+    def wait(self, timeout=None):
+        self.valve.open()
+        super().wait(timeout)
+
+
+def under_way(valve, **options):
+    manager = OpensOnWait(valve, save=ON_REQUEST, keep=KeepLatest(100), **options)
+    manager.valve = valve
+    run = WatchedRun()
+    manager.restore(run)
+    valve.close()
+    return manager, run
+
+
+def test_leaving_by_an_exception_lets_the_save_finish(valve):
+    manager, run = under_way(valve)
+    with pytest.raises(ZeroDivisionError), manager:
+        handle = manager.save(run)
+        raise ZeroDivisionError
+    assert handle.done()
+    assert names(manager) == [handle.result()]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("mine"), KeyboardInterrupt("mine")])
+def test_leaving_by_an_exception_hides_it_behind_nothing(valve, caplog, error):
+    manager, run = under_way(valve, on_save_error="raise")
+    with pytest.raises(type(error), match="mine"), manager:
+        valve.failures_to_come = 1
+        manager.save(run)
+        raise error
+    assert any("disk full" in message for message in warnings_in(caplog))
+
+
+def test_leaving_quietly_raises_what_failed(valve):
+    manager, run = under_way(valve, on_save_error="raise")
+    with pytest.raises(SaveFailedError, match="disk full"), manager:
+        valve.failures_to_come = 1
+        manager.save(run)
+
+
+# Failures
+
+
+def test_failures_in_a_row_are_tolerated_up_to_the_budget(valve, caplog):
+    manager, run = started(valve)
+    valve.failures_to_come = ERROR_BUDGET
+    for at in range(1, ERROR_BUDGET):
+        train(run, at)
+        assert isinstance(manager.save(run).exception(), StorageError)
+        assert manager.step(run) is None
+        assert f"{at} in a row" in warnings_in(caplog)[-1]
+        assert f"failure {at}" in warnings_in(caplog)[-1]
+    train(run, ERROR_BUDGET)
+    handle = manager.save(run)
+    handle.exception()
+    with pytest.raises(SaveFailedError, match=rf"\({ERROR_BUDGET} in a row\).*failure {ERROR_BUDGET}") as caught:
+        manager.step(run)
+    assert caught.value.__cause__ is handle.exception()
+    assert valve.url in str(caught.value)
+    assert names(manager) == []
+
+
+@pytest.mark.parametrize("verb", ["step", "save", "wait", "close"])
+def test_every_call_may_bring_the_news(valve, verb):
+    manager, run = started(valve, on_save_error="raise")
+    valve.failures_to_come = 1
+    manager.save(run).exception()
+    with pytest.raises(SaveFailedError, match=r"\(1 in a row\).*failure 1"):
+        getattr(manager, verb)(*([run] if verb in ("step", "save") else []))
+
+
+def test_a_success_resets_the_count(valve):
+    manager, run = started(valve)
+    outcomes = []
+    for at, fails in enumerate([1, 1, 0, 1, 1, 0], start=1):
+        train(run, at)
+        valve.failures_to_come = fails
+        outcomes.append(manager.save(run).exception() is None)
+    manager.close()
+    assert outcomes == [False, False, True, False, False, True]
+    assert [one.progress.batches_delivered for one in manager.checkpoints()] == [3, 6]
+
+
+def test_a_state_that_cannot_be_stored_counts_as_a_failure(root):
+    class Doubled(NumpyRun):
+        def capture(self):
+            capture = super().capture()
+            return dataclasses.replace(capture, leaves=capture.leaves * 2)
+
+    manager, run = started(root, Doubled(), on_save_error="raise")
+    manager.save(run)
+    with pytest.raises(SaveFailedError, match=r"more than once: .*'weights'"):
+        manager.wait()
+
+
+def test_an_error_of_the_capture_itself_is_raised_at_once_and_counts_nothing(root):
+    class Moody(WatchedRun):
+        angry = True
+
+        def capture(self):
+            if self.angry:
+                raise RuntimeError("not now")
+            return super().capture()
+
+    manager, run = started(root, Moody(), on_save_error="raise")
+    with pytest.raises(RuntimeError, match="not now"):
+        manager.save(run)
+    run.angry = False
+    assert manager.save(run).exception() is None
+
+
+# The end of training
+
+
+@pytest.mark.parametrize("on_save_error", ["warn", "raise"])
+@pytest.mark.parametrize("failures", range(ERROR_BUDGET))
+def test_the_final_save_tries_again(valve, failures, on_save_error):
+    manager, run = started(valve, on_save_error=on_save_error)
+    train(run, 5)
+    valve.failures_to_come = failures
+    name = manager.save_final(run)
+    assert name.startswith("a000001-c0000000001-m0001")
+    assert valve.failed == failures
+    assert names(manager) == [name]
+    manager.close()
+
+
+def test_the_final_save_gives_up_after_the_budget(valve):
+    manager, run = started(valve)
+    valve.failures_to_come = 100
+    with pytest.raises(SaveFailedError, match=f"failure {ERROR_BUDGET}") as caught:
+        manager.save_final(run)
+    assert isinstance(caught.value.__cause__, StorageError)
+    assert valve.failed == ERROR_BUDGET
+    assert names(manager) == []
+
+
+def test_the_final_save_counts_the_failures_before_it(valve):
+    manager, run = started(valve)
+    valve.failures_to_come = 100
+    for at in range(1, ERROR_BUDGET):
+        train(run, at)
+        manager.save(run).exception()
+    with pytest.raises(SaveFailedError):
+        manager.save_final(run)
+    assert valve.failed == ERROR_BUDGET
+
+
+def test_the_final_save_makes_up_for_a_failed_one(valve):
+    manager, run = started(valve, on_save_error="raise")
+    valve.failures_to_come = 1
+    manager.save(run).exception()
+    assert manager.save_final(run) == "a000001-c0000000000-m0000-t02"
+
+
+def test_the_final_save_waits_for_the_one_under_way(valve):
+    manager, run = started(valve, save=ON_REQUEST)
+    train(run, 2)
+    valve.close()
+    handle = manager.save(run)
+    opener = threading.Thread(target=lambda: (valve.reached.wait(LONG.total_seconds()), valve.open()))
+    opener.start()
+    train(run, 3)
+    last = manager.save_final(run)
+    opener.join()
+    assert names(manager) == [handle.result(), last]
+
+
+# Taken over
+
+
+def test_a_takeover_is_always_raised_and_stays_raised(root):
+    manager, run = started(root, on_save_error="warn")
+    train(run, 1)
+    kept = manager.save(run).result()
+    other, _ = started(root)
+    train(run, 2)
+    handle = manager.save(run)
+    assert isinstance(handle.exception(), StaleAttemptError)
+    for call in (manager.wait, manager.close):
+        with pytest.raises(StaleAttemptError, match="attempt 2"):
+            call()
+    assert names(other) == [kept]
+
+
+@pytest.mark.parametrize("verb", ["step", "save", "save_final", "wait"])
+def test_a_takeover_is_told_by_whichever_call_is_next_and_by_every_one_after(root, verb):
+    manager, run = started(root)
+    started(root)
+    manager.save(run).exception()
+    arguments = [] if verb == "wait" else [run]
+    for _ in range(3):
+        with pytest.raises(StaleAttemptError, match="must stop"):
+            getattr(manager, verb)(*arguments)
+    assert names(manager) == []
+
+
+def test_a_takeover_during_the_write_is_found_before_the_commit(valve, root):
+    manager, run = started(valve)
+    valve.close()
+    handle = manager.save(run)
+    assert valve.reached.wait(LONG.total_seconds())
+    started(LocalStorage(root))
+    valve.open()
+    assert isinstance(handle.exception(), StaleAttemptError)
+    assert names(manager) == []
+
+
+def test_the_final_save_of_a_job_that_was_taken_over_is_refused(root):
+    manager, run = started(root)
+    started(root)
+    with pytest.raises(StaleAttemptError):
+        manager.save_final(run)
+    assert names(manager) == []

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ckptkit
+from ckptkit import errors
+
+PACKAGE = Path(ckptkit.__file__).parent
+
+PUBLIC = [
+    "AccumulationTrainCell",
+    "CheckpointCallback",
+    "CheckpointManager",
+    "CheckpointNotFoundError",
+    "CkptKitError",
+    "CorruptCheckpointError",
+    "FormatVersionError",
+    "KeepBest",
+    "KeepEvery",
+    "KeepLatest",
+    "ResumeError",
+    "ResumePoint",
+    "SaveEvery",
+    "SaveFailedError",
+    "SaveHandle",
+    "StaleAttemptError",
+    "StateManager",
+    "StateMismatchError",
+    "StorageError",
+]
+
+ERRORS = {
+    "CheckpointNotFoundError": FileNotFoundError,
+    "CorruptCheckpointError": ValueError,
+    "FormatVersionError": ValueError,
+    "StateMismatchError": ValueError,
+    "ResumeError": RuntimeError,
+    "StorageError": OSError,
+    "StaleAttemptError": RuntimeError,
+    "SaveFailedError": RuntimeError,
+}
+
+
+def python(code: str) -> str:
+    """What a fresh interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.strip()
+
+
+def test_the_public_names():
+    """Adding one is a decision: it also needs a page of documentation."""
+    assert ckptkit.__all__ == PUBLIC
+
+
+def test_the_tables_of_the_facade_agree():
+    assert ckptkit.__all__ == sorted(ckptkit._HOME)
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    for_checkers = {
+        alias.name: node.module
+        for branch in tree.body
+        if isinstance(branch, ast.If) and ast.unparse(branch.test) == "TYPE_CHECKING"
+        for node in branch.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert for_checkers == ckptkit._HOME
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    code = "import sys, ckptkit; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    loaded = set(python(code).split())
+    assert "ckptkit" in loaded
+    assert not loaded & {"mindspore", "numpy", "pydantic", "pydantic_core", "fsspec", "xxhash", "typer", "rich"}
+
+
+def test_a_name_loads_its_own_module_and_no_mindspore():
+    code = (
+        "import sys, ckptkit; ckptkit.CheckpointManager; print('mindspore' in sys.modules, 'numpy' in sys.modules)"
+    )
+    assert python(code) == "False True"
+
+
+def test_the_errors_load_nothing_but_themselves():
+    code = "import sys, ckptkit; ckptkit.StorageError; print(*(n for n in sys.modules if n.startswith('ckptkit')))"
+    assert python(code).split() == ["ckptkit", "ckptkit.errors"]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_is_a_documented_definition_of_its_home(name):
+    """Read from the source, so that this needs no MindSpore."""
+    home = ckptkit._HOME[name]
+    path = PACKAGE.joinpath(*home.split(".")[1:]).with_suffix(".py")
+    assert path.exists(), f"{home} does not exist"
+    defined = {
+        node.name: ast.get_docstring(node)
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    }
+    assert name in defined, f"{home} does not define {name}"
+    assert defined[name]
+    assert len(defined[name].splitlines()[0]) > 20
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if "mindspore" not in ckptkit._HOME[name]])
+def test_names_resolve_to_one_object(name):
+    value = getattr(ckptkit, name)
+    assert value is getattr(importlib.import_module(ckptkit._HOME[name]), name)
+    assert (value.__module__, value.__name__) == (ckptkit._HOME[name], name)
+
+
+def test_names_below_mindspore_resolve():
+    names = [name for name in PUBLIC if "mindspore" in ckptkit._HOME[name]]
+    assert names
+    code = f"import ckptkit; print(*(getattr(ckptkit, name).__name__ for name in {names!r}))"
+    assert python(code).split()[-len(names) :] == names
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if "mindspore" not in ckptkit._HOME[name]])
+def test_every_public_method_is_documented(name):
+    undocumented = [
+        attribute
+        for attribute, value in vars(getattr(ckptkit, name)).items()
+        if not attribute.startswith("_")
+        and (inspect.isroutine(value) or isinstance(value, property))
+        and not inspect.getdoc(value)
+    ]
+    assert undocumented == []
+
+
+def test_an_unknown_name_is_an_attribute_error_and_names_are_listed():
+    with pytest.raises(AttributeError, match="'ckptkit' has no attribute 'Checkpoint'"):
+        _ = ckptkit.Checkpoint
+    assert set(PUBLIC) <= set(dir(ckptkit))
+
+
+def test_the_version_is_that_of_the_project():
+    text = (PACKAGE.parent / "pyproject.toml").read_text()
+    assert f'version = "{ckptkit.__version__}"' in text
+
+
+def test_the_error_tree():
+    found = {
+        name: value
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and value.__module__ == "ckptkit.errors"
+    }
+    assert found.keys() == {"CkptKitError", *ERRORS}
+    assert errors.CkptKitError.__bases__ == (Exception,)
+    for name, builtin in ERRORS.items():
+        assert found[name].__bases__ == (errors.CkptKitError, builtin), name
+
+
+def test_every_error_is_public():
+    assert {"CkptKitError", *ERRORS} <= set(ckptkit.__all__)
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_an_error_says_what_it_was_told(name):
+    error = getattr(errors, name)("what happened, where, and what to do next")
+    assert str(error) == "what happened, where, and what to do next"
+    assert isinstance(error, errors.CkptKitError)
+    assert getattr(error, "errno", None) is None
