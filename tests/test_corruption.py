@@ -110,7 +110,7 @@ def state_of(template: Grown, name: str) -> str:
 
 
 def assert_goes_back(template, grown, caplog, expected, *, passed_over, blamed):
-    """Start the run: it takes ``expected``, and tells whoever reads the log or the attempt what it left aside."""
+    """Start the run: it takes ``expected``, and tells in the log and in its attempt what it left aside."""
     run = WatchedRun()
     with caplog.at_level(logging.INFO, "ckptkit"):
         point = CheckpointManager(grown.root).restore(run)
@@ -330,6 +330,16 @@ def test_an_attempt_in_the_middle_is_passed_over_as_a_whole_too(template, grown,
     assert run.applied == [grown.parent]
     assert run.digest() == state_of(template, grown.parent)
     assert "attempts/000002.json" in caplog.text
+
+
+def test_a_newer_attempt_does_not_need_the_documents_before_it(grown):
+    (name,) = grow(grown.root, 16)
+    DAMAGE["middle-byte"](grown.path("attempt"))
+    run = WatchedRun()
+    CheckpointManager(grown.root).restore(run)
+    assert run.applied == [name]
+    attempt = json.loads((grown.root / "attempts/000004.json").read_bytes())
+    assert {one["checkpoint"] for one in attempt["passed_over"]} <= {"attempts/000002.json"}
 
 
 def test_it_goes_back_as_far_as_it_must(template, grown, caplog):

@@ -13,7 +13,7 @@ import pytest
 from forge import KINDS, forge, key_of, sealed
 from grown import WatchedRun, grow, opened
 
-from ckptkit.errors import CorruptCheckpointError, FormatVersionError
+from ckptkit.errors import CorruptCheckpointError, FormatVersionError, StaleAttemptError
 from ckptkit.manager import CheckpointManager
 from ckptkit.manifest import MAX_DOCUMENT_BYTES
 from ckptkit.run.verify import load, verify
@@ -514,3 +514,26 @@ def test_the_reading_commands_refuse_the_same(target):
     for read in (load, verify):
         with pytest.raises(CorruptCheckpointError, match="expected 1125899906842624"):
             read(storage, checkpoint)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        sealed({"format_version": 2, "attempt": 2, "something": "new"}),
+        b"",
+        b"{}",
+        b"[" * 100_000,
+        b"\xff" * 100_000,
+    ],
+    ids=["newer-format", "empty", "nothing-in-it", "deep", "long"],
+)
+def test_a_takeover_is_a_takeover_whatever_its_document_says(root, document):
+    """The number alone fences; a job that goes on because it cannot read the rest would write against another."""
+    run = WatchedRun()
+    manager = CheckpointManager(root)
+    manager.restore(run)
+    (root / "attempts" / "000002.json").write_bytes(document)
+    error = manager.save(run).exception()
+    assert isinstance(error, StaleAttemptError)
+    assert "attempt 2" in str(error)
+    assert list(root.glob("checkpoints/*")) == []

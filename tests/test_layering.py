@@ -34,8 +34,9 @@ LAYERS = {
     "testing": 4,
     "nn": 4,
     "data": 4,
+    "__main__": 5,
 }
-TOP = max(LAYERS.values())
+TOP = 4  # of what may be imported; the entry point above it imports the command line
 
 
 @dataclass(frozen=True)
@@ -89,25 +90,25 @@ def unit_of(name: str) -> str | None:
 
 def wrong_with(one: Import, package_modules: dict[str, Path]) -> str | None:
     """Why an import is forbidden, or None."""
-    here = unit_of(one.importer)
+    here, there = unit_of(one.importer), unit_of(one.target)
     root = one.target.split(".")[0]
     if root == "mindspore" and here != "mindspore":
         return "only ckptkit.mindspore imports mindspore"
-    if root != "ckptkit" or here is None:
-        return None  # the facade knows everybody
-    there = unit_of(one.target)
-    below = f"ckptkit.{there}"
-    if there is None or below not in package_modules:
+    if root != "ckptkit" or here is None or there == here:
+        return None  # the facade itself knows everybody
+    if there is None or f"ckptkit.{there}" not in package_modules:
         return None if LAYERS[here] == TOP and one.deferred else "the facade is for users"
-    if there == here:
-        return None
-    if LAYERS[there] > LAYERS[here]:
+    return wrong_between(LAYERS[here], LAYERS[there], deferred=one.deferred)
+
+
+def wrong_between(here: int, there: int, *, deferred: bool) -> str | None:
+    """Why one unit of layer ``here`` may not import another one of layer ``there``, or None."""
+    if there > here:
         return "upward"
-    if LAYERS[there] == LAYERS[here]:
-        if LAYERS[here] == TOP and not one.deferred:
-            return "another package of the top layer, and not inside a function"
-        if LAYERS[here] in (0, 2):
-            return "sideways"
+    if there == here and here in (0, 2):
+        return "sideways"
+    if there == here == TOP and not deferred:
+        return "another package of the top layer, and not inside a function"
     return None
 
 

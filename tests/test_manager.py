@@ -532,8 +532,8 @@ def under_way(valve, **options):
 
 def test_leaving_by_an_exception_lets_the_save_finish(valve):
     manager, run = under_way(valve)
+    handle = manager.save(run)
     with pytest.raises(ZeroDivisionError), manager:
-        handle = manager.save(run)
         raise ZeroDivisionError
     assert handle.done()
     assert names(manager) == [handle.result()]
@@ -542,17 +542,17 @@ def test_leaving_by_an_exception_lets_the_save_finish(valve):
 @pytest.mark.parametrize("error", [ZeroDivisionError("mine"), KeyboardInterrupt("mine")])
 def test_leaving_by_an_exception_hides_it_behind_nothing(valve, caplog, error):
     manager, run = under_way(valve, on_save_error="raise")
+    valve.failures_to_come = 1
+    manager.save(run)
     with pytest.raises(type(error), match="mine"), manager:
-        valve.failures_to_come = 1
-        manager.save(run)
         raise error
     assert any("disk full" in message for message in warnings_in(caplog))
 
 
 def test_leaving_quietly_raises_what_failed(valve):
     manager, run = under_way(valve, on_save_error="raise")
+    valve.failures_to_come = 1
     with pytest.raises(SaveFailedError, match="disk full"), manager:
-        valve.failures_to_come = 1
         manager.save(run)
 
 

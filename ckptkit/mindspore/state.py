@@ -105,7 +105,8 @@ class StateManager:
     def count_delivered(self, batches: int) -> None:
         """Tell how many batches were delivered to training since epoch 0, where somebody counts them.
 
-        An `AccumulationTrainCell` counts its own calls; told both, a capture insists that they agree.
+        An `AccumulationTrainCell` counts its own calls; told both, a capture insists that they agree. For
+        any other cell, one's own loop has to call this after every batch; `CheckpointCallback` does it itself.
         """
         self._delivered = batches
 
@@ -184,7 +185,9 @@ class StateManager:
         progress = contents.progress
         if isinstance(self.cell, AccumulationTrainCell):
             self.cell.load_counters(_counters(progress))
-        self._delivered = progress.batches_delivered
+        # An AccumulationTrainCell counts for itself, until somebody counts beside it.
+        counts_itself = isinstance(self.cell, AccumulationTrainCell)
+        self._delivered = None if counts_itself else progress.batches_delivered
         self._global_step_base = state["train"]["global_step_at_start"]
         self.ended = state["train"]["ended"]
         self._prepared = False
@@ -201,7 +204,7 @@ class StateManager:
         restore that found a checkpoint it has been done already, and this does nothing.
         """
         if self.position is not None and not self._prepared:
-            self.position.prepare(self._delivered or 0, recorded)
+            self.position.prepare(self.progress().batches_delivered, recorded)
         self._prepared = True
 
     def iterator_made(self) -> None:

@@ -194,6 +194,21 @@ def test_a_takeover_at_any_call_of_a_save_with_retention_deletes_nothing_of_the_
         check_new_start(root, latest=name_at(2, 11))
 
 
+# The training thread and the writer
+
+
+def test_what_training_does_while_a_save_is_written_is_not_in_it(root):
+    life = started(root, saved_at=(4,))
+    pause, handle = begin_paused_save(life, 6, operations={"write"}, key="*/weights-000.safetensors")
+    for _ in life.run.train_until(9):
+        pass
+    pause.go()
+    assert handle.result() == name_at(1, 6)
+    assert digest_of(root, name_at(1, 6)) == digest_at(6)
+    assert life.saved_at(10) == name_at(1, 10)
+    assert digest_of(root, name_at(1, 10)) == digest_at(10)
+
+
 # Two starts
 
 

@@ -98,5 +98,7 @@ def _assert_saved(case: Case, kill: Kill, committed: int) -> None:
     due = [0, 0, *range(unit, kill.at, unit)]
     if kill.moment == "committed":
         assert committed == kill.at, f"COMMIT of {kill.at} was written, but the newest is {committed}"
+    elif kill.moment == "in_write":
+        assert committed == due[-1], f"the save of {kill.at} was broken off, but the newest is {committed}"
     else:
         assert committed >= due[-2], f"{due[-2]} must have been committed, but the newest is {committed}"

@@ -1,0 +1,107 @@
+"""Makes the golden runs of the current format version: ``python tests/golden/make_golden.py``.
+
+They are committed once per format version and never made again for it: what they prove is that what users have on
+their disks stays readable while the code changes. Two runs: one of NumPy state, which has a frozen shard, a
+mid-cycle and a boundary checkpoint, user state of every kind and a void folder; and one of MindSpore.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from ckptkit.manager import CheckpointManager
+from ckptkit.manifest import FORMAT_VERSION, encode
+from ckptkit.manifest import Void as VoidDocument
+from ckptkit.policies import KeepLatest, SaveEvery
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.state import NumpyRun
+
+HOME = Path(__file__).parent / f"v{FORMAT_VERSION}"
+NUMPY_STEPS = 10
+MINDSPORE_STEPS = 7
+
+
+def numpy_run() -> NumpyRun:
+    return NumpyRun(seed=11, accumulation_steps=4, size=6)
+
+
+def make_numpy(root: Path) -> None:
+    run = numpy_run()
+    with CheckpointManager(root, save=SaveEvery(micro_steps=2), keep=KeepLatest(9), when_busy="wait") as manager:
+        manager.restore(run)
+        for _ in range(NUMPY_STEPS):
+            run.train_step()
+            manager.step(run, metrics={"loss": 0.5, "broken": float("nan")})
+    void = encode(VoidDocument(void_by="0" * 32))
+    LocalStorage(root).create("checkpoints/a000001-c0000000009-m0001/COMMIT", void)
+
+
+class UserState:
+    """State of every kind that the tree encoding knows."""
+
+    VALUE = {
+        "none": None,
+        "numbers": [1, -(2**70), 0.1, float("inf"), True],
+        "text": "数据",
+        "bytes": b"\x00\xff",
+        "tuple": (1, (2, "3")),
+        3: {"not a string": np.float32(1.5)},
+        "array": np.arange(6, dtype=np.int16).reshape(2, 3),
+    }
+
+    def __init__(self) -> None:
+        self.loaded: object = None
+
+    def state_dict(self) -> object:
+        return self.VALUE
+
+    def load_state_dict(self, state: object) -> None:
+        self.loaded = state
+
+
+def mindspore_training() -> tuple[object, object]:
+    """A cell that has not trained yet, and its data."""
+    import mindspore as ms
+    import mindspore.dataset as ds
+    from mindspore import nn
+
+    import ckptkit as ck
+
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    ms.set_seed(4)
+    network = nn.WithLossCell(nn.Dense(3, 2), nn.MSELoss())
+    cell = ck.AccumulationTrainCell(network, nn.Adam(network.trainable_params(), 0.1), 3, clip_norm=1.0)
+    cell.set_train()
+    x = np.random.RandomState(0).randn(10, 3).astype(np.float32)
+    data = ds.NumpySlicesDataset({"x": x, "y": x[:, :2].copy()}, shuffle=True).batch(2)
+    return cell, data
+
+
+def train_mindspore(root: Path, steps: int, user: UserState) -> object:
+    """Train up to ``steps`` micro-steps since the run's start; returns the cell."""
+    import ckptkit as ck
+
+    cell, data = mindspore_training()
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), when_busy="wait") as manager:
+        state = ck.StateManager(cell, data, user=user)
+        manager.restore(state)
+        state.prepare_data()
+        batches = data.create_tuple_iterator(num_epochs=3)
+        state.iterator_made()
+        while cell.counters.micro_steps < steps:
+            for batch in batches:
+                cell(*batch)
+                manager.step(state)
+                if cell.counters.micro_steps == steps:
+                    break
+    return cell
+
+
+if __name__ == "__main__":
+    if HOME.exists():
+        sys.exit(f"{HOME} exists: goldens are made once per format version")
+    make_numpy(HOME / "numpy")
+    train_mindspore(HOME / "mindspore", MINDSPORE_STEPS, UserState())

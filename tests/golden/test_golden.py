@@ -1,0 +1,100 @@
+"""Runs written by earlier versions of ckptkit stay readable, and go on to the bit."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from make_golden import HOME, MINDSPORE_STEPS, NUMPY_STEPS, UserState, numpy_run, train_mindspore
+
+from ckptkit.manager import CheckpointManager
+from ckptkit.manifest import FORMAT_VERSION
+from ckptkit.run.find import Index
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.read import open_checkpoint
+from ckptkit.run.verify import verify
+from ckptkit.storage import LocalStorage
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(HOME, tmp_path / "golden"))
+
+
+def test_there_is_a_golden_of_the_current_format() -> None:
+    assert HOME.name == f"v{FORMAT_VERSION}"
+    assert {folder.name for folder in HOME.iterdir()} == {"numpy", "mindspore"}
+
+
+def test_every_checkpoint_of_the_golden_runs_verifies() -> None:
+    verified = 0
+    for run in HOME.iterdir():
+        storage = LocalStorage(run)
+        index = Index(storage)
+        for name in filter(index.is_committed, index.names):
+            verify(storage, open_checkpoint(storage, name, index.document(name.attempt)))
+            verified += 1
+    assert verified == 5 + 3
+
+
+def test_the_numpy_run_resumes_and_goes_on_as_if_never_interrupted(copied: Path) -> None:
+    uninterrupted = numpy_run()
+    for _ in range(NUMPY_STEPS):
+        uninterrupted.train_step()
+    resumed = numpy_run()
+    with CheckpointManager(copied / "numpy") as manager:
+        point = manager.restore(resumed)
+        assert manager.latest() is not None
+    assert point.batches_delivered == NUMPY_STEPS
+    assert resumed.digest() == uninterrupted.digest()
+
+
+def test_metrics_and_the_void_folder_of_the_golden_are_read(copied: Path) -> None:
+    listed = CheckpointManager(copied / "numpy").checkpoints()
+    assert listed[-1].metrics == {"loss": 0.5, "broken": None}
+    void = CheckpointName.parse("a000001-c0000000009-m0001")
+    index = Index(LocalStorage(copied / "numpy"))
+    assert void in index.names
+    assert not index.is_committed(void)
+
+
+def test_the_mindspore_run_resumes_with_its_user_state_and_goes_on(copied: Path, tmp_path: Path) -> None:
+    user = UserState()
+    resumed: Any = train_mindspore(copied / "mindspore", MINDSPORE_STEPS + 3, user)
+    alone: Any = train_mindspore(tmp_path / "alone", MINDSPORE_STEPS + 3, UserState())
+    assert resumed.counters == alone.counters
+    for one, other in zip(resumed.get_parameters(), alone.get_parameters(), strict=True):
+        assert (one.name, one.asnumpy().tobytes()) == (other.name, other.asnumpy().tobytes())
+    loaded: Any = user.loaded
+    array = loaded.pop("array")
+    expected = dict(UserState.VALUE)
+    assert np.array_equal(array, expected.pop("array"))
+    assert array.dtype == np.int16
+    assert loaded == expected
+    assert type(loaded[3]["not a string"]) is np.float32
+
+
+def test_documents_have_the_fields_that_the_golden_ones_have(tmp_path: Path) -> None:
+    """A field added, dropped or renamed is a new format version, which needs a golden of its own."""
+    from make_golden import make_numpy
+
+    make_numpy(tmp_path / "numpy")
+    assert fields(tmp_path / "numpy") == fields(HOME / "numpy")
+
+
+def fields(run: Path) -> dict[str, object]:
+    checkpoint = "checkpoints/a000001-c0000000002-m0002"
+    files = ["run.json", "attempts/000001.json"]
+    files += [f"{checkpoint}/{name}" for name in ("rank-00000.json", "manifest.json", "COMMIT")]
+    return {file: shape(json.loads((run / file).read_text())) for file in files}
+
+
+def shape(value: object) -> object:
+    """``value`` with everything but the structure taken out."""
+    if isinstance(value, dict):
+        return {key: shape(one) for key, one in sorted(value.items()) if key not in ("libraries", "state")}
+    if isinstance(value, list):
+        return [shape(one) for one in value]
+    return type(value).__name__
