@@ -48,7 +48,9 @@ def run_python(code: str, folder: Path) -> str:
 
 def run(command: list[str], folder: Path) -> str:
     environment = {**os.environ, "GLOG_v": "3", "COLUMNS": "120"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 

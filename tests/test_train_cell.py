@@ -76,7 +76,7 @@ class Recorder(nn.Optimizer):
         self.seen = self.parameters.clone(prefix="seen", init="zeros")
 
     def construct(self, gradients):
-        for seen, gradient in zip(self.seen, gradients):  # noqa: B905 - runs in GRAPH
+        for seen, gradient in zip(self.seen, gradients):  # noqa: B905 - GRAPH knows no strict=
             ops.assign(seen, gradient)
         return True
 
@@ -281,6 +281,22 @@ def test_each_graph_is_compiled_once(mode):
     for batch in batches(4):
         cell(*batch)
     assert (len(compiled) == first) == (mode == "graph")  # PYNATIVE runs the Python code every time
+
+
+@pytest.mark.parametrize("mode", ["graph"], indirect=True)
+def test_hundreds_of_weights_compile(mode):
+    class Deep(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.SequentialCell(*[nn.Dense(2, 2) for _ in range(120)])
+
+        def construct(self, x):
+            return self.layers(x).mean()
+
+    cell = accumulate(1, network=Deep, clip_norm=1.0)
+    cell(ms.Tensor(np.ones((1, 2)), ms.float32))
+    assert len(cell.accumulators) == 241
+    assert cell.optimizer.global_step.asnumpy() == [1]
 
 
 @both_modes

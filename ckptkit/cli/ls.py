@@ -49,11 +49,12 @@ def _print_table(url: str, found: list[CheckpointInfo], latest: CheckpointInfo |
     if not found:
         console.print(f"no committed checkpoint at {url}")
         return
-    table = Table(title=url, title_justify="left")
+    table = Table(title=url, title_justify="left", caption="* latest", caption_justify="left")
     for column in ("checkpoint", "epoch", "batch", "updates", "micro-step", "size", "saved at"):
-        table.add_column(column, justify="left" if column in ("checkpoint", "saved at") else "right")
+        left = column in ("checkpoint", "saved at")
+        table.add_column(column, justify="left" if left else "right", no_wrap=column == "checkpoint")
     for info in found:
-        name = f"{info.name} (latest)" if latest and info.name == latest.name else info.name
+        name = f"{info.name} *" if latest and info.name == latest.name else info.name
         if info.progress is None:
             table.add_row(name, *["-"] * 5, f"[red]{info.problem}[/red]")
             continue

@@ -1,7 +1,11 @@
 """From stored bits to live MindSpore parameters.
 
-Guarantees: the bits arrive unchanged, bfloat16 included, and are seen by graphs that are compiled already
-(``set_data``; assigning ``.data`` would not be). The caller has compared shapes and dtypes. Main thread only.
+Guarantees: the bits arrive unchanged, bfloat16 included, and are seen by graphs that are compiled already. The
+caller has compared shapes and dtypes. Main thread only.
+
+They are copied into the parameter's own storage: ``set_data`` would give it another one, and in PYNATIVE the
+stock optimizers, whose update is a ``@jit`` function, go on with the storage that they were compiled with.
+(``ops.assign`` has no bfloat16 kernel on CPU.)
 """
 
 from __future__ import annotations
@@ -24,9 +28,9 @@ def tensor_of(bits: Array, dtype: str) -> ms.Tensor:
 
 def assign(parameter: ms.Parameter, bits: Array, dtype: str) -> None:
     """Give ``parameter`` the stored value."""
-    parameter.set_data(tensor_of(bits, dtype))
+    parameter.copy_(tensor_of(bits, dtype))
 
 
 def assign_zeros(parameter: ms.Parameter) -> None:
     """Give ``parameter`` all zeros."""
-    parameter.set_data(ms.Tensor(np.zeros_like(parameter.asnumpy())))
+    parameter.copy_(ms.Tensor(np.zeros_like(parameter.asnumpy())))

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 import mindspore.dataset as ds
-from mindspore.train import Callback, Model
+from mindspore.train import Callback, LearningRateScheduler, Model
 from typing_extensions import Self
 
 from ckptkit.console import show_log
@@ -126,7 +126,11 @@ class CheckpointCallback(Callback):
         companions = Companions()
         state = StateManager(cell, dataset, frozen=self._frozen, **{_COMPANIONS: companions, **self._stateful})
         manager = self._new_manager()
-        point = manager.restore(state, checkpoint=checkpoint, rewind=rewind)
+        try:
+            point = manager.restore(state, checkpoint=checkpoint, rewind=rewind)
+        except BaseException:
+            state.release_data()
+            raise
         state.prepare_data()
         assert state.position is not None  # noqa: S101 - it was given a dataset
         size = state.position.size
@@ -205,7 +209,7 @@ class CheckpointCallback(Callback):
         if self._depth > 0 or self._session is None:
             return
         session, self._session = self._session, None
-        session.manager.__exit__(kind, error, trace)
+        session.leave(kind, error, trace)
 
     def on_train_begin(self, run_context: Any) -> None:
         """Check that ``Model`` begins where `resume` said, and put the last things in place."""
@@ -218,7 +222,7 @@ class CheckpointCallback(Callback):
 
     def on_train_step_end(self, run_context: Any) -> None:
         """Save if one is due; at an epoch's last batch that waits for the end of the epoch."""
-        self._active().end_step(run_context.original_args())
+        self._active().end_step(run_context.original_args(), stopping=run_context.get_stop_requested())
 
     def on_train_epoch_end(self, run_context: Any) -> None:
         """Save if one is due after a whole epoch, with the metrics of its evaluation."""
@@ -294,11 +298,19 @@ class _Session:
         if params.cur_epoch_num != self._point.epoch + 1:
             raise ResumeError(_wrong_epoch(self._point.epoch, params.cur_epoch_num - 1))
         self._companions.restore()
+        if self._point.batch:
+            # The other callbacks' on_train_epoch_begin came a second time in this epoch; what they drew is undone.
+            self._state.restore_random_state()
         self._begun = True
 
-    def end_step(self, params: Any) -> None:
+    def end_step(self, params: Any, *, stopping: bool) -> None:
         self._state.count_delivered(params.cur_step_num)
-        if params.cur_step_num % self._size:
+        if not params.cur_step_num % self._size:
+            return
+        if stopping:
+            # Now, because on_train_epoch_end follows, where other callbacks take this half epoch for a whole one.
+            self.manager.save_final(self._state)
+        else:
             self.manager.step(self._state)
 
     def end_epoch(self, params: Any, *, save_evaluated: bool) -> None:
@@ -314,7 +326,6 @@ class _Session:
             self.manager.step(self._state, metrics)
 
     def end(self) -> None:
-        self._state.ended = self._companions.early_stop()
         at, metrics = self._metrics
         delivered = self._state.progress().batches_delivered
         name = self.manager.save_final(self._state, metrics if at == delivered else {})
@@ -322,6 +333,12 @@ class _Session:
             "training ended after %d batches; %s is committed; %d due saves were skipped",
             *(delivered, name, self.manager.skipped_saves),
         )
+
+    def leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._state.release_data()
+        self.manager.__exit__(kind, error, trace)
 
     def _refuse_other_training(self, params: Any) -> None:
         if params.train_network is not self._state.cell or params.train_dataset is not self._dataset:
@@ -341,7 +358,9 @@ class _Session:
         late = [
             type(one).__name__
             for one in after
-            if self._companions.is_adapted(one) or any(one is other for other in stored)
+            if self._companions.is_adapted(one)
+            or isinstance(one, LearningRateScheduler)  # its state is the optimizer's learning rate
+            or any(one is other for other in stored)
         ]
         if late:
             raise ResumeError(

@@ -131,7 +131,8 @@ class DatasetPosition:
         with undisturbed():
             ds.config.set_seed(seed)
         self._seed = seed
-        self._fast_recovery_before = ds.config.get_fast_recovery()
+        if self._fast_recovery_before is None:
+            self._fast_recovery_before = ds.config.get_fast_recovery()
         fast = all(_is_fast(node) for node in _nodes(self.dataset))
         ds.config.set_fast_recovery(fast)
         # On the root, in batches, and also when it is 0: it sticks to the object.
@@ -149,16 +150,20 @@ class DatasetPosition:
         Raises:
             ResumeError: If the seed was changed since `prepare`, so that the iterator has another order.
         """
-        self.dataset.set_init_step(0)
-        if self._fast_recovery_before is not None:
-            ds.config.set_fast_recovery(self._fast_recovery_before)
-            self._fast_recovery_before = None
+        self.release()
         seed = ds.config.get_seed()
         if seed != self._seed:
             raise ResumeError(
                 f"the dataset seed was {self._seed} when the run was resumed and is {seed} now; "
                 "call ms.set_seed before resume(), not after it"
             )
+
+    def release(self) -> None:
+        """Let later iterators begin at the beginning, in the process as it was; for one that is not made."""
+        self.dataset.set_init_step(0)
+        if self._fast_recovery_before is not None:
+            ds.config.set_fast_recovery(self._fast_recovery_before)
+            self._fast_recovery_before = None
 
     def _fresh_seed(self) -> int:
         seed: int = ds.config.get_seed()

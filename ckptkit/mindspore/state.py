@@ -150,7 +150,7 @@ class StateManager:
         progress = self.progress()
         leaves = list(self._leaves(progress))
         if self.ended is None:
-            _prove_updates(progress, self._global_step(), self._global_step_base)
+            self._prove_updates(progress, self._global_step(), self._global_step_base)
         sections = {
             "rng": capture_rng(),
             "data": self.position.state() if self.position else None,
@@ -215,8 +215,17 @@ class StateManager:
         """
         if self.position is not None:
             self.position.iterator_made()
+        self.restore_random_state()
+
+    def restore_random_state(self) -> None:
+        """Put the checkpoint's random state back, after something drew that must not have; else do nothing."""
         if self._rng is not None:
             restore_rng(self._rng)
+
+    def release_data(self) -> None:
+        """Undo `prepare_data` where no iterator was made after it."""
+        if self.position is not None:
+            self.position.release()
 
     def _leaves(self, progress: Progress) -> Iterable[Leaf]:
         for name, parameter in self._parameters.items():
@@ -293,20 +302,23 @@ class StateManager:
                     f"of {self.position.size}, but {progress.batches_delivered} batches delivered"
                 )
         if state["train"]["ended"] is None:
-            _prove_updates(progress, self._stored_global_step(contents), state["train"]["global_step_at_start"])
+            stored = self._stored_global_step(contents)
+            self._prove_updates(progress, stored, state["train"]["global_step_at_start"])
 
     def _stored_global_step(self, contents: Contents) -> int | None:
         step = getattr(self._optimizer, "global_step", None)
         return int(contents.tensors[step.name].reshape(-1)[0]) if isinstance(step, ms.Parameter) else None
 
-
-def _prove_updates(progress: Progress, global_step: int | None, base: int | None) -> None:
-    if global_step is None or base is None or global_step - base == progress.updates:
-        return
-    raise ResumeError(
-        f"the optimizer's global_step went from {base} to {global_step}, but {progress.updates} updates were "
-        "counted. Something else called the optimizer or changed global_step, so no resume could be exact."
-    )
+    def _prove_updates(self, progress: Progress, global_step: int | None, base: int | None) -> None:
+        # Of another cell nothing is known: with a dynamic loss scale, say, overflowing calls update nothing.
+        if not isinstance(self.cell, AccumulationTrainCell) or global_step is None or base is None:
+            return
+        if global_step - base != progress.updates:
+            raise ResumeError(
+                f"the optimizer's global_step went from {base} to {global_step}, but {progress.updates} updates "
+                "were counted. Something else called the optimizer or changed global_step, so no resume could be "
+                "exact."
+            )
 
 
 def _counters(progress: Progress) -> CycleCounters:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from ckptkit.errors import StorageError
-from ckptkit.testing.faults import DIVISIBLE, Fault, Killed
+from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, Killed
 
 from .scenario import (
     Life,
@@ -102,9 +102,13 @@ def commit_of(calls):
 
 
 def each(calls, when, action):
-    """A fault at every call that has such a moment, with the call's index."""
+    """A fault at every call that has such a moment, with the call's index.
+
+    A call that only looks changes nothing, so before and after it are one moment to everybody else.
+    """
     for index, call in enumerate(calls):
-        if when != "during" or call.operation in DIVISIBLE:
+        possible = {"before": EVERY, "during": DIVISIBLE, "after": MUTATING}[when]
+        if call.operation in possible:
             yield index, f"{index}: {action} {when} {call}", Fault(action, nth=index + 1, when=when)
 
 

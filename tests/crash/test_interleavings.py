@@ -50,11 +50,6 @@ class Pause:
         self._go.set()
 
 
-@pytest.fixture
-def root(tmp_path):
-    return tmp_path / "run"
-
-
 def started(root: Path, *, saved_at=(), **options) -> Life:
     life = Life(root, **options)
     life.restore()

@@ -24,14 +24,17 @@ class Chain:
         case: What is trained.
         folder: Gets the run root ``run``, and the trace and the working directory of every process.
         reference: Trace of an uninterrupted process.
+
+    Attributes:
+        covered: The events of the reference that some process of this run was compared in.
     """
 
     def __init__(self, case: Case, folder: Path, reference: list[Line]) -> None:
         self.case = case
         self.root = folder / "run"
-        self.covered: set[int] = set()
-        self._folder = folder
         self.reference = reference
+        self.covered: set[tuple[str, int]] = set()
+        self._folder = folder
         self._processes = 0
 
     def start(self, kill: Kill | None = None, tampering: Tampering | None = None) -> list[Line]:
@@ -51,7 +54,7 @@ class Chain:
                 _assert_saved(self.case, kill, last_committed(self.root))
         except AssertionError as error:
             raise AssertionError(f"process {self._processes}, {kill or 'to the end'}: {error}") from error
-        self.covered.update(steps(trace))
+        self.covered.update((line.event, line.at) for line in trace[1:])
         return trace
 
 

@@ -35,7 +35,7 @@ def resumed(interrupted, tmp_path):
 
 def test_nothing_differs_where_nothing_was_tampered_with(resumed):
     resumed.start(ENDS)
-    assert resumed.covered == {RESUMED_AT + 1, RESUMED_AT + 2}
+    assert resumed.covered == {("step", RESUMED_AT + 1), ("step", RESUMED_AT + 2)}
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,8 @@ class Death:
 
     def inside(self, cell: ck.AccumulationTrainCell) -> None:
         """Let it happen inside of a call of ``cell``, around the second of its two graphs."""
+        if self._kill is None or self._kill.moment not in ("in_update", "after_update"):
+            return
         kind = type(cell._update)
         update = kind.__call__
 
@@ -133,8 +135,8 @@ class Death:
             ends = cell.counters.micro_steps + 1
             self.at("in_update", ends)
             done = update(update_cell)
-            # Without this it could be before the kernels of the update have run.
-            [parameter.asnumpy() for parameter in cell.get_parameters()]
+            for parameter in cell.get_parameters():
+                parameter.asnumpy()  # waits: the kernels of the update may not have run yet
             self.at("after_update", ends)
             return done
 

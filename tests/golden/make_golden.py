@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -42,7 +43,7 @@ def make_numpy(root: Path) -> None:
 class UserState:
     """State of every kind that the tree encoding knows."""
 
-    VALUE = {
+    VALUE: ClassVar[dict[object, object]] = {
         "none": None,
         "numbers": [1, -(2**70), 0.1, float("inf"), True],
         "text": "数据",

@@ -28,6 +28,7 @@ from training import (
     digest,
     disturb,
     pipeline,
+    reference,
     rng_digest,
     tensors,
 )
@@ -62,7 +63,7 @@ def part(steps, first, last):
     ],
 )
 def test_resumed_run_has_every_bit_of_the_uninterrupted_one(root, mode, at):
-    expected = Job(mode=mode).uninterrupted(3).steps
+    expected = reference(mode)
     assert crashed(root, at, mode=mode).trace.steps == part(expected, 1, at)
     resumed = Job(mode=mode).resumed(checkpoints(root), 3)
     assert resumed.steps == part(expected, at, 3 * SIZE)
@@ -70,7 +71,7 @@ def test_resumed_run_has_every_bit_of_the_uninterrupted_one(root, mode, at):
 
 
 def test_a_run_interrupted_again_and_again_has_every_bit(root):
-    expected = Job().uninterrupted(3).steps
+    expected = reference()
     found = {}
     for at in (3, 4, 11, 12, 13, 23, 30):
         found |= crashed(root, at).trace.steps
@@ -80,8 +81,8 @@ def test_a_run_interrupted_again_and_again_has_every_bit(root):
 
 
 def test_a_run_that_is_never_interrupted_keeps_its_bits(root):
-    expected = Job().uninterrupted(2).steps
-    assert Job().started(checkpoints(root), 2).steps == expected
+    expected = reference()
+    assert Job().started(checkpoints(root), 2).steps == part(expected, 1, 22)
 
 
 def test_operator_seeds_of_pynative_dropout_resume(root):
@@ -92,7 +93,7 @@ def test_operator_seeds_of_pynative_dropout_resume(root):
 
 
 def test_weights_built_otherwise_are_replaced(root):
-    expected = Job().uninterrupted(2).steps
+    expected = reference()
     crashed(root, 7, 2)
     job = Job(seed=6)
     ds.config.set_seed(5)
@@ -110,7 +111,7 @@ def test_clipping_and_learning_rate_schedule_resume(root):
 
 
 def test_spelled_out_is_the_same_as_train(root):
-    expected = Job().uninterrupted(2).steps
+    expected = reference()
     crashed(root, 15, 2)
     job, ckpt = Job(), checkpoints(root)
     disturb()
@@ -141,14 +142,14 @@ def test_callbacks_may_be_one_object_to_train(root):
 
 
 def test_callback_named_in_the_list_too_is_used_once_and_last(root):
-    expected = Job().uninterrupted(1).steps
+    expected = reference()
     job, ckpt = Job(), checkpoints(root)
     ckpt.train(job.model, 1, job.data, callbacks=[ckpt, job.trace])
-    assert job.trace.steps == expected
+    assert job.trace.steps == part(expected, 1, 11)
 
 
 def test_the_same_callback_serves_a_second_training(root):
-    expected = Job().uninterrupted(3).steps
+    expected = reference()
     job, ckpt = Job(), checkpoints(root)
     ckpt.train(job.model, 1, job.data, callbacks=[job.trace])
     disturb()
@@ -206,13 +207,13 @@ def test_fewer_epochs_than_trained_are_complete(root):
 
 
 def test_more_epochs_go_on_where_the_last_training_ended(root):
-    expected = Job().uninterrupted(3).steps
+    expected = reference()
     Job().started(checkpoints(root), 2)
     assert Job().resumed(checkpoints(root), 3).steps == part(expected, 23, 33)
 
 
 def test_stop_in_the_middle_of_an_epoch_is_not_the_end_of_it(root):
-    expected = Job().uninterrupted(2).steps
+    expected = reference()
     stopped = Job()
     stopped.started(checkpoints(root, save=ck.SaveEvery(micro_steps=1000)), 2, Stop(15))
     assert names(root) == ["a000001-c0000000003-m0003"]
@@ -272,9 +273,9 @@ def test_on_save_error_raise_tolerates_none(root):
 
 
 def test_two_failed_saves_are_forgiven(root):
-    expected = Job().uninterrupted(1).steps
+    expected = reference()
     fault = Fault("error", operations={"write"}, times=2)
-    assert Job().started(checkpoints(storage_with(root, fault)), 1).steps == expected
+    assert Job().started(checkpoints(storage_with(root, fault)), 1).steps == part(expected, 1, 11)
     assert fault.fired == 2
     assert names(root)[-1] == "a000001-c0000000002-m0003"
 
@@ -323,7 +324,7 @@ def test_exception_in_training_lets_a_started_save_finish(root):
     with pytest.raises(Interrupted):
         job.started(ckpt, 2, Crash())
     assert names(root) == ["a000001-c0000000001-m0001"]
-    expected = Job().uninterrupted(2).steps
+    expected = reference()
     assert Job().resumed(checkpoints(root), 2).steps == part(expected, 6, 22)
 
 
@@ -353,15 +354,15 @@ def test_training_goes_on_while_a_save_is_written_and_its_end_waits(root):
                 at_the_end.append(names(root))
                 threading.Timer(0.05, held.let_go.set).start()
 
-    expected = Job().uninterrupted(2).steps
+    expected = reference()
     job = Job()
     ckpt = checkpoints(held.storage, when_busy="skip")
-    assert job.started(ckpt, 2, Ends()).steps == expected
+    assert job.started(ckpt, 2, Ends()).steps == part(expected, 1, 22)
     assert at_the_end == [[]]
     saved = names(root)
     assert saved[0] == "a000001-c0000000000-m0001"
     assert saved[-1] == "a000001-c0000000005-m0002"
-    assert Job().resumed(checkpoints(root), 3).steps == part(Job().uninterrupted(3).steps, 23, 33)
+    assert Job().resumed(checkpoints(root), 3).steps == part(reference(), 23, 33)
 
 
 def test_a_save_holds_the_state_of_its_moment_and_not_a_later_one(root):
@@ -378,7 +379,7 @@ def test_a_save_holds_the_state_of_its_moment_and_not_a_later_one(root):
         job.started(checkpoints(held.storage, save=ck.SaveEvery(micro_steps=5), when_busy="skip"), 2, Crash(9))
     # Written only after the updates of steps 8 and the gradients of 6, 7 and 9.
     assert names(root) == ["a000001-c0000000001-m0001"]
-    expected = Job().uninterrupted(2).steps
+    expected = reference()
     assert Job().resumed(checkpoints(root), 2).steps == part(expected, 6, 22)
 
 
@@ -516,7 +517,7 @@ def test_process_is_left_as_it_was_when_training_is_refused(stored):
 
 
 def test_refused_training_can_be_started_again_in_the_same_process(stored):
-    expected = Job().uninterrupted(2).steps
+    expected = reference()
     job, ckpt = Job(), checkpoints(stored)
     ckpt.resume(job.model, job.data, epochs=2)
     with pytest.raises(ck.ResumeError):
@@ -741,7 +742,7 @@ def test_learning_rate_scheduler_works_and_resumes(root):
     def halved(rate, step):
         return rate / 2 if step % 5 == 0 else rate
 
-    expected = Job().uninterrupted(1).steps
+    expected = reference()
     with pytest.raises(AttributeError):  # MindSpore's own: cb_params.optimizer is None with Model(cell)
         Job().uninterrupted(1, LearningRateScheduler(halved))
     whole = Job().started(checkpoints(root.with_name("whole")), 2, LearningRateScheduler(halved)).steps
@@ -787,7 +788,7 @@ def compiled_by_model(network, optimizer):
 
 def with_loss_scale(network, optimizer):
     # Overflows at first, as training with a dynamic scale does, so that steps go by without an update.
-    scale = nn.DynamicLossScaleUpdateCell(loss_scale_value=2**127, scale_factor=2**40, scale_window=3)
+    scale = nn.DynamicLossScaleUpdateCell(loss_scale_value=2.0**127, scale_factor=2**40, scale_window=3)
     return Model(nn.TrainOneStepWithLossScaleCell(nn.WithLossCell(network, nn.MSELoss()), optimizer, scale))
 
 

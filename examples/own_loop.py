@@ -1,0 +1,55 @@
+"""One's own training loop instead of Model.train: start it, kill it, start it again.
+
+python examples/own_loop.py [RUN_ROOT]
+"""
+
+import sys
+
+import mindspore as ms
+import mindspore.dataset as ds
+from mindspore import nn, ops
+
+import ckptkit as ck
+from ckptkit.mindspore.digits import load_digits
+
+EPOCHS = 2
+
+
+class Loss(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.SequentialCell(nn.Flatten(), nn.Dense(64, 32), nn.ReLU(), nn.Dense(32, 10))
+
+    def construct(self, image, label):
+        return ops.cross_entropy(self.layers(image), label)
+
+
+def main(root):
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    ms.set_seed(1)
+    digits = load_digits()
+    dataset = ds.NumpySlicesDataset((digits.train_images, digits.train_labels), ["image", "label"]).batch(48)
+
+    loss = Loss()
+    cell = ck.AccumulationTrainCell(loss, nn.Momentum(loss.trainable_params(), 0.1, 0.9), accumulation_steps=4)
+    cell.set_train()
+
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=10), keep=ck.KeepLatest(2)) as manager:
+        state = ck.StateManager(cell, dataset)
+        point = manager.restore(state)
+        if point.epoch == EPOCHS:
+            print("training is complete")
+            return
+        state.prepare_data()  # before the iterator is made: where training stands, and the seed
+        batches = dataset.create_tuple_iterator(num_epochs=EPOCHS)
+        state.iterator_made()  # after it: the random state
+        for epoch in range(point.epoch, EPOCHS):
+            for image, label in batches:
+                value = cell(image, label)
+                manager.step(state)
+            print(f"epoch {epoch}: loss {value.asnumpy():.4f}")
+        manager.save_final(state)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "runs/own-loop")
