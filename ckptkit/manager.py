@@ -114,6 +114,7 @@ class CheckpointManager:
         self._area = StagingArea()
         self._writer: ThreadPoolExecutor | None = None
         self._saver: Saver | None = None
+        self._closed = False
         self._in_flight: Future[Saved] | None = None
         self._failures_in_a_row = 0
         self._last_save_at = monotonic()
@@ -145,8 +146,8 @@ class CheckpointManager:
             StaleAttemptError: If another start overtook this one.
             StorageError: If the storage failed.
         """
-        if self._saver is not None:
-            raise ResumeError("this manager has restored already; make a new one to start again")
+        if self._saver is not None or self._closed:
+            raise ResumeError("this manager has restored already or is closed; make a new one to start again")
         opening = Opening(checkpoint, rewind, socket.gethostname(), self._clock, lambda: secrets.token_hex(16))
         opened = open_attempt(self._storage, opening, state.apply)
         self._take_over(opened)
@@ -238,6 +239,7 @@ class CheckpointManager:
                 self._writer.shutdown(wait=False)
                 self._writer = None
             self._saver = None
+            self._closed = True
 
     def checkpoints(self) -> list[CheckpointInfo]:
         """Every committed checkpoint of the run, oldest first, those off the lineage included."""

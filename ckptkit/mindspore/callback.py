@@ -128,6 +128,12 @@ class CheckpointCallback(Callback):
         manager = self._new_manager()
         try:
             point = manager.restore(state, checkpoint=checkpoint, rewind=rewind)
+            called = state.progress().batches_delivered
+            if called != point.batches_delivered:
+                raise ResumeError(
+                    f"there is no checkpoint to resume, but the train cell was called {called} times already. Build "
+                    "a new one for another run, or give the root of the run that it belongs to."
+                )
         except BaseException:
             state.release_data()
             raise

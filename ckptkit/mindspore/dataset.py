@@ -191,13 +191,22 @@ def _is_fast(node: ds.Dataset) -> bool:
     if type(node).__name__ not in _FAST or type(node).__module__.partition(".")[0] != "mindspore":
         return False
     if isinstance(node, ds.NumpySlicesDataset):
-        # A sampler of the user's own is Python code that may be random.
-        return type(node.sampler).__module__.partition(".")[0] in ("mindspore", "builtins")
-    # per_batch_map and a callable batch size (private attributes of BatchDataset) are Python code too; where
-    # they cannot be seen any more, the pipeline is replayed.
+        return _is_fast_sampler(node.sampler)
+    # per_batch_map and a callable batch size (private attributes of BatchDataset) are Python code; where they
+    # cannot be seen any more, the pipeline is replayed.
     return type(node).__name__ != "BatchDataset" or (
-        getattr(node, "per_batch_map", node) is None and isinstance(getattr(node, "batch_size", None), int)
+        getattr(node, "per_batch_map", node) is None and getattr(node, "batch_size_func", node) is None
     )
+
+
+def _is_fast_sampler(sampler: Any) -> bool:
+    # A sampler of the user's own is Python code that may be random; where it does not inherit from ds.Sampler,
+    # MindSpore wraps it in an IterSampler, which does.
+    if sampler is None:
+        return True
+    if isinstance(sampler, ds.Sampler) or type(sampler).__module__.partition(".")[0] != "mindspore":
+        return False
+    return _is_fast_sampler(getattr(sampler, "child_sampler", None))
 
 
 def _name_python_code(dataset: ds.Dataset) -> None:

@@ -22,9 +22,11 @@ import numpy as np
 from mindspore import nn, ops
 from mindspore.train import Callback, Model
 
-import ckptkit as ck
+from ckptkit.mindspore.callback import CheckpointCallback
 from ckptkit.mindspore.digits import Digits, load_digits
 from ckptkit.mindspore.rng import capture_rng
+from ckptkit.mindspore.train_cell import AccumulationTrainCell
+from ckptkit.policies import SaveEvery
 
 ACCUMULATION_STEPS = 4
 BATCH_SIZE = 48
@@ -96,7 +98,7 @@ class WithLoss(nn.Cell):
 class Trace(Callback):
     """Appends one line of digests per micro-step."""
 
-    def __init__(self, path: Path, cell: ck.AccumulationTrainCell) -> None:
+    def __init__(self, path: Path, cell: AccumulationTrainCell) -> None:
         super().__init__()
         self._file = path.open("a", encoding="utf-8")
         self._cell = cell
@@ -172,11 +174,11 @@ def live(plan: Plan) -> None:
     digits = load_digits()
     network = DigitNetwork()
     optimizer = nn.Adam(network.trainable_params(), learning_rate=0.01)
-    cell = ck.AccumulationTrainCell(WithLoss(network), optimizer, ACCUMULATION_STEPS, clip_norm=5.0)
+    cell = AccumulationTrainCell(WithLoss(network), optimizer, ACCUMULATION_STEPS, clip_norm=5.0)
 
     storage = FaultyStorage(LocalStorage(plan.root))
     in_write = Fault(die, operations={"write"}, key="*optimizer-000*", when="during")
-    ckpt = ck.CheckpointCallback(storage, save=ck.SaveEvery(micro_steps=SAVE_EVERY_MICRO_STEPS))
+    ckpt = CheckpointCallback(storage, save=SaveEvery(micro_steps=SAVE_EVERY_MICRO_STEPS))
     model, data = Model(cell), training_data(digits)
     point = ckpt.resume(model, data, EPOCHS)
     trace = Trace(Path(plan.trace), cell)

@@ -18,9 +18,10 @@ from pydantic import JsonValue, ValidationError
 from ckptkit.contents import Capture, Contents
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError
 from ckptkit.mindspore.apply import assign, assign_zeros
+from ckptkit.mindspore.cycle import CycleCounters
 from ckptkit.mindspore.dataset import DatasetPosition
 from ckptkit.mindspore.rng import capture_rng, restore_rng
-from ckptkit.mindspore.train_cell import AccumulationTrainCell, CycleCounters
+from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.progress import Progress
 from ckptkit.tensors import Leaf, Lifetime, Role, leaf_of
 from ckptkit.tree import decode_tree, encode_tree
@@ -94,7 +95,7 @@ class StateManager:
         self._weights = {one.name for one in network.get_parameters()}
         self._owned = {one.name for one in self._optimizer.get_parameters()} if self._optimizer else set()
         self._delivered: int | None = None
-        self._global_step_base = self._global_step()
+        self._global_step_base = self._global_step_at_start()
         self._rng: dict[str, Any] | None = None
         self._prepared = False
 
@@ -250,6 +251,12 @@ class StateManager:
     def _global_step(self) -> int | None:
         step = getattr(self._optimizer, "global_step", None)
         return int(step.asnumpy().reshape(-1)[0]) if isinstance(step, ms.Parameter) else None
+
+    def _global_step_at_start(self) -> int | None:
+        step = self._global_step()
+        if step is None or not isinstance(self.cell, AccumulationTrainCell):
+            return step
+        return step - self.cell.counters.updates  # of a cell that was called before, the run began back then
 
     def _check_leaves(self, contents: Contents) -> None:
         expected = {leaf.name: leaf for leaf in self._leaves(contents.progress)}

@@ -23,81 +23,13 @@ from __future__ import annotations
 import inspect
 import math
 from collections import Counter
-from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import mindspore as ms
 from mindspore import nn, ops
 
-_REFUSAL = (
-    "AccumulationTrainCell was compiled into the graph of {}. Graphs skip the cell's __call__, which counts the "
-    "micro-steps and applies the update. Give the AccumulationTrainCell itself to ms.Model (without optimizer or "
-    "loss_fn, dataset_sink_mode=False), or call it from plain Python, outside of any other cell in GRAPH mode and "
-    "of any @ms.jit function."
-)
-_CAPTURING_FILES = ("jit_trace.py", "pijit_context.py")
-_PREFIX = "grad_sum."  # not "accum.": the state of nn.SGD, nn.Adagrad and nn.Adadelta is named so
-
-
-@dataclass(frozen=True, slots=True)
-class CycleCounters:
-    """Where an `AccumulationTrainCell` stands, between two calls.
-
-    Attributes:
-        accumulation_steps: K in force for the running cycle.
-        micro_step: Micro-steps done in the running cycle, 0..K-1; 0 means that the accumulators are zero.
-        cycles: Cycles ended since the run's start.
-        updates: Optimizer updates applied since the run's start.
-        micro_steps: Micro-steps done since the run's start.
-        first_micro_step: Value of ``micro_steps`` when the running cycle began.
-
-    Raises:
-        ValueError: If the numbers disagree; the message says which.
-    """
-
-    accumulation_steps: int
-    micro_step: int = 0
-    cycles: int = 0
-    updates: int = 0
-    micro_steps: int = 0
-    first_micro_step: int = 0
-
-    def __post_init__(self) -> None:
-        if self.accumulation_steps < 1:
-            raise ValueError(f"accumulation_steps must be at least 1, got {self.accumulation_steps}")
-        for name in ("micro_step", "cycles", "updates", "micro_steps", "first_micro_step"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
-        if self.micro_step >= self.accumulation_steps:
-            raise ValueError(
-                f"micro_step {self.micro_step} is not below accumulation_steps {self.accumulation_steps}"
-            )
-        if self.micro_steps - self.first_micro_step != self.micro_step:
-            raise ValueError(
-                f"micro_step {self.micro_step} is not micro_steps {self.micro_steps} minus "
-                f"first_micro_step {self.first_micro_step}"
-            )
-        if self.updates > self.cycles:
-            raise ValueError(f"updates {self.updates} exceed cycles {self.cycles}")
-
-    @property
-    def ends_cycle(self) -> bool:
-        """Whether the next micro-step is the last one of the running cycle."""
-        return self.micro_step + 1 == self.accumulation_steps
-
-    def after_micro_step(self) -> CycleCounters:
-        """The counters once the next micro-step, and the update it may bring, are done."""
-        done = self.micro_steps + 1
-        ended = int(self.ends_cycle)
-        return CycleCounters(
-            accumulation_steps=self.accumulation_steps,
-            micro_step=0 if ended else self.micro_step + 1,
-            cycles=self.cycles + ended,
-            updates=self.updates + ended,
-            micro_steps=done,
-            first_micro_step=done if ended else self.first_micro_step,
-        )
+from ckptkit.mindspore.cycle import CycleCounters
+from ckptkit.mindspore.nesting import refuse_capture, refuse_graph, wrapper_name
 
 
 class AccumulationTrainCell(nn.Cell):
@@ -138,11 +70,12 @@ class AccumulationTrainCell(nn.Cell):
         super().__init__(auto_prefix=False)
         self.network = network
         self.optimizer = optimizer
+        prefix = _prefix_beside(optimizer)
         self._micro = _MicroStep(
             network,
             weights=optimizer.parameters,
-            sums=ms.ParameterTuple([_zeros(w.name, w.shape) for w in optimizer.parameters]),
-            divisor=_zeros("divisor", ()),
+            sums=ms.ParameterTuple([_zeros(f"{prefix}{w.name}", w.shape) for w in optimizer.parameters]),
+            divisor=_zeros(f"{prefix}divisor", ()),
         )
         self._update = _Update(optimizer, self._micro, clip_norm)
         self._counters = CycleCounters(accumulation_steps)
@@ -160,7 +93,10 @@ class AccumulationTrainCell(nn.Cell):
 
     @property
     def accumulators(self) -> tuple[ms.Parameter, ...]:
-        """``grad_sum.<weight>`` of each weight (float32, its shape), then ``grad_sum.divisor`` (float32, ())."""
+        """``accum.<weight>`` of each weight (float32, its shape), then ``accum.divisor`` (float32, ()).
+
+        Beside an optimizer that calls its own state so, the prefix is ``grad_accum.``.
+        """
         return (*self._micro.sums, self._micro.divisor)
 
     def load_counters(self, counters: CycleCounters) -> None:
@@ -178,7 +114,7 @@ class AccumulationTrainCell(nn.Cell):
 
     def __call__(self, *inputs: Any) -> Any:
         """Run one micro-step over one micro-batch and return its loss, unscaled."""
-        _refuse_capture()
+        refuse_capture()
         # MindSpore caches graphs by phase, not by the training flag: without this a graph compiled before
         # set_train() would be kept after it, with BatchNorm in inference mode.
         self._micro.phase = "train" if self.network.training else "predict"
@@ -197,14 +133,14 @@ class AccumulationTrainCell(nn.Cell):
         if requires_grad:
             caller = inspect.currentframe()
             raise RuntimeError(
-                f"AccumulationTrainCell cannot be differentiated by {_wrapper_name(caller and caller.f_back)}: it "
+                f"AccumulationTrainCell cannot be differentiated by {wrapper_name(caller and caller.f_back)}: it "
                 "takes the gradients and applies the updates itself. Give it to ms.Model without an optimizer."
             )
         return super().set_grad(False)
 
     def construct(self, *inputs: Any) -> Any:
         """Refuse: only a graph compiled around this cell gets here, and it would skip ``__call__``."""
-        return _refuse_graph()
+        return refuse_graph()
 
     def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
         """Keep all names: checkpoints are keyed by them, and becoming an attribute of a wrapper calls this."""
@@ -288,7 +224,13 @@ def _zero_tensor(total: ms.Parameter) -> ms.Tensor:
 
 
 def _zeros(name: str, shape: tuple[int, ...]) -> ms.Parameter:
-    return ms.Parameter(ops.zeros(shape, ms.float32), name=f"{_PREFIX}{name}", requires_grad=False)
+    return ms.Parameter(ops.zeros(shape, ms.float32), name=name, requires_grad=False)
+
+
+def _prefix_beside(optimizer: nn.Optimizer) -> str:
+    # nn.SGD, nn.Adagrad and nn.Adadelta call their own state accum.<weight>.
+    taken = any(one.name.startswith("accum.") for one in optimizer.get_parameters())
+    return "grad_accum." if taken else "accum."
 
 
 def _check_arguments(network: object, optimizer: object, k: object, clip_norm: object, remainder: object) -> None:
@@ -303,6 +245,11 @@ def _check_arguments(network: object, optimizer: object, k: object, clip_norm: o
         raise ValueError(f"clip_norm must be None or a finite number above 0, got {clip_norm!r}")
     if remainder != "carry":
         raise ValueError(f'remainder must be "carry", got {remainder!r}')
+    parallel = ms.get_auto_parallel_context("parallel_mode")
+    if parallel != "stand_alone":
+        raise ValueError(
+            f"several ranks are not supported yet (parallel_mode={parallel!r}): each would train apart"
+        )
 
 
 def _check_names_unique(cell: nn.Cell) -> None:
@@ -311,38 +258,3 @@ def _check_names_unique(cell: nn.Cell) -> None:
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
         raise ValueError(f"parameter names must differ, these are used more than once: {', '.join(twice)}")
-
-
-@ms.constexpr(reuse_result=False, check=False)
-def _refuse_graph() -> None:
-    """Raise while a graph around an `AccumulationTrainCell` is being compiled."""
-    raise RuntimeError(_REFUSAL.format(_wrapper_name(inspect.currentframe())))
-
-
-def _refuse_capture() -> None:
-    """Raise if an `AccumulationTrainCell` is called while Python code is being captured into a graph."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code.co_filename.endswith(_CAPTURING_FILES):
-            raise RuntimeError(_REFUSAL.format(_wrapper_name(frame)))
-        frame = frame.f_back
-
-
-def _wrapper_name(frame: FrameType | None) -> str:
-    """Name what is being compiled, by the locals of the nearest compiling frame at or below ``frame``.
-
-    MindSpore does not tell a constexpr whose graph it is in, but it compiles on the caller's stack, below
-    ``Cell.compile`` (``self``) or a wrapper of `ms.jit` (private: ``fn``, ``self.fn``, ``self.obj``). Should
-    these move, the message says "another graph" and the tests that expect the name fail.
-    """
-    while frame is not None:
-        found = frame.f_locals
-        owner = found.get("self")
-        for cell in (owner, getattr(owner, "obj", None)):
-            if isinstance(cell, nn.Cell):
-                return type(cell).__qualname__
-        function = found.get("fn", getattr(owner, "fn", None))
-        if inspect.isfunction(function) and not isinstance(owner, ops.Primitive):  # which is the constexpr itself
-            return f"the @ms.jit function {function.__qualname__}"
-        frame = frame.f_back
-    return "another graph"

@@ -8,6 +8,7 @@ was on its lineage when it opened. Training thread only, once per process and ru
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,6 +78,8 @@ def open_attempt(storage: Storage, opening: Opening, apply: Callable[[Contents],
         StorageError: If the storage failed; no conclusion was drawn from it.
     """
     abandoned: set[int] = set()
+    with contextlib.suppress(FileNotFoundError, CorruptCheckpointError):
+        decode(storage.read(RUN, MAX_SEALED_BYTES), RunDocument, RUN)  # a newer format: before anything is applied
     for _ in range(_ROUNDS):
         index = Index(storage, ignoring=abandoned)
         choice = choose(index, opening.checkpoint, rewind=opening.rewind)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, FormatVersionError
 from ckptkit.progress import Progress
 from ckptkit.run.find import Index, choose
 from ckptkit.run.names import CheckpointName
@@ -24,7 +24,7 @@ class CheckpointInfo:
     Attributes:
         name: What `resume(checkpoint=...)` takes.
         attempt: Number of the attempt that wrote it.
-        progress: Where it stands; None where its documents are corrupt.
+        progress: Where it stands; None where its documents cannot be read.
         created_at: ISO 8601, by the clock of the writing process; for people only.
         size_bytes: Of all shards.
         metrics: Given at the save; None for one that was not finite.
@@ -63,7 +63,7 @@ def _describe(storage: Storage, index: Index, name: CheckpointName) -> Checkpoin
         opened = open_checkpoint(storage, name, index.document(name.attempt))
     except CheckpointNotFoundError:
         return None  # removed since it was listed
-    except CorruptCheckpointError as error:
+    except (CorruptCheckpointError, FormatVersionError) as error:
         return CheckpointInfo(str(name), name.attempt, problem=str(error))
     manifest = opened.manifest
     return CheckpointInfo(

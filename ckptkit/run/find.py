@@ -9,7 +9,7 @@ checkpoint, never as an uncommitted folder. It does not open checkpoints: that i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.manifest import MAX_SEALED_BYTES, AttemptDocument, Commit, PassedOver, Void, decode, decode_commit
@@ -133,19 +133,24 @@ def choose(index: Index, checkpoint: str = "latest", *, rewind: bool = False) ->
 
 def newest_lineage(index: Index) -> tuple[Lineage | None, tuple[PassedOver, ...]]:
     """The lineage of the newest attempt that has anything, and what was passed over to find it."""
-    passed_over: list[PassedOver] = []
-    for attempt in reversed(index.attempts):
+    passed_over: dict[str, PassedOver] = {}
+    known = set(index.attempts)
+    committed = {name.attempt for name in index.names if name.attempt not in known and index.is_committed(name)}
+    for attempt in sorted(known | committed, reverse=True):
         lineage = trace(index, attempt)
-        if lineage.broken is not None:
-            passed_over.append(PassedOver(checkpoint=attempt_key(attempt), reason=str(lineage.broken)))
-            if len(lineage.segments) == 1:
-                continue  # without its own document, nothing that this attempt wrote can be checked
         if _is_given_up(index, lineage):
             continue
+        broken_at = lineage.segments[-1].attempt
+        if lineage.broken is not None:
+            # Without its document, nothing that the attempt at the break wrote can be checked.
+            lineage = replace(lineage, segments=lineage.segments[:-1])
         # An attempt that started fresh and never committed holds nothing that could be continued.
         if any(True for _ in index.committed_on(lineage)):
-            return lineage, tuple(passed_over)
-    return None, tuple(passed_over)
+            return lineage, tuple(passed_over.values())
+        if lineage.broken is not None:
+            key = attempt_key(broken_at)
+            passed_over.setdefault(key, PassedOver(checkpoint=key, reason=str(lineage.broken)))
+    return None, tuple(passed_over.values())
 
 
 def _is_given_up(index: Index, lineage: Lineage) -> bool:

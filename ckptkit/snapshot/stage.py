@@ -7,6 +7,7 @@ previous staged capture is not in use any more. Training thread only.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +24,8 @@ class StagingArea:
 
     def stage(self, capture: Capture) -> Capture:
         """A copy of ``capture`` in this area's buffers; the previous one becomes invalid."""
-        return replace(capture, leaves=tuple(self._copy(leaf) for leaf in capture.leaves))
+        leaves = tuple(self._copy(leaf) for leaf in capture.leaves)
+        return replace(capture, leaves=leaves, state=copy.deepcopy(dict(capture.state)))
 
     def _copy(self, leaf: Leaf) -> Leaf:
         buffer = self._buffers.get(leaf.name)

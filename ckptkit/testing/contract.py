@@ -204,6 +204,13 @@ class StorageContract:
         storage.write("a/1", [chunk])
         assert self.raw_get(storage, "a/1") == b"abc"
 
+    def test_write_never_overwrites(self, storage: Storage) -> None:
+        """A file that is there stays as it is, and the caller is told that its own was not written."""
+        self.raw_put(storage, "a/1", b"first")
+        with pytest.raises(StorageError):
+            storage.write("a/1", [memoryview(b"second")])
+        assert self.raw_get(storage, "a/1") == b"first"
+
     def test_what_the_chunks_raise_reaches_the_caller(self, storage: Storage) -> None:
         """The error of whoever makes the bytes is not the storage's."""
 

@@ -15,6 +15,7 @@ from ckptkit.errors import (
     StorageError,
 )
 from ckptkit.policies import KeepEvery, KeepLatest, SaveEvery
+from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, Killed
 
 from .scenario import (
@@ -289,8 +290,7 @@ def test_a_checkpoint_that_is_pruned_while_it_is_opened_makes_the_start_look_aga
     if where.get("nth") == 2 and where["key"] == "attempts":
 
         def prune():  # the running job passed its fence check before the new attempt was there
-            for key in [key for key in tree(root) if name_at(1, 6) in key]:
-                (root / key).unlink()
+            LocalStorage(root).delete([key for key in tree(root) if name_at(1, 6) in key])
 
         expected = name_at(1, 4)
     else:
@@ -333,6 +333,23 @@ def test_a_start_that_dies_before_it_repeats_does_not_send_the_next_one_back_to_
     check_new_start(root, latest=name_at(1, 9))
 
 
+@pytest.mark.parametrize("nth", [2, 3, 4], ids=["fence after create", "second look", "fence before the sweep"])
+def test_a_start_that_is_overtaken_before_its_sweep_deletes_nothing(root, nth):
+    dead = started(root, saved_at=(4,))
+    dead.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
+    assert isinstance(dead.save_at(6).exception(), Killed)
+    newer = Life(root)
+    fault = Fault(newer.restore, operations={"list"}, key="attempts", nth=nth)
+    late = Life(root, faults=[fault])
+    with pytest.raises(StaleAttemptError, match="attempt 3"):
+        late.restore()
+    assert fault.fired == 1
+    created = [key for call in late.storage.calls if call.operation == "create" for key in call.keys]
+    assert created == ["attempts/000002.json"]
+    assert not [call for call in late.storage.calls if call.operation == "delete"]
+    assert newer.saved_at(6) == name_at(3, 6)
+
+
 # A checkpoint chosen by name
 
 
@@ -362,6 +379,24 @@ def test_a_chosen_older_checkpoint_is_gone_back_to_once_and_then_continued_from(
         None,
     ]
     assert {name_at(1, 6), name_at(1, 8), name_at(2, 5), name_at(3, 7)} <= set(committed(root))
+
+
+@pytest.mark.parametrize(
+    "where",
+    [{"operations": {"create"}, "key": "attempts/*"}, {"operations": {"list"}, "key": "attempts", "nth": 2}],
+    ids=["before create", "after create"],
+)
+def test_a_chosen_checkpoint_that_is_pruned_while_it_is_opened_is_an_error_and_not_replaced(root, where):
+    started(root, saved_at=(4, 6))
+    chosen = name_at(1, 4)
+
+    def prune():
+        LocalStorage(root).delete([key for key in tree(root) if chosen in key])
+
+    late = Life(root, faults=[Fault(prune, **where)])
+    with pytest.raises(CheckpointNotFoundError, match=chosen):
+        late.restore(chosen)
+    check_new_start(root, latest=name_at(1, 6))
 
 
 def test_latest_follows_the_branch_and_not_the_highest_number(root):
@@ -404,14 +439,16 @@ def test_a_corrupt_latest_is_passed_over_with_a_warning_and_what_was_saved_below
     assert bad in committed(root)
 
 
+FILES = ["COMMIT", "manifest.json", "rank-00000.json", "rank-00000/optimizer-000.safetensors"]
+
+
+# Without its COMMIT a folder is not a checkpoint, so that one alone cannot be missing.
 @pytest.mark.parametrize(
-    "what", ["COMMIT", "manifest.json", "rank-00000.json", "rank-00000/optimizer-000.safetensors"]
+    ("what", "how"),
+    [(what, how) for what in FILES for how in ("flip", "cut", "missing") if (what, how) != ("COMMIT", "missing")],
 )
-@pytest.mark.parametrize("how", ["flip", "cut", "missing"])
 def test_damage_to_any_file_of_the_latest_is_noticed_and_names_the_file(root, caplog, what, how):
     started(root, saved_at=(4, 6))
-    if (what, how) == ("COMMIT", "missing"):
-        pytest.skip("without its COMMIT a folder is not a checkpoint")
     corrupt(root, name_at(1, 6), what, how)
     life = started(root)
     assert life.run.digest() == digest_at(4)
@@ -451,6 +488,15 @@ def test_commits_without_their_attempts_document_are_an_error_and_never_a_fresh_
     with pytest.raises(CorruptCheckpointError, match="attempts/"):
         Life(root).restore()
     assert tree(root) == before
+
+
+def test_the_commits_of_another_run_are_not_taken_for_ones_own(root, tmp_path):
+    started(root, saved_at=(4, 6))
+    other = tmp_path / "other"
+    started(other, saved_at=(4, 6))
+    (root / "attempts" / "000001.json").write_bytes((other / "attempts" / "000001.json").read_bytes())
+    with pytest.raises(CorruptCheckpointError, match="token"):
+        Life(root).restore()
 
 
 def test_an_attempts_document_that_is_damaged_is_passed_over_to_what_others_committed(root):

@@ -40,7 +40,7 @@ def plan(case: Case) -> list[Kill]:
         saved = next(cycle_end for cycle_end in range(0, MICRO_STEPS, k) if cycle_end > second_end)
         return [
             Kill("committed", k),
-            *(Kill("step_end", k + j) for j in range(1, k)),
+            *(Kill("step_saved" if j % 2 else "step_end", k + j) for j in range(1, k)),
             Kill("in_update", 2 * k),
             Kill("after_update", 2 * k),
             Kill("in_eval" if case.api == "fit" else "epoch_end", second_end),

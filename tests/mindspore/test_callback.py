@@ -10,10 +10,11 @@ import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
 import pytest
-from mindspore import nn
+from mindspore import nn, ops
 from mindspore.train import Callback, LearningRateScheduler, LossMonitor, Model, RunContext
 from training import (
     SIZE,
+    UNSET_SEED,
     Dropping,
     Interrupt,
     Interrupted,
@@ -73,7 +74,7 @@ def test_resumed_run_has_every_bit_of_the_uninterrupted_one(root, mode, at):
 def test_a_run_interrupted_again_and_again_has_every_bit(root):
     expected = reference()
     found = {}
-    for at in (3, 4, 11, 12, 13, 23, 30):
+    for at in (3, 4, 12, 13, 30):
         found |= crashed(root, at).trace.steps
     last = Job()
     found |= last.resumed(checkpoints(root), 3).steps
@@ -82,7 +83,7 @@ def test_a_run_interrupted_again_and_again_has_every_bit(root):
 
 def test_a_run_that_is_never_interrupted_keeps_its_bits(root):
     expected = reference()
-    assert Job().started(checkpoints(root), 2).steps == part(expected, 1, 22)
+    assert Job().started(checkpoints(root, 1), 2).steps == part(expected, 1, 22)
 
 
 def test_operator_seeds_of_pynative_dropout_resume(root):
@@ -215,7 +216,7 @@ def test_more_epochs_go_on_where_the_last_training_ended(root):
 def test_stop_in_the_middle_of_an_epoch_is_not_the_end_of_it(root):
     expected = reference()
     stopped = Job()
-    stopped.started(checkpoints(root, save=ck.SaveEvery(micro_steps=1000)), 2, Stop(15))
+    stopped.started(checkpoints(root), 2, Stop(15))
     assert names(root) == ["a000001-c0000000003-m0003"]
     job = Job()
     assert job.resumed(checkpoints(root), 2).steps == part(expected, 16, 22)
@@ -238,7 +239,7 @@ def test_save_due_at_the_last_batch_of_an_epoch_is_taken_at_its_end(root):
             seen.append(("epoch", len(names(root))))
 
     job = Job()
-    ckpt = checkpoints(root, save=ck.SaveEvery(micro_steps=SIZE))
+    ckpt = checkpoints(root, SIZE)
     ckpt.train(job.model, 2, job.data, callbacks=[Looks()])
     assert [what for what, _ in seen] == [*["step"] * SIZE, "epoch"] * 2
     assert seen[SIZE] == ("epoch", 0)
@@ -256,7 +257,7 @@ def test_failing_saves_stop_training_after_three_in_a_row(root, shown):
     storage = storage_with(root, Fault("error", operations={"write"}, times=None))
     job = Job()
     with pytest.raises(ck.SaveFailedError, match=r"3 in a row") as raised:
-        job.started(checkpoints(storage), 2)
+        job.started(checkpoints(storage, 1), 2)
     assert isinstance(raised.value.__cause__, ck.StorageError)
     # A failure of the save after step n is known at step n+1 at the earliest, with when_busy="wait" for sure.
     assert max(job.trace.steps) == 4
@@ -268,14 +269,14 @@ def test_on_save_error_raise_tolerates_none(root):
     storage = storage_with(root, Fault("error", operations={"write"}, times=None))
     job = Job()
     with pytest.raises(ck.SaveFailedError, match=r"1 in a row"):
-        job.started(checkpoints(storage, on_save_error="raise"), 2)
+        job.started(checkpoints(storage, 1, on_save_error="raise"), 2)
     assert max(job.trace.steps) == 2
 
 
 def test_two_failed_saves_are_forgiven(root):
     expected = reference()
     fault = Fault("error", operations={"write"}, times=2)
-    assert Job().started(checkpoints(storage_with(root, fault)), 1).steps == part(expected, 1, 11)
+    assert Job().started(checkpoints(storage_with(root, fault), 1), 1).steps == part(expected, 1, 11)
     assert fault.fired == 2
     assert names(root)[-1] == "a000001-c0000000002-m0003"
 
@@ -283,7 +284,7 @@ def test_two_failed_saves_are_forgiven(root):
 def test_final_save_that_fails_is_tried_again(root):
     fault = Fault("error", operations={"write"}, times=2)
     job = Job()
-    job.started(checkpoints(storage_with(root, fault), save=ck.SaveEvery(micro_steps=1000)), 1)
+    job.started(checkpoints(storage_with(root, fault)), 1)
     assert fault.fired == 2
     # The failed folders' names are spent.
     assert [name.partition("-t")[0] for name in names(root)] == ["a000001-c0000000002-m0003"]
@@ -293,7 +294,7 @@ def test_final_save_that_cannot_succeed_raises(root):
     storage = storage_with(root, Fault("error", operations={"write"}, times=None))
     job = Job()
     with pytest.raises(ck.SaveFailedError):
-        job.started(checkpoints(storage, save=ck.SaveEvery(micro_steps=1000)), 1)
+        job.started(checkpoints(storage), 1)
 
 
 class Held:
@@ -320,7 +321,7 @@ def test_exception_in_training_lets_a_started_save_finish(root):
                 raise Interrupted
 
     job = Job()
-    ckpt = checkpoints(held.storage, save=ck.SaveEvery(micro_steps=5), when_busy="skip")
+    ckpt = checkpoints(held.storage, 5, when_busy="skip")
     with pytest.raises(Interrupted):
         job.started(ckpt, 2, Crash())
     assert names(root) == ["a000001-c0000000001-m0001"]
@@ -331,7 +332,7 @@ def test_exception_in_training_lets_a_started_save_finish(root):
 def test_failed_save_does_not_hide_the_error_of_training(root, shown):
     storage = storage_with(root, Fault("error", operations={"write"}, times=None))
     job = Job()
-    ckpt = checkpoints(storage, save=ck.SaveEvery(micro_steps=5), on_save_error="raise")
+    ckpt = checkpoints(storage, 5, on_save_error="raise")
 
     class Crash(Interrupt):
         def on_train_step_begin(self, run_context):
@@ -356,7 +357,7 @@ def test_training_goes_on_while_a_save_is_written_and_its_end_waits(root):
 
     expected = reference()
     job = Job()
-    ckpt = checkpoints(held.storage, when_busy="skip")
+    ckpt = checkpoints(held.storage, 1, when_busy="skip")
     assert job.started(ckpt, 2, Ends()).steps == part(expected, 1, 22)
     assert at_the_end == [[]]
     saved = names(root)
@@ -376,7 +377,7 @@ def test_a_save_holds_the_state_of_its_moment_and_not_a_later_one(root):
 
     job = Job()
     with pytest.raises(Interrupted):
-        job.started(checkpoints(held.storage, save=ck.SaveEvery(micro_steps=5), when_busy="skip"), 2, Crash(9))
+        job.started(checkpoints(held.storage, 5, when_busy="skip"), 2, Crash(9))
     # Written only after the updates of steps 8 and the gradients of 6, 7 and 9.
     assert names(root) == ["a000001-c0000000001-m0001"]
     expected = reference()
@@ -392,7 +393,7 @@ def test_a_run_taken_over_stops_at_the_next_step(root):
 
     job = Job()
     with pytest.raises(ck.StaleAttemptError):
-        job.started(checkpoints(root), 2, Rival())
+        job.started(checkpoints(root, 1), 2, Rival())
     assert max(job.trace.steps) == 6
 
 
@@ -637,29 +638,23 @@ def test_network_without_dropout_passes_strict_without_a_word(root, shown):
 # Seeds that nobody set
 
 
-def test_run_whose_seed_was_never_set_resumes_exactly(root, shown):
+def test_seed_that_was_never_set_is_drawn_named_and_recorded(root, shown):
     whole = Job(seed=None)
-    expected = whole.started(checkpoints(root.with_name("whole")), 2).steps
+    whole.started(checkpoints(root), 1)
     drawn = ds.config.get_seed()
     assert f"drew {drawn} and recorded it" in shown()
     assert f"ms.set_seed({drawn})" in shown()
-    whole_tensors = tensors(whole.cell)
-
-    for name in names(root.with_name("whole")):
-        if name.endswith("m0003"):
-            break
     job = Job(seed=None)
-    point = checkpoints(root.with_name("whole")).resume(job.model, job.data, epochs=2)
-    assert point.complete
-    assert tensors(job.cell) == whole_tensors
+    assert ds.config.get_seed() == UNSET_SEED
+    assert checkpoints(root).resume(job.model, job.data, epochs=1).complete
+    assert tensors(job.cell) == tensors(whole.cell)
     assert ds.config.get_seed() == drawn
-    assert expected
 
 
 def test_interrupted_run_whose_seed_was_never_set_goes_on_with_its_batches(root):
     first = crashed(root, 7, 2, seed=None)
     job = Job(seed=None)
-    job.resumed(checkpoints(root), 2, Interrupt(100))
+    job.resumed(checkpoints(root), 2)
     # The last step of the first life is the first of the second, and the whole epoch has every sample once.
     assert job.trace.steps[7] == first.trace.steps[7]
     whole = [*part(first.trace.batches, 1, 6).values(), *part(job.trace.batches, 7, 11).values()]
@@ -700,7 +695,7 @@ class Counter(Callback):
 
 def test_stateful_callback_resumes(root, shown):
     counter = Counter()
-    crashed(root, 15, 2, counter, ckpt=checkpoints(root, stateful={"counter": counter}))
+    crashed(root, 15, 2, counter, stateful={"counter": counter})
     again = Counter()
     Job().resumed(checkpoints(root, stateful={"counter": again}), 2, again)
     assert again.seen == sum(range(1, 23))
@@ -724,7 +719,7 @@ def test_stateful_callback_after_the_checkpoint_callback_is_refused(root):
 
 
 def test_stateful_objects_that_differ_are_refused_by_name(root):
-    crashed(root, 7, 2, ckpt=checkpoints(root, stateful={"old": Counter(), "both": Counter()}))
+    crashed(root, 7, 2, stateful={"old": Counter(), "both": Counter()})
     job = Job()
     disturb()
     witness = Witness(job)
@@ -786,20 +781,30 @@ def compiled_by_model(network, optimizer):
     return Model(network, nn.MSELoss(), optimizer)
 
 
+class LossScaled(nn.TrainOneStepWithLossScaleCell):
+    """With a check for overflow that has kernels on CPU, in the place that MindSpore has for one's own."""
+
+    def get_overflow_status(self, status, compute_output):
+        total = ops.zeros((), ms.float32)
+        for gradient in compute_output:
+            total += ops.reduce_sum(gradient * 0)  # NaN if one is not finite
+        return ops.not_equal(total, total)
+
+
 def with_loss_scale(network, optimizer):
     # Overflows at first, as training with a dynamic scale does, so that steps go by without an update.
-    scale = nn.DynamicLossScaleUpdateCell(loss_scale_value=2.0**127, scale_factor=2**40, scale_window=3)
-    return Model(nn.TrainOneStepWithLossScaleCell(nn.WithLossCell(network, nn.MSELoss()), optimizer, scale))
+    scale = nn.DynamicLossScaleUpdateCell(loss_scale_value=2.0**127, scale_factor=2**20, scale_window=3)
+    return Model(LossScaled(nn.WithLossCell(network, nn.MSELoss()), optimizer, scale))
 
 
 @both_modes
 @pytest.mark.parametrize("make", [compiled_by_model, with_loss_scale])
-@pytest.mark.parametrize("at", [2, 15])
+@pytest.mark.parametrize("at", [3, 15])
 def test_cell_of_mindspore_resumes_exactly(root, mode, make, at):
     expected = Stock(make, mode=mode).uninterrupted(2).steps
     first = Stock(make, mode=mode)
     with pytest.raises(Interrupted):
-        first.started(checkpoints(root), 2, Interrupt(at))
+        first.started(checkpoints(root, at - 1), 2, Interrupt(at))
     # Every call counts as a cycle of one micro-step.
     assert names(root)[-1] == f"a000001-c{at - 1:010}-m0000"
     assert Stock(make, mode=mode).resumed(checkpoints(root), 2).steps == part(expected, at, 22)

@@ -189,9 +189,9 @@ class Steps(Callback):
         self.begun += 1
 
 
-def checkpoints(root, **options):
-    """A callback that saves after every micro-step and never skips a save."""
-    options = {"save": ck.SaveEvery(micro_steps=1), "when_busy": "wait", **options}
+def checkpoints(root, every=1000, **options):
+    """A callback that saves after ``every`` micro-steps and never skips a save; by default at the end only."""
+    options = {"save": ck.SaveEvery(micro_steps=every), "when_busy": "wait", **options}
     return ck.CheckpointCallback(root, **options)
 
 
@@ -232,10 +232,10 @@ def reference(mode: str = "pynative") -> dict[int, str]:
     return Job(mode=mode).uninterrupted(3).steps
 
 
-def crashed(root, at, epochs=3, *callbacks, ckpt=None, **options):
-    """A run that crashes at the end of micro-step ``at``: the one before is the last one saved."""
+def crashed(root, at, epochs=3, *callbacks, stateful=None, **options):
+    """A run that crashes at the end of micro-step ``at``, when it was saved after the one before."""
     job = Job(**options)
     with contextlib.suppress(Interrupted):
-        job.started(ckpt or checkpoints(root), epochs, Interrupt(at), *callbacks)
+        job.started(checkpoints(root, at - 1, stateful=stateful), epochs, Interrupt(at), *callbacks)
         raise AssertionError("training was not interrupted")
     return job

@@ -1,0 +1,327 @@
+"""The position of a pipeline: exactly the next batch, whatever the pipeline is made of."""
+
+from __future__ import annotations
+
+import mindspore.dataset as ds
+import numpy as np
+import pytest
+from mindspore.dataset import vision
+from training import UNSET_SEED, begin_process, pipeline, rng_digest, samples
+
+from ckptkit.errors import ResumeError
+from ckptkit.mindspore.dataset import DatasetPosition
+
+EPOCHS = 3
+
+
+# Pipelines
+
+
+class Source:
+    """Random access, in Python."""
+
+    def __len__(self):
+        return 23
+
+    def __getitem__(self, index):
+        return (np.array([index, index * index], np.float32),)
+
+
+class BackwardFirst:
+    """A sampler of the user's own, with another order in every epoch."""
+
+    def __init__(self):
+        self._epoch = 0
+
+    def __iter__(self):
+        self._epoch += 1
+        return iter(np.random.default_rng(self._epoch).permutation(23).tolist())
+
+
+class OwnSampler(ds.Sampler):
+    """A sampler of the user's own that inherits from MindSpore's."""
+
+    def __init__(self):
+        super().__init__()
+        self._epoch = 0
+
+    def __iter__(self):
+        self._epoch += 1
+        return iter(np.random.default_rng(self._epoch).permutation(23).tolist())
+
+
+def slices(count=23, **options):
+    return ds.NumpySlicesDataset({"x": samples(count)["x"]}, **options)
+
+
+def images():
+    pixels = np.random.default_rng(4).integers(0, 255, (23, 10, 10, 3), dtype=np.uint8)
+    return ds.NumpySlicesDataset({"x": pixels}, shuffle=True)
+
+
+def doubled(x):
+    return x * 2
+
+
+def negated(column, info):
+    return ([-one for one in column],)
+
+
+def size_of_batch(info):
+    return 2 + info.get_batch_num() % 2
+
+
+def with_own_child():
+    sampler = ds.SequentialSampler()
+    sampler.add_child(OwnSampler())
+    return sampler
+
+
+PIPELINES = {
+    "slices": lambda: slices(shuffle=True).batch(4, drop_remainder=True),
+    "slices-in-order": lambda: slices(shuffle=False).batch(4, drop_remainder=True),
+    "remainder": lambda: slices(shuffle=True).batch(4),
+    "unbatched": lambda: slices(shuffle=True),
+    "shuffle-buffer": lambda: slices(shuffle=False).shuffle(8).batch(4),
+    "repeat": lambda: slices(shuffle=True).repeat(2).batch(4),
+    "renamed": lambda: pipeline(23).rename(["x"], ["z"]).project(["z"]),
+    "random-sampler": lambda: slices(sampler=ds.RandomSampler(replacement=True)).batch(4),
+    "map": lambda: slices(shuffle=True).map(doubled, ["x"]).batch(4),
+    "crop": lambda: images().map([vision.RandomCrop(6), vision.RandomHorizontalFlip()], ["x"]).batch(4),
+    "zip": lambda: ds.zip((slices(shuffle=True), slices(23, shuffle=True).rename(["x"], ["z"]))).batch(4),
+    "concat": lambda: (slices(12, shuffle=True) + slices(11, shuffle=True)).shuffle(5).batch(4),
+    "generator": lambda: ds.GeneratorDataset(Source(), ["x"], shuffle=True).batch(4),
+    "filter": lambda: slices(shuffle=True).filter(lambda x: x[0] < 1, ["x"]).batch(4),
+    "skip-take": lambda: slices(shuffle=True).skip(2).take(19).batch(4),
+    "own-sampler": lambda: slices(sampler=BackwardFirst()).batch(4),
+    "inherited-sampler": lambda: slices(sampler=OwnSampler()).batch(4),
+    "own-child-sampler": lambda: slices(sampler=with_own_child()).batch(4),
+    "per-batch-map": lambda: slices(shuffle=True).batch(4, per_batch_map=negated),
+    "varying-batch": lambda: slices(shuffle=True).batch(size_of_batch),
+}
+FAST = {
+    *("slices", "slices-in-order", "remainder", "unbatched", "shuffle-buffer", "repeat", "renamed"),
+    "random-sampler",
+}
+
+
+def taken(dataset):
+    """An iterator from where ``dataset`` is positioned."""
+    return dataset.create_tuple_iterator(num_epochs=EPOCHS, output_numpy=True)
+
+
+def rest_of(iterator, epochs):
+    """The bytes of every batch, in lists by epoch."""
+    return [[b"|".join(column.tobytes() for column in row) for row in iterator] for _ in range(epochs)]
+
+
+def all_batches(make):
+    begin_process()
+    return rest_of(taken(make()), EPOCHS)
+
+
+def positioned(make, delivered, *, seed=5):
+    """As a fresh process that resumes after ``delivered`` batches."""
+    begin_process(seed)
+    recorded = DatasetPosition(make())
+    recorded.prepare(0, None)
+    state = recorded.state()
+    begin_process(seed=None)
+    position = DatasetPosition(make())
+    position.check(state)
+    position.prepare(delivered, state)
+    iterator = taken(position.dataset)
+    position.iterator_made()
+    return rest_of(iterator, EPOCHS - delivered // position.size)
+
+
+@pytest.mark.parametrize("name", list(PIPELINES))
+def test_next_batches_are_those_of_the_uninterrupted_run(name):
+    expected = all_batches(PIPELINES[name])
+    size = len(expected[0])
+    for delivered in (1, 2, size, size + 2, 2 * size + size - 1):
+        epoch, batch = divmod(delivered, size)
+        assert positioned(PIPELINES[name], delivered) == [expected[epoch][batch:], *expected[epoch + 1 :]]
+
+
+@pytest.mark.parametrize("name", sorted(PIPELINES.keys() - {"slices-in-order"}))
+def test_pipelines_above_have_another_order_in_every_epoch(name):
+    first, second, third = all_batches(PIPELINES[name])
+    assert first != second != third
+
+
+def test_what_mindspore_does_by_default_would_differ():
+    # Otherwise the crops above would prove nothing.
+    expected = all_batches(PIPELINES["crop"])
+    begin_process()
+    dataset = PIPELINES["crop"]()
+    dataset.set_init_step(2)
+    assert rest_of(taken(dataset), 1) != [expected[0][2:]]
+
+
+@pytest.mark.parametrize("name", list(PIPELINES))
+@pytest.mark.parametrize("delivered", [0, 7])
+def test_only_what_is_known_to_be_exact_is_positioned_fast(name, delivered, shown):
+    for before in (True, False):
+        begin_process()
+        ds.config.set_fast_recovery(before)
+        position = DatasetPosition(PIPELINES[name]())
+        position.prepare(delivered, None)
+        assert ds.config.get_fast_recovery() == (name in FAST)
+        assert position.dataset.get_init_step() == delivered
+        taken(position.dataset)
+        position.iterator_made()
+        assert ds.config.get_fast_recovery() == before
+        assert position.dataset.get_init_step() == 0
+    assert ("replaying the data pipeline up to batch 7" in shown()) == (name not in FAST and delivered > 0)
+
+
+def test_preparing_twice_still_puts_the_process_back():
+    position = DatasetPosition(PIPELINES["map"]())
+    position.prepare(3, None)
+    position.prepare(2, None)
+    position.release()
+    assert ds.config.get_fast_recovery()
+    assert position.dataset.get_init_step() == 0
+
+
+def test_a_class_of_the_users_own_is_replayed():
+    class NumpySlicesDataset(ds.NumpySlicesDataset):
+        pass
+
+    position = DatasetPosition(NumpySlicesDataset({"x": samples(23)["x"]}, shuffle=True).batch(4))
+    position.prepare(2, None)
+    assert not ds.config.get_fast_recovery()
+
+
+def test_python_code_in_the_process_is_named(shown):
+    DatasetPosition(PIPELINES["map"]()).prepare(0, None)
+    assert "MapDataset: if Python code in it draws from the global `random` or `numpy.random`" in shown()
+
+
+def test_a_pipeline_without_python_code_is_not_named(shown):
+    DatasetPosition(PIPELINES["slices"]()).prepare(0, None)
+    assert shown() == ""
+
+
+# Seeds
+
+
+def test_fresh_start_keeps_the_seed_that_was_set():
+    begin_process(seed=9)
+    position = DatasetPosition(pipeline(), draw_seed=lambda: pytest.fail("drew a seed"))
+    position.prepare(0, None)
+    assert (position.pipeline().seed, ds.config.get_seed()) == (9, 9)
+
+
+def test_fresh_start_draws_a_seed_where_none_was_set(shown):
+    begin_process(seed=None)
+    before = rng_digest()
+    drawn = iter([UNSET_SEED, UNSET_SEED, 4242])
+    position = DatasetPosition(pipeline(), draw_seed=lambda: next(drawn))
+    position.prepare(0, None)
+    assert position.pipeline().seed == ds.config.get_seed() == 4242
+    assert "drew 4242" in shown()
+    assert "ms.set_seed(4242)" in shown()
+    assert rng_digest() == before
+
+
+def test_drawn_seeds_differ_and_drawing_disturbs_nothing():
+    seeds = set()
+    for _ in range(4):
+        begin_process(seed=None)
+        before = rng_digest()
+        position = DatasetPosition(pipeline())
+        position.prepare(0, None)
+        seeds.add(position.pipeline().seed)
+        assert rng_digest() == before
+    assert len(seeds) == 4
+    assert UNSET_SEED not in seeds
+
+
+def test_drawn_seed_gives_the_data_that_the_log_promises():
+    begin_process(seed=None)
+    position = DatasetPosition(pipeline(), draw_seed=lambda: 4242)
+    position.prepare(0, None)
+    iterator = taken(position.dataset)
+    position.iterator_made()
+    found = rest_of(iterator, EPOCHS)
+    begin_process(seed=4242)
+    assert rest_of(taken(pipeline()), EPOCHS) == found
+
+
+def test_resumed_process_takes_the_recorded_seed_and_is_not_disturbed():
+    begin_process(seed=None)
+    before = rng_digest()
+    position = DatasetPosition(pipeline(), draw_seed=lambda: pytest.fail("drew a seed"))
+    position.prepare(3, {"size": 11, "batch_size": 4, "columns": ("x", "y"), "seed": 77})
+    assert ds.config.get_seed() == 77
+    assert rng_digest() == before
+
+
+def test_seed_changed_before_the_iterator_was_made_is_refused():
+    position = DatasetPosition(pipeline())
+    position.prepare(3, None)
+    ds.config.set_seed(8)
+    with pytest.raises(ResumeError, match=r"was 5 when the run was resumed and is 8 now"):
+        position.iterator_made()
+    assert position.dataset.get_init_step() == 0
+    assert ds.config.get_fast_recovery()
+
+
+# What differs
+
+
+RECORDED = {"size": 11, "batch_size": 4, "columns": ("x", "y"), "seed": 5}
+
+
+@pytest.mark.parametrize("process_seed", [None, 5])
+def test_the_same_pipeline_passes(process_seed):
+    begin_process(process_seed)
+    DatasetPosition(pipeline()).check(RECORDED)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "message"),
+    [
+        ({"size": 12}, r"batches per epoch \(.*\): the checkpoint has 12, this dataset has 11"),
+        ({"batch_size": 5}, r"samples per batch: the checkpoint has 5, this dataset has 4"),
+        ({"columns": ("y", "x")}, r"columns: the checkpoint has \('y', 'x'\), this dataset has \('x', 'y'\)"),
+        ({"seed": 6}, r"the checkpoint has 6, this process set 5 \(use ms\.set_seed\(6\) or none\)"),
+    ],
+)
+def test_what_differs_is_named(recorded, message):
+    position = DatasetPosition(pipeline())
+    before = rng_digest()
+    with pytest.raises(ResumeError, match=message):
+        position.check(RECORDED | recorded)
+    assert (rng_digest(), ds.config.get_seed(), position.dataset.get_init_step()) == (before, 5, 0)
+
+
+def test_all_that_differs_is_named_at_once():
+    with pytest.raises(ResumeError) as raised:
+        DatasetPosition(pipeline()).check({"size": 1, "batch_size": 1, "columns": (), "seed": 1})
+    assert len(str(raised.value).splitlines()) == 5
+
+
+def test_debug_mode_is_refused():
+    ds.config.set_debug_mode(True)
+    with pytest.raises(ResumeError, match=r"set_debug_mode\(False\)"):
+        DatasetPosition(pipeline())
+
+
+def test_dataset_without_a_batch_is_refused():
+    with pytest.raises(ResumeError, match=r"no batch"):
+        DatasetPosition(ds.NumpySlicesDataset(samples(3), shuffle=True).batch(4, drop_remainder=True))
+
+
+def test_state_before_preparing_is_refused():
+    with pytest.raises(ResumeError, match=r"was not prepared"):
+        DatasetPosition(pipeline()).state()
+
+
+def test_learning_the_size_does_not_disturb_the_draws():
+    before = rng_digest()
+    DatasetPosition(PIPELINES["own-sampler"]())
+    DatasetPosition(PIPELINES["slices"]())
+    assert rng_digest() == before

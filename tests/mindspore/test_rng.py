@@ -1,0 +1,121 @@
+"""The process-wide generators: taken without advancing them, put back whole."""
+
+from __future__ import annotations
+
+import random
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+import pytest
+from mindspore import nn, ops
+from training import Mlp, begin_process, disturb, rng_digest
+
+from ckptkit.mindspore.rng import capture_rng, inexact_cells, restore_rng, undisturbed
+from ckptkit.tree import decode_tree, encode_tree
+
+
+def draws():
+    """One draw of every kind that a process can repeat."""
+    ones = ms.Tensor(np.ones(64, np.float32))
+    return (
+        random.random(),
+        random.gauss(0, 1),
+        np.random.rand(3).tobytes(),
+        np.random.normal(),  # keeps a second number back
+        ops.dropout(ones, p=0.5).asnumpy().tobytes(),
+        ops.uniform((8,), ms.Tensor(0.0), ms.Tensor(1.0), seed=3).asnumpy().tobytes(),
+        ops.standard_normal((8,)).asnumpy().tobytes(),
+    )
+
+
+def test_restoring_gives_the_same_draws():
+    draws()
+    state = capture_rng()
+    first, second = draws(), draws()
+    disturb()
+    restore_rng(state)
+    assert (draws(), draws()) == (first, second)
+    assert all(one != other for one, other in zip(first, second, strict=True))
+
+
+def test_capture_advances_nothing():
+    draws()
+    capture_rng()
+    first = draws()
+    begin_process()
+    draws()
+    assert draws() == first
+
+
+def test_restoring_what_was_captured_changes_nothing():
+    draws()
+    before = rng_digest()
+    restore_rng(capture_rng())
+    assert rng_digest() == before
+
+
+def test_capture_is_of_its_moment():
+    state = capture_rng()
+    before = rng_digest()
+    draws()
+    assert rng_digest() != before
+    restore_rng(state)
+    assert rng_digest() == before
+
+
+def test_capture_survives_being_stored():
+    draws()
+    leaves = []
+    stored = encode_tree(capture_rng(), "rng", leaves)
+    first = draws()
+    disturb()
+    restore_rng(decode_tree(stored, {leaf.name: leaf.array for leaf in leaves}))
+    assert draws() == first
+
+
+def test_seeds_that_were_not_set_stay_unset():
+    begin_process(seed=None)
+    state = capture_rng()
+    ms.set_seed(3)
+    ops.dropout(ms.Tensor(np.ones(4, np.float32)), p=0.5)
+    restore_rng(state)
+    assert ms.get_seed() is None
+    assert capture_rng()["mindspore"]["kernel_seeds"] == []
+
+
+def test_generator_of_mindspore_is_part_of_it():
+    state = capture_rng()
+    before = ms.get_rng_state().asnumpy().tobytes()
+    ms.manual_seed(12345)
+    assert ms.get_rng_state().asnumpy().tobytes() != before
+    restore_rng(state)
+    assert ms.get_rng_state().asnumpy().tobytes() == before
+
+
+def test_undisturbed_protects_python_and_numpy():
+    draws()
+    before = rng_digest()
+    with undisturbed():
+        ds.config.set_seed(77)
+        assert rng_digest() != before  # it does seed both
+    assert rng_digest() == before
+    assert ds.config.get_seed() == 77
+
+
+def test_undisturbed_protects_when_something_fails():
+    before = rng_digest()
+    with pytest.raises(ZeroDivisionError), undisturbed():
+        np.random.rand()
+        raise ZeroDivisionError
+    assert rng_digest() == before
+
+
+@pytest.mark.parametrize("kind", [nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d])
+def test_dropout_cells_are_named_with_their_place(kind):
+    cell = nn.SequentialCell(Mlp(), nn.SequentialCell(kind(p=0.5)))
+    assert inexact_cells(cell) == [f"1.0 ({kind.__name__})"]
+
+
+def test_cells_without_random_parts_are_not_named():
+    assert inexact_cells(Mlp()) == []

@@ -1,0 +1,666 @@
+"""StateManager: what a checkpoint holds, and that it comes back whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import replace
+from datetime import timedelta
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+import pytest
+from mindspore import nn, ops
+from training import (
+    SIZE,
+    Mlp,
+    accumulation_cell,
+    adam,
+    begin_process,
+    digest,
+    disturb,
+    pipeline,
+    rng_digest,
+    samples,
+    tensors,
+)
+
+import ckptkit as ck
+from ckptkit.contents import Contents
+from ckptkit.mindspore.state import StateManager
+from ckptkit.storage import open_storage
+from ckptkit.testing.faults import Fault, FaultyStorage
+
+both_modes = pytest.mark.parametrize("mode", ["graph", "pynative"])
+
+
+def stored(capture, name="a000001-c0000000001-m0001"):
+    """What a checkpoint of ``capture`` gives back."""
+    return Contents(
+        checkpoint=name,
+        progress=capture.progress,
+        tensors={leaf.name: np.array(leaf.array) for leaf in capture.leaves},
+        dtypes={leaf.name: leaf.dtype for leaf in capture.leaves},
+        roles={leaf.name: leaf.role for leaf in capture.leaves},
+        state=dict(capture.state),
+    )
+
+
+def manager(root, **options):
+    return ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000), **options)
+
+
+def batch(seed, count=4):
+    values = samples(count, seed)
+    return ms.Tensor(values["x"]), ms.Tensor(values["y"])
+
+
+def trained(cell, calls):
+    cell.set_train()
+    for seed in range(calls):
+        cell(*batch(seed))
+    return cell
+
+
+# Roles and lifetimes
+
+
+class Wide(Mlp):
+    """Has tensors of 64 KiB, where the lifetime of the optimizer's parameters begins to count."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide = nn.Dense(128, 128, has_bias=False)  # 65,536 bytes
+        self.narrow = nn.Dense(128, 127, has_bias=False)  # 65,024 bytes
+        self.table = ms.Parameter(ms.Tensor(np.ones((128, 128), np.float32)), name="table", requires_grad=False)
+
+    def construct(self, x, y):
+        return super().construct(x, y) + ops.square(self.wide.weight).mean() + ops.square(self.narrow.weight).mean()
+
+
+def test_roles_and_lifetimes():
+    cell = trained(accumulation_cell(3, network=Wide), 1)
+    found = {leaf.name: (leaf.role, leaf.lifetime) for leaf in StateManager(cell).capture().leaves}
+    table = {
+        "hidden.weight": ("weights", "micro"),
+        "norm.gamma": ("weights", "micro"),
+        "norm.moving_mean": ("weights", "micro"),
+        "narrow.weight": ("weights", "micro"),
+        "wide.weight": ("weights", "cycle"),
+        "table": ("weights", "micro"),
+        "moment1.wide.weight": ("optimizer", "cycle"),
+        "moment2.wide.weight": ("optimizer", "cycle"),
+        "moment1.narrow.weight": ("optimizer", "micro"),
+        "learning_rate": ("optimizer", "micro"),
+        "global_step": ("optimizer", "micro"),
+        "beta1_power": ("optimizer", "micro"),
+        "grad_sum.wide.weight": ("accumulators", "micro"),
+        "grad_sum.divisor": ("accumulators", "micro"),
+    }
+    assert {name: found[name] for name in table} == table
+    parameters = {one.name for one in cell.get_parameters()}
+    assert {name for name, (role, _) in found.items() if role != "state"} == parameters
+
+
+def test_accumulators_are_left_out_at_a_boundary():
+    cell = trained(accumulation_cell(3), 3)
+    roles = {leaf.role for leaf in StateManager(cell).capture().leaves}
+    assert roles == {"weights", "optimizer", "state"}
+
+
+def test_every_parameter_of_a_foreign_cell_is_micro():
+    network = Wide()
+    cell = trained(nn.TrainOneStepCell(network, adam(network.trainable_params())), 1)
+    found = {leaf.name: (leaf.role, leaf.lifetime) for leaf in StateManager(cell).capture().leaves}
+    assert found["wide.weight"] == ("weights", "micro")
+    assert found["moment1.wide.weight"] == ("optimizer", "micro")
+
+
+@pytest.mark.parametrize(
+    "frozen", [["table", "hidden.weight"], ("table", "hidden.weight"), lambda name: name in ("table", "hidden.weight")]
+)
+def test_frozen_is_what_is_declared(frozen):
+    capture = StateManager(accumulation_cell(3, network=Wide), frozen=frozen).capture()
+    assert {leaf.name for leaf in capture.leaves if leaf.lifetime == "frozen"} == {"table", "hidden.weight"}
+
+
+def test_one_frozen_name_may_stand_alone():
+    capture = StateManager(accumulation_cell(3, network=Wide), frozen="table").capture()
+    assert [leaf.name for leaf in capture.leaves if leaf.lifetime == "frozen"] == ["table"]
+
+
+def test_unknown_frozen_name_is_refused():
+    with pytest.raises(ck.StateMismatchError, match=r"do not exist: \['tabel'\]"):
+        StateManager(accumulation_cell(3, network=Wide), frozen=["tabel", "table"])
+
+
+def test_frozen_parameters_share_a_file_and_changes_are_stored(root):
+    cell = trained(accumulation_cell(3, network=Wide), 1)
+    state = StateManager(cell, frozen=["table"])
+    contents = []
+    with manager(root, keep=ck.KeepLatest(10)) as saves:
+        saves.restore(state)
+        for seed in range(4):
+            if seed == 2:
+                ops.assign(cell.network.table, ms.Tensor(np.full((128, 128), 7, np.float32)))
+            cell(*batch(seed))
+            contents.append((saves.save(state).result(), tensors(cell)))
+    folder = root / "frozen" / "a000001"
+    assert [one.stat().st_size > 65536 for one in folder.iterdir()] == [True, True]
+    used = []
+    for name, _ in contents:
+        shards = json.loads((root / "checkpoints" / name / "rank-00000.json").read_bytes())["shards"]
+        used.append([one["key"] for one in shards if one["key"].startswith("frozen/")])
+    assert used[0] == used[1] != used[2] == used[3]
+    for name, expected in contents:
+        begin_process()
+        again = accumulation_cell(3, network=Wide)
+        manager(root).restore(StateManager(again, frozen=["table"]), checkpoint=name)
+        assert tensors(again) == expected
+    # Declaring it is no part of the state: a start without it takes the checkpoint just as well.
+    plain = accumulation_cell(3, network=Wide)
+    manager(root).restore(StateManager(plain), checkpoint=contents[-1][0])
+    assert tensors(plain) == contents[-1][1]
+
+
+# Round trips
+
+
+class Mixed(nn.Cell):
+    """Parameters of many kinds, most of them buffers."""
+
+    def __init__(self, seed):
+        super().__init__()
+        rng = np.random.default_rng(seed)
+        bits = rng.integers(0, 256, 1024, dtype=np.uint8)
+        from mindspore.common import np_dtype
+
+        kinds = {
+            "half": (np.float16, (5, 7)),
+            "brain": (np_dtype.bfloat16, (5, 7)),
+            "single": (np.float32, (3,)),
+            "scalar": (np.float32, ()),
+            "brain_scalar": (np_dtype.bfloat16, ()),
+            "double": (np.float64, (2, 2)),
+            "count": (np.int64, ()),
+            "bytes": (np.uint8, (9,)),
+            "short": (np.int16, (3, 1)),
+            "mask": (np.bool_, (6,)),
+            "flag": (np.bool_, ()),
+            "empty": (np.float32, (0, 3)),
+        }
+        for name, (kind, shape) in kinds.items():
+            size = int(np.prod(shape)) * np.dtype(kind).itemsize
+            octets = bits[:size] % 2 if kind is np.bool_ else bits[:size]
+            value = ms.Tensor(octets.view(kind).reshape(shape))
+            setattr(self, name, ms.Parameter(value, name=name, requires_grad=False))
+        self.weight = ms.Parameter(ms.Tensor(rng.normal(size=(4, 4)).astype(np.float32)), name="weight")
+        self.half_weight = ms.Parameter(ms.Tensor(rng.normal(size=(4, 4)).astype(np.float16)), name="half_weight")
+
+    def construct(self, x):
+        return ops.square(self.weight * x).mean() + ops.square(self.half_weight).mean().astype(ms.float32)
+
+
+def with_mixed(seed):
+    network = Mixed(seed)
+    return ck.AccumulationTrainCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), 3)
+
+
+@both_modes
+def test_every_kind_of_parameter_comes_back_bit_by_bit(root, mode):
+    begin_process(mode=mode)
+    cell = with_mixed(1).set_train()
+    cell(ms.Tensor(np.ones((4, 4), np.float32)))
+    with manager(root) as saves:
+        saves.restore(StateManager(cell))
+        saves.save(StateManager(cell))
+    again = with_mixed(2)
+    kinds = {one.name: (one.dtype, one.shape) for one in again.get_parameters()}
+    assert tensors(again) != tensors(cell)
+    manager(root).restore(StateManager(again))
+    assert tensors(again) == tensors(cell)
+    assert {one.name: (one.dtype, one.shape) for one in again.get_parameters()} == kinds
+
+
+class Tied(Mlp):
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Dense(6, 6)
+        self.norm = nn.BatchNorm1d(6)
+        self.other = nn.Dense(6, 6)
+        self.other.weight = self.hidden.weight
+        self.out = nn.Dense(6, 3)
+
+    def logits(self, x):
+        return self.out(self.other(ops.tanh(self.norm(self.hidden(x)))))
+
+
+def grouped(weights):
+    groups = [{"params": weights[2:], "lr": 0.2}, {"params": weights[:2], "weight_decay": 0.1}]
+    return nn.Momentum([*groups, {"order_params": weights}], 0.05, 0.9)
+
+
+def listed(weights):
+    return nn.Momentum(weights, [0.1, 0.05, 0.02, 0.01, 0.005, 0.001], 0.9)
+
+
+def decaying(weights):
+    return nn.Adam(weights, nn.CosineDecayLR(0.001, 0.1, 4))
+
+
+def half_frozen(weights):
+    return nn.Momentum(weights[1:], 0.1, 0.9)
+
+
+@both_modes
+@pytest.mark.parametrize(
+    ("network", "optimizer"),
+    [(Tied, adam), (Mlp, grouped), (Mlp, listed), (Mlp, decaying), (Mlp, half_frozen), (Mlp, nn.SGD)],
+)
+def test_training_goes_on_exactly(root, mode, network, optimizer):
+    begin_process(mode=mode)
+    cell = trained(accumulation_cell(2, network=network, optimizer=optimizer), 5)
+    with manager(root) as saves:
+        saves.restore(StateManager(cell))
+        saves.save(StateManager(cell))
+    for seed in range(5, 9):
+        cell(*batch(seed))
+    begin_process(seed=6, mode=mode)
+    again = accumulation_cell(2, network=network, optimizer=optimizer).set_train()
+    manager(root).restore(StateManager(again))
+    for seed in range(5, 9):
+        again(*batch(seed))
+    assert tensors(again) == tensors(cell)
+    assert again.counters == cell.counters
+
+
+def test_tied_weight_is_stored_once():
+    names = [leaf.name for leaf in StateManager(accumulation_cell(2, network=Tied)).capture().leaves]
+    assert "other.weight" not in names
+    assert names.count("hidden.weight") == 1
+
+
+def test_one_name_for_two_parameters_is_refused():
+    network = Mlp()
+    network.out.weight.name = network.hidden.weight.name
+    with pytest.raises(ck.StateMismatchError, match=r"used twice: \['hidden\.weight'\]"):
+        StateManager(network)
+
+
+def test_capture_changes_nothing():
+    cell = trained(accumulation_cell(3), 4)
+    state = StateManager(cell, pipeline())
+    state.prepare_data()
+    state.count_delivered(4)
+    before = digest(cell)
+    state.capture()
+    assert digest(cell) == before
+
+
+def test_checkpoint_of_an_earlier_moment_leaves_no_accumulators():
+    cell = trained(accumulation_cell(3), 3)
+    state = StateManager(cell)
+    boundary = stored(state.capture())
+    cell(*batch(7))
+    assert any(one.asnumpy().any() for one in cell.accumulators)
+    state.apply(boundary)
+    assert not any(one.asnumpy().any() for one in cell.accumulators)
+    assert cell.counters.micro_step == 0
+    fresh = trained(accumulation_cell(3), 2)
+    StateManager(fresh).apply(boundary)
+    cell(*batch(9))
+    fresh(*batch(9))
+    assert tensors(fresh) == tensors(cell)
+
+
+# User objects
+
+
+class Box:
+    def __init__(self, value=None):
+        self.value = value
+        self.loaded = 0
+
+    def state_dict(self):
+        return self.value
+
+    def load_state_dict(self, state):
+        self.loaded += 1
+        self.value = state
+
+
+def test_user_objects_come_back_by_name(root):
+    value = {"a": [1, (2.5, None)], 3: b"x", "array": np.arange(4, dtype=np.int8), "n": np.float32(0.1)}
+    state = StateManager(accumulation_cell(2), first=Box(value), second=Box("two"))
+    assert state.stateful_objects() == [state.stateful_objects()[0], state.stateful_objects()[1]]
+    with manager(root) as saves:
+        saves.restore(state)
+        saves.save(state)
+    first, second = Box(), Box()
+    manager(root).restore(StateManager(accumulation_cell(2), first=first, second=second))
+    assert second.value == "two"
+    assert first.value.pop("array").tobytes() == value.pop("array").tobytes()
+    assert first.value == value
+    assert [type(one) for one in first.value["a"][1]] == [float, type(None)]
+
+
+def test_user_object_without_the_methods_is_refused():
+    with pytest.raises(TypeError, match=r"schedule: a object has no state_dict\(\) and load_state_dict\(\)"):
+        StateManager(accumulation_cell(2), schedule=object())
+
+
+def test_user_state_that_cannot_be_stored_is_named():
+    with pytest.raises(TypeError, match=r"user/box/deep"):
+        StateManager(accumulation_cell(2), box=Box({"deep": object()})).capture()
+
+
+def test_a_train_cell_is_needed():
+    with pytest.raises(TypeError, match=r"must be an nn\.Cell, got object"):
+        StateManager(object())
+
+
+# Refusals change nothing
+
+
+class Renamed(Mlp):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8, affine=False)
+        self.hidden = nn.Dense(6, 8, has_bias=False)
+        self.last = ms.Parameter(ms.Tensor(np.zeros(3, np.float32)), name="last")
+
+    def logits(self, x):
+        return super().logits(x) + self.last
+
+
+class OtherKinds(Mlp):
+    def __init__(self):
+        super().__init__()
+        self.norm.moving_mean = ms.Parameter(
+            ms.Tensor(np.zeros(8, np.float16)), name="norm.moving_mean", requires_grad=False
+        )
+        self.out = nn.Dense(8, 4)
+
+
+@pytest.mark.parametrize(
+    ("network", "optimizer", "lines"),
+    [
+        (
+            Renamed,
+            adam,
+            {
+                *(f"missing in the checkpoint: {prefix}last" for prefix in ("", "moment1.", "moment2.", "grad_sum.")),
+                *(
+                    f"not in this training: {prefix}{name}"
+                    for prefix in ("", "moment1.", "moment2.", "grad_sum.")
+                    for name in ("hidden.bias", "norm.gamma", "norm.beta")
+                    if prefix == "" or name == "hidden.bias" or prefix
+                ),
+            },
+        ),
+        (
+            OtherKinds,
+            adam,
+            {
+                "norm.moving_mean: the checkpoint has F32 [8], this training has F16 [8]",
+                *(
+                    f"{prefix}out.{name}: the checkpoint has F32 {old}, this training has F32 {new}"
+                    for prefix in ("", "moment1.", "moment2.", "grad_sum.")
+                    for name, old, new in (("weight", [3, 8], [4, 8]), ("bias", [3], [4]))
+                ),
+            },
+        ),
+        (
+            Mlp,
+            lambda weights: nn.Momentum(weights, 0.1, 0.9),
+            {
+                *(
+                    f"missing in the checkpoint: moments.{name}"
+                    for name in ("hidden.weight", "hidden.bias", "norm.gamma", "norm.beta", "out.weight", "out.bias")
+                ),
+                *(
+                    f"not in this training: {prefix}.{name}"
+                    for prefix in ("moment1", "moment2")
+                    for name in ("hidden.weight", "hidden.bias", "norm.gamma", "norm.beta", "out.weight", "out.bias")
+                ),
+                "not in this training: beta1_power",
+                "not in this training: beta2_power",
+            },
+        ),
+    ],
+    ids=["missing-and-extra", "shape-and-dtype", "optimizer"],
+)
+def test_every_leaf_that_differs_is_named_and_nothing_changes(network, optimizer, lines):
+    contents = stored(StateManager(trained(accumulation_cell(3), 4)).capture())
+    disturb()
+    cell = trained(accumulation_cell(3, network=network, optimizer=optimizer), 0)
+    box = Box("mine")
+    state = StateManager(cell)
+    before = digest(cell)
+    with pytest.raises(ck.StateMismatchError, match="Nothing was changed") as raised:
+        state.apply(contents)
+    found = {line.strip() for line in str(raised.value).splitlines()[1:]}
+    if network is Renamed:  # without its affine parameters BatchNorm still has them, but does not train them
+        assert found >= {line for line in lines if "last" in line or "hidden.bias" in line}
+    else:
+        assert found == lines
+    assert digest(cell) == before
+    assert box.loaded == 0
+    assert state.progress().batches_delivered == 0
+
+
+@pytest.fixture
+def contents():
+    """A checkpoint after 15 batches of the pipeline, with a user's object."""
+    state = StateManager(trained(accumulation_cell(4), 15), pipeline(), box=Box("theirs"))
+    state.prepare_data()
+    state.count_delivered(15)
+    return stored(state.capture())
+
+
+def altered(contents, **progress):
+    return replace(contents, progress=contents.progress.model_copy(update=progress))
+
+
+@pytest.mark.parametrize(
+    ("cell", "dataset", "alter", "message"),
+    [
+        pytest.param(
+            lambda: accumulation_cell(3), pipeline, {}, r"accumulation_steps=4, this train cell has 3", id="K"
+        ),
+        pytest.param(accumulation_cell, lambda: None, {}, r"both have a dataset, or neither", id="no-dataset"),
+        pytest.param(accumulation_cell, lambda: pipeline(40), {}, r"batches per epoch", id="size"),
+        pytest.param(
+            accumulation_cell,
+            pipeline,
+            {"epoch": 2},
+            r"contradicts itself: epoch 2, batch 4 of 11, but 15 batches delivered",
+            id="proof-of-the-position",
+        ),
+        pytest.param(
+            accumulation_cell,
+            pipeline,
+            {"updates": 2},
+            r"global_step went from 0 to 3, but 2 updates",
+            id="proof-of-the-updates",
+        ),
+    ],
+)
+def test_refused_resume_changes_nothing(contents, cell, dataset, alter, message):
+    disturb()
+    train_cell, box = cell(), Box("mine")
+    state = StateManager(train_cell, dataset(), box=box)
+    before = digest(train_cell), rng_digest(), ds.config.get_seed(), state.progress()
+    with pytest.raises(ck.ResumeError, match=message):
+        state.apply(altered(contents, **alter))
+    assert (digest(train_cell), rng_digest(), ds.config.get_seed(), state.progress()) == before
+    assert (box.value, box.loaded) == ("mine", 0)
+    if state.position is not None:
+        assert state.position.dataset.get_init_step() == 0
+    assert ds.config.get_fast_recovery()
+
+
+def test_the_checkpoint_of_the_refusals_is_good(contents):
+    cell, box = accumulation_cell(), Box()
+    state = StateManager(cell, pipeline(), box=box)
+    state.apply(contents)
+    assert (box.value, box.loaded) == ("theirs", 1)
+    assert cell.counters.micro_steps == 15
+    assert state.position.dataset.get_init_step() == 15
+
+
+def test_missing_user_object_changes_nothing(contents):
+    cell = accumulation_cell()
+    state = StateManager(cell, pipeline(), other=Box())
+    before = digest(cell)
+    with pytest.raises(ck.StateMismatchError, match=r"\['other'\].*\['box'\]"):
+        state.apply(contents)
+    assert digest(cell) == before
+
+
+def test_checkpoint_that_no_state_manager_made_is_refused(contents):
+    with pytest.raises(ck.StateMismatchError, match=r"no section 'rng'"):
+        StateManager(accumulation_cell()).apply(replace(contents, state={}))
+
+
+def test_state_that_names_a_tensor_that_is_not_there_is_corrupt(contents):
+    kept = {name: one for name, one in contents.tensors.items() if not name.startswith("rng/")}
+    with pytest.raises(ck.CorruptCheckpointError, match="a000001-c0000000001-m0001"):
+        StateManager(accumulation_cell(), pipeline(), box=Box()).apply(replace(contents, tensors=kept))
+
+
+# Counters that disagree
+
+
+def test_call_that_no_batch_was_delivered_for_is_refused():
+    cell = trained(accumulation_cell(4), 3)
+    state = StateManager(cell, pipeline())
+    state.prepare_data()
+    state.count_delivered(2)
+    with pytest.raises(ck.ResumeError, match=r"called 3 times, but 2 batches were delivered"):
+        state.capture()
+
+
+def test_update_that_nobody_counted_is_refused():
+    cell = trained(accumulation_cell(2), 2)
+    state = StateManager(trained(accumulation_cell(2), 0))
+    state = StateManager(accumulation_cell(2))
+    trained(state.cell, 2)
+    ops.assign(state.cell.optimizer.global_step, ms.Tensor([5], ms.int32))
+    with pytest.raises(ck.ResumeError, match=r"went from 0 to 5, but 1 updates were counted"):
+        state.capture()
+    assert cell.counters.updates == 1
+
+
+def test_updates_before_the_run_are_no_updates_of_the_run(root):
+    def pretrained(seed):
+        begin_process(seed)
+        cell = accumulation_cell(2)
+        ops.assign(cell.optimizer.global_step, ms.Tensor([100 + seed], ms.int32))
+        return cell
+
+    cell = pretrained(5)
+    state = StateManager(cell)
+    with manager(root) as saves:
+        saves.restore(state)
+        trained(cell, 2)
+        saves.save(state)
+    again = pretrained(6)
+    state = StateManager(again)
+    manager(root).restore(state)
+    assert again.optimizer.global_step.asnumpy() == [106]
+    trained(again, 2)
+    state.capture()
+
+
+@pytest.mark.parametrize("at", [0, 3, SIZE, 2 * SIZE - 1])
+def test_progress_is_that_of_the_pipeline(at):
+    state = StateManager(accumulation_cell(4), pipeline())
+    trained(state.cell, at)
+    progress = state.progress()
+    assert (progress.epoch, progress.batch) == divmod(at, SIZE)
+    assert (progress.cycles, progress.micro_step) == divmod(at, 4)
+    assert progress.batches_delivered - progress.cycle_first_batch == progress.micro_step
+
+
+# One's own loop
+
+
+def own_loop(root, epochs, stop_at=None, *, make=accumulation_cell, counts=False):
+    """As the docstring of StateManager spells it out; returns digests by batch and the cell."""
+    cell = make()
+    cell.set_train()
+    dataset = pipeline()
+    found = {}
+    with manager(root) as saves:
+        state = StateManager(cell, dataset)
+        point = saves.restore(state)
+        state.prepare_data()
+        batches = dataset.create_tuple_iterator(num_epochs=epochs)
+        state.iterator_made()
+        at = point.batches_delivered
+        for _ in range(point.epoch, epochs):
+            for one in batches:
+                cell(*one)
+                at += 1
+                if counts:
+                    state.count_delivered(at)
+                np.random.rand()
+                found[at] = digest(cell) + hashlib.sha256(one[0].asnumpy().tobytes()).hexdigest()
+                saves.step(state)
+                if at == stop_at:
+                    saves.save(state).result()
+                    return found
+    return found
+
+
+def stock_cell():
+    network = Mlp()
+    return nn.TrainOneStepCell(network, adam(network.trainable_params()))
+
+
+@pytest.mark.parametrize(("make", "counts"), [(accumulation_cell, False), (accumulation_cell, True), (stock_cell, True)])
+def test_own_loop_resumes_exactly(root, make, counts):
+    options = {"make": make, "counts": counts}
+    whole = own_loop(root.with_name("whole"), 2, **options)
+    begin_process()
+    found = own_loop(root, 2, 6, **options)
+    for stop_at in (12, 17, None):
+        begin_process()
+        disturb()
+        found |= own_loop(root, 2, stop_at, **options)
+    assert found == whole
+
+
+# Deadlines
+
+
+def test_wait_and_close_have_deadlines(root):
+    import threading
+
+    let_go = threading.Event()
+    fault = Fault(lambda: let_go.wait(60), operations={"write"})
+    saves = manager(FaultyStorage(open_storage(root), [fault]))
+    cell = accumulation_cell(2)
+    state = StateManager(cell)
+    saves.restore(state)
+    handle = saves.save(state)
+    kept = tensors(cell)
+    for wait in (saves.wait, handle.result, handle.exception):
+        with pytest.raises(TimeoutError, match="goes on in the background"):
+            wait(timedelta(milliseconds=1))
+    trained(cell, 2)
+    let_go.set()
+    saves.close(timedelta(seconds=60))
+    assert handle.done()
+    assert handle.exception() is None
+    again = accumulation_cell(2)
+    manager(root).restore(StateManager(again))
+    assert tensors(again) == kept
+
+
+def test_folder_of_this_file_is_no_package():
+    # With an __init__.py here, `import mindspore` would find this folder.
+    assert not os.path.exists(os.path.join(os.path.dirname(__file__), "__init__.py"))
