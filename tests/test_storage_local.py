@@ -280,3 +280,14 @@ class _Entries(list):
 def test_a_root_below_the_home_folder_may_be_written_with_a_tilde(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert LocalStorage("~/runs").url == str(tmp_path / "runs")
+
+
+def test_a_folder_that_a_dead_process_left_is_synced_once_before_anything_is_put_into_it(local, disk):
+    (Path(local.url) / "a" / "b").mkdir(parents=True)
+    local.write("a/b/1", [memoryview(b"1")])
+    write = disk.events.index(("fsync", "a/b/1"))
+    assert ("fsync", ".") in disk.events[:write]
+    assert ("fsync", "a") in disk.events[:write]
+    before = len(disk.events)
+    local.write("a/b/2", [memoryview(b"2")])
+    assert ("fsync", "a") not in disk.events[before:]

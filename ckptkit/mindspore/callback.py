@@ -131,8 +131,8 @@ class CheckpointCallback(Callback):
             called = state.progress().batches_delivered
             if called != point.batches_delivered:
                 raise ResumeError(
-                    f"there is no checkpoint to resume, but the train cell was called {called} times already. Build "
-                    "a new one for another run, or give the root of the run that it belongs to."
+                    f"there is no checkpoint to resume, but the train cell was called {called} times already. "
+                    "Build a new one for another run, or give the root of the run that it belongs to."
                 )
         except BaseException:
             state.release_data()
@@ -385,6 +385,8 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The metrics that are single numbers; others, such as a confusion matrix, cannot rank anything."""
     found = {}
     for name, value in metrics.items():
-        if getattr(value, "size", 1) == 1 and not isinstance(value, str | bytes | Mapping | list | tuple):
-            found[name] = float(value)
+        if value is None or isinstance(value, str | bytes | Mapping | list | tuple):
+            continue
+        if getattr(value, "size", 1) == 1:
+            found[name] = float(value.item() if hasattr(value, "item") else value)
     return found

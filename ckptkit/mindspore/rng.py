@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import secrets
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -42,6 +43,16 @@ def restore_rng(state: dict[str, Any]) -> None:
     ms.set_rng_state(ms.Tensor(mindspore["generator"]))
     np.random.set_state(state["numpy"])
     random.setstate(state["python"])
+
+
+def seed_operators() -> None:
+    """Give MindSpore's operators a seed where none is set; without one, no checkpoint brings their draws back.
+
+    It is part of what `capture_rng` takes. The dataset's seed is another one.
+    """
+    seeds = _seed_module()
+    if seeds._GLOBAL_SEED is None:
+        seeds._GLOBAL_SEED = secrets.randbelow(2**31)
 
 
 @contextlib.contextmanager

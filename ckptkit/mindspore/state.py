@@ -20,7 +20,7 @@ from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchErr
 from ckptkit.mindspore.apply import assign, assign_zeros
 from ckptkit.mindspore.cycle import CycleCounters
 from ckptkit.mindspore.dataset import DatasetPosition
-from ckptkit.mindspore.rng import capture_rng, restore_rng
+from ckptkit.mindspore.rng import capture_rng, restore_rng, seed_operators
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.progress import Progress
 from ckptkit.tensors import Leaf, Lifetime, Role, leaf_of
@@ -204,6 +204,8 @@ class StateManager:
         In one's own loop: call it after ``CheckpointManager.restore`` and before the iterator is made. After a
         restore that found a checkpoint it has been done already, and this does nothing.
         """
+        if self._rng is None:
+            seed_operators()
         if self.position is not None and not self._prepared:
             self.position.prepare(self.progress().batches_delivered, recorded)
         self._prepared = True
@@ -340,8 +342,9 @@ def _counters(progress: Progress) -> CycleCounters:
 
 
 def _decoded(contents: Contents) -> dict[str, Any]:
+    sections = {name: _section(contents, name) for name in _SECTIONS}
     try:
-        state = {name: decode_tree(_section(contents, name), contents.tensors) for name in _SECTIONS}
+        state = {name: decode_tree(section, contents.tensors) for name, section in sections.items()}
     except ValueError as error:
         raise CorruptCheckpointError(f"{contents.checkpoint}: {error}") from error
     return state

@@ -89,11 +89,8 @@ class Retention:
     def _doomed(self, index: Index) -> Iterator[CheckpointName]:
         lineage = trace(index, self._attempt.attempt)
         newest_first = [name for name in index.committed_on(lineage) if isinstance(index.commit(name), Commit)]
+        # Until there are two own commits, the parent is one of these.
         spared = set(newest_first[:2])
-        own = [name for name in newest_first if name.attempt == self._attempt.attempt]
-        if len(own) < 2 and self._attempt.parent is not None:
-            parent = CheckpointName.parse(self._attempt.parent)
-            spared |= {parent} if parent else set()
         known = [name for name in reversed(newest_first) if self._can_be_judged(index, name)]
         kept = self._policy.keeps([self._keepable(name) for name in known])
         yield from (name for name in known if name not in spared and str(name) not in kept)

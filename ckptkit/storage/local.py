@@ -27,6 +27,7 @@ class LocalStorage:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(os.path.abspath(os.path.expanduser(root)))
+        self._durable: set[Path] = set()
 
     @property
     def url(self) -> str:
@@ -122,6 +123,7 @@ class LocalStorage:
 
     def _make_folder(self, folder: Path) -> None:
         missing: list[Path] = []
+        below = [one for one in (folder, *folder.parents) if self._root in one.parents]
         while not folder.is_dir():
             missing.append(folder)
             folder = folder.parent
@@ -133,6 +135,10 @@ class LocalStorage:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(one)) from error
             # The new name must be durable before anything below it claims to be.
             _fsync_folder(one.parent)
+        # So must one that was there already: whoever made it may have died before its fsync.
+        for one in reversed([one for one in below if one not in self._durable and one not in missing]):
+            _fsync_folder(one.parent)
+        self._durable.update(below)
 
 
 def _write_all(descriptor: int, data: memoryview) -> None:

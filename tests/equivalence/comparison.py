@@ -86,8 +86,8 @@ def assert_continues(
     assert (begin.event, begin.at) == ("resumed", committed), f"{committed} are committed, but: {begin}"
     name = begin.leaves["checkpoint"]
     cycles, micro_step = divmod(committed, case.accumulation_steps)
-    position = f"-c{cycles:010d}-m{micro_step:04d}" if committed else None
-    assert name == position or (name and position and position in name), f"began {committed} steps in, from {name}"
+    there = name is not None and f"-c{cycles:010d}-m{micro_step:04d}" in name
+    assert there if committed else name is None, f"began {committed} steps in, from {name}"
     compared = assert_equal(reference, lines)
     assert steps(lines) == list(range(committed + 1, committed + 1 + compared)), (
         f"from {name}, the micro-steps are {steps(lines)}"

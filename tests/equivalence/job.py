@@ -11,7 +11,7 @@ SAMPLES_PER_BATCH = 4
 EPOCHS = 3
 MICRO_STEPS = EPOCHS * BATCHES_PER_EPOCH
 TAMPERED_MOMENT = "moments.backbone.out.weight"
-TAMPERED_ACCUMULATOR = "grad_sum.backbone.out.weight"
+TAMPERED_ACCUMULATOR = "accum.backbone.out.weight"
 
 Moment = Literal[
     "train_begin",  # everything restored, nothing trained

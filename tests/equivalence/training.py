@@ -215,6 +215,11 @@ class Loop(Callback):
         super().__init__()
         self._scale = scale
 
+    def on_train_begin(self, run_context) -> None:
+        # As setting up does, also that of a resumed process: it must not shift what is drawn for the batches.
+        np.random.random()
+        random.random()
+
     def on_train_step_begin(self, run_context) -> None:
         drawn = 0.5 + np.random.random() + 0.1 * random.random()
         self._scale.set_data(ms.Tensor(np.array([drawn], np.float32)))

@@ -6,8 +6,20 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn
-from mindspore.train import Callback, EarlyStopping, History, LossMonitor, ReduceLROnPlateau, TimeMonitor
-from training import SIZE, Interrupt, Interrupted, Job, Steps, Stop, accumulation_cell, checkpoints, disturb, tensors
+from mindspore.train import Callback, EarlyStopping, History, LossMonitor, Model, ReduceLROnPlateau, TimeMonitor
+from training import (
+    SIZE,
+    CrashError,
+    Interrupt,
+    Job,
+    Steps,
+    Stop,
+    accumulation_cell,
+    checkpoints,
+    disturb,
+    pipeline,
+    tensors,
+)
 
 import ckptkit as ck
 from ckptkit.mindspore.companions import Companions
@@ -53,18 +65,16 @@ def run(root, make, losses, *extra, crash_at=None):
     others = [Losses(*losses), *extra, companion, watch, *([Interrupt(crash_at)] if crash_at else [])]
     try:
         ckpt.train(job.model, EPOCHS, job.data, callbacks=others)
-    except Interrupted:
+    except CrashError:
         assert crash_at
     return watch.seen, job
 
 
+SHORT = 3  # batches per epoch
+
+
 def short():
-    from training import pipeline
-
-    return pipeline(12)
-
-
-SHORT = 3  # batches per epoch of it
+    return pipeline(4 * SHORT)
 
 
 def stopping(**options):
@@ -88,8 +98,7 @@ def test_state_goes_on_although_on_train_begin_resets_it(root, make, losses, cra
     first, _ = run(root, make, losses, crash_at=crash_at)
     second, job = run(root, make, losses)
     assert first | second == whole
-    assert (set(first) | set(second)) == set(whole)
-    begun = (crash_at - 2) // SHORT + 1
+    begun = (crash_at - 1) // SHORT + 1
     assert min(second) == begun
     assert tensors(job.cell) == tensors(whole_job.cell)
 
@@ -126,9 +135,10 @@ def test_best_weights_go_on_and_are_restored(root, crash_at):
     assert tensors(job.cell) == tensors(whole.cell)
     again = Job(data=short)
     assert checkpoints(root).resume(again.model, again.data, epochs=EPOCHS).complete
-    assert {name: bits for name, bits in tensors(again.cell).items() if "grad_sum" not in name} == {
-        name: bits for name, bits in tensors(whole.cell).items() if "grad_sum" not in name
-    }
+    # The sums are not stored at a boundary; nothing needs them any more.
+    sums = {one.name for one in whole.cell.accumulators}
+    expected = {name: bits for name, bits in tensors(whole.cell).items() if name not in sums}
+    assert {name: bits for name, bits in tensors(again.cell).items() if name not in sums} == expected
 
 
 def test_a_half_epoch_is_not_taken_for_a_whole_one(root):
@@ -158,13 +168,11 @@ def test_a_half_epoch_does_not_change_the_learning_rate_for_good(root):
     def reducing_at_once():
         return ReduceLROnPlateau(monitor="loss", factor=0.5, patience=1)
 
-    whole, _ = run(root.with_name("whole"), reducing_at_once, (5.0, 4.0, 4.0, 3.0, 2.0, 1.0, 0.5))
     half, _ = run(root, reducing_at_once, (5.0, 4.5, 4.5, 3.0, 2.0, 1.0, 0.5), Stop(2 * SHORT + 2))
     assert half[3][-1] != half[2][-1]
     job = Job(data=short)
     checkpoints(root).resume(job.model, job.data, epochs=EPOCHS)
     assert job.cell.optimizer.learning_rate.asnumpy().tobytes() == half[2][-1]
-    assert whole
 
 
 def test_two_of_a_kind_keep_apart(root):
@@ -176,7 +184,7 @@ def test_two_of_a_kind_keep_apart(root):
         extra = [Interrupt(crash_at)] if crash_at else []
         try:
             ckpt.train(job.model, 5, job.data, callbacks=[Losses(*FALLING), *both, *watches, *extra])
-        except Interrupted:
+        except CrashError:
             assert crash_at
         return [watch.seen for watch in watches]
 
@@ -207,7 +215,9 @@ def test_callback_that_was_not_used_before_is_named_and_begins_afresh(root, show
 def test_after_the_checkpoint_callback_they_are_refused(root, make):
     job, ckpt, steps = Job(), checkpoints(root), Steps()
     ckpt.resume(job.model, job.data, epochs=1)
-    with pytest.raises(ck.ResumeError, match=rf"{type(make()).__name__} would change .*put CheckpointCallback last"):
+    with pytest.raises(
+        ck.ResumeError, match=rf"{type(make()).__name__} would change .*put CheckpointCallback last"
+    ):
         job.model.train(1, job.data, callbacks=[steps, ckpt, make()])
     assert steps.begun == 0
 
@@ -310,8 +320,6 @@ def test_subclass_goes_by_the_class_that_mindspore_knows():
 
 
 def test_cell_of_mindspore_works_with_them_too(root):
-    from mindspore.train import Model
-
     network = nn.Dense(6, 3)
     model = Model(network, nn.MSELoss(), nn.Adam(network.trainable_params(), 1e-2))
     rate = model.train_network.optimizer.learning_rate

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from dataclasses import replace
 from datetime import timedelta
 
@@ -13,6 +14,7 @@ import mindspore.dataset as ds
 import numpy as np
 import pytest
 from mindspore import nn, ops
+from mindspore.common import np_dtype
 from training import (
     SIZE,
     Mlp,
@@ -24,6 +26,7 @@ from training import (
     pipeline,
     rng_digest,
     samples,
+    sums_prefix,
     tensors,
 )
 
@@ -77,7 +80,9 @@ class Wide(Mlp):
         self.table = ms.Parameter(ms.Tensor(np.ones((128, 128), np.float32)), name="table", requires_grad=False)
 
     def construct(self, x, y):
-        return super().construct(x, y) + ops.square(self.wide.weight).mean() + ops.square(self.narrow.weight).mean()
+        return (
+            super().construct(x, y) + ops.square(self.wide.weight).mean() + ops.square(self.narrow.weight).mean()
+        )
 
 
 def test_roles_and_lifetimes():
@@ -96,8 +101,8 @@ def test_roles_and_lifetimes():
         "learning_rate": ("optimizer", "micro"),
         "global_step": ("optimizer", "micro"),
         "beta1_power": ("optimizer", "micro"),
-        "grad_sum.wide.weight": ("accumulators", "micro"),
-        "grad_sum.divisor": ("accumulators", "micro"),
+        f"{sums_prefix()}wide.weight": ("accumulators", "micro"),
+        f"{sums_prefix()}divisor": ("accumulators", "micro"),
     }
     assert {name: found[name] for name in table} == table
     parameters = {one.name for one in cell.get_parameters()}
@@ -119,7 +124,8 @@ def test_every_parameter_of_a_foreign_cell_is_micro():
 
 
 @pytest.mark.parametrize(
-    "frozen", [["table", "hidden.weight"], ("table", "hidden.weight"), lambda name: name in ("table", "hidden.weight")]
+    "frozen",
+    [["table", "hidden.weight"], ("table", "hidden.weight"), lambda name: name in ("table", "hidden.weight")],
 )
 def test_frozen_is_what_is_declared(frozen):
     capture = StateManager(accumulation_cell(3, network=Wide), frozen=frozen).capture()
@@ -175,8 +181,6 @@ class Mixed(nn.Cell):
         super().__init__()
         rng = np.random.default_rng(seed)
         bits = rng.integers(0, 256, 1024, dtype=np.uint8)
-        from mindspore.common import np_dtype
-
         kinds = {
             "half": (np.float16, (5, 7)),
             "brain": (np_dtype.bfloat16, (5, 7)),
@@ -334,7 +338,6 @@ class Box:
 def test_user_objects_come_back_by_name(root):
     value = {"a": [1, (2.5, None)], 3: b"x", "array": np.arange(4, dtype=np.int8), "n": np.float32(0.1)}
     state = StateManager(accumulation_cell(2), first=Box(value), second=Box("two"))
-    assert state.stateful_objects() == [state.stateful_objects()[0], state.stateful_objects()[1]]
     with manager(root) as saves:
         saves.restore(state)
         saves.save(state)
@@ -384,71 +387,54 @@ class OtherKinds(Mlp):
         self.out = nn.Dense(8, 4)
 
 
+def named(pattern, names, *, sums=True):
+    """A line for each tensor that belongs to each of the weights."""
+    prefixes = ["", "moment1.", "moment2.", *([sums_prefix()] if sums else [])]
+    return {pattern.format(prefix + name) for prefix in prefixes for name in names}
+
+
+def lines_of_renamed():
+    lines = named("missing in the checkpoint: {}", ["last"])
+    lines |= named("not in this training: {}", ["hidden.bias", "norm.gamma", "norm.beta"])
+    # Without affine=True they are still there, but not trained.
+    return lines - {"not in this training: norm.gamma", "not in this training: norm.beta"}
+
+
+def lines_of_other_kinds():
+    lines = named("{}: the checkpoint has F32 [3, 8], this training has F32 [4, 8]", ["out.weight"])
+    lines |= named("{}: the checkpoint has F32 [3], this training has F32 [4]", ["out.bias"])
+    return lines | {"norm.moving_mean: the checkpoint has F32 [8], this training has F16 [8]"}
+
+
+def lines_of_momentum():
+    weights = ["hidden.weight", "hidden.bias", "norm.gamma", "norm.beta", "out.weight", "out.bias"]
+    lines = named("not in this training: {}", weights, sums=False)
+    lines -= {f"not in this training: {name}" for name in weights}
+    lines |= {
+        f"missing in the checkpoint: {name}" for name in ["momentum", *(f"moments.{one}" for one in weights)]
+    }
+    return lines | {"not in this training: beta1_power", "not in this training: beta2_power"}
+
+
 @pytest.mark.parametrize(
     ("network", "optimizer", "lines"),
     [
-        (
-            Renamed,
-            adam,
-            {
-                *(f"missing in the checkpoint: {prefix}last" for prefix in ("", "moment1.", "moment2.", "grad_sum.")),
-                *(
-                    f"not in this training: {prefix}{name}"
-                    for prefix in ("", "moment1.", "moment2.", "grad_sum.")
-                    for name in ("hidden.bias", "norm.gamma", "norm.beta")
-                    if prefix == "" or name == "hidden.bias" or prefix
-                ),
-            },
-        ),
-        (
-            OtherKinds,
-            adam,
-            {
-                "norm.moving_mean: the checkpoint has F32 [8], this training has F16 [8]",
-                *(
-                    f"{prefix}out.{name}: the checkpoint has F32 {old}, this training has F32 {new}"
-                    for prefix in ("", "moment1.", "moment2.", "grad_sum.")
-                    for name, old, new in (("weight", [3, 8], [4, 8]), ("bias", [3], [4]))
-                ),
-            },
-        ),
-        (
-            Mlp,
-            lambda weights: nn.Momentum(weights, 0.1, 0.9),
-            {
-                *(
-                    f"missing in the checkpoint: moments.{name}"
-                    for name in ("hidden.weight", "hidden.bias", "norm.gamma", "norm.beta", "out.weight", "out.bias")
-                ),
-                *(
-                    f"not in this training: {prefix}.{name}"
-                    for prefix in ("moment1", "moment2")
-                    for name in ("hidden.weight", "hidden.bias", "norm.gamma", "norm.beta", "out.weight", "out.bias")
-                ),
-                "not in this training: beta1_power",
-                "not in this training: beta2_power",
-            },
-        ),
+        pytest.param(Renamed, adam, lines_of_renamed, id="missing-and-extra"),
+        pytest.param(OtherKinds, adam, lines_of_other_kinds, id="shape-and-dtype"),
+        pytest.param(Mlp, lambda weights: nn.Momentum(weights, 0.1, 0.9), lines_of_momentum, id="optimizer"),
     ],
-    ids=["missing-and-extra", "shape-and-dtype", "optimizer"],
 )
 def test_every_leaf_that_differs_is_named_and_nothing_changes(network, optimizer, lines):
     contents = stored(StateManager(trained(accumulation_cell(3), 4)).capture())
     disturb()
-    cell = trained(accumulation_cell(3, network=network, optimizer=optimizer), 0)
-    box = Box("mine")
+    cell = accumulation_cell(3, network=network, optimizer=optimizer)
     state = StateManager(cell)
     before = digest(cell)
     with pytest.raises(ck.StateMismatchError, match="Nothing was changed") as raised:
         state.apply(contents)
-    found = {line.strip() for line in str(raised.value).splitlines()[1:]}
-    if network is Renamed:  # without its affine parameters BatchNorm still has them, but does not train them
-        assert found >= {line for line in lines if "last" in line or "hidden.bias" in line}
-    else:
-        assert found == lines
     assert digest(cell) == before
-    assert box.loaded == 0
     assert state.progress().batches_delivered == 0
+    assert {line.strip() for line in str(raised.value).splitlines()[1:]} == lines()
 
 
 @pytest.fixture
@@ -544,14 +530,11 @@ def test_call_that_no_batch_was_delivered_for_is_refused():
 
 
 def test_update_that_nobody_counted_is_refused():
-    cell = trained(accumulation_cell(2), 2)
-    state = StateManager(trained(accumulation_cell(2), 0))
     state = StateManager(accumulation_cell(2))
     trained(state.cell, 2)
     ops.assign(state.cell.optimizer.global_step, ms.Tensor([5], ms.int32))
     with pytest.raises(ck.ResumeError, match=r"went from 0 to 5, but 1 updates were counted"):
         state.capture()
-    assert cell.counters.updates == 1
 
 
 def test_updates_before_the_run_are_no_updates_of_the_run(root):
@@ -621,7 +604,9 @@ def stock_cell():
     return nn.TrainOneStepCell(network, adam(network.trainable_params()))
 
 
-@pytest.mark.parametrize(("make", "counts"), [(accumulation_cell, False), (accumulation_cell, True), (stock_cell, True)])
+@pytest.mark.parametrize(
+    ("make", "counts"), [(accumulation_cell, False), (accumulation_cell, True), (stock_cell, True)]
+)
 def test_own_loop_resumes_exactly(root, make, counts):
     options = {"make": make, "counts": counts}
     whole = own_loop(root.with_name("whole"), 2, **options)
@@ -638,8 +623,6 @@ def test_own_loop_resumes_exactly(root, make, counts):
 
 
 def test_wait_and_close_have_deadlines(root):
-    import threading
-
     let_go = threading.Event()
     fault = Fault(lambda: let_go.wait(60), operations={"write"})
     saves = manager(FaultyStorage(open_storage(root), [fault]))

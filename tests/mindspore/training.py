@@ -109,6 +109,11 @@ def accumulation_cell(k=K, *, network=Mlp, optimizer=adam, **options):
     return ck.AccumulationTrainCell(network, optimizer(network.trainable_params()), k, **options)
 
 
+def sums_prefix():
+    """How the names of an accumulation cell's own parameters begin."""
+    return accumulation_cell().accumulators[-1].name.removesuffix("divisor")
+
+
 def tensors(cell):
     """The bits of every parameter by name."""
     return {one.name: one.asnumpy().tobytes() for one in cell.get_parameters()}
@@ -153,7 +158,7 @@ class Trace(Callback):
             self.evaluated[params.cur_epoch_num] = dict(params.eval_results)
 
 
-class Interrupted(Exception):
+class CrashError(Exception):
     """Ends a training as a crash of user code does."""
 
 
@@ -165,7 +170,7 @@ class Interrupt(Callback):
 
     def on_train_step_end(self, run_context):
         if run_context.original_args().cur_step_num == self.at:
-            raise Interrupted
+            raise CrashError
 
 
 class Stop(Callback):
@@ -235,7 +240,7 @@ def reference(mode: str = "pynative") -> dict[int, str]:
 def crashed(root, at, epochs=3, *callbacks, stateful=None, **options):
     """A run that crashes at the end of micro-step ``at``, when it was saved after the one before."""
     job = Job(**options)
-    with contextlib.suppress(Interrupted):
+    with contextlib.suppress(CrashError):
         job.started(checkpoints(root, at - 1, stateful=stateful), epochs, Interrupt(at), *callbacks)
         raise AssertionError("training was not interrupted")
     return job
