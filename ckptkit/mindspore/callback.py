@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 import mindspore.dataset as ds
-from mindspore.train import Callback, LearningRateScheduler, Model
+from mindspore.train import Callback, Model
 from typing_extensions import Self
 
 from ckptkit.console import show_log
@@ -24,6 +24,7 @@ from ckptkit.errors import ResumeError
 from ckptkit.manager import CheckpointManager
 from ckptkit.mindspore.companions import Companions
 from ckptkit.mindspore.rng import inexact_cells
+from ckptkit.mindspore.session import TrainingSession
 from ckptkit.mindspore.state import Stateful, StateManager
 from ckptkit.policies import KeepPolicy, SavePolicy
 from ckptkit.progress import ResumePoint
@@ -91,11 +92,13 @@ class CheckpointCallback(Callback):
         self._new_manager()  # so that a wrong option is an error here and not after the model is built
         self._save_evaluated = keep is not None and keep.needs_metrics
         self._stateful = dict(stateful or {})
-        if _COMPANIONS in self._stateful:
-            raise ValueError(f"the name {_COMPANIONS!r} is taken by the state of the other callbacks")
-        self._frozen = frozen
+        taken = sorted(self._stateful.keys() & {_COMPANIONS, "train_cell", "dataset", "frozen"})
+        if taken:
+            raise ValueError(f"stateful= uses names that ckptkit needs itself: {', '.join(taken)}; rename them")
+        # Kept as it is given only where it can be asked again at a second resume.
+        self._frozen = frozen if frozen is None or callable(frozen) or isinstance(frozen, str) else tuple(frozen)
         self._strict = strict
-        self._session: _Session | None = None
+        self._session: TrainingSession | None = None
         self._depth = 0
         show_log()
 
@@ -144,6 +147,7 @@ class CheckpointCallback(Callback):
             why = state.ended or f"{point.batches_delivered} batches are {point.batches_delivered // size} epochs"
             _log.info("training is complete (%s); nothing to do. %s is restored.", why, point.checkpoint)
             state.iterator_made()
+            state.release_data()
             manager.close()
             self._session = None
             return ResumePoint(**{**vars(point), "complete": True})
@@ -154,7 +158,7 @@ class CheckpointCallback(Callback):
                 "resuming from %s: epoch %d, batch %d, after %d optimizer steps, micro-step %d of its cycle",
                 *(point.checkpoint, point.epoch, point.batch, point.optimizer_step, point.micro_step),
             )
-        self._session = _Session(manager, state, companions, dataset=dataset, epochs=epochs, point=point)
+        self._session = TrainingSession(manager, state, companions, dataset=dataset, epochs=epochs, point=point)
         return point
 
     def train(
@@ -238,7 +242,7 @@ class CheckpointCallback(Callback):
         """Commit the last state."""
         self._active().end()
 
-    def _active(self) -> _Session:
+    def _active(self) -> TrainingSession:
         if self._session is None:
             raise ResumeError(
                 "call ckpt.resume(model, dataset, epochs) before Model.train and pass its epoch as "
@@ -260,133 +264,3 @@ class CheckpointCallback(Callback):
         if self._strict:
             raise ResumeError(f"{what}. Remove them, or allow it with strict=False.")
         _log.warning("%s. The resumed run will not be bit-exact.", what)
-
-
-class _Session:
-    """One ``Model.train`` or ``Model.fit``, from `CheckpointCallback.resume` to its end."""
-
-    def __init__(
-        self,
-        manager: CheckpointManager,
-        state: StateManager,
-        companions: Companions,
-        *,
-        dataset: ds.Dataset,
-        epochs: int,
-        point: ResumePoint,
-    ) -> None:
-        assert state.position is not None  # noqa: S101 - CheckpointCallback always gives a dataset
-        self.manager = manager
-        self._state = state
-        self._companions = companions
-        self._dataset = dataset
-        self._epochs = epochs
-        self._point = point
-        self._size = state.position.size
-        self._begun = False
-        self._metrics: tuple[int, dict[str, float]] = (-1, {})
-
-    def begin(self, params: Any, me: Callback) -> None:
-        self._refuse_other_training(params)
-        callbacks = [one for one in params.list_callback if isinstance(one, Callback) and one is not me]
-        self._companions.bind(callbacks, self._state.stateful_objects())
-        self._refuse_late_callbacks(list(params.list_callback), me)
-        if params.optimizer is None:
-            # Model(cell) leaves it empty, and MindSpore's learning-rate callbacks then fail.
-            params.optimizer = getattr(self._state.cell, "optimizer", None)
-        params.cur_step_num = self._point.batches_delivered
-        self._state.count_delivered(self._point.batches_delivered)
-        self._state.iterator_made()
-
-    def begin_epoch(self, params: Any) -> None:
-        if self._begun:
-            return
-        if params.cur_epoch_num != self._point.epoch + 1:
-            raise ResumeError(_wrong_epoch(self._point.epoch, params.cur_epoch_num - 1))
-        self._companions.restore()
-        if self._point.batch:
-            # The other callbacks' on_train_epoch_begin came a second time in this epoch; what they drew is undone.
-            self._state.restore_random_state()
-        self._begun = True
-
-    def end_step(self, params: Any, *, stopping: bool) -> None:
-        self._state.count_delivered(params.cur_step_num)
-        if not params.cur_step_num % self._size:
-            return
-        if stopping:
-            # Now, because on_train_epoch_end follows, where other callbacks take this half epoch for a whole one.
-            self.manager.save_final(self._state)
-        else:
-            self.manager.step(self._state)
-
-    def end_epoch(self, params: Any, *, save_evaluated: bool) -> None:
-        # request_stop ends an epoch early and still gets here; that half epoch was dealt with at its last step.
-        if params.cur_step_num % self._size:
-            return
-        metrics = _numbers(params.get("eval_results") or {})
-        self._metrics = (params.cur_step_num, metrics)
-        self._state.ended = self._companions.early_stop()
-        if metrics and save_evaluated:
-            self.manager.save(self._state, metrics)
-        else:
-            self.manager.step(self._state, metrics)
-
-    def end(self) -> None:
-        at, metrics = self._metrics
-        delivered = self._state.progress().batches_delivered
-        name = self.manager.save_final(self._state, metrics if at == delivered else {})
-        _log.info(
-            "training ended after %d batches; %s is committed; %d due saves were skipped",
-            *(delivered, name, self.manager.skipped_saves),
-        )
-
-    def leave(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._state.release_data()
-        self.manager.__exit__(kind, error, trace)
-
-    def _refuse_other_training(self, params: Any) -> None:
-        if params.train_network is not self._state.cell or params.train_dataset is not self._dataset:
-            raise ResumeError("resume() was called with another model or dataset than Model.train got")
-        if params.dataset_sink_mode:
-            raise ResumeError(
-                "with a sinking dataset, steps are counted by sink and mid-epoch positions are lost; "
-                "pass dataset_sink_mode=False"
-            )
-        begins = self._epochs - params.epoch_num
-        if begins != self._point.epoch:
-            raise ResumeError(_wrong_epoch(self._point.epoch, begins))
-
-    def _refuse_late_callbacks(self, callbacks: list[Callback], me: Callback) -> None:
-        after = callbacks[[one is me for one in callbacks].index(True) + 1 :]
-        stored = self._state.stateful_objects()
-        late = [
-            type(one).__name__
-            for one in after
-            if self._companions.is_adapted(one)
-            or isinstance(one, LearningRateScheduler)  # its state is the optimizer's learning rate
-            or any(one is other for other in stored)
-        ]
-        if late:
-            raise ResumeError(
-                f"{', '.join(late)} would change after its state was saved; put CheckpointCallback last"
-            )
-
-
-def _wrong_epoch(wanted: int, found: int) -> str:
-    return (
-        f"training would begin at epoch {found}, but the run goes on in epoch {wanted}: "
-        f"pass initial_epoch={wanted} (point.epoch), and to resume() the same number of epochs as to Model.train"
-    )
-
-
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics that are single numbers; others, such as a confusion matrix, cannot rank anything."""
-    found = {}
-    for name, value in metrics.items():
-        if value is None or isinstance(value, str | bytes | Mapping | list | tuple):
-            continue
-        if getattr(value, "size", 1) == 1:
-            found[name] = float(value.item() if hasattr(value, "item") else value)
-    return found

@@ -80,6 +80,7 @@ class DatasetPosition:
         self._draw_seed = draw_seed
         self._seed: int | None = None
         self._fast_recovery_before: bool | None = None
+        self._seed_before: int | None = None
 
     def pipeline(self) -> Pipeline:
         """What must stay as it is from start to start; call it after `prepare`."""
@@ -127,6 +128,8 @@ class DatasetPosition:
             batches_delivered: Since epoch 0; 0 on a fresh start.
             recorded: `state` of the checkpoint, checked before; None on a fresh start.
         """
+        if self._seed_before is None:
+            self._seed_before = ds.config.get_seed()
         seed = int(recorded["seed"]) if recorded is not None else self._fresh_seed()
         with undisturbed():
             ds.config.set_seed(seed)
@@ -158,8 +161,16 @@ class DatasetPosition:
                 "call ms.set_seed before resume(), not after it"
             )
 
+    def leave(self) -> None:
+        """Leave the process as it was before `prepare`, seed included: a later training may be another run."""
+        self.release()
+        if self._seed_before is not None and ds.config.get_seed() == self._seed:
+            with undisturbed():
+                ds.config.set_seed(self._seed_before)
+        self._seed_before = None
+
     def release(self) -> None:
-        """Let later iterators begin at the beginning, in the process as it was; for one that is not made."""
+        """Let later iterators begin at the beginning; the seed stays in force for those of evaluation."""
         self.dataset.set_init_step(0)
         if self._fast_recovery_before is not None:
             ds.config.set_fast_recovery(self._fast_recovery_before)

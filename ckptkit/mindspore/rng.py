@@ -78,5 +78,5 @@ def inexact_cells(cell: nn.Cell) -> list[str]:
 def _seed_module() -> Any:
     # Private, and there is no public way: per-operator seeds of PyNative live in these two names. The package
     # attribute of the same name is a function, hence sys.modules. Should they move, AttributeError says so at
-    # the first capture, and tests/mindspore/test_rng.py fails.
+    # the first capture, and tests/with_mindspore/test_rng.py fails.
     return sys.modules["mindspore.common.seed"]

@@ -20,6 +20,7 @@ from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchErr
 from ckptkit.mindspore.apply import assign, assign_zeros
 from ckptkit.mindspore.cycle import CycleCounters
 from ckptkit.mindspore.dataset import DatasetPosition
+from ckptkit.mindspore.proof import check_cycle, check_data, check_leaves, check_stateful, prove_updates
 from ckptkit.mindspore.rng import capture_rng, restore_rng, seed_operators
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.progress import Progress
@@ -150,8 +151,8 @@ class StateManager:
         """
         progress = self.progress()
         leaves = list(self._leaves(progress))
-        if self.ended is None:
-            self._prove_updates(progress, self._global_step(), self._global_step_base)
+        if self.ended is None and isinstance(self.cell, AccumulationTrainCell):
+            prove_updates(progress, self._global_step(), self._global_step_base)
         sections = {
             "rng": capture_rng(),
             "data": self.position.state() if self.position else None,
@@ -175,9 +176,14 @@ class StateManager:
             ResumeError: If K, the data pipeline or the counters differ. Nothing was changed.
         """
         state = _decoded(contents)
-        self._check_leaves(contents)
-        self._check_stateful(state["user"])
-        self._prove(contents, state)
+        check_leaves(contents, {leaf.name: leaf for leaf in self._leaves(contents.progress)})
+        check_stateful(self._stateful.keys(), state["user"].keys())
+        check_data(contents, self.position, state["data"])
+        if isinstance(self.cell, AccumulationTrainCell):
+            check_cycle(contents, self.cell.accumulation_steps, self.cell.accumulators[-1].name)
+            self._prove_stored_updates(contents, state["train"])
+        else:
+            check_cycle(contents, 1, None)
         for name, parameter in self._parameters.items():
             if name in contents.tensors:
                 assign(parameter, contents.tensors[name], contents.dtypes[name])
@@ -226,9 +232,9 @@ class StateManager:
             restore_rng(self._rng)
 
     def release_data(self) -> None:
-        """Undo `prepare_data` where no iterator was made after it."""
+        """Undo `prepare_data`, once training has ended or was refused."""
         if self.position is not None:
-            self.position.release()
+            self.position.leave()
 
     def _leaves(self, progress: Progress) -> Iterable[Leaf]:
         for name, parameter in self._parameters.items():
@@ -260,74 +266,11 @@ class StateManager:
             return step
         return step - self.cell.counters.updates  # of a cell that was called before, the run began back then
 
-    def _check_leaves(self, contents: Contents) -> None:
-        expected = {leaf.name: leaf for leaf in self._leaves(contents.progress)}
-        found = {name for name, role in contents.roles.items() if role != "state"}
-        problems = [f"missing in the checkpoint: {name}" for name in sorted(expected.keys() - found)]
-        problems += [f"not in this training: {name}" for name in sorted(found - expected.keys())]
-        for name in sorted(expected.keys() & found):
-            leaf, dtype, shape = expected[name], contents.dtypes[name], contents.tensors[name].shape
-            if (leaf.dtype, leaf.shape) != (dtype, shape):
-                problems.append(
-                    f"{name}: the checkpoint has {dtype} {list(shape)}, "
-                    f"this training has {leaf.dtype} {list(leaf.shape)}"
-                )
-        if problems:
-            raise StateMismatchError(
-                f"the checkpoint {contents.checkpoint} does not fit this training. Nothing was changed. "
-                "Build network and optimizer as they were, or start under another root:\n  "
-                + "\n  ".join(problems)
-            )
-
-    def _check_stateful(self, stored: Mapping[str, Any]) -> None:
-        missing, extra = (
-            sorted(self._stateful.keys() - stored.keys()),
-            sorted(stored.keys() - self._stateful.keys()),
-        )
-        if missing or extra:
-            raise StateMismatchError(
-                "the stateful objects differ. Nothing was changed. "
-                f"Given now but not in the checkpoint: {missing or 'none'}; in the checkpoint but not given: "
-                f"{extra or 'none'}"
-            )
-
-    def _prove(self, contents: Contents, state: Mapping[str, Any]) -> None:
-        """Cross-check the checkpoint's counters with each other and with this training."""
-        progress = contents.progress
-        wanted = self.cell.accumulation_steps if isinstance(self.cell, AccumulationTrainCell) else 1
-        if progress.accumulation_steps != wanted:
-            raise ResumeError(
-                f"the checkpoint {contents.checkpoint} was taken with accumulation_steps="
-                f"{progress.accumulation_steps}, this train cell has {wanted}. Build it with "
-                f"{progress.accumulation_steps}, or start under another root."
-            )
-        if (self.position is None) != (state["data"] is None):
-            raise ResumeError("the checkpoint and this training must both have a dataset, or neither")
-        if self.position is not None:
-            self.position.check(state["data"])
-            if progress.epoch * self.position.size + progress.batch != progress.batches_delivered:
-                raise ResumeError(
-                    f"{contents.checkpoint} contradicts itself: epoch {progress.epoch}, batch {progress.batch} "
-                    f"of {self.position.size}, but {progress.batches_delivered} batches delivered"
-                )
-        if state["train"]["ended"] is None:
-            stored = self._stored_global_step(contents)
-            self._prove_updates(progress, stored, state["train"]["global_step_at_start"])
-
-    def _stored_global_step(self, contents: Contents) -> int | None:
+    def _prove_stored_updates(self, contents: Contents, train: Mapping[str, Any]) -> None:
         step = getattr(self._optimizer, "global_step", None)
-        return int(contents.tensors[step.name].reshape(-1)[0]) if isinstance(step, ms.Parameter) else None
-
-    def _prove_updates(self, progress: Progress, global_step: int | None, base: int | None) -> None:
-        # Of another cell nothing is known: with a dynamic loss scale, say, overflowing calls update nothing.
-        if not isinstance(self.cell, AccumulationTrainCell) or global_step is None or base is None:
-            return
-        if global_step - base != progress.updates:
-            raise ResumeError(
-                f"the optimizer's global_step went from {base} to {global_step}, but {progress.updates} updates "
-                "were counted. Something else called the optimizer or changed global_step, so no resume could be "
-                "exact."
-            )
+        if train["ended"] is None and isinstance(step, ms.Parameter):
+            stored = int(contents.tensors[step.name].reshape(-1)[0])
+            prove_updates(contents.progress, stored, train["global_step_at_start"])
 
 
 def _counters(progress: Progress) -> CycleCounters:

@@ -264,6 +264,9 @@ class Mortal(ck.CheckpointCallback):
     def on_train_begin(self, run_context) -> None:
         super().on_train_begin(run_context)
         self.death.at("train_begin", run_context.original_args().cur_step_num)
+
+    def on_train_epoch_begin(self, run_context) -> None:
+        super().on_train_epoch_begin(run_context)  # the last that it restores
         tamper_with(self.job.tampering, self.cell)
 
     def on_train_step_end(self, run_context) -> None:

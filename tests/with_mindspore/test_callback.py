@@ -181,7 +181,6 @@ def test_draws_between_resume_and_the_first_batch_are_undone(root, at):
     class Draws(Callback):
         def on_train_begin(self, run_context):
             np.random.rand()
-            random.random()
 
     expected = Job().uninterrupted(2, Draws()).steps
     crashed(root, at, 2, Draws())
@@ -435,7 +434,8 @@ def test_a_run_taken_over_stops_at_the_next_step(root):
     job = Job()
     with pytest.raises(ck.StaleAttemptError):
         job.started(checkpoints(root, 1), 2, Rival())
-    assert max(job.trace.steps) == 6
+    # The save of step 4, still being written, may be the first to notice; else it is that of step 5.
+    assert max(job.trace.steps) in (5, 6)
 
 
 # Refusals
@@ -684,14 +684,19 @@ def test_network_without_dropout_passes_strict_without_a_word(root, shown):
 
 def test_seed_that_was_never_set_is_drawn_named_and_recorded(root, shown):
     whole = Job(seed=None)
-    whole.started(checkpoints(root), 1)
+    ckpt = checkpoints(root)
+    ckpt.resume(whole.model, whole.data, epochs=1)
     drawn = ds.config.get_seed()
+    assert drawn != UNSET_SEED
     assert f"drew {drawn} and recorded it" in shown()
     assert f"ms.set_seed({drawn})" in shown()
-    job = Job(seed=None)
+    whole.model.train(1, whole.data, callbacks=[ckpt])
+    # Another run in this process must not take the seed for the user's.
     assert ds.config.get_seed() == UNSET_SEED
+    job = Job(seed=None)
     assert checkpoints(root).resume(job.model, job.data, epochs=1).complete
     assert tensors(job.cell) == tensors(whole.cell)
+    checkpoints(root).resume(job.model, job.data, epochs=2)
     assert ds.config.get_seed() == drawn
 
 
@@ -773,7 +778,7 @@ def test_stateful_objects_that_differ_are_refused_by_name(root):
 
 
 def test_name_of_the_companions_is_taken(root):
-    with pytest.raises(ValueError, match=r"'callbacks' is taken"):
+    with pytest.raises(ValueError, match="needs itself: callbacks"):
         ck.CheckpointCallback(root, stateful={"callbacks": Counter()})
 
 

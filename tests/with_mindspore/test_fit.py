@@ -9,7 +9,7 @@ from training import SIZE, CrashError, Interrupt, Job, Stop, checkpoints, distur
 
 import ckptkit as ck
 from ckptkit.manager import CheckpointManager
-from ckptkit.mindspore.callback import _numbers
+from ckptkit.mindspore.session import _numbers
 
 
 def names(root):

@@ -1,0 +1,100 @@
+"""Compares a checkpoint with a training before anything is changed, and its counters with each other.
+
+Guarantees: after all checks passed, the checkpoint fits leaf by leaf and the run can go on exactly; a
+disagreement raises and names what differs, and nothing is ever guessed. Changes nothing. Main thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ckptkit.contents import Contents
+from ckptkit.errors import ResumeError, StateMismatchError
+from ckptkit.mindspore.dataset import DatasetPosition
+from ckptkit.progress import Progress
+from ckptkit.tensors import Leaf
+
+
+def check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
+    """Raise StateMismatchError, naming every leaf, unless the checkpoint holds exactly ``expected``."""
+    found = {name for name, role in contents.roles.items() if role != "state"}
+    problems = [f"missing in the checkpoint: {name}" for name in sorted(expected.keys() - found)]
+    problems += [f"not in this training: {name}" for name in sorted(found - expected.keys())]
+    for name in sorted(expected.keys() & found):
+        leaf, dtype, shape = expected[name], contents.dtypes[name], contents.tensors[name].shape
+        if (leaf.dtype, leaf.shape) != (dtype, shape):
+            problems.append(
+                f"{name}: the checkpoint has {dtype} {list(shape)}, "
+                f"this training has {leaf.dtype} {list(leaf.shape)}"
+            )
+    if problems:
+        raise StateMismatchError(
+            f"the checkpoint {contents.checkpoint} does not fit this training. Nothing was changed. "
+            "Build network and optimizer as they were, or start under another root:\n  " + "\n  ".join(problems)
+        )
+
+
+def check_stateful(given: Collection[str], stored: Collection[str]) -> None:
+    """Raise StateMismatchError unless the same stateful objects are given as are stored."""
+    missing, extra = sorted(set(given) - set(stored)), sorted(set(stored) - set(given))
+    if missing or extra:
+        raise StateMismatchError(
+            "the stateful objects differ. Nothing was changed. "
+            f"Given now but not in the checkpoint: {missing or 'none'}; in the checkpoint but not given: "
+            f"{extra or 'none'}"
+        )
+
+
+def check_cycle(contents: Contents, accumulation_steps: int, divisor: str | None) -> None:
+    """Raise ResumeError unless K is as it was and, in mid-cycle, the divisor counted as many micro-steps.
+
+    Args:
+        contents: The checkpoint.
+        accumulation_steps: K of this training.
+        divisor: Name of the leaf that divides the sums; None for a cell that has none.
+    """
+    progress = contents.progress
+    if progress.accumulation_steps != accumulation_steps:
+        raise ResumeError(
+            f"the checkpoint {contents.checkpoint} was taken with accumulation_steps="
+            f"{progress.accumulation_steps}, this train cell has {accumulation_steps}. Build it with "
+            f"{progress.accumulation_steps}, or start under another root."
+        )
+    if divisor is not None and not progress.at_boundary:
+        counted = float(contents.tensors[divisor].reshape(()))
+        if counted != progress.micro_step:
+            raise ResumeError(
+                f"{contents.checkpoint} contradicts itself: micro-step {progress.micro_step} of its cycle, but "
+                f"{divisor} counted {counted}"
+            )
+
+
+def check_data(contents: Contents, position: DatasetPosition | None, recorded: Mapping[str, Any] | None) -> None:
+    """Raise ResumeError unless the data is what it was and the position is consistent with it."""
+    if (position is None) != (recorded is None):
+        raise ResumeError("the checkpoint and this training must both have a dataset, or neither")
+    if position is None or recorded is None:
+        return
+    position.check(recorded)
+    progress = contents.progress
+    if progress.epoch * position.size + progress.batch != progress.batches_delivered:
+        raise ResumeError(
+            f"{contents.checkpoint} contradicts itself: epoch {progress.epoch}, batch {progress.batch} "
+            f"of {position.size}, but {progress.batches_delivered} batches delivered"
+        )
+
+
+def prove_updates(progress: Progress, global_step: int | None, base: int | None) -> None:
+    """Raise ResumeError unless the optimizer's own counter grew by the updates that were counted.
+
+    An optimizer of the user's own may have the counter and never move it; then it proves nothing.
+    """
+    if global_step is None or base is None or global_step == base:
+        return
+    if global_step - base != progress.updates:
+        raise ResumeError(
+            f"the optimizer's global_step went from {base} to {global_step}, but {progress.updates} updates "
+            "were counted. Something else called the optimizer or changed global_step, so no resume could be "
+            "exact."
+        )
