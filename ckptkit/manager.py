@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from typing_extensions import Self
 
-from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError
+from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
 from ckptkit.progress import ResumePoint
 from ckptkit.run.attempt import Opened, Opening, open_attempt
@@ -82,6 +82,11 @@ class CheckpointManager:
         storage_options: For the storage's backend.
         clock: Gives the time of day; stored for people, orders nothing.
         monotonic: Gives seconds for `SaveEvery(interval=...)`.
+        new_token: Gives 32 fresh random hexadecimal digits.
+        host: What others are told of this process, should they meet it.
+
+    Attributes:
+        skipped_saves: During how many writes another save was due and not taken.
 
     Raises:
         ValueError: If an option is none of those.
@@ -99,6 +104,8 @@ class CheckpointManager:
         storage_options: Mapping[str, Any] | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         monotonic: Callable[[], float] = time.monotonic,
+        new_token: Callable[[], str] = lambda: secrets.token_hex(16),
+        host: str | None = None,
     ) -> None:
         if when_busy not in ("skip", "wait"):
             raise ValueError(f"when_busy must be 'skip' or 'wait', got {when_busy!r}")
@@ -111,6 +118,8 @@ class CheckpointManager:
         self._failures_allowed = ERROR_BUDGET if on_save_error == "warn" else 1
         self._clock = clock
         self._monotonic = monotonic
+        self._new_token = new_token
+        self._host = host if host is not None else socket.gethostname()
         self._area = StagingArea()
         self._writer: ThreadPoolExecutor | None = None
         self._saver: Saver | None = None
@@ -120,6 +129,7 @@ class CheckpointManager:
         self._last_save_at = monotonic()
         self._save_number = 0
         self._stale: StaleAttemptError | None = None
+        self._skipped_during: Future[Saved] | None = None
         self.skipped_saves = 0
 
     @property
@@ -148,8 +158,8 @@ class CheckpointManager:
         """
         if self._saver is not None or self._closed:
             raise ResumeError("this manager has restored already or is closed; make a new one to start again")
-        opening = Opening(checkpoint, rewind, socket.gethostname(), self._clock, lambda: secrets.token_hex(16))
-        opened = open_attempt(self._storage, opening, state.apply)
+        opening = Opening(checkpoint, rewind, self._host, self._clock, self._new_token)
+        opened = open_attempt(self._storage, opening, state)
         self._take_over(opened)
         if opened.contents is None:
             return ResumePoint()
@@ -172,8 +182,11 @@ class CheckpointManager:
         if not self._schedule.due(progress, since) or saver.committed_at(progress) is not None:
             return None
         if self._in_flight is not None and self._when_busy == "skip":
-            self.skipped_saves += 1
-            _log.info("a save was due and is skipped, because the previous one is still being written")
+            if self._skipped_during is not self._in_flight:
+                # Once per write: an interval that has passed is due again at every micro-step.
+                self._skipped_during = self._in_flight
+                self.skipped_saves += 1
+                _log.info("a save is due and waits, because the previous one is still being written")
             return None
         return self.save(state, metrics)
 
@@ -265,7 +278,11 @@ class CheckpointManager:
 
     def _take_over(self, opened: Opened) -> None:
         retention = Retention(self._storage, opened.document, self._keep)
-        retention.sweep()
+        try:
+            retention.sweep()
+        except StorageError as error:
+            # The run is taken over already; what dead saves left costs space and nothing else.
+            _log.warning("the remains of earlier saves could not be removed, a later start will: %s", error)
         self._saver = Saver(self._storage, opened.document, retention)
 
     def _started(self) -> Saver:

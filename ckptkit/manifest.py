@@ -35,6 +35,7 @@ FORMAT_VERSION = 1
 
 MAX_SEALED_BYTES = 64 * 1024  # run.json, attempts, COMMIT
 MAX_DOCUMENT_BYTES = 128 * 1024 * 1024  # manifest.json and rank files: about 500,000 tensors
+MAX_ATTEMPT = 999_999
 MAX_SIZE_BYTES = 1 << 50  # of a shard: a petabyte
 
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
@@ -114,7 +115,7 @@ class AttemptDocument(Sealed):
         passed_over: Newer checkpoints that were found corrupt before ``parent`` was taken.
     """
 
-    attempt: int = Field(ge=1, le=999_999)
+    attempt: int = Field(ge=1, le=MAX_ATTEMPT)
     token: Token
     parent: Text | None
     branch: Text | None = None
@@ -269,18 +270,26 @@ def decode(data: bytes, model: type[Model], key: str) -> Model:
     except ValueError as error:
         raise CorruptCheckpointError(f"{key} is not a valid {model.__name__}: {_first_line(error)}") from error
     try:
-        return model.model_validate_json(data)
+        document = model.model_validate_json(data)
     except ValidationError as error:
         _refuse_other_version(data, key)
         raise CorruptCheckpointError(f"{key} is not a valid {model.__name__}: {_first_line(error)}") from error
+    # Defaults are a comfort of the writer's code; on storage every field stands.
+    absent = sorted(model.model_fields.keys() - document.model_fields_set)
+    if absent:
+        raise CorruptCheckpointError(f"{key} is not a valid {model.__name__}: it lacks {', '.join(absent)}")
+    return document
 
 
 def decode_commit(data: bytes, key: str) -> Commit | Void:
     """Parse a ``COMMIT`` file, real or void; raises as `decode` does."""
     try:
-        return Void.model_validate_json(data)
+        there = Void.model_validate_json(data)
     except ValidationError:
         return decode(data, Commit, key)
+    if encode(there) != data:
+        raise CorruptCheckpointError(f"{key} is a void marker that is not canonical JSON, so it was altered")
+    return there
 
 
 def _check_seal(data: bytes) -> None:

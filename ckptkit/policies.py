@@ -2,7 +2,7 @@
 
 Guarantees: a policy reads only what it is given; it holds no counter, clock or path, so equal inputs give
 equal answers in every process. It does not decide what retention must keep in any case (the two newest
-commits, the parent): that is `ckptkit.run.retention`. Any thread.
+commits, the parent): that is `ckptkit.run.retain`. Any thread.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SaveEvery:
         optimizer_steps: Due right after a cycle whose number since epoch 0 is a multiple of this.
         micro_steps: Due after a micro-batch whose number since epoch 0 is a multiple of this, mid-cycle
             included.
-        interval: Due at the first micro-step at least this long after the previous save began.
+        interval: Due at every micro-step that comes at least this long after the previous save began.
 
     Raises:
         ValueError: If not exactly one is given, or it is not positive.

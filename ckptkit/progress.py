@@ -86,7 +86,7 @@ class ResumePoint:
     checkpoint: str | None = None
 
     @classmethod
-    def at(cls, progress: Progress, checkpoint: str, *, complete: bool = False) -> ResumePoint:
+    def at(cls, progress: Progress, checkpoint: str) -> ResumePoint:
         """The point that ``progress`` stands for."""
         return cls(
             epoch=progress.epoch,
@@ -94,6 +94,5 @@ class ResumePoint:
             optimizer_step=progress.updates,
             micro_step=progress.micro_step,
             batches_delivered=progress.batches_delivered,
-            complete=complete,
             checkpoint=checkpoint,
         )

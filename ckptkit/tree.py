@@ -13,7 +13,7 @@ import base64
 import math
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -163,7 +163,7 @@ def _items(value: JsonValue, tensors: Mapping[str, Array]) -> tuple[Any, ...]:
     return tuple(decode_tree(one, tensors) for one in value)
 
 
-_DECODERS: dict[str, Any] = {
+_DECODERS: dict[str, Callable[[JsonValue, Mapping[str, Array]], Any]] = {
     "$int": _integer,
     "$float": _double,
     "$bytes": _octets,

@@ -40,9 +40,8 @@ def main(root):
         if point.epoch == EPOCHS:
             print("training is complete")
             return
-        state.prepare_data()  # before the iterator is made: where training stands, and the seed
-        batches = dataset.create_tuple_iterator(num_epochs=EPOCHS)
-        state.iterator_made()  # after it: the random state
+        batches = dataset.create_tuple_iterator(num_epochs=EPOCHS)  # once, for all epochs since epoch 0
+        state.iterator_made()  # right after it: the random state is put back
         for epoch in range(point.epoch, EPOCHS):
             for image, label in batches:
                 value = cell(image, label)

@@ -380,11 +380,11 @@ def attack(root, expected):
     run = WatchedRun()
     before = run.digest()
     tracemalloc.start()
-    begun = time.perf_counter()
+    begun = time.process_time()
     try:
         with pytest.raises(expected) as caught:
             CheckpointManager(root).restore(run)
-        elapsed = time.perf_counter() - begun
+        elapsed = time.process_time() - begun
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

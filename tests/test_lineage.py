@@ -96,21 +96,24 @@ def test_branches_are_collected_along_the_way():
 @pytest.mark.parametrize(
     ("parents", "newest", "attempts", "message"),
     [
-        ({1: None}, 2, [2], "attempts/000002.json is missing"),
-        ({3: A2C9, 1: None}, 3, [3, 2], "attempts/000002.json is missing"),
-        ({2: A1C5}, 2, [2, 1], "attempts/000001.json is missing"),
-        ({2: A2C9}, 2, [2], "000002.json names the parent 'a000002-c0000000009-m0000'"),
-        ({2: A3C7, 3: A2C9}, 2, [2], "000002.json names the parent 'a000003-c0000000007-m0000'"),
-        ({2: A3C7, 3: A2C9}, 3, [3, 2], "000002.json names the parent 'a000003-c0000000007-m0000'"),
-        ({2: "../../etc"}, 2, [2], "000002.json names the parent '../../etc'"),
-        ({2: ""}, 2, [2], "000002.json names the parent ''"),
-        ({2: "a000001-c0000000005-m0000 "}, 2, [2], "which is no checkpoint of an earlier attempt"),
-        ({2: "x" * 4000}, 2, [2], "which is no checkpoint of an earlier attempt"),
+        ({1: None}, 2, [], "attempts/000002.json is missing"),
+        ({3: A2C9, 1: None}, 3, [3], "attempts/000002.json is missing"),
+        ({2: A1C5}, 2, [2], "attempts/000001.json is missing"),
+        ({2: A2C9}, 2, [], "000002.json names the parent 'a000002-c0000000009-m0000'"),
+        ({2: A3C7, 3: A2C9}, 2, [], "000002.json names the parent 'a000003-c0000000007-m0000'"),
+        ({2: A3C7, 3: A2C9}, 3, [3], "000002.json names the parent 'a000003-c0000000007-m0000'"),
+        ({2: "../../etc"}, 2, [], "000002.json names the parent '../../etc'"),
+        ({2: ""}, 2, [], "000002.json names the parent ''"),
+        ({2: "a000001-c0000000005-m0000 "}, 2, [], "which is no checkpoint of an earlier attempt"),
+        ({2: "x" * 4000}, 2, [], "which is no checkpoint of an earlier attempt"),
     ],
 )
-def test_a_broken_lineage_says_where_and_keeps_what_was_found(parents, newest, attempts, message):
+def test_a_broken_lineage_says_where_and_keeps_what_can_be_checked(parents, newest, attempts, message):
     lineage = trace(Attempts(parents), newest)
     assert [segment.attempt for segment in lineage.segments] == attempts
+    assert lineage.broken_at is not None
+    assert lineage.broken_at not in attempts
+    assert lineage.broken_at <= newest
     assert isinstance(lineage.broken, CorruptCheckpointError)
     assert message in str(lineage.broken)
     assert len(str(lineage.broken)) < 300
@@ -140,9 +143,12 @@ def test_any_set_of_documents_gives_a_walk_that_ends(parents, newest):
     attempts = Attempts(parents)
     lineage = trace(attempts, newest)
     walked = [segment.attempt for segment in lineage.segments]
-    assert walked[0] == newest
-    assert walked == sorted(set(walked), reverse=True) == attempts.asked
-    assert (lineage.broken is None) == (walked[-1] in parents and parents[walked[-1]] is None)
+    # The attempt at a break was looked at, too, but nothing of it can be checked.
+    looked_at = [*walked, *([lineage.broken_at] if lineage.broken_at is not None else [])]
+    assert looked_at[0] == newest
+    assert looked_at == sorted(set(looked_at), reverse=True) == attempts.asked
+    assert (lineage.broken is None) == (lineage.broken_at is None)
+    assert (lineage.broken is None) == (looked_at[-1] in parents and parents[looked_at[-1]] is None)
     for upper, lower in zip(lineage.segments, lineage.segments[1:], strict=False):
         assert str(lower.last) == parents[upper.attempt]
 

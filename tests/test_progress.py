@@ -92,8 +92,7 @@ def test_resume_point_of_a_fresh_start():
 
 
 def test_resume_point_takes_each_number_from_its_own_counter():
-    point = ResumePoint.at(Progress(**GOOD), "a000001-c0000000009-m0003", complete=True)
+    point = ResumePoint.at(Progress(**GOOD), "a000001-c0000000009-m0003")
     assert (point.epoch, point.batch, point.optimizer_step) == (2, 7, 8)
     assert (point.micro_step, point.batches_delivered) == (3, 39)
-    assert (point.complete, point.checkpoint) == (True, "a000001-c0000000009-m0003")
-    assert not ResumePoint.at(Progress(**GOOD), "x").complete
+    assert (point.complete, point.checkpoint) == (False, "a000001-c0000000009-m0003")

@@ -58,7 +58,9 @@ def run_demo(root: Path | None, mode: Literal["graph", "pynative"], seed: int) -
     """Run the demo and print its table; returns the exit code."""
     console = Console()
     if root is not None and root.exists() and any(root.iterdir()):
-        Console(stderr=True).print(f"[red]{root} is not empty; give a new folder[/red]")
+        Console(stderr=True).print(
+            f"{root} is not empty; give a new folder", style="red", markup=False, soft_wrap=True
+        )
         return 2
     with _folder(root) as folder, _bars(console) as bars:
         straight = _start(folder, "uninterrupted", mode, seed, when={}, run="uninterrupted")

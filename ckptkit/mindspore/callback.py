@@ -12,6 +12,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal
 
@@ -58,7 +59,8 @@ class CheckpointCallback(Callback):
         frozen: Parameters that training never changes, as for `StateManager`.
         when_busy: As for `CheckpointManager`.
         on_save_error: As for `CheckpointManager`.
-        strict: Refuse to train what cannot be resumed exactly, instead of warning.
+        strict: Refuse cells that cannot be resumed exactly (`nn.Dropout`) instead of warning. Python code in the
+            data pipeline is named in the log either way.
         storage_options: As for `CheckpointManager`.
 
     Raises:
@@ -124,6 +126,7 @@ class CheckpointCallback(Callback):
             StateMismatchError: If the checkpoint does not fit the model; names every leaf.
             CkptKitError: Any other of the tree, as for `CheckpointManager.restore`.
         """
+        self._drop_session()
         cell = model.train_network
         self._judge(inexact_cells(cell))
         companions = Companions()
@@ -131,26 +134,14 @@ class CheckpointCallback(Callback):
         manager = self._new_manager()
         try:
             point = manager.restore(state, checkpoint=checkpoint, rewind=rewind)
-            called = state.progress().batches_delivered
-            if called != point.batches_delivered:
-                raise ResumeError(
-                    f"there is no checkpoint to resume, but the train cell was called {called} times already. "
-                    "Build a new one for another run, or give the root of the run that it belongs to."
-                )
         except BaseException:
             state.release_data()
             raise
-        state.prepare_data()
-        assert state.position is not None  # noqa: S101 - it was given a dataset
-        size = state.position.size
-        if state.ended is not None or point.batches_delivered >= epochs * size:
-            why = state.ended or f"{point.batches_delivered} batches are {point.batches_delivered // size} epochs"
-            _log.info("training is complete (%s); nothing to do. %s is restored.", why, point.checkpoint)
-            state.iterator_made()
+        if self._is_complete(state, point, epochs):
+            state.restore_random_state()
             state.release_data()
             manager.close()
-            self._session = None
-            return ResumePoint(**{**vars(point), "complete": True})
+            return replace(point, complete=True)
         if point.checkpoint is None:
             _log.info("starting afresh at %s", manager.url)
         else:
@@ -183,7 +174,11 @@ class CheckpointCallback(Callback):
         callbacks = self._callbacks(kwargs)
         point = self.resume(model, dataset, epochs, checkpoint=checkpoint, rewind=rewind)
         if not point.complete:
-            model.train(epochs, dataset, callbacks=callbacks, initial_epoch=point.epoch, **kwargs)
+            try:
+                model.train(epochs, dataset, callbacks=callbacks, initial_epoch=point.epoch, **kwargs)
+            except BaseException:
+                self._drop_session()  # also where it failed before any callback was entered
+                raise
         return point
 
     def fit(
@@ -201,7 +196,11 @@ class CheckpointCallback(Callback):
         callbacks = self._callbacks(kwargs)
         point = self.resume(model, dataset, epochs, checkpoint=checkpoint, rewind=rewind)
         if not point.complete:
-            model.fit(epochs, dataset, valid_dataset, callbacks=callbacks, initial_epoch=point.epoch, **kwargs)
+            try:
+                model.fit(epochs, dataset, valid_dataset, callbacks=callbacks, initial_epoch=point.epoch, **kwargs)
+            except BaseException:
+                self._drop_session()  # also where it failed before any callback was entered
+                raise
         return point
 
     def __enter__(self) -> Self:
@@ -249,6 +248,22 @@ class CheckpointCallback(Callback):
                 "initial_epoch, or use ckpt.train(model, epochs, dataset), which does both"
             )
         return self._session
+
+    def _is_complete(self, state: StateManager, point: ResumePoint, epochs: int) -> bool:
+        assert state.position is not None  # noqa: S101 - it was given a dataset
+        done = point.batches_delivered // state.position.size
+        if state.ended is None and done < epochs:
+            return False
+        why = state.ended or f"{point.batches_delivered} batches are {done} epochs"
+        _log.info("training is complete (%s); nothing to do. %s is restored.", why, point.checkpoint)
+        return True
+
+    def _drop_session(self) -> None:
+        """Let go of a session that nobody will leave any more."""
+        session, self._session = self._session, None
+        if session is not None:
+            self._depth = 0
+            session.leave(None, None, None)
 
     def _callbacks(self, kwargs: dict[str, Any]) -> list[Callback]:
         if "initial_epoch" in kwargs:

@@ -3,8 +3,8 @@
 It is one number, the batches *delivered* to training since epoch 0, with the dataset seed in force when the
 iterator was made. Guarantees: a pipeline that is itself deterministic goes on with exactly the next batch, in
 the order of the epoch it is in; another size, batch size, seed or set of columns is refused before the first
-batch. It does not detect a pipeline whose Python code draws from the process-wide generators; it names such
-code in the log. Main thread only; `prepare`, then make the iterator, then `iterator_made`.
+batch. It does not detect whether a pipeline's Python code draws from the process-wide generators; it names the
+operations that might in the log. Main thread only; `prepare`, then make the iterator, then `iterator_made`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class DatasetPosition:
         # Before any seed is set: for some sources MindSpore runs the whole pipeline to learn its size.
         self.size: int = dataset.get_dataset_size()
         if self.size < 1:
-            raise ResumeError("the dataset delivers no batch")
+            raise ResumeError("the dataset delivers no batch; look at its source, and at drop_remainder=True")
         self._batch_size: int = dataset.get_batch_size()
         self._columns: tuple[str, ...] = tuple(dataset.get_col_names())
         self._draw_seed = draw_seed
@@ -201,8 +201,8 @@ def _nodes(dataset: ds.Dataset) -> Iterator[ds.Dataset]:
 def _is_fast(node: ds.Dataset) -> bool:
     if type(node).__name__ not in _FAST or type(node).__module__.partition(".")[0] != "mindspore":
         return False
-    if isinstance(node, ds.NumpySlicesDataset):
-        return _is_fast_sampler(node.sampler)
+    if not _is_fast_sampler(getattr(node, "sampler", None)):
+        return False
     # per_batch_map and a callable batch size (private attributes of BatchDataset) are Python code; where they
     # cannot be seen any more, the pipeline is replayed.
     return type(node).__name__ != "BatchDataset" or (
@@ -221,14 +221,24 @@ def _is_fast_sampler(sampler: Any) -> bool:
 
 
 def _name_python_code(dataset: ds.Dataset) -> None:
-    kinds = {"GeneratorDataset", "MapDataset", "FilterDataset"}
-    in_process = sorted(
-        {type(node).__name__ for node in _nodes(dataset) if not getattr(node, "python_multiprocessing", False)}
-        & kinds
-    )
-    if in_process:
+    suspects = sorted({type(node).__name__ for node in _nodes(dataset) if _runs_python_here(node)})
+    if suspects:
         _log.info(
             "%s: if Python code in it draws from the global `random` or `numpy.random`, its draws cannot be "
             "resumed; let it draw from a generator that it makes from (seed, epoch, index)",
-            " and ".join(in_process),
+            " and ".join(suspects),
         )
+
+
+def _runs_python_here(node: ds.Dataset) -> bool:
+    """Whether Python code of the user's may run in this process, and so share its generators."""
+    if not _is_fast_sampler(getattr(node, "sampler", None)):
+        return True
+    if type(node).__name__ == "BatchDataset" and getattr(node, "batch_size_func", None) is not None:
+        return True
+    own_code = type(node).__name__ in ("GeneratorDataset", "MapDataset", "FilterDataset") or (
+        getattr(node, "per_batch_map", None) is not None
+    )
+    # With one worker, python_multiprocessing (the default of GeneratorDataset) starts no process.
+    elsewhere = getattr(node, "python_multiprocessing", False) and (node.num_parallel_workers or 1) > 1
+    return own_code and not elsewhere

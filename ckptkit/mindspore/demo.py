@@ -12,7 +12,8 @@ import json
 import os
 import signal
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,10 +56,6 @@ class Plan:
     kill_after: int = 0
     kill_in_save_after: int = 0
     kill_at_epoch: int = 0
-
-    def to_json(self) -> str:
-        """The plan as one command line argument."""
-        return json.dumps(asdict(self))
 
 
 class DigitNetwork(nn.Cell):
@@ -133,7 +130,7 @@ class Trace(Callback):
 class Death(Callback):
     """Kills this process where the plan says."""
 
-    def __init__(self, plan: Plan, arm_storage: Any) -> None:
+    def __init__(self, plan: Plan, arm_storage: Callable[[], object]) -> None:
         super().__init__()
         self._plan = plan
         self._arm_storage = arm_storage

@@ -1,7 +1,8 @@
 """Refuses an `AccumulationTrainCell` inside another graph, and names what it is nested in.
 
 Guarantees: GRAPH mode and `ms.jit`, which skip the cell's ``__call__`` and with it the counting and the update,
-raise while they compile; nothing is ever trained silently wrong. Main thread only.
+raise while they compile. The capturing modes of `ms.jit` are known by the names of MindSpore's own files
+(private): should those move, the tests that nest a cell in a jit function fail. Main thread only.
 """
 
 from __future__ import annotations

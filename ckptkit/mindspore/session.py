@@ -94,7 +94,7 @@ class TrainingSession:
             return
         metrics = _numbers(params.get("eval_results") or {})
         self._metrics = (params.cur_step_num, metrics)
-        self._state.ended = self._companions.early_stop()
+        self._state.end(self._companions.early_stop())
         if metrics and save_evaluated:
             self.manager.save(self._state, metrics)
         else:
@@ -106,7 +106,7 @@ class TrainingSession:
         delivered = self._state.progress().batches_delivered
         name = self.manager.save_final(self._state, metrics if at == delivered else {})
         _log.info(
-            "training ended after %d batches; %s is committed; %d due saves were skipped",
+            "training ended after %d batches; %s is committed; during %d writes another save was due",
             *(delivered, name, self.manager.skipped_saves),
         )
 

@@ -27,7 +27,7 @@ from ckptkit.progress import Progress
 from ckptkit.tensors import Leaf, Lifetime, Role, leaf_of
 from ckptkit.tree import decode_tree, encode_tree
 
-_SMALL_BYTES = 64 * 1024  # copied at every capture whatever their lifetime: not worth a window
+_SMALL_BYTES = 64 * 1024  # below this a leaf counts as changing at every micro-step
 
 
 @runtime_checkable
@@ -54,11 +54,14 @@ class StateManager:
             are written once per attempt and shared by its checkpoints.
         **stateful: Objects with ``state_dict()`` and ``load_state_dict()``, stored by name.
 
+    Attributes:
+        cell: The train cell.
+        position: Of the dataset; None without one.
+
     In one's own loop::
 
         state = ck.StateManager(cell, dataset)
         point = manager.restore(state)
-        state.prepare_data()
         batches = dataset.create_tuple_iterator(num_epochs=epochs)
         state.iterator_made()
 
@@ -82,7 +85,7 @@ class StateManager:
                 raise TypeError(f"{name}: a {type(one).__name__} has no state_dict() and load_state_dict()")
         self.cell = train_cell
         self.position = DatasetPosition(dataset) if dataset is not None else None
-        self.ended: str | None = None
+        self._ended: str | None = None
         self._stateful = stateful
         self._parameters = _parameters_by_name(train_cell)
         self._optimizer: nn.Optimizer | None = getattr(train_cell, "optimizer", None)
@@ -99,6 +102,15 @@ class StateManager:
         self._global_step_base = self._global_step_at_start()
         self._rng: dict[str, Any] | None = None
         self._prepared = False
+
+    @property
+    def ended(self) -> str | None:
+        """Why training ended for good, or None while it may go on."""
+        return self._ended
+
+    def end(self, why: str | None) -> None:
+        """Record ``why`` training ended for good; a run that has ended is complete when it is started again."""
+        self._ended = why
 
     def stateful_objects(self) -> list[Stateful]:
         """The objects that are stored by name."""
@@ -151,7 +163,7 @@ class StateManager:
         """
         progress = self.progress()
         leaves = list(self._leaves(progress))
-        if self.ended is None and isinstance(self.cell, AccumulationTrainCell):
+        if self._ended is None and isinstance(self.cell, AccumulationTrainCell):
             prove_updates(progress, self._global_step(), self._global_step_base)
         sections = {
             "rng": capture_rng(),
@@ -159,7 +171,7 @@ class StateManager:
             "train": {
                 "cell": type(self.cell).__qualname__,
                 "global_step_at_start": self._global_step_base,
-                "ended": self.ended,
+                "ended": self._ended,
             },
             "user": {name: one.state_dict() for name, one in self._stateful.items()},
         }
@@ -174,6 +186,7 @@ class StateManager:
         Raises:
             StateMismatchError: If leaves or stateful objects differ; names every one. Nothing was changed.
             ResumeError: If K, the data pipeline or the counters differ. Nothing was changed.
+            CorruptCheckpointError: If the stored state makes no sense. Nothing was changed.
         """
         state = _decoded(contents)
         check_leaves(contents, {leaf.name: leaf for leaf in self._leaves(contents.progress)})
@@ -196,24 +209,32 @@ class StateManager:
         counts_itself = isinstance(self.cell, AccumulationTrainCell)
         self._delivered = None if counts_itself else progress.batches_delivered
         self._global_step_base = state["train"]["global_step_at_start"]
-        self.ended = state["train"]["ended"]
-        self._prepared = False
-        self.prepare_data(state["data"])
+        self._ended = state["train"]["ended"]
+        if self.position is not None:
+            self.position.prepare(progress.batches_delivered, state["data"])
+        self._prepared = True
         for name, one in self._stateful.items():
             one.load_state_dict(state["user"][name])
         self._rng = state["rng"]
         restore_rng(self._rng)
 
-    def prepare_data(self, recorded: Mapping[str, Any] | None = None) -> None:
-        """Put the dataset where training stands; on a fresh start, settle its seed.
+    def begin(self) -> None:
+        """Start afresh: settle the seeds of the data and of the operators where the user has set none.
 
-        In one's own loop: call it after ``CheckpointManager.restore`` and before the iterator is made. After a
-        restore that found a checkpoint it has been done already, and this does nothing.
+        With a dataset, make its iterator next and then call `iterator_made`.
+
+        Raises:
+            ResumeError: If the train cell has been called already: a later resume could not begin there.
         """
-        if self._rng is None:
-            seed_operators()
+        called = self.progress().batches_delivered
+        if called:
+            raise ResumeError(
+                f"there is no checkpoint to resume, but the train cell was called {called} times already. "
+                "Build a new one for another run, or give the root of the run that it belongs to."
+            )
+        seed_operators()
         if self.position is not None and not self._prepared:
-            self.position.prepare(self.progress().batches_delivered, recorded)
+            self.position.prepare(0, None)
         self._prepared = True
 
     def iterator_made(self) -> None:
@@ -232,7 +253,7 @@ class StateManager:
             restore_rng(self._rng)
 
     def release_data(self) -> None:
-        """Undo `prepare_data`, once training has ended or was refused."""
+        """Leave the dataset and its seed as they were before, once training has ended or was refused."""
         if self.position is not None:
             self.position.leave()
 

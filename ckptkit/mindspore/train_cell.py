@@ -4,7 +4,8 @@ Guarantees: the network's and the optimizer's parameters keep their names; whate
 on is a `Parameter` of the cell or one of its `CycleCounters`; GRAPH and PYNATIVE run the same code. With K=1 and
 no clipping the bits are those of `nn.TrainOneStepCell`, with two exceptions: a gradient of -0.0 reaches the
 optimizer as +0.0, and for float16 weights in GRAPH the bits are those of a gradient graph and an optimizer
-graph, because MindSpore skips roundings to float16 within one graph (Adam: seen; Momentum: none).
+graph, because MindSpore skips roundings to float16 inside the one graph of `nn.TrainOneStepCell` (seen with Adam,
+Momentum, RMSProp and SGD; running both of our steps as one graph gives other bits again).
 
 How: a call runs one compiled graph (forward, backward, add to the accumulators), and on the K-th call of a cycle
 a second one (divide, clip, optimizer, zero). The choice is made on the host in ``__call__``, so a step reads
@@ -23,7 +24,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import Counter
-from typing import Any
+from typing import Any, Literal
 
 import mindspore as ms
 from mindspore import nn, ops
@@ -64,7 +65,7 @@ class AccumulationTrainCell(nn.Cell):
         accumulation_steps: int,
         *,
         clip_norm: float | None = None,
-        remainder: str = "carry",
+        remainder: Literal["carry"] = "carry",
     ) -> None:
         _check_arguments(network, optimizer, accumulation_steps, clip_norm, remainder)
         super().__init__(auto_prefix=False)
@@ -229,7 +230,8 @@ def _zeros(name: str, shape: tuple[int, ...]) -> ms.Parameter:
 
 def _prefix_beside(optimizer: nn.Optimizer) -> str:
     # nn.SGD, nn.Adagrad and nn.Adadelta call their own state accum.<weight>.
-    taken = any(one.name.startswith("accum.") for one in optimizer.get_parameters())
+    weights = {id(one) for one in optimizer.parameters}
+    taken = any(one.name.startswith("accum.") for one in optimizer.get_parameters() if id(one) not in weights)
     return "grad_accum." if taken else "accum."
 
 

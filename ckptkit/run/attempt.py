@@ -13,10 +13,25 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
 from ckptkit.contents import Contents
-from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, StaleAttemptError
-from ckptkit.manifest import MAX_SEALED_BYTES, AttemptDocument, PassedOver, RunDocument, decode, encode
+from ckptkit.errors import (
+    CheckpointNotFoundError,
+    CkptKitError,
+    CorruptCheckpointError,
+    ResumeError,
+    StaleAttemptError,
+)
+from ckptkit.manifest import (
+    MAX_ATTEMPT,
+    MAX_SEALED_BYTES,
+    AttemptDocument,
+    PassedOver,
+    RunDocument,
+    decode,
+    encode,
+)
 from ckptkit.run.commit import create_once
 from ckptkit.run.find import Choice, Index, choose
 from ckptkit.run.names import ATTEMPTS, RUN, CheckpointName, attempt_key, parse_attempt
@@ -63,15 +78,28 @@ class Opened:
     contents: Contents | None
 
 
-def open_attempt(storage: Storage, opening: Opening, apply: Callable[[Contents], None]) -> Opened:
+class Restorable(Protocol):
+    """What an attempt is opened for: the half of `ckptkit.snapshot.Capturable` that takes a state over."""
+
+    def apply(self, contents: Contents) -> None:
+        """Take over ``contents``; whatever it raises, nothing was changed."""
+        ...
+
+    def begin(self) -> None:
+        """Take the state as it is for a fresh start; raises if it is not one."""
+        ...
+
+
+def open_attempt(storage: Storage, opening: Opening, state: Restorable) -> Opened:
     """Open the next attempt of the run at ``storage``.
 
     Args:
         storage: The run root.
         opening: How.
-        apply: Takes over the contents of a checkpoint; may be called several times.
+        state: Takes over the contents of a checkpoint, or begins afresh; may be asked several times.
 
     Raises:
+        ResumeError: If ``state`` refuses, or the run has no attempt number left.
         CheckpointNotFoundError: If the named checkpoint does not exist.
         CorruptCheckpointError: If every candidate is corrupt; names each.
         StaleAttemptError: If another start overtook this one.
@@ -84,7 +112,7 @@ def open_attempt(storage: Storage, opening: Opening, apply: Callable[[Contents],
         index = Index(storage, ignoring=abandoned)
         choice = choose(index, opening.checkpoint, rewind=opening.rewind)
         try:
-            applied = _apply_first(storage, index, choice, apply)
+            applied = _apply_first(storage, index, choice, state)
         except CheckpointNotFoundError:
             if choice.branch is not None:
                 raise
@@ -112,8 +140,9 @@ def check_fence(storage: Storage, attempt: AttemptDocument) -> None:
     if highest <= attempt.attempt:
         return
     try:
-        other = f" on {Index(storage).document(highest).host}"
-    except CkptKitError:
+        key = attempt_key(highest)
+        other = f" on {decode(storage.read(key, MAX_SEALED_BYTES), AttemptDocument, key).host}"
+    except (CkptKitError, FileNotFoundError):
         other = ""  # that there is a later one is known; its document only helps the reader
     raise StaleAttemptError(
         f"attempt {highest}{other} took the run {storage.url} over from attempt {attempt.attempt}. "
@@ -121,18 +150,21 @@ def check_fence(storage: Storage, attempt: AttemptDocument) -> None:
     )
 
 
-def _apply_first(storage: Storage, index: Index, choice: Choice, apply: Callable[[Contents], None]) -> Applied:
+def _apply_first(storage: Storage, index: Index, choice: Choice, state: Restorable) -> Applied:
     passed_over = list(choice.passed_over)
     for name in choice.candidates:
         try:
             opened = open_checkpoint(storage, name, index.document(name.attempt))
             contents = load(storage, opened)
+            state.apply(contents)
         except CorruptCheckpointError as error:
             if choice.branch is not None:
-                raise
+                raise CorruptCheckpointError(
+                    f"{error}. The chosen checkpoint {name} cannot be used; name another one, or leave "
+                    "checkpoint= out to use the newest good one."
+                ) from error
             passed_over.append(PassedOver(checkpoint=str(name), reason=str(error)[:1000]))
             continue
-        apply(contents)
         return Applied(contents, tuple(passed_over))
     if choice.candidates:
         each = "\n  ".join(f"{one.checkpoint}: {one.reason}" for one in passed_over)
@@ -140,6 +172,7 @@ def _apply_first(storage: Storage, index: Index, choice: Choice, apply: Callable
             f"no checkpoint of the run {storage.url} can be used, and starting afresh would lose it:\n  {each}\n"
             "Restore one of them from a copy, or start under another root."
         )
+    state.begin()
     return Applied(None, tuple(passed_over))
 
 
@@ -157,6 +190,10 @@ def _ensure_run(storage: Storage, opening: Opening) -> None:
 
 
 def _document(number: int, choice: Choice, applied: Applied, opening: Opening) -> AttemptDocument:
+    if number > MAX_ATTEMPT:
+        raise ResumeError(
+            f"the run has an attempt {number - 1}, and the format has no number after it; start under another root"
+        )
     return AttemptDocument(
         attempt=number,
         token=opening.new_token(),

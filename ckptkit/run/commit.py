@@ -1,8 +1,8 @@
 """The create-only markers: COMMIT, which makes a folder a checkpoint, and the void, which forbids it for ever.
 
 Guarantees: of all who try to create one key, exactly one content wins, and every caller learns which, also when
-the storage's reply was lost: any doubt is settled by reading the content back. No data is deleted before its
-folder is known to be void. The threads are those of the callers.
+the storage's reply was lost: any doubt is settled by reading the content back. No data of an uncommitted folder is
+deleted before it is known to be void. The threads are those of the callers.
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ def create_once(storage: Storage, key: str, data: bytes) -> bytes:
         else:
             return data
         try:
-            return storage.read(key, MAX_SEALED_BYTES)
+            found = storage.read(key, MAX_SEALED_BYTES)
         except FileNotFoundError:
-            # Not created: the same content may be tried again without any risk.
-            if remaining == 0 and isinstance(doubt, StorageError):
-                raise doubt from None
+            found = None  # not created: the same content may be tried again without any risk
+        if found is not None and (found != data or isinstance(doubt, FileExistsError)):
+            return found
+        # Ours after an error: there, but perhaps not durable. Only "exists" vouches for that, so ask once more.
+        if remaining == 0 and isinstance(doubt, StorageError):
+            raise doubt
     raise StorageError(f"{key} exists when it is created and is absent when it is read, {_TRIES} times in a row")
 
 

@@ -9,7 +9,7 @@ checkpoint, never as an uncommitted folder. It does not open checkpoints: that i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.manifest import MAX_SEALED_BYTES, AttemptDocument, Commit, PassedOver, Void, decode, decode_commit
@@ -140,15 +140,11 @@ def newest_lineage(index: Index) -> tuple[Lineage | None, tuple[PassedOver, ...]
         lineage = trace(index, attempt)
         if _is_given_up(index, lineage):
             continue
-        broken_at = lineage.segments[-1].attempt
-        if lineage.broken is not None:
-            # Without its document, nothing that the attempt at the break wrote can be checked.
-            lineage = replace(lineage, segments=lineage.segments[:-1])
         # An attempt that started fresh and never committed holds nothing that could be continued.
         if any(True for _ in index.committed_on(lineage)):
             return lineage, tuple(passed_over.values())
-        if lineage.broken is not None:
-            key = attempt_key(broken_at)
+        if lineage.broken_at is not None:
+            key = attempt_key(lineage.broken_at)
             passed_over.setdefault(key, PassedOver(checkpoint=key, reason=str(lineage.broken)))
     return None, tuple(passed_over.values())
 
@@ -159,10 +155,12 @@ def _is_given_up(index: Index, lineage: Lineage) -> bool:
     Retention keeps a parent until there are two own commits; so this one died while it was starting, and the
     attempt before it had gone on. What is older than the parent is not what a start should go back to.
     """
-    own, *before = lineage.segments
-    if not before or any(name in own and index.is_committed(name) for name in index.names):
+    if len(lineage.segments) < 2:
         return False
-    return before[0].last is None or not index.is_committed(before[0].last)
+    own, parent = lineage.segments[:2]
+    if any(name in own and index.is_committed(name) for name in index.names):
+        return False
+    return parent.last is None or not index.is_committed(parent.last)
 
 
 def _named(index: Index, checkpoint: str) -> CheckpointName:

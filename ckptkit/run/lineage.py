@@ -16,10 +16,10 @@ from ckptkit.run.names import CheckpointName, attempt_key
 
 
 class AttemptLookup(Protocol):
-    """Gives attempt documents by number; raises CorruptCheckpointError or FileNotFoundError."""
+    """Gives attempt documents by number."""
 
     def document(self, attempt: int) -> AttemptDocument:
-        """The document of ``attempt``."""
+        """The document of ``attempt``; CorruptCheckpointError if it is missing or cannot be read."""
         ...
 
 
@@ -39,14 +39,17 @@ class Lineage:
     """Segments from the newest attempt back to a fresh start.
 
     Attributes:
-        segments: Newest first.
+        segments: Newest first; only of attempts whose document can be read, since without it nothing that an
+            attempt wrote can be checked.
         branches: Checkpoints that the user chose by name on the way.
         broken: Why it could not be followed further, or None where it ends at a fresh start.
+        broken_at: The attempt whose document cannot be read, or None.
     """
 
     segments: tuple[Segment, ...]
     branches: frozenset[str]
     broken: CorruptCheckpointError | None = None
+    broken_at: int | None = None
 
     def __contains__(self, name: CheckpointName) -> bool:
         return any(name in segment for segment in self.segments)
@@ -65,7 +68,7 @@ def trace(attempts: AttemptLookup, newest: int) -> Lineage:
                 branches.add(document.branch)
             step = _before(document)
     except CorruptCheckpointError as error:
-        return Lineage(tuple(segments), frozenset(branches), error)
+        return Lineage(tuple(segments[:-1]), frozenset(branches), error, segments[-1].attempt)
     return Lineage(tuple(segments), frozenset(branches))
 
 

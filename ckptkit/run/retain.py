@@ -65,7 +65,8 @@ class Retention:
 
         Raises:
             StaleAttemptError: If a later attempt exists; nothing was deleted.
-            StorageError: If the storage failed; what is left is for the next round.
+            StorageError: If the storage failed. A checkpoint that lost its COMMIT and nothing else yet is for the
+                sweep of the next attempt.
         """
         check_fence(self._storage, self._attempt)
         index = Index(self._storage)

@@ -1,8 +1,9 @@
 """One save from the first byte to retention, in the order that makes it safe.
 
 Fence check, write, fence check, COMMIT, retention. Guarantees: a save that returns a name is committed and
-durable; one that raises left no checkpoint, and its folder is void or will be before this attempt's next save;
-what was committed before is untouched either way. Writer thread only, one save at a time.
+durable; one that raises left no checkpoint, and its folder is void or will be before this attempt's next save
+(after StaleAttemptError it is the later attempt's to decide); what was committed before is untouched either way.
+One save at a time, on the writer thread; `Saver.committed_at` may be asked by any thread.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ckptkit.manifest import AttemptDocument, Commit
 from ckptkit.progress import Progress
 from ckptkit.run.attempt import check_fence
 from ckptkit.run.commit import publish, remove_data, void
+from ckptkit.run.frozen import FrozenShards
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.retain import Retention
 from ckptkit.run.write import SaveRequest, write_checkpoint
@@ -53,7 +55,7 @@ class Saver:
         self._tries: dict[tuple[int, int], int] = {}
         self._undecided: list[CheckpointName] = []
         self._void: list[CheckpointName] = []
-        self._shared: set[str] = set()
+        self._frozen = FrozenShards(storage, attempt)
 
     def committed_at(self, progress: Progress) -> CheckpointName | None:
         """This attempt's commit at ``progress``, if there is one."""
@@ -69,13 +71,14 @@ class Saver:
         """
         check_fence(self._storage, self._attempt)
         self._decide()
+        self._empty()
         there = self.committed_at(request.staged.progress)
         if there is not None:
             return Saved(there)
         name = self._next_name(request.staged.progress)
         self._undecided.append(name)
         try:
-            commit = write_checkpoint(self._storage, name, self._attempt, request, self._shared)
+            commit = write_checkpoint(self._storage, name, self._attempt, request, self._frozen)
             check_fence(self._storage, self._attempt)
             publish(self._storage, name, commit)
         except StaleAttemptError:
@@ -99,7 +102,7 @@ class Saver:
         self._committed[(name.cycles, name.micro_step)] = name
 
     def _decide(self) -> None:
-        """Void and empty the folders of failed saves; one that turns out to be committed stays."""
+        """Void the folders of failed saves; one that turns out to be committed stays."""
         for name in tuple(self._undecided):
             try:
                 there = void(self._storage, name, self._attempt.token)
@@ -112,9 +115,9 @@ class Saver:
             else:
                 self._undecided.remove(name)
                 self._void.append(name)
-        self._empty()
 
     def _empty(self) -> None:
+        """Delete the data of void folders; only ever right after a fence check."""
         for name in tuple(self._void):
             try:
                 remove_data(self._storage, name)
@@ -129,12 +132,14 @@ class Saver:
             self._decide()
         except StorageError as error:
             # The save's own error is on its way; the folder stays undecided and the next save decides it.
-            _log.warning("could not clean up after a failed save yet, the next one will: %s", error)
+            _log.warning("could not void a failed save yet, the next one will: %s", error)
 
     def _prune(self) -> tuple[CheckpointName, ...]:
         try:
             return tuple(self._retention.prune())
-        except StorageError as error:
-            # The checkpoint is committed; old ones that stay cost space and nothing else.
-            _log.warning("the checkpoint is saved, but older ones could not be removed: %s", error)
+        except StaleAttemptError:
+            raise
+        except Exception as error:  # noqa: BLE001 - also a keep policy's own: the checkpoint is committed either way
+            # Old ones that stay cost space and nothing else; reporting the save as failed would be untrue.
+            _log.warning("the checkpoint is saved, but older ones could not be removed", exc_info=error)
             return ()

@@ -27,7 +27,8 @@ from ckptkit.manifest import (
     digest_of,
     encode,
 )
-from ckptkit.run.names import CheckpointName, frozen_folder
+from ckptkit.run.frozen import FrozenShards
+from ckptkit.run.names import CheckpointName
 from ckptkit.storage import Storage
 from ckptkit.tensors import Shard, into_shards
 
@@ -50,7 +51,11 @@ class SaveRequest:
 
 
 def write_checkpoint(
-    storage: Storage, name: CheckpointName, attempt: AttemptDocument, request: SaveRequest, shared: set[str]
+    storage: Storage,
+    name: CheckpointName,
+    attempt: AttemptDocument,
+    request: SaveRequest,
+    frozen: FrozenShards,
 ) -> Commit:
     """Write everything but COMMIT, and return the COMMIT that would publish it.
 
@@ -59,13 +64,13 @@ def write_checkpoint(
         name: The checkpoint's folder, not used before.
         attempt: The attempt that writes.
         request: What to write.
-        shared: Keys of the frozen shards that this attempt has written whole; grows.
+        frozen: The shards that the attempt's checkpoints share.
 
     Raises:
         StorageError: If a file could not be written; what was written stays uncommitted.
         ValueError: If the state cannot be stored, such as a leaf name that stands twice.
     """
-    rank_file = _write_rank(storage, name, attempt, request, shared)
+    rank_file = _write_rank(storage, name, attempt, request, frozen)
     manifest = Manifest(
         checkpoint=str(name),
         created_at=request.created_at.isoformat(),
@@ -80,14 +85,19 @@ def write_checkpoint(
 
 
 def _write_rank(
-    storage: Storage, name: CheckpointName, attempt: AttemptDocument, request: SaveRequest, shared: set[str]
+    storage: Storage,
+    name: CheckpointName,
+    attempt: AttemptDocument,
+    request: SaveRequest,
+    frozen: FrozenShards,
 ) -> FileEntry:
     folder = name.rank_folder(0)
     entries = []
     numbers: dict[str, int] = {}
-    for shard in into_shards(request.staged.leaves):
+    for shard in into_shards(frozen.settle(request.staged.leaves)):
         if shard.frozen:
-            entries.append(_share(storage, name, shard, shared))
+            key, digest = frozen.share(shard)
+            entries.append(_entry(key, shard, digest))
             continue
         number = numbers[shard.role] = numbers.get(shard.role, -1) + 1
         key = f"{folder}/{shard.role}-{number:03d}.safetensors"
@@ -103,20 +113,6 @@ def _write_rank(
         state=dict(request.staged.state),
     )
     return _write_document(storage, name.rank_key(0), encode(document))
-
-
-def _share(storage: Storage, name: CheckpointName, shard: Shard, shared: set[str]) -> ShardEntry:
-    """Write a frozen shard unless this attempt has it already; its name is its digest."""
-    hasher = xxhash.xxh3_128()
-    for chunk in shard.chunks():
-        hasher.update(chunk)
-    key = f"{frozen_folder(name.attempt)}/{hasher.hexdigest()}.safetensors"
-    if key not in shared:
-        # What a failed write left at this name may be whole and yet not durable; no commit refers to it.
-        storage.delete([key])
-        storage.write(key, shard.chunks())
-        shared.add(key)
-    return _entry(key, shard, hasher.hexdigest())
 
 
 def _entry(key: str, shard: Shard, digest: str) -> ShardEntry:

@@ -15,8 +15,8 @@ from ckptkit.progress import Progress
 class Capturable(Protocol):
     """Holds a training state that can be saved and restored.
 
-    The seam is three methods because a manager needs no more to be exact: where the run is, all of it, and all of
-    it back.
+    The seam is four methods because a manager needs no more to be exact: where the run is, all of it, all of it
+    back, and the word that there is nothing to bring back.
     """
 
     def progress(self) -> Progress:
@@ -30,11 +30,21 @@ class Capturable(Protocol):
         """
         ...
 
+    def begin(self) -> None:
+        """Take the state as it is for a fresh start; called instead of `apply`, maybe more than once.
+
+        Raises:
+            ResumeError: If it is not a fresh one, such as a training that has gone on already.
+        """
+        ...
+
     def apply(self, contents: Contents) -> None:
         """Take over the state in ``contents``; may be called again with another.
 
         Raises:
             StateMismatchError: If the two do not fit; raised before anything was changed.
             ResumeError: If the run could not continue exactly; raised before anything was changed.
+            CorruptCheckpointError: If the contents make no sense; raised before anything was changed, and an
+                older checkpoint is tried.
         """
         ...

@@ -92,7 +92,8 @@ class LocalStorage:
                 os.link(temporary, path)
             finally:
                 temporary.unlink(missing_ok=True)
-            _fsync_folder(path.parent)
+                # Also where it exists: "exists" is an answer that others build on, so it must be durable.
+                _fsync_folder(path.parent)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove ``keys`` and the folders below the first level that this empties."""
@@ -159,9 +160,9 @@ def _storage_errors(verb: str, path: Path) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, FileExistsError) as error:
-        if verb in ("read",) and isinstance(error, FileNotFoundError):
-            raise
-        if verb == "create" and isinstance(error, FileExistsError):
+        if (verb == "read" and isinstance(error, FileNotFoundError)) or (
+            verb == "create" and isinstance(error, FileExistsError)
+        ):
             raise
         raise _storage_error(verb, path, error) from error
     except OSError as error:
@@ -170,7 +171,7 @@ def _storage_errors(verb: str, path: Path) -> Iterator[None]:
 
 def _storage_error(verb: str, path: Path, error: OSError) -> StorageError:
     hint = ""
-    if verb == "create" and error.errno in (1, 38, 95):  # EPERM, ENOSYS, EOPNOTSUPP of link()
+    if verb == "create" and error.errno in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP):  # of link()
         hint = (
             " ckptkit publishes with hard links, which this file system refuses;"
             " put the run on a file system that has them."

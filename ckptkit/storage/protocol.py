@@ -77,7 +77,7 @@ class Storage(Protocol):
         """Publish a small file at once and only if ``key`` is free; when this returns, it is durable.
 
         Raises:
-            FileExistsError: If ``key`` exists. After a lost reply it may be this call's own file.
+            FileExistsError: If ``key`` exists, durably. After a lost reply it may be this call's own file.
             StorageError: If it may or may not have been created.
         """
         ...

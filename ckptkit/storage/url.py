@@ -19,10 +19,13 @@ def open_storage(
     """Open a run root: a path, a ``file://`` URL, or a `Storage`, which is returned as it is.
 
     Raises:
+        TypeError: If it is none of these.
         StorageError: If the URL's scheme has no backend, or was given options that it does not take.
     """
-    if not isinstance(root, str | os.PathLike):
+    if isinstance(root, Storage):
         return root
+    if not isinstance(root, str | os.PathLike):
+        raise TypeError(f"a run root is a path, a URL or a Storage, got {type(root).__name__}")
     scheme, path = split_protocol(os.fspath(root))
     if scheme not in (None, "file", "local"):
         raise StorageError(

@@ -99,6 +99,9 @@ class NumpyRun:
             leaves.append(leaf_of("accumulators", self.accumulators, role="accumulators"))
         return Capture(progress, tuple(leaves), {"rng": rng})
 
+    def begin(self) -> None:
+        """Any state may begin: what a run began with is no part of its checkpoints."""
+
     def apply(self, contents: Contents) -> None:
         """Take over ``contents``.
 

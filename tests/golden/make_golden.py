@@ -89,7 +89,6 @@ def train_mindspore(root: Path, steps: int, user: UserState) -> object:
     with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), when_busy="wait") as manager:
         state = ck.StateManager(cell, data, user=user)
         manager.restore(state)
-        state.prepare_data()
         batches = data.create_tuple_iterator(num_epochs=3)
         state.iterator_made()
         while cell.counters.micro_steps < steps:

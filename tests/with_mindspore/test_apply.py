@@ -91,3 +91,27 @@ def test_values_are_seen_by_what_is_compiled_already(mode, optimizer, calls_befo
     assert tensors(resumed) == tensors(whole)
     # In place: whoever holds the memory still sees the parameter.
     assert {name: view.tobytes() for name, view in views.items()} == tensors(whole)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_can_be_restored_in_a_process_whose_last_micro_step_raised(dtype):
+    """PYNATIVE still records gradients then and refuses in-place writes to what requires them."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+
+    class Breaking(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.dense = nn.Dense(3, 2)
+
+        def construct(self, x):
+            self.dense(x)
+            raise KeyError("boom")
+
+    network = Breaking()
+    with pytest.raises(KeyError):
+        ms.value_and_grad(network, None, network.trainable_params())(ms.Tensor(np.ones((2, 3), np.float32)))
+    parameter = ms.Parameter(ms.Tensor(np.ones((2, 2)), getattr(ms, dtype)), name="w")
+    bits = np.array([[1, 2], [3, 4]], np.uint16 if dtype == "bfloat16" else np.float32)
+    assign(parameter, bits, "BF16" if dtype == "bfloat16" else "F32")
+    assert parameter.asnumpy().tobytes() == bits.tobytes()
+    assert parameter.requires_grad
