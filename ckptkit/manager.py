@@ -107,6 +107,9 @@ class CheckpointManager:
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
         host: str | None = None,
     ) -> None:
+        for option, value, verb in (("save", save, "due"), ("keep", keep, "keeps")):
+            if value is not None and not hasattr(value, verb):
+                raise ValueError(f"{option} must be a policy such as SaveEvery or KeepLatest, got {value!r}")
         if when_busy not in ("skip", "wait"):
             raise ValueError(f"when_busy must be 'skip' or 'wait', got {when_busy!r}")
         if on_save_error not in ("warn", "raise"):

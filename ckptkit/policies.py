@@ -72,8 +72,8 @@ class SaveEvery:
         for name, value in (("optimizer_steps", self.optimizer_steps), ("micro_steps", self.micro_steps)):
             if value is not None:
                 _require_positive(f"SaveEvery.{name}", value)
-        if self.interval is not None and self.interval <= timedelta(0):
-            raise ValueError(f"SaveEvery.interval must be positive, got {self.interval}")
+        if self.interval is not None and (not isinstance(self.interval, timedelta) or self.interval <= timedelta(0)):
+            raise ValueError(f"SaveEvery.interval must be a positive timedelta, got {self.interval!r}")
 
     def due(self, progress: Progress, since_last_save: timedelta) -> bool:
         """Whether a save is due at ``progress``."""

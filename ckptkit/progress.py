@@ -43,9 +43,7 @@ class Progress(BaseModel):
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
         if self.micro_step >= self.accumulation_steps:
-            raise ValueError(
-                f"micro_step {self.micro_step} is not below accumulation_steps {self.accumulation_steps}"
-            )
+            raise ValueError(f"micro_step {self.micro_step} is not below accumulation_steps {self.accumulation_steps}")
         if self.batches_delivered - self.cycle_first_batch != self.micro_step:
             raise ValueError(
                 f"micro_step {self.micro_step} is not batches_delivered {self.batches_delivered} minus "

@@ -50,9 +50,7 @@ def encode_tree(  # noqa: PLR0911 - one return per type reads as the table that 
         return {"$scalar": path}
     if type(value) is np.ndarray:
         if value.dtype.name == "bfloat16":
-            raise TypeError(
-                f"{path}: NumPy has no bfloat16 to restore it as; store array.view(numpy.uint16) instead"
-            )
+            raise TypeError(f"{path}: NumPy has no bfloat16 to restore it as; store array.view(numpy.uint16) instead")
         leaves.append(leaf_of(path, value, role="state"))
         return {"$array": path}
     if type(value) in (list, tuple):

@@ -87,7 +87,6 @@ def test_it_answers_in_under_a_second_of_processor_time(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     times = [
-        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
-        for _ in range(3)
+        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]) for _ in range(3)
     ]
     assert 0 < min(times) < 1.0

@@ -160,9 +160,7 @@ def outcome(grown, file):
 
 
 # Without COMMIT there is no checkpoint, hence no damaged one: that has a test of its own.
-DAMAGED = [
-    (file, damage) for file in (*FILES, *SHARED) for damage in DAMAGE if (file, damage) != ("commit", "deleted")
-]
+DAMAGED = [(file, damage) for file in (*FILES, *SHARED) for damage in DAMAGE if (file, damage) != ("commit", "deleted")]
 
 
 @pytest.mark.parametrize(("file", "damage"), DAMAGED)

@@ -23,9 +23,7 @@ def test_killed_three_times_and_not_one_bit_differs(mode: str, tmp_path: Path) -
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Killed three times, and not one bit differs." in done.stdout
     assert done.stdout.count("resumed from") == 3
-    assert (
-        "while a save was being written" in " ".join(done.stdout.split()) or "SIGKILL while a save" in done.stdout
-    )
+    assert "while a save was being written" in " ".join(done.stdout.split()) or "SIGKILL while a save" in done.stdout
 
 
 def test_one_altered_digest_makes_the_demo_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

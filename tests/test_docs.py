@@ -62,6 +62,8 @@ def run_document(text: str, folder: Path) -> None:
         if language == "python" and how in ("", "file"):
             scripts[name] = code
             run_python(code, folder)
+            if how == "file":
+                run_python(code, folder)  # as a scheduler would start it again after its end
         elif language == "python" and how == "after":
             run_python(f"{scripts[name]}\n{code}", folder)
         elif language == "bash" and how == "after" and name in scripts:

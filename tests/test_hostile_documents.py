@@ -188,9 +188,7 @@ def shard_key(key):
 
 def rank_file_key(key):
     def edit(document):
-        document["rank_files"][0]["key"] = (
-            key.replace("NAME", document["checkpoint"]) if isinstance(key, str) else key
-        )
+        document["rank_files"][0]["key"] = key.replace("NAME", document["checkpoint"]) if isinstance(key, str) else key
 
     return edit
 
@@ -243,10 +241,7 @@ RANK = {
     **{f"name-{case}": set_at(*TENSOR, "name", value) for case, value in WRONG_TYPES.items() if value != "x"},
     **{f"missing-{field}": without(field) for field in ("checkpoint", "rank", "token", "save_number", "shards")},
     **{f"shard-missing-{f}": without(*SHARD, f) for f in ("key", "size_bytes", "digest", "role", "tensors")},
-    **{
-        f"tensor-missing-{f}": without(*TENSOR, f)
-        for f in ("name", "dtype", "shape", "offset_bytes", "size_bytes")
-    },
+    **{f"tensor-missing-{f}": without(*TENSOR, f) for f in ("name", "dtype", "shape", "offset_bytes", "size_bytes")},
     "missing-state": without("state"),
     "unknown-field": set_at("pickle", "gASV"),
     "unknown-shard-field": set_at(*SHARD, "url", "http://x"),

@@ -275,9 +275,7 @@ class Morphing(NumpyRun):
 
     def capture(self) -> Capture:
         capture = super().capture()
-        return Capture(
-            capture.progress, (*capture.leaves, leaf_of("extra", self.extra, role="state")), capture.state
-        )
+        return Capture(capture.progress, (*capture.leaves, leaf_of("extra", self.extra, role="state")), capture.state)
 
 
 def test_buffers_are_reused_without_mixing_saves(root):

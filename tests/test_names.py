@@ -26,9 +26,7 @@ def test_everything_below_a_checkpoint_has_a_key_that_documents_may_hold(name):
 
 @given(NAMES, NAMES)
 def test_names_order_by_attempt_then_training_then_try(a, b):
-    assert (a < b) == (
-        (a.attempt, a.cycles, a.micro_step, a.nth_try) < (b.attempt, b.cycles, b.micro_step, b.nth_try)
-    )
+    assert (a < b) == ((a.attempt, a.cycles, a.micro_step, a.nth_try) < (b.attempt, b.cycles, b.micro_step, b.nth_try))
 
 
 @given(st.text("ac0123456789-mt", max_size=40))

@@ -88,8 +88,9 @@ def test_an_interval_is_due_at_the_first_micro_step_after_it(elapsed, due):
         ({"micro_steps": 0}, r"SaveEvery\.micro_steps .* got 0"),
         ({"micro_steps": 1.0}, r"SaveEvery\.micro_steps .* got 1\.0"),
         ({"micro_steps": "2"}, r"SaveEvery\.micro_steps .* got '2'"),
-        ({"interval": timedelta(0)}, r"SaveEvery\.interval must be positive"),
-        ({"interval": -SECOND}, r"SaveEvery\.interval must be positive"),
+        ({"interval": timedelta(0)}, r"SaveEvery\.interval must be a positive timedelta"),
+        ({"interval": 10.0}, r"SaveEvery\.interval must be a positive timedelta, got 10\.0"),
+        ({"interval": -SECOND}, r"SaveEvery\.interval must be a positive timedelta"),
     ],
 )
 def test_save_every_refuses(arguments, message):

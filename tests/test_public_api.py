@@ -82,9 +82,7 @@ def test_importing_the_package_imports_nothing_heavy():
 
 
 def test_a_name_loads_its_own_module_and_no_mindspore():
-    code = (
-        "import sys, ckptkit; ckptkit.CheckpointManager; print('mindspore' in sys.modules, 'numpy' in sys.modules)"
-    )
+    code = "import sys, ckptkit; ckptkit.CheckpointManager; print('mindspore' in sys.modules, 'numpy' in sys.modules)"
     assert python(code) == "False True"
 
 

@@ -224,9 +224,7 @@ def test_roles_and_frozen_leaves_never_share_a_file():
         for role in reversed(ROLES)
         for lifetime in ("frozen", "cycle", "micro")
     ]
-    shards = [
-        (shard.role, shard.frozen, sorted(leaf.name for leaf in shard.leaves)) for shard in into_shards(leaves)
-    ]
+    shards = [(shard.role, shard.frozen, sorted(leaf.name for leaf in shard.leaves)) for shard in into_shards(leaves)]
     assert shards == [
         (role, frozen, [f"{role}-frozen"] if frozen else [f"{role}-cycle", f"{role}-micro"])
         for role in ROLES

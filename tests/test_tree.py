@@ -63,9 +63,7 @@ def arrays(draw):
 
 
 FLOATS = st.one_of(st.floats(), st.binary(min_size=8, max_size=8).map(lambda data: struct.unpack("<d", data)[0]))
-INTEGERS = st.one_of(
-    st.integers(), st.integers(-(2**20000), 2**20000), st.sampled_from([2**53, 2**53 - 1, -(2**53)])
-)
+INTEGERS = st.one_of(st.integers(), st.integers(-(2**20000), 2**20000), st.sampled_from([2**53, 2**53 - 1, -(2**53)]))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 SCALARS = st.one_of(st.none(), st.booleans(), INTEGERS, FLOATS, TEXTS, st.binary())
 NUMPY_SCALARS = arrays().filter(lambda array: array.size > 0).map(lambda array: array.reshape(-1)[0])

@@ -58,9 +58,7 @@ def run_demo(root: Path | None, mode: Literal["graph", "pynative"], seed: int) -
     """Run the demo and print its table; returns the exit code."""
     console = Console()
     if root is not None and root.exists() and any(root.iterdir()):
-        Console(stderr=True).print(
-            f"{root} is not empty; give a new folder", style="red", markup=False, soft_wrap=True
-        )
+        Console(stderr=True).print(f"{root} is not empty; give a new folder", style="red", markup=False, soft_wrap=True)
         return 2
     with _folder(root) as folder, _bars(console) as bars:
         straight = _start(folder, "uninterrupted", mode, seed, when={}, run="uninterrupted")
@@ -107,9 +105,7 @@ def _bars(console: Console) -> Progress:
     return Progress(*columns, console=console)
 
 
-def _start(
-    folder: Path, name: str, mode: str, seed: int, *, when: dict[str, int], run: str
-) -> subprocess.Popen[bytes]:
+def _start(folder: Path, name: str, mode: str, seed: int, *, when: dict[str, int], run: str) -> subprocess.Popen[bytes]:
     plan = {
         "root": str(folder / run),
         "trace": str(folder / f"{name}.trace"),
@@ -196,9 +192,7 @@ def _biography(life: Life) -> str:
 
 
 def _disagreeing(life: Life, reference: Life, kind: str) -> list[int]:
-    return [
-        step for step, line in sorted(life.steps.items()) if line[kind] != reference.steps.get(step, {}).get(kind)
-    ]
+    return [step for step, line in sorted(life.steps.items()) if line[kind] != reference.steps.get(step, {}).get(kind)]
 
 
 def _report_crash(folder: Path, name: str, exit_code: int) -> int:

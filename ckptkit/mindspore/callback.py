@@ -29,7 +29,7 @@ from ckptkit.mindspore.session import TrainingSession
 from ckptkit.mindspore.state import Stateful, StateManager
 from ckptkit.policies import KeepPolicy, SavePolicy
 from ckptkit.progress import ResumePoint
-from ckptkit.storage import Storage
+from ckptkit.storage import Storage, open_storage
 
 _log = logging.getLogger("ckptkit")
 
@@ -84,12 +84,11 @@ class CheckpointCallback(Callback):
         super().__init__()
         self._new_manager = functools.partial(
             CheckpointManager,
-            root,
+            open_storage(root, storage_options),  # now: a relative path means the folder that it means here
             save=save,
             keep=keep,
             when_busy=when_busy,
             on_save_error=on_save_error,
-            storage_options=storage_options,
         )
         self._new_manager()  # so that a wrong option is an error here and not after the model is built
         self._save_evaluated = keep is not None and keep.needs_metrics
@@ -125,8 +124,17 @@ class CheckpointCallback(Callback):
             ResumeError: If the run could not continue exactly; says what to change.
             StateMismatchError: If the checkpoint does not fit the model; names every leaf.
             CkptKitError: Any other of the tree, as for `CheckpointManager.restore`.
+            TypeError: If ``model`` or ``dataset`` is something else.
+            ValueError: If ``epochs`` is no positive number.
         """
         self._drop_session()
+        if not isinstance(model, Model) or not isinstance(dataset, ds.Dataset):
+            raise TypeError(
+                "resume(model, dataset, epochs) takes a mindspore.train.Model and a mindspore.dataset pipeline, got "
+                f"{type(model).__name__} and {type(dataset).__name__}"
+            )
+        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+            raise ValueError(f"epochs is the total since epoch 0 and at least 1, got {epochs!r}")
         cell = model.train_network
         self._judge(inexact_cells(cell))
         companions = Companions()
@@ -139,6 +147,7 @@ class CheckpointCallback(Callback):
             raise
         if self._is_complete(state, point, epochs):
             state.restore_random_state()
+            state.trained()
             state.release_data()
             manager.close()
             return replace(point, complete=True)
@@ -235,7 +244,8 @@ class CheckpointCallback(Callback):
 
     def on_train_epoch_end(self, run_context: Any) -> None:
         """Save if one is due after a whole epoch, with the metrics of its evaluation."""
-        self._active().end_epoch(run_context.original_args(), save_evaluated=self._save_evaluated)
+        stopping = run_context.get_stop_requested()
+        self._active().end_epoch(run_context.original_args(), stopping=stopping, save_evaluated=self._save_evaluated)
 
     def on_train_end(self, run_context: Any) -> None:
         """Commit the last state."""

@@ -38,9 +38,7 @@ class CycleCounters:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.micro_step >= self.accumulation_steps:
-            raise ValueError(
-                f"micro_step {self.micro_step} is not below accumulation_steps {self.accumulation_steps}"
-            )
+            raise ValueError(f"micro_step {self.micro_step} is not below accumulation_steps {self.accumulation_steps}")
         if self.micro_steps - self.first_micro_step != self.micro_step:
             raise ValueError(
                 f"micro_step {self.micro_step} is not micro_steps {self.micro_steps} minus "

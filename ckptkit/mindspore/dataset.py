@@ -65,9 +65,7 @@ class DatasetPosition:
         ResumeError: If positioning does not work in this process (dataset debug mode).
     """
 
-    def __init__(
-        self, dataset: ds.Dataset, *, draw_seed: Callable[[], int] = lambda: secrets.randbelow(2**31)
-    ) -> None:
+    def __init__(self, dataset: ds.Dataset, *, draw_seed: Callable[[], int] = lambda: secrets.randbelow(2**31)) -> None:
         if ds.config.get_debug_mode():
             raise ResumeError("dataset debug mode ignores positions; call ds.config.set_debug_mode(False)")
         self.dataset = dataset

@@ -113,9 +113,7 @@ class Trace(Callback):
         weights = {one.name for one in self._cell.network.get_parameters()}
         digests = {"parameters": hashlib.sha256(), "moments": hashlib.sha256(), "accumulators": hashlib.sha256()}
         for one in self._cell.get_parameters():
-            kind = (
-                "accumulators" if one.name in accumulators else "parameters" if one.name in weights else "moments"
-            )
+            kind = "accumulators" if one.name in accumulators else "parameters" if one.name in weights else "moments"
             digests[kind].update(one.name.encode())
             digests[kind].update(one.asnumpy().tobytes())
         line = {kind: digest.hexdigest() for kind, digest in digests.items()}

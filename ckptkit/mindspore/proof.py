@@ -25,8 +25,7 @@ def check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
         leaf, dtype, shape = expected[name], contents.dtypes[name], contents.tensors[name].shape
         if (leaf.dtype, leaf.shape) != (dtype, shape):
             problems.append(
-                f"{name}: the checkpoint has {dtype} {list(shape)}, "
-                f"this training has {leaf.dtype} {list(leaf.shape)}"
+                f"{name}: the checkpoint has {dtype} {list(shape)}, this training has {leaf.dtype} {list(leaf.shape)}"
             )
     if problems:
         raise StateMismatchError(
@@ -42,38 +41,27 @@ def check_stateful(given: Collection[str], stored: Collection[str]) -> None:
         raise StateMismatchError(
             "the stateful objects differ. Nothing was changed. "
             f"Given now but not in the checkpoint: {missing or 'none'}; in the checkpoint but not given: "
-            f"{extra or 'none'}"
+            f"{extra or 'none'}. Give the same ones as before, or start under another root."
         )
 
 
-def check_cycle(contents: Contents, accumulation_steps: int, divisor: str | None) -> None:
-    """Raise ResumeError unless K is as it was and, in mid-cycle, the divisor counted as many micro-steps.
-
-    Args:
-        contents: The checkpoint.
-        accumulation_steps: K of this training.
-        divisor: Name of the leaf that divides the sums; None for a cell that has none.
-    """
-    progress = contents.progress
-    if progress.accumulation_steps != accumulation_steps:
+def check_cycle(contents: Contents, accumulation_steps: int) -> None:
+    """Raise ResumeError unless K is as it was."""
+    found = contents.progress.accumulation_steps
+    if found != accumulation_steps:
         raise ResumeError(
-            f"the checkpoint {contents.checkpoint} was taken with accumulation_steps="
-            f"{progress.accumulation_steps}, this train cell has {accumulation_steps}. Build it with "
-            f"{progress.accumulation_steps}, or start under another root."
+            f"the checkpoint {contents.checkpoint} was taken with accumulation_steps={found}, this train cell has "
+            f"{accumulation_steps}. Build it with {found}, or start under another root."
         )
-    if divisor is not None and not progress.at_boundary:
-        counted = float(contents.tensors[divisor].reshape(()))
-        if counted != progress.micro_step:
-            raise ResumeError(
-                f"{contents.checkpoint} contradicts itself: micro-step {progress.micro_step} of its cycle, but "
-                f"{divisor} counted {counted}"
-            )
 
 
 def check_data(contents: Contents, position: DatasetPosition | None, recorded: Mapping[str, Any] | None) -> None:
     """Raise ResumeError unless the data is what it was and the position is consistent with it."""
     if (position is None) != (recorded is None):
-        raise ResumeError("the checkpoint and this training must both have a dataset, or neither")
+        raise ResumeError(
+            f"{contents.checkpoint} was taken {'without' if recorded is None else 'with'} a dataset, and this training "
+            f"is {'without' if position is None else 'with'} one: StateManager must get it both times, or never"
+        )
     if position is None or recorded is None:
         return
     position.check(recorded)
@@ -82,6 +70,16 @@ def check_data(contents: Contents, position: DatasetPosition | None, recorded: M
         raise ResumeError(
             f"{contents.checkpoint} contradicts itself: epoch {progress.epoch}, batch {progress.batch} "
             f"of {position.size}, but {progress.batches_delivered} batches delivered"
+        )
+
+
+def prove_divisor(progress: Progress, divisor: str, counted: float) -> None:
+    """Raise ResumeError unless ``divisor``, which divides the sums, counted the micro-steps of the cycle."""
+    if counted != progress.micro_step:
+        raise ResumeError(
+            f"{divisor} counted {counted:g} micro-steps of the running cycle, but it has {progress.micro_step}. "
+            "Something else changed the train cell's parameters (such as loading weights into the whole cell), so no "
+            "resume could be exact."
         )
 
 

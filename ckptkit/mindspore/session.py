@@ -43,6 +43,7 @@ class TrainingSession:
         self._dataset = dataset
         self._epochs = epochs
         self._point = point
+        self._position = state.position
         self._size = state.position.size
         self._begun = False
         self._metrics: tuple[int, dict[str, float]] = (-1, {})
@@ -62,7 +63,9 @@ class TrainingSession:
             params.optimizer = getattr(self._state.cell, "optimizer", None)
         params.cur_step_num = self._point.batches_delivered
         self._state.count_delivered(self._point.batches_delivered)
-        self._state.iterator_made()
+        self._position.iterator_made()
+        # This callback is the last one: what the others' on_train_begin changed or drew is undone.
+        self._state.restore_again()
 
     def begin_epoch(self, params: Any) -> None:
         """At the first epoch, check its number and hand the other callbacks their state back."""
@@ -72,14 +75,17 @@ class TrainingSession:
             raise ResumeError(_wrong_epoch(self._point.epoch, params.cur_epoch_num - 1))
         self._companions.restore()
         if self._point.batch:
-            # The other callbacks' on_train_epoch_begin came a second time in this epoch; what they drew is undone.
-            self._state.restore_random_state()
+            # The others' on_train_epoch_begin came a second time in this epoch; what they did is undone.
+            self._state.restore_again()
+        self._state.trained()
         self._begun = True
 
     def end_step(self, params: Any, *, stopping: bool) -> None:
         """Save if one is due; at an epoch's last batch that is for `end_epoch`."""
         self._state.count_delivered(params.cur_step_num)
-        if not params.cur_step_num % self._size:
+        if params.cur_step_num > params.cur_epoch_num * self._size:
+            raise ResumeError(self._other_size(params))
+        if params.cur_step_num == params.cur_epoch_num * self._size:
             return
         if stopping:
             # Now, because on_train_epoch_end follows, where other callbacks take this half epoch for a whole one.
@@ -87,10 +93,12 @@ class TrainingSession:
         else:
             self.manager.step(self._state)
 
-    def end_epoch(self, params: Any, *, save_evaluated: bool) -> None:
+    def end_epoch(self, params: Any, *, stopping: bool, save_evaluated: bool) -> None:
         """Save if one is due after a whole epoch, with the metrics of its evaluation."""
-        # request_stop ends an epoch early and still gets here; that half epoch was dealt with at its last step.
-        if params.cur_step_num % self._size:
+        if params.cur_step_num != params.cur_epoch_num * self._size:
+            # request_stop ends an epoch early and still gets here; its last step dealt with that half epoch.
+            if not stopping:
+                raise ResumeError(self._other_size(params))
             return
         metrics = _numbers(params.get("eval_results") or {})
         self._metrics = (params.cur_step_num, metrics)
@@ -110,12 +118,17 @@ class TrainingSession:
             *(delivered, name, self.manager.skipped_saves),
         )
 
-    def leave(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Let go of the run; an exception on its way is never hidden."""
         self._state.release_data()
         self.manager.__exit__(kind, error, trace)
+
+    def _other_size(self, params: Any) -> str:
+        return (
+            f"the dataset says that an epoch has {self._size} batches, but epoch {params.cur_epoch_num} has another "
+            f"number: {params.cur_step_num} were delivered so far. No position in such a pipeline can be resumed; let "
+            "every epoch have the same number of batches (filter before batch, drop_remainder, repeat, take)"
+        )
 
     def _refuse_other_training(self, params: Any) -> None:
         if params.train_network is not self._state.cell or params.train_dataset is not self._dataset:
@@ -140,8 +153,13 @@ class TrainingSession:
             or any(one is other for other in stored)
         ]
         if late:
-            raise ResumeError(
-                f"{', '.join(late)} would change after its state was saved; put CheckpointCallback last"
+            raise ResumeError(f"{', '.join(late)} would change after its state was saved; put CheckpointCallback last")
+        unknown = [type(one).__name__ for one in after if type(one).__module__.partition(".")[0] != "mindspore"]
+        if unknown:
+            _log.warning(
+                "%s comes after CheckpointCallback in the list of callbacks: what it changes at the end of a step is "
+                "not in the checkpoint of that step. Put CheckpointCallback last.",
+                ", ".join(unknown),
             )
 
 
@@ -156,8 +174,10 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The metrics that are single numbers; others, such as a confusion matrix, cannot rank anything."""
     found = {}
     for name, value in metrics.items():
-        if value is None or isinstance(value, str | bytes | Mapping | list | tuple):
+        if isinstance(value, str | bytes) or getattr(value, "size", 1) != 1:
             continue
-        if getattr(value, "size", 1) == 1:
+        try:
             found[name] = float(value.item() if hasattr(value, "item") else value)
+        except (TypeError, ValueError):
+            _log.info("the metric %s is no number (%s) and is not stored", name, type(value).__name__)
     return found

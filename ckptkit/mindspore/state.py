@@ -20,11 +20,18 @@ from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchErr
 from ckptkit.mindspore.apply import assign, assign_zeros
 from ckptkit.mindspore.cycle import CycleCounters
 from ckptkit.mindspore.dataset import DatasetPosition
-from ckptkit.mindspore.proof import check_cycle, check_data, check_leaves, check_stateful, prove_updates
+from ckptkit.mindspore.proof import (
+    check_cycle,
+    check_data,
+    check_leaves,
+    check_stateful,
+    prove_divisor,
+    prove_updates,
+)
 from ckptkit.mindspore.rng import capture_rng, restore_rng, seed_operators
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.progress import Progress
-from ckptkit.tensors import Leaf, Lifetime, Role, leaf_of
+from ckptkit.tensors import Array, Leaf, Lifetime, Role, leaf_of
 from ckptkit.tree import decode_tree, encode_tree
 
 _SMALL_BYTES = 64 * 1024  # below this a leaf counts as changing at every micro-step
@@ -90,9 +97,7 @@ class StateManager:
         self._parameters = _parameters_by_name(train_cell)
         self._optimizer: nn.Optimizer | None = getattr(train_cell, "optimizer", None)
         self._accumulators = (
-            {one.name for one in train_cell.accumulators}
-            if isinstance(train_cell, AccumulationTrainCell)
-            else set()
+            {one.name for one in train_cell.accumulators} if isinstance(train_cell, AccumulationTrainCell) else set()
         )
         self._frozen = _frozen_names(self._parameters, frozen)
         network = getattr(train_cell, "network", train_cell)
@@ -101,6 +106,7 @@ class StateManager:
         self._delivered: int | None = None
         self._global_step_base = self._global_step_at_start()
         self._rng: dict[str, Any] | None = None
+        self._restored: Contents | None = None
         self._prepared = False
 
     @property
@@ -164,7 +170,7 @@ class StateManager:
         progress = self.progress()
         leaves = list(self._leaves(progress))
         if self._ended is None and isinstance(self.cell, AccumulationTrainCell):
-            prove_updates(progress, self._global_step(), self._global_step_base)
+            self._prove(progress, {leaf.name: leaf.array for leaf in leaves}, self._global_step_base)
         sections = {
             "rng": capture_rng(),
             "data": self.position.state() if self.position else None,
@@ -192,16 +198,12 @@ class StateManager:
         check_leaves(contents, {leaf.name: leaf for leaf in self._leaves(contents.progress)})
         check_stateful(self._stateful.keys(), state["user"].keys())
         check_data(contents, self.position, state["data"])
-        if isinstance(self.cell, AccumulationTrainCell):
-            check_cycle(contents, self.cell.accumulation_steps, self.cell.accumulators[-1].name)
-            self._prove_stored_updates(contents, state["train"])
-        else:
-            check_cycle(contents, 1, None)
-        for name, parameter in self._parameters.items():
-            if name in contents.tensors:
-                assign(parameter, contents.tensors[name], contents.dtypes[name])
-            else:
-                assign_zeros(parameter)  # an accumulator at a boundary
+        accumulates = isinstance(self.cell, AccumulationTrainCell)
+        check_cycle(contents, self.cell.accumulation_steps if accumulates else 1)
+        # When EarlyStopping ends a training, it may put the best weights back, accumulators and counters with them.
+        if accumulates and state["train"]["ended"] is None:
+            self._prove(contents.progress, contents.tensors, state["train"]["global_step_at_start"])
+        self._assign_all(contents)
         progress = contents.progress
         if isinstance(self.cell, AccumulationTrainCell):
             self.cell.load_counters(_counters(progress))
@@ -217,6 +219,7 @@ class StateManager:
             one.load_state_dict(state["user"][name])
         self._rng = state["rng"]
         restore_rng(self._rng)
+        self._restored = contents
 
     def begin(self) -> None:
         """Start afresh: settle the seeds of the data and of the operators where the user has set none.
@@ -246,11 +249,29 @@ class StateManager:
         if self.position is not None:
             self.position.iterator_made()
         self.restore_random_state()
+        self.trained()
 
     def restore_random_state(self) -> None:
         """Put the checkpoint's random state back, after something drew that must not have; else do nothing."""
         if self._rng is not None:
             restore_rng(self._rng)
+
+    def restore_again(self) -> None:
+        """Undo what others did to parameters and random state since `apply`; without one, or trained, do nothing."""
+        if self._restored is not None:
+            self._assign_all(self._restored)
+            self.restore_random_state()
+
+    def trained(self) -> None:
+        """Say that training goes on from here; `restore_again` has nothing to undo any more."""
+        self._restored = None
+
+    def _assign_all(self, contents: Contents) -> None:
+        for name, parameter in self._parameters.items():
+            if name in contents.tensors:
+                assign(parameter, contents.tensors[name], contents.dtypes[name])
+            else:
+                assign_zeros(parameter)  # an accumulator at a boundary
 
     def release_data(self) -> None:
         """Leave the dataset and its seed as they were before, once training has ended or was refused."""
@@ -287,11 +308,14 @@ class StateManager:
             return step
         return step - self.cell.counters.updates  # of a cell that was called before, the run began back then
 
-    def _prove_stored_updates(self, contents: Contents, train: Mapping[str, Any]) -> None:
+    def _prove(self, progress: Progress, arrays: Mapping[str, Array], base: int | None) -> None:
+        """Compare what an `AccumulationTrainCell` counts in its parameters with what was counted beside it."""
+        divisor = self.cell.accumulators[-1].name
+        if divisor in arrays:
+            prove_divisor(progress, divisor, float(arrays[divisor].reshape(-1)[0]))
         step = getattr(self._optimizer, "global_step", None)
-        if train["ended"] is None and isinstance(step, ms.Parameter):
-            stored = int(contents.tensors[step.name].reshape(-1)[0])
-            prove_updates(contents.progress, stored, train["global_step_at_start"])
+        if isinstance(step, ms.Parameter):
+            prove_updates(progress, int(arrays[step.name].reshape(-1)[0]), base)
 
 
 def _counters(progress: Progress) -> CycleCounters:

@@ -249,9 +249,7 @@ def _check_arguments(network: object, optimizer: object, k: object, clip_norm: o
         raise ValueError(f'remainder must be "carry", got {remainder!r}')
     parallel = ms.get_auto_parallel_context("parallel_mode")
     if parallel != "stand_alone":
-        raise ValueError(
-            f"several ranks are not supported yet (parallel_mode={parallel!r}): each would train apart"
-        )
+        raise ValueError(f"several ranks are not supported yet (parallel_mode={parallel!r}): each would train apart")
 
 
 def _check_names_unique(cell: nn.Cell) -> None:

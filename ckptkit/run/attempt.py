@@ -22,6 +22,7 @@ from ckptkit.errors import (
     CorruptCheckpointError,
     ResumeError,
     StaleAttemptError,
+    StorageError,
 )
 from ckptkit.manifest import (
     MAX_ATTEMPT,
@@ -133,11 +134,25 @@ def open_attempt(storage: Storage, opening: Opening, state: Restorable) -> Opene
     )
 
 
-def check_fence(storage: Storage, attempt: AttemptDocument) -> None:
-    """Raise StaleAttemptError if a later attempt than ``attempt`` exists."""
+def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: bool = False) -> None:
+    """Make sure that ``attempt`` still owns the run.
+
+    Args:
+        storage: The run root.
+        attempt: The attempt that wants to go on writing.
+        put_back: Create its document again if somebody deleted it; without it, none of its commits could be read.
+
+    Raises:
+        StaleAttemptError: If a later attempt exists.
+        StorageError: If the own document is gone and may not be put back: in the middle of a save, what was written
+            of that save may be gone too.
+    """
     files = storage.list(ATTEMPTS).files
-    highest = max((number for file in files if (number := parse_attempt(file)) is not None), default=0)
+    numbers = {number for file in files if (number := parse_attempt(file)) is not None}
+    highest = max(numbers, default=0)
     if highest <= attempt.attempt:
+        if attempt.attempt not in numbers:
+            _restore_document(storage, attempt, put_back)
         return
     try:
         key = attempt_key(highest)
@@ -148,6 +163,15 @@ def check_fence(storage: Storage, attempt: AttemptDocument) -> None:
         f"attempt {highest}{other} took the run {storage.url} over from attempt {attempt.attempt}. "
         "This process must stop; its last commit before the takeover stays usable."
     )
+
+
+def _restore_document(storage: Storage, attempt: AttemptDocument, put_back: bool) -> None:
+    key = attempt_key(attempt.attempt)
+    what = f"{key} below {storage.url} is gone, which this process made: somebody deleted the run, or a part of it"
+    if not put_back:
+        raise StorageError(f"{what}. This save is given up; the next one puts the file back.")
+    _log.warning("%s. It is put back, and saves go on; earlier checkpoints may be gone.", what)
+    create_once(storage, key, encode(attempt))
 
 
 def _apply_first(storage: Storage, index: Index, choice: Choice, state: Restorable) -> Applied:
@@ -205,9 +229,7 @@ def _document(number: int, choice: Choice, applied: Applied, opening: Opening) -
     ).sealed()
 
 
-def _still_newest(
-    storage: Storage, own: set[int], choice: Choice, document: AttemptDocument, opening: Opening
-) -> bool:
+def _still_newest(storage: Storage, own: set[int], choice: Choice, document: AttemptDocument, opening: Opening) -> bool:
     """Whether the choice would be the same now, as if the own new attempts did not exist."""
     if document.parent is not None:
         parent = CheckpointName.parse(document.parent)

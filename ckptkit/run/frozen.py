@@ -61,10 +61,14 @@ class FrozenShards:
         hasher = xxhash.xxh3_128()
         for chunk in shard.chunks():
             hasher.update(chunk)
-        key = f"{self._folder}/{hasher.hexdigest()}.safetensors"
-        if key not in self._written:
-            # What a failed write left at this name may be whole and yet not durable; no commit refers to it.
+        file = f"{hasher.hexdigest()}.safetensors"
+        key = f"{self._folder}/{file}"
+        present = file in self._storage.list(self._folder).files
+        if present and key not in self._written:
+            # What a failed write left may be whole and yet not durable; no commit refers to it.
             self._storage.delete([key])
+            present = False
+        if not present:
             self._storage.write(key, shard.chunks())
             self._written.add(key)
         return key, hasher.hexdigest()

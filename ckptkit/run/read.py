@@ -81,9 +81,7 @@ def committed(storage: Storage, name: CheckpointName) -> Commit:
     return commit
 
 
-def _rank(
-    storage: Storage, name: CheckpointName, rank: int, file: FileEntry, attempt: AttemptDocument
-) -> RankManifest:
+def _rank(storage: Storage, name: CheckpointName, rank: int, file: FileEntry, attempt: AttemptDocument) -> RankManifest:
     if file.key != name.rank_key(rank):
         raise CorruptCheckpointError(f"{name.manifest_key} gives {file.key} as the file of rank {rank}")
     document = decode(read_entry(storage, name, file), RankManifest, file.key)
@@ -106,9 +104,7 @@ def _check_place(name: CheckpointName, rank: int, shard: ShardEntry) -> None:
 def read_entry(storage: Storage, name: CheckpointName, entry: FileEntry) -> bytes:
     """The bytes of a document, size and digest checked."""
     if entry.size_bytes > MAX_DOCUMENT_BYTES:
-        raise CorruptCheckpointError(
-            f"{entry.key} is said to have {entry.size_bytes} bytes, too many for a document"
-        )
+        raise CorruptCheckpointError(f"{entry.key} is said to have {entry.size_bytes} bytes, too many for a document")
     try:
         data = storage.read(entry.key, entry.size_bytes)
     except FileNotFoundError as error:

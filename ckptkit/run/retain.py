@@ -52,9 +52,7 @@ class Retention:
         emptied = [
             name
             for name in index.names
-            if name.attempt < self._attempt.attempt
-            and self._is_dead(index, name)
-            and remove_data(self._storage, name)
+            if name.attempt < self._attempt.attempt and self._is_dead(index, name) and remove_data(self._storage, name)
         ]
         # A new look: a COMMIT that came before its void is in none of the answers above.
         self._remove_frozen(Index(self._storage))

@@ -15,7 +15,7 @@ from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageErr
 from ckptkit.manifest import AttemptDocument, Commit
 from ckptkit.progress import Progress
 from ckptkit.run.attempt import check_fence
-from ckptkit.run.commit import publish, remove_data, void
+from ckptkit.run.commit import keys_below, publish, remove_data, void
 from ckptkit.run.frozen import FrozenShards
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.retain import Retention
@@ -55,6 +55,7 @@ class Saver:
         self._tries: dict[tuple[int, int], int] = {}
         self._undecided: list[CheckpointName] = []
         self._void: list[CheckpointName] = []
+        self._offered: set[CheckpointName] = set()
         self._frozen = FrozenShards(storage, attempt)
 
     def committed_at(self, progress: Progress) -> CheckpointName | None:
@@ -69,7 +70,7 @@ class Saver:
             StorageError: If the storage failed.
             ValueError: If the state cannot be stored.
         """
-        check_fence(self._storage, self._attempt)
+        check_fence(self._storage, self._attempt, put_back=True)
         self._decide()
         self._empty()
         there = self.committed_at(request.staged.progress)
@@ -80,6 +81,7 @@ class Saver:
         try:
             commit = write_checkpoint(self._storage, name, self._attempt, request, self._frozen)
             check_fence(self._storage, self._attempt)
+            self._offered.add(name)
             publish(self._storage, name, commit)
         except StaleAttemptError:
             raise  # whatever lies there is the later attempt's to void
@@ -129,8 +131,14 @@ class Saver:
 
     def _give_up(self) -> None:
         try:
+            # A full disk has no room for a void marker. Of a folder whose COMMIT was never tried, this writer is the
+            # only one, so its data may go first; of any other, not before it is void.
+            check_fence(self._storage, self._attempt)
+            for name in self._undecided:
+                if name not in self._offered:
+                    self._storage.delete(keys_below(self._storage, name.folder))
             self._decide()
-        except StorageError as error:
+        except (StorageError, StaleAttemptError) as error:
             # The save's own error is on its way; the folder stays undecided and the next save decides it.
             _log.warning("could not void a failed save yet, the next one will: %s", error)
 

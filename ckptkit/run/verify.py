@@ -55,17 +55,13 @@ def check_sizes(storage: Storage, opened: OpenedCheckpoint) -> None:
     for document in opened.ranks:
         folders = {shard.key.rpartition("/")[0] for shard in document.shards}
         found = {
-            f"{folder}/{file}": size
-            for folder in sorted(folders)
-            for file, size in storage.list(folder).files.items()
+            f"{folder}/{file}": size for folder in sorted(folders) for file, size in storage.list(folder).files.items()
         }
         for shard in document.shards:
             if shard.key not in found:
                 raise missing(storage, opened.name, shard.key)
             if found[shard.key] != shard.size_bytes:
-                raise CorruptCheckpointError(
-                    f"{shard.key} has {found[shard.key]} bytes, expected {shard.size_bytes}"
-                )
+                raise CorruptCheckpointError(f"{shard.key} has {found[shard.key]} bytes, expected {shard.size_bytes}")
 
 
 def _read_verified(storage: Storage, name: CheckpointName, shard: ShardEntry, into: memoryview) -> None:

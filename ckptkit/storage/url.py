@@ -13,19 +13,20 @@ from ckptkit.storage.local import LocalStorage
 from ckptkit.storage.protocol import Storage
 
 
-def open_storage(
-    root: str | os.PathLike[str] | Storage, storage_options: Mapping[str, Any] | None = None
-) -> Storage:
+def open_storage(root: str | os.PathLike[str] | Storage, storage_options: Mapping[str, Any] | None = None) -> Storage:
     """Open a run root: a path, a ``file://`` URL, or a `Storage`, which is returned as it is.
 
     Raises:
         TypeError: If it is none of these.
+        ValueError: If it is an empty text.
         StorageError: If the URL's scheme has no backend, or was given options that it does not take.
     """
     if isinstance(root, Storage):
         return root
     if not isinstance(root, str | os.PathLike):
         raise TypeError(f"a run root is a path, a URL or a Storage, got {type(root).__name__}")
+    if not os.fspath(root):
+        raise ValueError("the run root is empty; give a folder of its own for each run")
     scheme, path = split_protocol(os.fspath(root))
     if scheme not in (None, "file", "local"):
         raise StorageError(

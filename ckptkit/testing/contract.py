@@ -94,9 +94,7 @@ class StorageContract:
 
     # read
 
-    @pytest.mark.parametrize(
-        ("max_bytes", "expected"), [(10, b"12345"), (5, b"12345"), (4, b"12345"), (2, b"123")]
-    )
+    @pytest.mark.parametrize(("max_bytes", "expected"), [(10, b"12345"), (5, b"12345"), (4, b"12345"), (2, b"123")])
     def test_read_gives_at_most_one_byte_more_than_allowed(
         self, storage: Storage, max_bytes: int, expected: bytes
     ) -> None:

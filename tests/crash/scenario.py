@@ -39,9 +39,7 @@ class Life:
     To kill it, drop it; a new one on the same root is a new process.
     """
 
-    def __init__(
-        self, root: Path, *, keep: KeepPolicy | None = None, faults: Iterable[Fault] = (), **options
-    ) -> None:
+    def __init__(self, root: Path, *, keep: KeepPolicy | None = None, faults: Iterable[Fault] = (), **options) -> None:
         self.storage = FaultyStorage(LocalStorage(root), faults)
         self.manager = CheckpointManager(self.storage, keep=keep or KeepLatest(2), **options)
         self.run = NumpyRun(accumulation_steps=CYCLE)
@@ -98,11 +96,21 @@ def digest_of(root: Path, name: str) -> str:
     return run.digest()
 
 
+AT_6, AT_8, AT_10 = name_at(1, 6), name_at(2, 8), name_at(2, 10)
+
+
+def history(root: Path) -> None:
+    """Attempt 1 has committed at 2, 4 and 6, of which retention removed the first."""
+    life = Life(root)
+    life.restore()
+    for batches in (2, 4, 6):
+        life.saved_at(batches)
+    assert committed(root) == [name_at(1, 4), AT_6]
+
+
 def tree(root: Path) -> Tree:
     """Every file below ``root``."""
-    return {
-        str(path.relative_to(root)): path.read_bytes() for path in sorted(Path(root).rglob("*")) if path.is_file()
-    }
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(Path(root).rglob("*")) if path.is_file()}
 
 
 @dataclass

@@ -14,6 +14,9 @@ from ckptkit.errors import StorageError
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, Killed
 
 from .scenario import (
+    AT_6,
+    AT_8,
+    AT_10,
     Life,
     batches_of,
     check_new_start,
@@ -21,11 +24,11 @@ from .scenario import (
     digest_at,
     digest_of,
     folders,
+    history,
     name_at,
     tree,
 )
 
-AT_6, AT_8, AT_10 = name_at(1, 6), name_at(2, 8), name_at(2, 10)
 MOMENTS = [("before", "error"), ("during", "error"), ("after", "error")]
 MOMENTS += [("before", "kill"), ("during", "kill"), ("after", "kill")]
 at_every_moment = pytest.mark.parametrize(("when", "action"), MOMENTS, ids=[" ".join(one) for one in MOMENTS])
@@ -38,15 +41,6 @@ def named(what):
         yield
     except AssertionError as error:
         raise AssertionError(f"with the fault at {what}: {error}") from error
-
-
-def history(root):
-    """Attempt 1 has committed at 2, 4 and 6, of which retention removed the first."""
-    life = Life(root)
-    life.restore()
-    for batches in (2, 4, 6):
-        life.saved_at(batches)
-    assert committed(root) == [name_at(1, 4), AT_6]
 
 
 def wreck(root):
@@ -95,9 +89,7 @@ def saving(made):
 def commit_of(calls):
     """Where in ``calls`` the checkpoint is committed."""
     return next(
-        index
-        for index, call in enumerate(calls)
-        if call.operation == "create" and call.keys[0].endswith("/COMMIT")
+        index for index, call in enumerate(calls) if call.operation == "create" and call.keys[0].endswith("/COMMIT")
     )
 
 
@@ -132,9 +124,7 @@ def test_the_enumerated_saves_do_everything_that_a_save_can_do(saving):
 
 
 @at_every_moment
-def test_after_a_fault_at_any_call_of_a_save_a_new_process_continues_from_the_last_commit(
-    made, saving, when, action
-):
+def test_after_a_fault_at_any_call_of_a_save_a_new_process_continues_from_the_last_commit(made, saving, when, action):
     first, second = saving
     for index, what, fault in each(first + second, when, action):
         with named(what):
@@ -165,9 +155,7 @@ def test_after_a_fault_at_any_call_of_a_save_a_new_process_continues_from_the_la
 
 
 @pytest.mark.parametrize("when", ["before", "during", "after"])
-def test_after_an_error_at_any_call_of_a_save_the_same_process_saves_again_at_the_same_progress(
-    made, saving, when
-):
+def test_after_an_error_at_any_call_of_a_save_the_same_process_saves_again_at_the_same_progress(made, saving, when):
     for _, what, fault in each(saving[0] + saving[1], when, "error"):
         with named(what):
             root = made(history)
@@ -256,9 +244,7 @@ def test_a_commit_whose_reply_and_whose_reading_back_are_lost_counts_as_committe
     life = Life(root)
     life.restore()
     lost = life.storage.inject(Fault("error", operations={"create"}, key="*/COMMIT", when="after"))
-    unreadable = life.storage.inject(
-        Fault("error", operations={"read"}, key=f"checkpoints/{AT_8}/COMMIT", times=2)
-    )
+    unreadable = life.storage.inject(Fault("error", operations={"read"}, key=f"checkpoints/{AT_8}/COMMIT", times=2))
     assert isinstance(life.save_at(8).exception(), StorageError)
     assert (lost.fired, unreadable.fired) == (1, 2)
     assert AT_8 in committed(root)

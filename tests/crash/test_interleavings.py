@@ -169,9 +169,7 @@ def test_a_takeover_right_before_the_second_fence_check_leaves_no_commit(root):
 
 
 @pytest.mark.parametrize("on_save_error", ["warn", "raise"])
-def test_a_takeover_at_any_call_of_a_save_with_retention_deletes_nothing_of_the_newer_attempt(
-    tmp_path, on_save_error
-):
+def test_a_takeover_at_any_call_of_a_save_with_retention_deletes_nothing_of_the_newer_attempt(tmp_path, on_save_error):
     probe = started(tmp_path / "probe", saved_at=(2, 4, 6))
     calls = probe.calls_of(lambda: probe.saved_at(8))
     assert any(call.operation == "delete" and call.keys[0].endswith("COMMIT") for call in calls)
@@ -557,9 +555,7 @@ def test_frozen_shards_go_only_when_their_attempt_has_no_commit_left(root):
 def test_a_commit_that_does_not_parse_keeps_its_data_and_its_frozen_shards(root):
     started(root, saved_at=(4, 6))
     corrupt(root, name_at(1, 6), "COMMIT", "cut")
-    kept = {
-        key: data for key, data in tree(root).items() if name_at(1, 6) in key or key.startswith("frozen/a000001")
-    }
+    kept = {key: data for key, data in tree(root).items() if name_at(1, 6) in key or key.startswith("frozen/a000001")}
     assert len(kept) > 4
     life = started(root, saved_at=(8, 10, 11))
     assert kept.items() <= tree(root).items()

@@ -67,9 +67,7 @@ def assert_equal(reference: Iterable[Line], trace: Iterable[Line]) -> int:
     return compared
 
 
-def assert_continues(
-    case: Case, reference: list[Line], trace: list[Line], kill: Kill | None, committed: int
-) -> None:
+def assert_continues(case: Case, reference: list[Line], trace: list[Line], kill: Kill | None, committed: int) -> None:
     """See that a process went on from the newest checkpoint, as far as planned, as the reference did.
 
     Args:

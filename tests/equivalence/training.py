@@ -170,9 +170,7 @@ class Trace:
             **self._state(),
             "loss": digest(params.net_outputs.asnumpy().tobytes()),
         }
-        self._write(
-            "step", params.cur_step_num, leaves, samples=[":".join(row) for row in zip(*rows, strict=True)]
-        )
+        self._write("step", params.cur_step_num, leaves, samples=[":".join(row) for row in zip(*rows, strict=True)])
 
     def epoch(self, params) -> None:
         metrics = params.get("eval_results") or {}

@@ -486,9 +486,7 @@ def stored(root):
             r"accumulation_steps=4, this train cell has 3\. Build it with 4",
             id="K",
         ),
-        pytest.param(
-            {"data": lambda: pipeline().rename(["x", "y"], ["a", "b"])}, r"columns.*'x'.*'a'", id="columns"
-        ),
+        pytest.param({"data": lambda: pipeline().rename(["x", "y"], ["a", "b"])}, r"columns.*'x'.*'a'", id="columns"),
     ],
 )
 def test_what_differs_is_refused_before_anything_changes(stored, changed, message):
@@ -523,10 +521,7 @@ def test_another_model_is_refused_before_anything_changes(stored):
     assert {line.strip() for line in lines} >= {
         *(f"missing in the checkpoint: {prefix}extra.weight" for prefix in moments),
         *(f"not in this training: {prefix}out.bias" for prefix in moments),
-        *(
-            f"{prefix}hidden.weight: the checkpoint has F32 [8, 6], this training has F32 [9, 6]"
-            for prefix in moments
-        ),
+        *(f"{prefix}hidden.weight: the checkpoint has F32 [8, 6], this training has F32 [9, 6]" for prefix in moments),
         "norm.moving_mean: the checkpoint has F32 [8], this training has F32 [9]",
     }
 

@@ -215,9 +215,7 @@ def test_callback_that_was_not_used_before_is_named_and_begins_afresh(root, show
 def test_after_the_checkpoint_callback_they_are_refused(root, make):
     job, ckpt, steps = Job(), checkpoints(root), Steps()
     ckpt.resume(job.model, job.data, epochs=1)
-    with pytest.raises(
-        ck.ResumeError, match=rf"{type(make()).__name__} would change .*put CheckpointCallback last"
-    ):
+    with pytest.raises(ck.ResumeError, match=rf"{type(make()).__name__} would change .*put CheckpointCallback last"):
         job.model.train(1, job.data, callbacks=[steps, ckpt, make()])
     assert steps.begun == 0
 

@@ -35,9 +35,7 @@ class Order(Callback):
         self.events.append(f"step {run_context.original_args().cur_step_num}")
 
     def on_eval_begin(self, run_context):
-        self.events.append(
-            f"evaluation of {run_context.original_args().cur_epoch_num}, {len(names(self.root))} saved"
-        )
+        self.events.append(f"evaluation of {run_context.original_args().cur_epoch_num}, {len(names(self.root))} saved")
 
     def on_train_epoch_end(self, run_context):
         self.events.append(f"end of epoch {run_context.original_args().cur_epoch_num}")

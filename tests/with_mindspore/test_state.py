@@ -80,9 +80,7 @@ class Wide(Mlp):
         self.table = ms.Parameter(ms.Tensor(np.ones((128, 128), np.float32)), name="table", requires_grad=False)
 
     def construct(self, x, y):
-        return (
-            super().construct(x, y) + ops.square(self.wide.weight).mean() + ops.square(self.narrow.weight).mean()
-        )
+        return super().construct(x, y) + ops.square(self.wide.weight).mean() + ops.square(self.narrow.weight).mean()
 
 
 def test_roles_and_lifetimes():
@@ -420,9 +418,7 @@ def lines_of_momentum():
     weights = ["hidden.weight", "hidden.bias", "norm.gamma", "norm.beta", "out.weight", "out.bias"]
     lines = named("not in this training: {}", weights, sums=False)
     lines -= {f"not in this training: {name}" for name in weights}
-    lines |= {
-        f"missing in the checkpoint: {name}" for name in ["momentum", *(f"moments.{one}" for one in weights)]
-    }
+    lines |= {f"missing in the checkpoint: {name}" for name in ["momentum", *(f"moments.{one}" for one in weights)]}
     return lines | {"not in this training: beta1_power", "not in this training: beta2_power"}
 
 

@@ -1,0 +1,178 @@
+"""What goes wrong around a run rather than in a call of its storage: a full disk, a deleted folder, a user's policy."""
+
+import os
+import shutil
+
+import pytest
+
+from ckptkit.errors import CorruptCheckpointError, SaveFailedError, StorageError
+from ckptkit.manager import CheckpointManager
+from ckptkit.policies import KeepLatest, SaveEvery
+from ckptkit.run.commit import create_once
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault
+from ckptkit.testing.state import NumpyRun
+
+from .scenario import AT_6, AT_8, Life, committed, digest_at, digest_of, history, name_at, tree
+
+
+@pytest.fixture
+def life(tmp_path):
+    history(tmp_path / "run")
+    life = Life(tmp_path / "run")
+    life.restore()
+    return life
+
+
+def test_a_full_disk_has_room_again_although_no_void_marker_could_be_written(life):
+    full = life.storage.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
+    no_room = life.storage.inject(Fault("error", operations={"create"}, key="*/COMMIT"))
+    assert isinstance(life.save_at(8).exception(), StorageError)
+    assert (full.fired, no_room.fired) == (1, 1)
+    left = [key for key in tree(life.storage.url) if key.startswith(f"checkpoints/{AT_8}/")]
+    assert [key for key in left if not key.endswith("/COMMIT")] == []
+    assert life.saved_at(8) == name_at(2, 8, 2)
+
+
+def test_data_of_a_save_that_tried_its_commit_is_not_touched_before_it_is_void(life):
+    lost = life.storage.inject(Fault("error", operations={"create"}, key="*/COMMIT", when="after", times=3))
+    unread = life.storage.inject(Fault("error", operations={"read"}, key=f"checkpoints/{AT_8}/COMMIT", times=9))
+    assert isinstance(life.save_at(8).exception(), StorageError)
+    assert lost.fired >= 1
+    assert unread.fired >= 1
+    life.storage.clear()
+    # It was committed all the time, and it is whole.
+    assert AT_8 in committed(life.storage.url)
+    assert digest_of(life.storage.url, AT_8) == digest_at(8)
+
+
+def test_a_run_deleted_between_two_saves_is_a_run_again_at_the_next_one(life, caplog):
+    shutil.rmtree(life.storage.url)
+    name = life.saved_at(8)
+    assert "somebody deleted the run" in caplog.text
+    assert committed(life.storage.url) == [name]
+    assert digest_of(life.storage.url, name) == digest_at(8)
+    again = Life(life.storage.url)
+    assert again.restore().checkpoint == name
+    assert again.run.digest() == digest_at(8)
+
+
+def test_a_run_deleted_in_the_middle_of_a_save_gets_no_commit_without_its_data(life):
+    root = life.storage.url
+    deleted = life.storage.inject(
+        Fault(lambda: shutil.rmtree(root), operations={"write"}, key="*/manifest.json", when="before")
+    )
+    assert isinstance(life.save_at(8).exception(), StorageError)
+    assert deleted.fired == 1
+    assert committed(root) == []
+    assert life.saved_at(8) == name_at(2, 8, 2)
+    assert digest_of(root, name_at(2, 8, 2)) == digest_at(8)
+
+
+def test_commits_of_an_attempt_whose_document_is_damaged_are_kept_and_do_not_count_as_newest(tmp_path):
+    root = tmp_path / "run"
+    history(root)
+    life = Life(root)
+    life.restore()
+    document = root / "attempts" / "000001.json"
+    sound = document.read_bytes()
+    document.write_bytes(sound.replace(b'"host"', b'"hOst"'))
+    before = committed(root)
+    names = [life.saved_at(batches) for batches in (8, 9, 10, 11)]
+    assert set(before) <= set(committed(root))
+    assert names[-2:] == committed(root)[-2:]
+    document.write_bytes(sound)
+    assert digest_of(root, AT_6) == digest_at(6)
+
+
+def test_remains_that_cannot_be_removed_do_not_keep_a_start_from_going_on(tmp_path, caplog):
+    root = tmp_path / "run"
+    history(root)
+    life = Life(root)
+    life.restore()
+    life.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
+    life.save_at(8).exception()
+    stuck = Fault("error", operations={"delete"}, times=None)
+    second = Life(root, faults=[stuck])
+    assert second.restore().checkpoint == AT_6
+    assert stuck.fired >= 1
+    assert "remains of earlier saves could not be removed" in caplog.text
+    assert second.saved_at(8)
+
+
+class Raising:
+    needs_metrics = False
+
+    def keeps(self, checkpoints):
+        raise RuntimeError("my policy")
+
+    def __or__(self, other):
+        return self
+
+
+def test_a_policy_that_raises_fails_no_save(tmp_path, caplog):
+    run = NumpyRun()
+    with CheckpointManager(tmp_path, save=SaveEvery(micro_steps=1), keep=Raising(), when_busy="wait") as manager:
+        manager.restore(run)
+        for _ in range(6):
+            run.train_step()
+            manager.step(run)
+    assert len(committed(tmp_path)) == 6
+    assert "older ones could not be removed" in caplog.text
+
+
+def test_exists_is_no_success_before_the_folder_is_synced(tmp_path, monkeypatch):
+    """link() worked, fsync of the folder did not: the name may be gone after a power loss."""
+    storage = LocalStorage(tmp_path)
+    storage.create("x/first", b"1")
+    failing = iter([OSError(5, "injected")] * 2)
+    fsync = os.fsync
+
+    def sometimes(descriptor):
+        if os.path.isdir(f"/proc/self/fd/{descriptor}") and (error := next(failing, None)):
+            raise error
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sometimes)
+    assert create_once(storage, "x/second", b"2") == b"2"
+    assert next(failing, None) is None
+    failing = iter([OSError(5, "injected")] * 99)
+    with pytest.raises(StorageError):
+        create_once(storage, "x/third", b"3")
+
+
+class Refusing(NumpyRun):
+    def begin(self):
+        raise ValueError("not a fresh one")
+
+
+def test_a_state_that_may_not_begin_fences_nobody(tmp_path):
+    with pytest.raises(ValueError, match="not a fresh one"):
+        CheckpointManager(tmp_path).restore(Refusing())
+    assert list(tmp_path.iterdir()) == []
+
+
+class Doubting(NumpyRun):
+    """Finds the newest checkpoint senseless when it is applied."""
+
+    def apply(self, contents):
+        if contents.checkpoint == AT_6:
+            raise CorruptCheckpointError("makes no sense")
+        super().apply(contents)
+
+
+def test_contents_that_make_no_sense_are_passed_over(tmp_path, caplog):
+    root = tmp_path / "run"
+    history(root)
+    run = Doubting()
+    point = CheckpointManager(root, keep=KeepLatest(2)).restore(run)
+    assert point.checkpoint == committed(root)[-2]
+    assert f"passed over {AT_6}: makes no sense" in caplog.text
+
+
+def test_a_last_save_that_fails_is_told_although_failures_are_tolerated(life):
+    life.storage.inject(Fault("error", operations={"write"}, times=None))
+    for _ in life.run.train_until(8):
+        pass
+    with pytest.raises(SaveFailedError):
+        life.manager.save_final(life.run)
