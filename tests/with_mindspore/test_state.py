@@ -462,7 +462,7 @@ def altered(contents, **progress):
         pytest.param(
             lambda: accumulation_cell(3), pipeline, {}, r"accumulation_steps=4, this train cell has 3", id="K"
         ),
-        pytest.param(accumulation_cell, lambda: None, {}, r"both have a dataset, or neither", id="no-dataset"),
+        pytest.param(accumulation_cell, lambda: None, {}, r"both times, or never", id="no-dataset"),
         pytest.param(accumulation_cell, lambda: pipeline(40), {}, r"batches per epoch", id="size"),
         pytest.param(
             accumulation_cell,

@@ -1,0 +1,188 @@
+"""What a training around the checkpoints does that would make a resumed run differ: undone, refused, or named."""
+
+from __future__ import annotations
+
+import os
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+import pytest
+from mindspore import ops
+from mindspore.train import Callback, EarlyStopping
+from training import SIZE, Job, accumulation_cell, checkpoints, crashed, reference, tensors
+
+import ckptkit as ck
+
+
+class Halving(Callback):
+    """Halves the learning rate at the beginning of every epoch, as its only state."""
+
+    def on_train_epoch_begin(self, run_context):
+        rate = run_context.original_args().train_network.optimizer.learning_rate
+        ops.assign(rate, rate * 0.5)
+
+
+class Resetting(Callback):
+    """Sets the learning rate when training begins."""
+
+    def on_train_begin(self, run_context):
+        rate = run_context.original_args().train_network.optimizer.learning_rate
+        ops.assign(rate, ms.Tensor(0.5, ms.float32))
+
+
+@pytest.mark.parametrize("at", [3, SIZE + 4, SIZE + 1], ids=["epoch 0", "epoch 1", "epoch boundary"])
+@pytest.mark.parametrize("kind", [Halving, Resetting])
+def test_what_others_do_to_parameters_in_their_begin_hooks_happens_once(root, kind, at):
+    expected = Job().uninterrupted(3, kind()).steps
+    crashed(root, at, 3, kind())
+    assert Job().resumed(checkpoints(root), 3, kind()).steps == {
+        step: expected[step] for step in range(at, 3 * SIZE + 1)
+    }
+
+
+def test_early_stopping_that_restores_best_weights_in_mid_cycle_ends_the_run_for_good(root, shown):
+    def fitted():
+        job = Job(fit=True, cell=lambda: accumulation_cell(5))
+        stopping = EarlyStopping(monitor="mae", patience=1, mode="max", restore_best_weights=True)
+        point = checkpoints(root, 2).fit(job.model, 9, job.data, job.valid, callbacks=[stopping])
+        return job, point
+
+    first, _ = fitted()
+    assert first.cell.counters.micro_step != 0
+    again, point = fitted()
+    assert point.complete
+    assert "EarlyStopping stopped it at epoch" in shown()
+    assert tensors(again.cell) == tensors(first.cell)
+
+
+class Growing:
+    """One sample fewer in the first epoch than in the others; its length says otherwise."""
+
+    def __init__(self, first):
+        self.first = first
+        self.epoch = 0
+
+    def __iter__(self):
+        rows = self.first if self.epoch == 0 else 12
+        self.epoch += 1
+        for row in range(rows):
+            yield np.full(6, row, np.float32), np.full(3, row, np.float32)
+
+
+@pytest.mark.parametrize("first", [8, 16], ids=["shorter", "longer"])
+def test_an_epoch_of_another_length_ends_training_before_a_position_is_wrong(root, first):
+    job = Job(data=lambda: ds.GeneratorDataset(Growing(first), ["x", "y"]).batch(4))
+    with pytest.raises(ck.ResumeError, match=r"an epoch has \d batches, but epoch \d has another number"):
+        job.started(checkpoints(root), 3)
+
+
+class Clipping(Callback):
+    def on_train_step_end(self, run_context):
+        pass
+
+
+def test_a_callback_of_the_users_after_the_checkpoint_callback_is_named(root, shown):
+    job = Job()
+    ckpt = checkpoints(root)
+    point = ckpt.resume(job.model, job.data, 1)
+    job.model.train(1, job.data, callbacks=[ckpt, Clipping()], initial_epoch=point.epoch)
+    assert "Clipping comes after CheckpointCallback" in shown()
+
+
+def test_a_relative_root_is_the_folder_that_it_was_when_the_callback_was_made(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    ckpt = checkpoints("run")
+    Job().started(ckpt, 1)
+    os.chdir(tmp_path / "there")
+    trace = Job().resumed(ckpt, 2)
+    assert trace.steps == {step: reference()[step] for step in range(SIZE + 1, 2 * SIZE + 1)}
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_metrics_that_are_no_numbers_do_not_end_training(root, shown):
+    class Set:
+        def clear(self):
+            pass
+
+        def update(self, *outputs):
+            pass
+
+        def eval(self):
+            return {1, 2}
+
+    job = Job(fit=True)
+    job.model._metric_fns["odd"] = Set()
+    checkpoints(root, keep=ck.KeepBest(1, "mae", "min")).fit(job.model, 1, job.data, job.valid)
+    assert "the metric odd is no number" in shown()
+    assert set(ck.CheckpointManager(root).checkpoints()[-1].metrics) == {"mae", "eval_loss"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (lambda job: (job.cell, job.data, 2), TypeError, r"takes a mindspore\.train\.Model .* AccumulationTrainCell"),
+        (lambda job: (job.data, job.model, 2), TypeError, r"takes a mindspore\.train\.Model"),
+        (lambda job: (job.model, [1, 2], 2), TypeError, r"a mindspore\.dataset pipeline, got Model and list"),
+        (lambda job: (job.model, job.data, 0), ValueError, r"at least 1, got 0"),
+        (lambda job: (job.model, job.data, 2.0), ValueError, r"at least 1, got 2\.0"),
+    ],
+)
+def test_wrong_arguments_of_resume_are_named_before_anything_is_written(root, arguments, error, message):
+    job = Job()
+    with pytest.raises(error, match=message):
+        checkpoints(root).resume(*arguments(job))
+    assert not root.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"save": 100}, r"save must be a policy such as SaveEvery"),
+        ({"keep": 3}, r"keep must be a policy"),
+        ({"stateful": {"dataset": object()}}, r"needs itself: dataset"),
+    ],
+)
+def test_wrong_options_of_the_callback_are_named_when_it_is_made(root, options, message):
+    with pytest.raises(ValueError, match=message):
+        ck.CheckpointCallback(root, **options)
+
+
+def test_an_empty_root_is_refused():
+    with pytest.raises(ValueError, match="the run root is empty"):
+        ck.CheckpointCallback("")
+
+
+def test_a_process_is_as_it_was_after_model_train_failed_before_any_callback(root):
+    job = Job(seed=None)
+    before = ds.config.get_seed(), ds.config.get_fast_recovery()
+    with pytest.raises(TypeError):
+        checkpoints(root).train(job.model, 2, job.data, no_such_option=1)
+    assert (ds.config.get_seed(), ds.config.get_fast_recovery()) == before
+    assert job.data.get_init_step() == 0
+
+
+def test_a_process_whose_training_raised_in_the_cell_can_resume_in_the_same_process(root):
+    job = Job()
+    with pytest.raises(RuntimeError, match="boom"):
+        job.started(checkpoints(root, 4), 3, Breaking(job, 6))
+    again = Job()
+    assert again.resumed(checkpoints(root), 3).steps == {step: reference()[step] for step in range(5, 3 * SIZE + 1)}
+
+
+class Breaking(Callback):
+    """Makes the forward pass of the micro-step after ``at`` raise."""
+
+    def __init__(self, job, at):
+        self.job = job
+        self.at = at
+
+    def on_train_step_end(self, run_context):
+        if run_context.original_args().cur_step_num == self.at:
+
+            def boom(*_):
+                raise RuntimeError("boom")
+
+            self.job.cell.network.logits = boom
