@@ -8,10 +8,11 @@ is broken off by an exception, a save that has begun is finished. Main thread on
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal
@@ -183,11 +184,8 @@ class CheckpointCallback(Callback):
         callbacks = self._callbacks(kwargs)
         point = self.resume(model, dataset, epochs, checkpoint=checkpoint, rewind=rewind)
         if not point.complete:
-            try:
+            with self._dropped_on_failure():
                 model.train(epochs, dataset, callbacks=callbacks, initial_epoch=point.epoch, **kwargs)
-            except BaseException:
-                self._drop_session()  # also where it failed before any callback was entered
-                raise
         return point
 
     def fit(
@@ -205,11 +203,8 @@ class CheckpointCallback(Callback):
         callbacks = self._callbacks(kwargs)
         point = self.resume(model, dataset, epochs, checkpoint=checkpoint, rewind=rewind)
         if not point.complete:
-            try:
+            with self._dropped_on_failure():
                 model.fit(epochs, dataset, valid_dataset, callbacks=callbacks, initial_epoch=point.epoch, **kwargs)
-            except BaseException:
-                self._drop_session()  # also where it failed before any callback was entered
-                raise
         return point
 
     def __enter__(self) -> Self:
@@ -267,6 +262,14 @@ class CheckpointCallback(Callback):
         why = state.ended or f"{point.batches_delivered} batches are {done} epochs"
         _log.info("training is complete (%s); nothing to do. %s is restored.", why, point.checkpoint)
         return True
+
+    @contextlib.contextmanager
+    def _dropped_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._drop_session()  # also where it failed before any callback was entered
+            raise
 
     def _drop_session(self) -> None:
         """Let go of a session that nobody will leave any more."""

@@ -17,9 +17,9 @@ from pydantic import JsonValue, ValidationError
 
 from ckptkit.contents import Capture, Contents
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError
-from ckptkit.mindspore.apply import assign, assign_zeros
 from ckptkit.mindspore.cycle import CycleCounters
 from ckptkit.mindspore.dataset import DatasetPosition
+from ckptkit.mindspore.parameters import CellParameters
 from ckptkit.mindspore.proof import (
     check_cycle,
     check_data,
@@ -31,10 +31,8 @@ from ckptkit.mindspore.proof import (
 from ckptkit.mindspore.rng import capture_rng, restore_rng, seed_operators
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.progress import Progress
-from ckptkit.tensors import Array, Leaf, Lifetime, Role, leaf_of
+from ckptkit.tensors import Array
 from ckptkit.tree import decode_tree, encode_tree
-
-_SMALL_BYTES = 64 * 1024  # below this a leaf counts as changing at every micro-step
 
 
 @runtime_checkable
@@ -94,15 +92,8 @@ class StateManager:
         self.position = DatasetPosition(dataset) if dataset is not None else None
         self._ended: str | None = None
         self._stateful = stateful
-        self._parameters = _parameters_by_name(train_cell)
+        self._parameters = CellParameters(train_cell, frozen)
         self._optimizer: nn.Optimizer | None = getattr(train_cell, "optimizer", None)
-        self._accumulators = (
-            {one.name for one in train_cell.accumulators} if isinstance(train_cell, AccumulationTrainCell) else set()
-        )
-        self._frozen = _frozen_names(self._parameters, frozen)
-        network = getattr(train_cell, "network", train_cell)
-        self._weights = {one.name for one in network.get_parameters()}
-        self._owned = {one.name for one in self._optimizer.get_parameters()} if self._optimizer else set()
         self._delivered: int | None = None
         self._global_step_base = self._global_step_at_start()
         self._rng: dict[str, Any] | None = None
@@ -168,7 +159,7 @@ class StateManager:
             TypeError: If something in the state has no place in a checkpoint; names it.
         """
         progress = self.progress()
-        leaves = list(self._leaves(progress))
+        leaves = list(self._parameters.leaves(at_boundary=progress.at_boundary))
         if self._ended is None and isinstance(self.cell, AccumulationTrainCell):
             self._prove(progress, {leaf.name: leaf.array for leaf in leaves}, self._global_step_base)
         sections = {
@@ -195,7 +186,8 @@ class StateManager:
             CorruptCheckpointError: If the stored state makes no sense. Nothing was changed.
         """
         state = _decoded(contents)
-        check_leaves(contents, {leaf.name: leaf for leaf in self._leaves(contents.progress)})
+        expected = self._parameters.leaves(at_boundary=contents.progress.at_boundary)
+        check_leaves(contents, {leaf.name: leaf for leaf in expected})
         check_stateful(self._stateful.keys(), state["user"].keys())
         check_data(contents, self.position, state["data"])
         accumulates = isinstance(self.cell, AccumulationTrainCell)
@@ -203,7 +195,7 @@ class StateManager:
         # When EarlyStopping ends a training, it may put the best weights back, accumulators and counters with them.
         if accumulates and state["train"]["ended"] is None:
             self._prove(contents.progress, contents.tensors, state["train"]["global_step_at_start"])
-        self._assign_all(contents)
+        self._parameters.assign(contents)
         progress = contents.progress
         if isinstance(self.cell, AccumulationTrainCell):
             self.cell.load_counters(_counters(progress))
@@ -259,44 +251,17 @@ class StateManager:
     def restore_again(self) -> None:
         """Undo what others did to parameters and random state since `apply`; without one, or trained, do nothing."""
         if self._restored is not None:
-            self._assign_all(self._restored)
+            self._parameters.assign(self._restored)
             self.restore_random_state()
 
     def trained(self) -> None:
         """Say that training goes on from here; `restore_again` has nothing to undo any more."""
         self._restored = None
 
-    def _assign_all(self, contents: Contents) -> None:
-        for name, parameter in self._parameters.items():
-            if name in contents.tensors:
-                assign(parameter, contents.tensors[name], contents.dtypes[name])
-            else:
-                assign_zeros(parameter)  # an accumulator at a boundary
-
     def release_data(self) -> None:
         """Leave the dataset and its seed as they were before, once training has ended or was refused."""
         if self.position is not None:
             self.position.leave()
-
-    def _leaves(self, progress: Progress) -> Iterable[Leaf]:
-        for name, parameter in self._parameters.items():
-            if progress.at_boundary and name in self._accumulators:
-                continue
-            # On CPU this is the live memory; the call waits for every operation under way.
-            array = parameter.asnumpy()
-            yield leaf_of(name, array, role=self._role(name), lifetime=self._lifetime(name, array.nbytes))
-
-    def _role(self, name: str) -> Role:
-        if name in self._accumulators:
-            return "accumulators"
-        return "weights" if name in self._weights or name not in self._owned else "optimizer"
-
-    def _lifetime(self, name: str, size_bytes: int) -> Lifetime:
-        if name in self._frozen:
-            return "frozen"
-        if name in self._accumulators or name not in self._owned or size_bytes < _SMALL_BYTES:
-            return "micro"
-        return "cycle" if isinstance(self.cell, AccumulationTrainCell) else "micro"
 
     def _global_step(self) -> int | None:
         step = getattr(self._optimizer, "global_step", None)
@@ -347,28 +312,3 @@ def _section(contents: Contents, name: str) -> JsonValue:
             f"the checkpoint {contents.checkpoint} has no section {name!r}: it was not made by a StateManager"
         )
     return contents.state[name]
-
-
-def _parameters_by_name(cell: nn.Cell) -> dict[str, ms.Parameter]:
-    found: dict[str, ms.Parameter] = {}
-    twice: set[str] = set()
-    for parameter in cell.get_parameters():
-        if found.setdefault(parameter.name, parameter) is not parameter:
-            twice.add(parameter.name)
-    if twice:
-        raise StateMismatchError(f"parameters must have names of their own; used twice: {sorted(twice)}")
-    return found
-
-
-def _frozen_names(
-    parameters: Mapping[str, ms.Parameter], frozen: Iterable[str] | Callable[[str], bool] | None
-) -> frozenset[str]:
-    if frozen is None:
-        return frozenset()
-    if callable(frozen):
-        return frozenset(name for name in parameters if frozen(name))
-    names = frozenset([frozen] if isinstance(frozen, str) else frozen)
-    unknown = sorted(names - parameters.keys())
-    if unknown:
-        raise StateMismatchError(f"frozen= names parameters that do not exist: {unknown}")
-    return names
