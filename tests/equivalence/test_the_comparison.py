@@ -52,8 +52,10 @@ def test_nothing_differs_where_nothing_was_tampered_with(resumed):
 def test_tampering_is_named(resumed, tampering, leaf, alone):
     how_many = "1 leaves" if alone else "[0-9]+ leaves"
     where = f"step at micro-step {RESUMED_AT + 1}: {leaf} is the first of {how_many} that differ: {leaf}"
+    # With a batch too few the epoch has an end that ckptkit itself refuses; look before that.
+    ends = Kill("step_end", RESUMED_AT + 1) if tampering == "batch" else ENDS
     with pytest.raises(AssertionError, match=where):
-        resumed.start(ENDS, tampering)
+        resumed.start(ends, tampering)
 
 
 CASE = Case("graph", 4, "Momentum", "dense", "train")
