@@ -79,11 +79,11 @@ def remove_data(storage: Storage, name: CheckpointName) -> bool:
     """Delete everything in a void folder but the void marker; returns whether there was anything.
 
     Raises:
-        ValueError: If the folder is not void.
+        ValueError: If there is data and the folder is not void.
     """
-    if not isinstance(read_commit(storage, name), Void):
-        raise ValueError(f"{name} is not void; its data must not be deleted")
     keys = [key for key in keys_below(storage, name.folder) if key != name.commit_key]
+    if keys and not isinstance(read_commit(storage, name), Void):
+        raise ValueError(f"{name} is not void; its data must not be deleted")
     storage.delete(keys)
     return bool(keys)
 

@@ -13,7 +13,7 @@ from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault
 from ckptkit.testing.state import NumpyRun
 
-from .scenario import AT_6, AT_8, Life, committed, digest_at, digest_of, history, name_at, tree
+from .scenario import AT_6, AT_8, AT_10, Life, committed, digest_at, digest_of, history, name_at, tree
 
 
 @pytest.fixture
@@ -55,6 +55,18 @@ def test_a_run_deleted_between_two_saves_is_a_run_again_at_the_next_one(life, ca
     again = Life(life.storage.url)
     assert again.restore().checkpoint == name
     assert again.run.digest() == digest_at(8)
+
+
+def test_a_failed_save_that_was_deleted_with_the_run_is_forgotten(life):
+    broken = life.storage.inject(Fault("error", operations={"create"}, key="*/COMMIT", times=3))
+    stuck = life.storage.inject(Fault("error", operations={"delete"}, key=f"checkpoints/{AT_8}/*", times=None))
+    life.save_at(8).exception()
+    assert life.saved_at(9)  # voids the folder and cannot empty it
+    assert (broken.fired, stuck.fired > 0) == (3, True)
+    life.storage.clear()
+    shutil.rmtree(life.storage.url)
+    assert life.saved_at(10)
+    assert committed(life.storage.url) == [AT_10]
 
 
 def test_a_run_deleted_in_the_middle_of_a_save_gets_no_commit_without_its_data(life):
