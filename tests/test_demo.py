@@ -47,6 +47,14 @@ def test_a_root_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     assert "not empty" in done.stderr
 
 
+def test_a_root_may_be_a_url_and_an_unknown_scheme_exits_3(tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    assert run_demo("--root", tmp_path.as_uri()).returncode == 2
+    done = run_demo("--root", "gopher://host/run")
+    assert done.returncode == 3
+    assert "gopher" in done.stderr
+
+
 def test_the_plan_of_the_demo_matches_its_data() -> None:
     digits = load_digits()
     assert len(digits.train_labels) + len(digits.test_labels) == 1797

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -24,7 +23,7 @@ def main() -> None:
 @app.command()
 def demo(
     root: Annotated[
-        Path | None, typer.Option(help="Keep both runs below this folder, which must be new or empty.")
+        str | None, typer.Option(help="Keep both runs below this path or URL, which must be new or empty.")
     ] = None,
     mode: Annotated[Literal["graph", "pynative"], typer.Option(help="MindSpore's execution mode.")] = "graph",
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the network and the data order.")] = 1,

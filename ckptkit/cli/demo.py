@@ -22,6 +22,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from ckptkit.errors import StorageError
+from ckptkit.storage import open_storage
+
 MICRO_STEPS = 180  # 6 epochs of 30 batches
 NEEDED_ACCURACY = 0.95
 
@@ -54,13 +57,18 @@ class Life:
     accuracy: float | None = None
 
 
-def run_demo(root: Path | None, mode: Literal["graph", "pynative"], seed: int) -> int:
+def run_demo(root: str | None, mode: Literal["graph", "pynative"], seed: int) -> int:
     """Run the demo and print its table; returns the exit code."""
     console = Console()
-    if root is not None and root.exists() and any(root.iterdir()):
-        Console(stderr=True).print(f"{root} is not empty; give a new folder", style="red", markup=False, soft_wrap=True)
+    try:
+        kept = Path(open_storage(root).url) if root is not None else None
+    except StorageError as error:
+        _complain(str(error))
+        return 3
+    if kept is not None and kept.exists() and any(kept.iterdir()):
+        _complain(f"{kept} is not empty; give a new folder")
         return 2
-    with _folder(root) as folder, _bars(console) as bars:
+    with _folder(kept) as folder, _bars(console) as bars:
         straight = _start(folder, "uninterrupted", mode, seed, when={}, run="uninterrupted")
         straight_bar = bars.add_task("uninterrupted", total=MICRO_STEPS)
         killed_bar = bars.add_task("killed and resumed", total=MICRO_STEPS)
@@ -88,6 +96,10 @@ def run_demo(root: Path | None, mode: Literal["graph", "pynative"], seed: int) -
         if reference.exit_code != 0:
             return _report_crash(folder, "uninterrupted", reference.exit_code)
     return _verdict(console, reference, lives)
+
+
+def _complain(message: str) -> None:
+    Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
