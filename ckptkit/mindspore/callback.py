@@ -267,16 +267,16 @@ class CheckpointCallback(Callback):
     def _dropped_on_failure(self) -> Iterator[None]:
         try:
             yield
-        except BaseException:
-            self._drop_session()  # also where it failed before any callback was entered
+        except BaseException as error:
+            self._drop_session(error)  # also where it failed before any callback was entered
             raise
 
-    def _drop_session(self) -> None:
+    def _drop_session(self, error: BaseException | None = None) -> None:
         """Let go of a session that nobody will leave any more."""
         session, self._session = self._session, None
         if session is not None:
             self._depth = 0
-            session.leave(None, None, None)
+            session.leave(None if error is None else type(error), error, None)
 
     def _callbacks(self, kwargs: dict[str, Any]) -> list[Callback]:
         if "initial_epoch" in kwargs:
