@@ -83,6 +83,7 @@ class TrainingSession:
     def end_step(self, params: Any, *, stopping: bool) -> None:
         """Save if one is due; at an epoch's last batch that is for `end_epoch`."""
         self._state.count_delivered(params.cur_step_num)
+        self._state.observe_step(params.train_dataset_element, params.net_outputs)
         if params.cur_step_num > params.cur_epoch_num * self._size:
             raise ResumeError(self._other_size(params))
         if params.cur_step_num == params.cur_epoch_num * self._size:

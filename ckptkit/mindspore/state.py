@@ -62,6 +62,8 @@ class StateManager:
     Attributes:
         cell: The train cell.
         position: Of the dataset; None without one.
+        last_batch: The columns that the last micro-step got, where somebody tells; see `observe_step`.
+        last_outputs: What the train cell returned for them.
 
     In one's own loop::
 
@@ -94,6 +96,8 @@ class StateManager:
         self._stateful = stateful
         self._parameters = CellParameters(train_cell, frozen)
         self._optimizer: nn.Optimizer | None = getattr(train_cell, "optimizer", None)
+        self.last_batch: Any = None
+        self.last_outputs: Any = None
         self._delivered: int | None = None
         self._global_step_base = self._global_step_at_start()
         self._rng: dict[str, Any] | None = None
@@ -120,6 +124,11 @@ class StateManager:
         any other cell, one's own loop has to call this after every batch; `CheckpointCallback` does it itself.
         """
         self._delivered = batches
+
+    def observe_step(self, batch: Any, outputs: Any) -> None:
+        """Keep references to what the last micro-step got and returned, until the next one."""
+        self.last_batch = batch
+        self.last_outputs = outputs
 
     def progress(self) -> Progress:
         """Where the training stands.
