@@ -18,13 +18,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from datetime import datetime, timedelta, timezone
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 from typing_extensions import Self
 
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
-from ckptkit.progress import ResumePoint
+from ckptkit.progress import Progress, ResumePoint
 from ckptkit.run.attempt import Opened, Opening, open_attempt
 from ckptkit.run.catalogue import CheckpointInfo, latest_checkpoint, list_checkpoints
 from ckptkit.run.retain import Retention
@@ -36,6 +36,7 @@ from ckptkit.storage import Storage, open_storage
 _log = logging.getLogger("ckptkit")
 
 ERROR_BUDGET = 3
+MidCycle: TypeAlias = Literal["exact", "align", "rewind"]
 
 
 class SaveHandle:
@@ -79,6 +80,10 @@ class CheckpointManager:
             next multiple, or ``"wait"``.
         on_save_error: ``"warn"`` logs a failed save and tolerates up to ``ERROR_BUDGET - 1`` in a row;
             ``"raise"`` tolerates none. Losing the run to another process always raises.
+        mid_cycle: What a save between two boundaries holds. ``"exact"``: the accumulators. ``"align"``: a save that
+            is due waits for the next boundary; only the end of training may still be mid-cycle. ``"rewind"``: the
+            start of the running cycle, whose micro-steps are done again after a restore; refused where the forward
+            pass changes parameters.
         storage_options: For the storage's backend.
         clock: Gives the time of day; stored for people, orders nothing.
         monotonic: Gives seconds for `SaveEvery(interval=...)`.
@@ -101,6 +106,7 @@ class CheckpointManager:
         keep: KeepPolicy | None = None,
         when_busy: Literal["skip", "wait"] = "skip",
         on_save_error: Literal["warn", "raise"] = "warn",
+        mid_cycle: MidCycle = "exact",
         storage_options: Mapping[str, Any] | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         monotonic: Callable[[], float] = time.monotonic,
@@ -114,11 +120,16 @@ class CheckpointManager:
             raise ValueError(f"when_busy must be 'skip' or 'wait', got {when_busy!r}")
         if on_save_error not in ("warn", "raise"):
             raise ValueError(f"on_save_error must be 'warn' or 'raise', got {on_save_error!r}")
+        if mid_cycle not in get_args(MidCycle):
+            raise ValueError(f"mid_cycle must be 'exact', 'align' or 'rewind', got {mid_cycle!r}")
         self._storage = open_storage(root, storage_options)
         self._schedule: SavePolicy = save if save is not None else SaveEvery(optimizer_steps=100)
         self._keep: KeepPolicy = keep if keep is not None else KeepLatest(3)
         self._when_busy = when_busy
         self._failures_allowed = ERROR_BUDGET if on_save_error == "warn" else 1
+        self._mid_cycle = mid_cycle
+        self._due_at_boundary = False
+        self._cycle_start: Progress | None = None
         self._clock = clock
         self._monotonic = monotonic
         self._new_token = new_token
@@ -161,9 +172,12 @@ class CheckpointManager:
         """
         if self._saver is not None or self._closed:
             raise ResumeError("this manager has restored already or is closed; make a new one to start again")
+        self._begin_cycle(state, state.progress())  # first: where it is refused, nothing was touched
         opening = Opening(checkpoint, rewind, self._host, self._clock, self._new_token)
         opened = open_attempt(self._storage, opening, state)
         self._take_over(opened)
+        self._cycle_start = None
+        self._begin_cycle(state, state.progress())
         if opened.contents is None:
             return ResumePoint()
         return ResumePoint.at(opened.contents.progress, opened.contents.checkpoint)
@@ -182,7 +196,8 @@ class CheckpointManager:
         self._collect()
         since = timedelta(seconds=self._monotonic() - self._last_save_at)
         progress = state.progress()
-        if not self._schedule.due(progress, since) or saver.committed_at(progress) is not None:
+        self._begin_cycle(state, progress)
+        if not self._due(progress, since) or saver.committed_at(self._stored_at(progress)) is not None:
             return None
         if self._in_flight is not None and self._when_busy == "skip":
             if self._skipped_during is not self._in_flight:
@@ -205,7 +220,9 @@ class CheckpointManager:
         numbers = {name: float(value) for name, value in (metrics or {}).items()}
         self._drain(None)
         self._collect()
-        staged = self._area.stage(state.capture())
+        progress = state.progress()
+        rewound = self._stored_at(progress) != progress
+        staged = self._area.stage(state.capture_cycle_start() if rewound else state.capture())
         self._save_number += 1
         self._last_save_at = self._monotonic()
         request = SaveRequest(staged, numbers, self._clock(), self._save_number)
@@ -227,7 +244,7 @@ class CheckpointManager:
         self._drain(None)
         self._collect(tolerate=True)
         while True:
-            there = saver.committed_at(state.progress())
+            there = saver.committed_at(self._stored_at(state.progress()))
             if there is not None:
                 return str(there)
             error = self.save(state, metrics).exception()
@@ -287,6 +304,23 @@ class CheckpointManager:
             # The run is taken over already; what dead saves left costs space and nothing else.
             _log.warning("the remains of earlier saves could not be removed, a later start will: %s", error)
         self._saver = Saver(self._storage, opened.document, retention)
+
+    def _due(self, progress: Progress, since: timedelta) -> bool:
+        due = self._schedule.due(progress, since)
+        if self._mid_cycle == "align":
+            due = due or self._due_at_boundary
+            self._due_at_boundary = due and not progress.at_boundary
+            return due and progress.at_boundary
+        return due
+
+    def _begin_cycle(self, state: Capturable, progress: Progress) -> None:
+        if self._mid_cycle == "rewind" and progress.at_boundary:
+            self._cycle_start = state.mark_cycle_start()
+
+    def _stored_at(self, progress: Progress) -> Progress:
+        """What a save at ``progress`` is a checkpoint of."""
+        start = self._cycle_start
+        return start if start is not None and start.cycles == progress.cycles else progress
 
     def _started(self) -> Saver:
         if self._saver is None:

@@ -19,6 +19,8 @@ LAYERS = {
     "console": 0,
     "progress": 1,
     "policies": 1,
+    "accumulation": 1,
+    "plan": 1,
     "manifest": 1,
     "tensors": 1,
     "tree": 1,

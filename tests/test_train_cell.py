@@ -665,7 +665,9 @@ def test_counters_that_disagree_are_refused(numbers, message):
         ({"k": 2, "clip_norm": float("nan")}, "clip_norm"),
         ({"k": 2, "clip_norm": True}, "clip_norm"),
         ({"k": 2, "clip_norm": "1"}, "clip_norm"),
-        ({"k": 2, "remainder": "drop"}, "remainder"),
+        ({"k": 2, "remainder": "keep"}, "remainder"),
+        ({"k": 2, "normalize": "tokens"}, "normalize"),
+        ({"k": {1: 2}}, "step 0"),
     ],
 )
 def test_bad_values_are_refused(options, message):

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import mindspore.dataset as ds
 from mindspore.train import Callback, Model
@@ -23,17 +23,19 @@ from typing_extensions import Self
 
 from ckptkit.console import show_log
 from ckptkit.errors import ResumeError
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager import CheckpointManager, MidCycle
 from ckptkit.mindspore.companions import Companions
 from ckptkit.mindspore.rng import inexact_cells
 from ckptkit.mindspore.session import TrainingSession
-from ckptkit.mindspore.state import Stateful, StateManager
+from ckptkit.mindspore.state import OnKChange, Stateful, StateManager
 from ckptkit.policies import KeepPolicy, SavePolicy
 from ckptkit.progress import ResumePoint
 from ckptkit.storage import Storage, open_storage
 
 _log = logging.getLogger("ckptkit")
 
+# What StateManager calls its own arguments.
+_OPTIONS = ("train_cell", "dataset", "frozen", "on_k_change")
 _COMPANIONS = "callbacks"  # the name that the other callbacks' state has among the stateful objects
 
 
@@ -60,6 +62,8 @@ class CheckpointCallback(Callback):
         frozen: Parameters that training never changes, as for `StateManager`.
         when_busy: As for `CheckpointManager`.
         on_save_error: As for `CheckpointManager`.
+        mid_cycle: As for `CheckpointManager`.
+        on_k_change: As for `StateManager`.
         strict: Refuse cells that cannot be resumed exactly (`nn.Dropout`) instead of warning. Python code in the
             data pipeline is named in the log either way.
         storage_options: As for `CheckpointManager`.
@@ -79,6 +83,8 @@ class CheckpointCallback(Callback):
         frozen: Iterable[str] | Callable[[str], bool] | None = None,
         when_busy: Literal["skip", "wait"] = "skip",
         on_save_error: Literal["warn", "raise"] = "warn",
+        mid_cycle: MidCycle = "exact",
+        on_k_change: OnKChange = "refuse",
         strict: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -90,16 +96,20 @@ class CheckpointCallback(Callback):
             keep=keep,
             when_busy=when_busy,
             on_save_error=on_save_error,
+            mid_cycle=mid_cycle,
         )
         self._new_manager()  # so that a wrong option is an error here and not after the model is built
         self._save_evaluated = keep is not None and keep.needs_metrics
         self._stateful = dict(stateful or {})
-        taken = sorted(self._stateful.keys() & {_COMPANIONS, "train_cell", "dataset", "frozen"})
+        taken = sorted(self._stateful.keys() & {_COMPANIONS, *_OPTIONS})
         if taken:
             raise ValueError(f"stateful= uses names that ckptkit needs itself: {', '.join(taken)}; rename them")
         # Kept as it is given only where it can be asked again at a second resume.
         self._frozen = frozen if frozen is None or callable(frozen) or isinstance(frozen, str) else tuple(frozen)
         self._strict = strict
+        if on_k_change not in get_args(OnKChange):
+            raise ValueError(f"on_k_change must be 'refuse' or 'next_cycle', got {on_k_change!r}")
+        self._on_k_change = on_k_change
         self._session: TrainingSession | None = None
         self._depth = 0
         show_log()
@@ -139,7 +149,8 @@ class CheckpointCallback(Callback):
         cell = model.train_network
         self._judge(inexact_cells(cell))
         companions = Companions()
-        state = StateManager(cell, dataset, frozen=self._frozen, **{_COMPANIONS: companions, **self._stateful})
+        named = {_COMPANIONS: companions, **self._stateful}
+        state = StateManager(cell, dataset, frozen=self._frozen, on_k_change=self._on_k_change, **named)
         manager = self._new_manager()
         try:
             point = manager.restore(state, checkpoint=checkpoint, rewind=rewind)

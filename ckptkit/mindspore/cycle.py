@@ -5,7 +5,7 @@ Guarantees: counters that exist agree with each other. Pure values, any thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class CycleCounters:
     Attributes:
         accumulation_steps: K in force for the running cycle.
         micro_step: Micro-steps done in the running cycle, 0..K-1; 0 means that the accumulators are zero.
-        cycles: Cycles ended since the run's start.
+        cycles: Cycles ended since the run's start, those without an update included.
         updates: Optimizer updates applied since the run's start.
         micro_steps: Micro-steps done since the run's start.
         first_micro_step: Value of ``micro_steps`` when the running cycle began.
@@ -53,14 +53,25 @@ class CycleCounters:
         return self.micro_step + 1 == self.accumulation_steps
 
     def after_micro_step(self) -> CycleCounters:
-        """The counters once the next micro-step, and the update it may bring, are done."""
-        done = self.micro_steps + 1
-        ended = int(self.ends_cycle)
+        """The counters once the next micro-step is done, if it does not end the cycle.
+
+        Raises:
+            ValueError: If it does: see `after_cycle`.
+        """
+        return replace(self, micro_step=self.micro_step + 1, micro_steps=self.micro_steps + 1)
+
+    def after_cycle(self, micro_steps: int, *, updated: bool, accumulation_steps: int) -> CycleCounters:
+        """The counters once the running cycle has ended.
+
+        Args:
+            micro_steps: Done since the run's start, by then.
+            updated: Whether it ended in an update.
+            accumulation_steps: K of the next cycle.
+        """
         return CycleCounters(
-            accumulation_steps=self.accumulation_steps,
-            micro_step=0 if ended else self.micro_step + 1,
-            cycles=self.cycles + ended,
-            updates=self.updates + ended,
-            micro_steps=done,
-            first_micro_step=done if ended else self.first_micro_step,
+            accumulation_steps=accumulation_steps,
+            cycles=self.cycles + 1,
+            updates=self.updates + int(updated),
+            micro_steps=micro_steps,
+            first_micro_step=micro_steps,
         )

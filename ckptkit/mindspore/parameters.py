@@ -50,6 +50,14 @@ class CellParameters:
             array = parameter.asnumpy()
             yield leaf_of(name, array, role=self._role(name), lifetime=self._lifetime(name, array.nbytes))
 
+    def mutable_leaves(self) -> Iterator[Leaf]:
+        """Those that a micro-step may change, but for the accumulators, which it changes for sure."""
+        return (
+            leaf
+            for leaf in self.leaves(at_boundary=True)
+            if leaf.lifetime == "micro" and leaf.name not in self._accumulators
+        )
+
     def assign(self, contents: Contents) -> None:
         """Give each its stored value; accumulators that were left out become zero."""
         for name, parameter in self._by_name.items():
@@ -61,7 +69,10 @@ class CellParameters:
     def _role(self, name: str) -> Role:
         if name in self._accumulators:
             return "accumulators"
-        return "weights" if name in self._weights or name not in self._owned else "optimizer"
+        if name in self._weights:
+            return "weights"
+        # What is neither the network's nor the optimizer's: a loss scale, or a foreign cell's own parameters.
+        return "optimizer" if name in self._owned or self._accumulates else "weights"
 
     def _lifetime(self, name: str, size_bytes: int) -> Lifetime:
         if name in self._frozen:

@@ -6,9 +6,10 @@ disagreement raises and names what differs, and nothing is ever guessed. Changes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from ckptkit.accumulation import AccumulationSchedule
 from ckptkit.contents import Contents
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.dataset import DatasetPosition
@@ -45,14 +46,55 @@ def check_stateful(given: Collection[str], stored: Collection[str]) -> None:
         )
 
 
-def check_cycle(contents: Contents, accumulation_steps: int) -> None:
-    """Raise ResumeError unless K is as it was."""
-    found = contents.progress.accumulation_steps
-    if found != accumulation_steps:
+def check_same_training(contents: Contents, recorded: Mapping[str, Any] | None, mine: Mapping[str, Any] | None) -> None:
+    """Raise ResumeError if the train cell accumulates in another way than the one of the checkpoint.
+
+    ``recorded`` and ``mine`` name the ways, None for a cell that is no `AccumulationTrainCell`.
+    """
+    if (recorded is None) != (mine is None):
         raise ResumeError(
-            f"the checkpoint {contents.checkpoint} was taken with accumulation_steps={found}, this train cell has "
-            f"{accumulation_steps}. Build it with {found}, or start under another root."
+            f"the checkpoint {contents.checkpoint} was taken {'without' if recorded is None else 'of'} an "
+            f"AccumulationTrainCell, and this training is {'without' if mine is None else 'of'} one. Train with the "
+            "same kind of cell, or start under another root."
         )
+    if recorded is None or mine is None:
+        return
+    for option in ("normalize", "remainder"):
+        if recorded[option] != mine[option]:
+            raise ResumeError(
+                f"the checkpoint {contents.checkpoint} was taken with {option}={recorded[option]!r}, this train cell "
+                f"has {mine[option]!r}. Build it with {option}={recorded[option]!r}, or start under another root."
+            )
+
+
+def check_cycle(
+    contents: Contents, recorded: Mapping[str, Any] | None, schedule: AccumulationSchedule, *, may_change: bool
+) -> int:
+    """K that the running cycle ends by; raise ResumeError unless it is as it was, or may change.
+
+    A K that changed takes effect at the next boundary, which may be right here.
+    """
+    progress = contents.progress
+    found, wanted = progress.accumulation_steps, schedule.at(progress.updates)
+    before, now = None if recorded is None else recorded["steps"], schedule.recorded()
+    if found == wanted and (before is None or now is None or before == now):
+        return found
+    if not may_change:
+        raise ResumeError(
+            f"the checkpoint {contents.checkpoint} was taken with accumulation_steps={_words(before, found)}, this "
+            f"train cell has {_words(now, wanted)}. Build it with {_words(before, found)}, or pass "
+            'on_k_change="next_cycle" to end the running cycle with the old ones and go on with the new ones.'
+        )
+    return wanted if progress.at_boundary else found
+
+
+def _words(recorded: Sequence[Sequence[int]] | None, in_force: int) -> str:
+    """How a user would write a schedule; a function only by what it says now."""
+    if recorded is None:
+        return f"{in_force} at this step"
+    if len(recorded) == 1:
+        return str(recorded[0][1])
+    return "{" + ", ".join(f"{first}: {k}" for first, k in recorded) + "}"
 
 
 def check_data(contents: Contents, position: DatasetPosition | None, recorded: Mapping[str, Any] | None) -> None:

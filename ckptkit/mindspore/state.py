@@ -8,22 +8,25 @@ anything, and then changes all of it. It does not write files. Main thread only,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
 
 import mindspore as ms
 import mindspore.dataset as ds
 from mindspore import nn
 from pydantic import JsonValue, ValidationError
 
+from ckptkit.accumulation import AccumulationSchedule
 from ckptkit.contents import Capture, Contents
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError
 from ckptkit.mindspore.cycle import CycleCounters
+from ckptkit.mindspore.cycle_start import CycleStart, check_rewindable
 from ckptkit.mindspore.dataset import DatasetPosition
 from ckptkit.mindspore.parameters import CellParameters
 from ckptkit.mindspore.proof import (
     check_cycle,
     check_data,
     check_leaves,
+    check_same_training,
     check_stateful,
     prove_divisor,
     prove_updates,
@@ -31,8 +34,10 @@ from ckptkit.mindspore.proof import (
 from ckptkit.mindspore.rng import capture_rng, restore_rng, seed_operators
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.progress import Progress
-from ckptkit.tensors import Array
+from ckptkit.tensors import Array, Leaf
 from ckptkit.tree import decode_tree, encode_tree
+
+OnKChange: TypeAlias = Literal["refuse", "next_cycle"]
 
 
 @runtime_checkable
@@ -57,6 +62,9 @@ class StateManager:
         dataset: The pipeline that feeds it; None if the loop positions its data itself.
         frozen: Names of parameters that training never changes, or a predicate over parameter names. They
             are written once per attempt and shared by its checkpoints.
+        on_k_change: What a restore does where the checkpoint was taken with other accumulation steps than the cell
+            has: ``"refuse"``, or ``"next_cycle"``, which ends the running cycle with the old ones and then goes on
+            with the new ones.
         **stateful: Objects with ``state_dict()`` and ``load_state_dict()``, stored by name.
 
     Attributes:
@@ -74,6 +82,7 @@ class StateManager:
 
     Raises:
         TypeError: If a stateful object lacks one of the two methods, or the cell is not an `nn.Cell`.
+        ValueError: If ``on_k_change`` is something else.
         StateMismatchError: If two parameters have one name, or ``frozen`` names none.
     """
 
@@ -83,10 +92,13 @@ class StateManager:
         dataset: ds.Dataset | None = None,
         *,
         frozen: Iterable[str] | Callable[[str], bool] | None = None,
+        on_k_change: OnKChange = "refuse",
         **stateful: Stateful,
     ) -> None:
         if not isinstance(train_cell, nn.Cell):
             raise TypeError(f"train_cell must be an nn.Cell, got {type(train_cell).__name__}")
+        if on_k_change not in get_args(OnKChange):
+            raise ValueError(f"on_k_change must be 'refuse' or 'next_cycle', got {on_k_change!r}")
         for name, one in stateful.items():
             if not isinstance(one, Stateful):
                 raise TypeError(f"{name}: a {type(one).__name__} has no state_dict() and load_state_dict()")
@@ -103,6 +115,9 @@ class StateManager:
         self._rng: dict[str, Any] | None = None
         self._restored: Contents | None = None
         self._prepared = False
+        self._may_change_k = on_k_change == "next_cycle"
+        self._marks_cycles = False
+        self._cycle_start: CycleStart | None = None
 
     @property
     def ended(self) -> str | None:
@@ -143,6 +158,7 @@ class StateManager:
             delivered = self._delivered or 0
             counters = CycleCounters(1, 0, delivered, delivered, delivered, delivered)
         epoch, batch = divmod(delivered, self.position.size) if self.position else (0, delivered)
+        self._refuse_open_remainder(counters, delivered)
         try:
             return Progress(
                 epoch=epoch,
@@ -171,18 +187,42 @@ class StateManager:
         leaves = list(self._parameters.leaves(at_boundary=progress.at_boundary))
         if self._ended is None and isinstance(self.cell, AccumulationTrainCell):
             self._prove(progress, {leaf.name: leaf.array for leaf in leaves}, self._global_step_base)
-        sections = {
-            "rng": capture_rng(),
-            "data": self.position.state() if self.position else None,
-            "train": {
-                "cell": type(self.cell).__qualname__,
-                "global_step_at_start": self._global_step_base,
-                "ended": self._ended,
-            },
-            "user": {name: one.state_dict() for name, one in self._stateful.items()},
-        }
-        state = {name: encode_tree(section, name, leaves) for name, section in sections.items()}
-        return Capture(progress, tuple(leaves), state)
+        return _captured(progress, leaves, self._sections())
+
+    def mark_cycle_start(self) -> Progress:
+        """At a boundary, keep what `capture_cycle_start` needs in the cycle that begins; say where that is.
+
+        Raises:
+            ResumeError: If the cycle could not begin again: the forward pass changes parameters, or the train cell
+                is no `AccumulationTrainCell`.
+        """
+        if not isinstance(self.cell, AccumulationTrainCell):
+            raise ResumeError(
+                f'mid_cycle="rewind" needs an AccumulationTrainCell, which knows where a cycle begins; this is a '
+                f'{type(self.cell).__name__}. Use mid_cycle="exact".'
+            )
+        check_rewindable(self.cell)
+        self._marks_cycles = True
+        progress = self.progress()
+        if progress.at_boundary:
+            sections = self._sections() if self._prepared else {}
+            self._cycle_start = CycleStart(progress, sections, self._parameters.mutable_leaves())
+        return progress
+
+    def capture_cycle_start(self) -> Capture:
+        """References to the whole state as it was when the running cycle began.
+
+        As it is now, where a restore from the middle of the running cycle left no beginning to go back to.
+
+        Raises:
+            ResumeError: If something else than the accumulators changed since then; names it.
+            TypeError: As `capture`.
+        """
+        start = self._cycle_start
+        if start is None or start.progress.cycles != self.progress().cycles:
+            return self.capture()
+        start.check_unchanged(self._parameters.mutable_leaves())
+        return _captured(start.progress, list(self._parameters.leaves(at_boundary=True)), start.sections)
 
     def apply(self, contents: Contents) -> None:
         """Take over a checkpoint: parameters, counters, user objects, data position, random state.
@@ -200,14 +240,16 @@ class StateManager:
         check_stateful(self._stateful.keys(), state["user"].keys())
         check_data(contents, self.position, state["data"])
         accumulates = isinstance(self.cell, AccumulationTrainCell)
-        check_cycle(contents, self.cell.accumulation_steps if accumulates else 1)
+        check_same_training(contents, state["train"]["accumulation"], self._accumulation())
+        k = check_cycle(contents, state["train"]["accumulation"], self._schedule(), may_change=self._may_change_k)
         # When EarlyStopping ends a training, it may put the best weights back, accumulators and counters with them.
         if accumulates and state["train"]["ended"] is None:
             self._prove(contents.progress, contents.tensors, state["train"]["global_step_at_start"])
         self._parameters.assign(contents)
+        self._cycle_start = None
         progress = contents.progress
         if isinstance(self.cell, AccumulationTrainCell):
-            self.cell.load_counters(_counters(progress))
+            self.cell.load_counters(_counters(progress, k))
         # An AccumulationTrainCell counts for itself, until somebody counts beside it.
         counts_itself = isinstance(self.cell, AccumulationTrainCell)
         self._delivered = None if counts_itself else progress.batches_delivered
@@ -266,11 +308,48 @@ class StateManager:
     def trained(self) -> None:
         """Say that training goes on from here; `restore_again` has nothing to undo any more."""
         self._restored = None
+        if self._marks_cycles:
+            self.mark_cycle_start()  # once more: what was drawn since, such as by making the iterator, stays drawn
 
     def release_data(self) -> None:
         """Leave the dataset and its seed as they were before, once training has ended or was refused."""
         if self.position is not None:
             self.position.leave()
+
+    def _sections(self) -> dict[str, Any]:
+        return {
+            "rng": capture_rng(),
+            "data": self.position.state() if self.position else None,
+            "train": {
+                "cell": type(self.cell).__qualname__,
+                "accumulation": self._accumulation(),
+                "global_step_at_start": self._global_step_base,
+                "ended": self._ended,
+            },
+            "user": {name: one.state_dict() for name, one in self._stateful.items()},
+        }
+
+    def _schedule(self) -> AccumulationSchedule:
+        return self.cell.schedule if isinstance(self.cell, AccumulationTrainCell) else AccumulationSchedule(1)
+
+    def _accumulation(self) -> dict[str, Any] | None:
+        if not isinstance(self.cell, AccumulationTrainCell):
+            return None
+        recorded = self.cell.schedule.recorded()
+        return {"steps": recorded, "normalize": self.cell.normalize, "remainder": self.cell.remainder}
+
+    def _refuse_open_remainder(self, counters: CycleCounters, delivered: int) -> None:
+        """Raise if an epoch ended in the middle of the running cycle and `end_epoch` was not called."""
+        if self.position is None or not isinstance(self.cell, AccumulationTrainCell):
+            return
+        if counters.micro_step == 0 or self.cell.remainder == "carry":
+            return
+        if counters.first_micro_step // self.position.size != delivered // self.position.size:
+            raise ResumeError(
+                f'an epoch of {self.position.size} batches ended within a cycle and remainder="{self.cell.remainder}" '
+                "was not carried out: call the train cell's end_epoch() after the last micro-step of each epoch, "
+                "before the save there"
+            )
 
     def _global_step(self) -> int | None:
         step = getattr(self._optimizer, "global_step", None)
@@ -285,16 +364,21 @@ class StateManager:
     def _prove(self, progress: Progress, arrays: Mapping[str, Array], base: int | None) -> None:
         """Compare what an `AccumulationTrainCell` counts in its parameters with what was counted beside it."""
         divisor = self.cell.accumulators[-1].name
-        if divisor in arrays:
+        if divisor in arrays and self.cell.normalize == "micro_batches":
             prove_divisor(progress, divisor, float(arrays[divisor].reshape(-1)[0]))
         step = getattr(self._optimizer, "global_step", None)
         if isinstance(step, ms.Parameter):
             prove_updates(progress, int(arrays[step.name].reshape(-1)[0]), base)
 
 
-def _counters(progress: Progress) -> CycleCounters:
+def _captured(progress: Progress, leaves: list[Leaf], sections: Mapping[str, Any]) -> Capture:
+    state = {name: encode_tree(section, name, leaves) for name, section in sections.items()}
+    return Capture(progress, tuple(leaves), state)
+
+
+def _counters(progress: Progress, accumulation_steps: int) -> CycleCounters:
     return CycleCounters(
-        accumulation_steps=progress.accumulation_steps,
+        accumulation_steps=accumulation_steps,
         micro_step=progress.micro_step,
         cycles=progress.cycles,
         updates=progress.updates,

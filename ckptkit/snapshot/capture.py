@@ -15,8 +15,9 @@ from ckptkit.progress import Progress
 class Capturable(Protocol):
     """Holds a training state that can be saved and restored.
 
-    The seam is four methods because a manager needs no more to be exact: where the run is, all of it, all of it
-    back, and the word that there is nothing to bring back.
+    The seam is this small because a manager needs no more to be exact: where the run is, all of it, all of it
+    back, and the word that there is nothing to bring back. The two methods about the start of a cycle are called
+    with ``mid_cycle="rewind"`` only.
     """
 
     def progress(self) -> Progress:
@@ -28,6 +29,18 @@ class Capturable(Protocol):
 
         Must advance no random generator.
         """
+        ...
+
+    def mark_cycle_start(self) -> Progress:
+        """Between two cycles, keep what `capture_cycle_start` needs in the next one; say where that is.
+
+        Raises:
+            ResumeError: If a cycle of this training cannot begin again.
+        """
+        ...
+
+    def capture_cycle_start(self) -> Capture:
+        """As `capture`, of the state in which the running cycle began."""
         ...
 
     def begin(self) -> None:

@@ -7,7 +7,8 @@ is not a model of anything. One thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,7 @@ class NumpyRun:
         self.moments: _Float32 = np.zeros(size, np.float32)
         self.accumulators: _Float32 = np.zeros(size, np.float32)
         self.batches = 0
+        self._rng_at_cycle_start = self._rng.bit_generator.state
 
     def train_step(self) -> None:
         """One micro-step; the last one of a cycle updates the weights."""
@@ -72,23 +74,40 @@ class NumpyRun:
 
     def progress(self) -> Progress:
         """Where the run stands."""
-        cycles, micro_step = divmod(self.batches, self._accumulation_steps)
+        return self._progress_at(self.batches)
+
+    def _progress_at(self, batches: int) -> Progress:
+        cycles, micro_step = divmod(batches, self._accumulation_steps)
         return Progress(
-            epoch=self.batches // self._batches_per_epoch,
-            batch=self.batches % self._batches_per_epoch,
+            epoch=batches // self._batches_per_epoch,
+            batch=batches % self._batches_per_epoch,
             cycles=cycles,
             updates=cycles,
             micro_step=micro_step,
             accumulation_steps=self._accumulation_steps,
-            batches_delivered=self.batches,
+            batches_delivered=batches,
             cycle_first_batch=cycles * self._accumulation_steps,
         )
 
     def capture(self) -> Capture:
         """Live references to the state; accumulators only in mid-cycle, since they are zero at a boundary."""
+        return self._captured(self.progress(), self._rng.bit_generator.state)
+
+    def mark_cycle_start(self) -> Progress:
+        """Keep the generator's state; nothing else but the accumulators changes within a cycle."""
         progress = self.progress()
+        if progress.at_boundary:
+            self._rng_at_cycle_start = self._rng.bit_generator.state
+        return progress
+
+    def capture_cycle_start(self) -> Capture:
+        """Live references to the state as it was when the running cycle began."""
+        first = self.batches - self.progress().micro_step
+        return self._captured(self._progress_at(first), self._rng_at_cycle_start)
+
+    def _captured(self, progress: Progress, rng_state: Mapping[str, Any]) -> Capture:
         state_leaves: list[Leaf] = []
-        rng = encode_tree(self._rng.bit_generator.state, "rng", state_leaves)
+        rng = encode_tree(rng_state, "rng", state_leaves)
         leaves = [
             leaf_of("weights", self.weights, role="weights", lifetime="cycle"),
             leaf_of("embedding", self.embedding, role="weights", lifetime="frozen"),

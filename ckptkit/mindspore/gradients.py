@@ -1,0 +1,60 @@
+"""Elementwise work on a whole tuple of gradients at once, in GRAPH and PYNATIVE alike.
+
+Everything is float32 but for `cast_like`. A Python loop over the tuple would be unrolled call in call by the graph
+compiler, which fails from some 200 weights on; hence `HyperMap`. Main thread only.
+"""
+
+from __future__ import annotations
+
+import mindspore as ms
+from mindspore import ops
+
+hyper_map = ops.HyperMap()
+add = ops.MultitypeFuncGraph("add")
+add_scaled = ops.MultitypeFuncGraph("add_scaled")
+divide = ops.MultitypeFuncGraph("divide")
+scale = ops.MultitypeFuncGraph("scale")
+sum_of_squares = ops.MultitypeFuncGraph("sum_of_squares")
+count_nonfinite = ops.MultitypeFuncGraph("count_nonfinite")
+cast_like = ops.MultitypeFuncGraph("cast_like")
+zero = ops.MultitypeFuncGraph("zero")
+
+
+@add.register("Tensor", "Tensor")
+def _add(total: ms.Parameter, grad: ms.Tensor) -> ms.Tensor:
+    return ops.assign_add(total, ops.cast(grad, ms.float32))
+
+
+@add_scaled.register("Tensor", "Tensor", "Tensor")
+def _add_scaled(factor: ms.Tensor, total: ms.Parameter, grad: ms.Tensor) -> ms.Tensor:
+    return ops.assign_add(total, ops.cast(grad, ms.float32) * factor)
+
+
+@divide.register("Tensor", "Tensor")
+def _divide(divisor: ms.Tensor, total: ms.Tensor) -> ms.Tensor:
+    return total / divisor
+
+
+@scale.register("Tensor", "Tensor")
+def _scale(factor: ms.Tensor, grad: ms.Tensor) -> ms.Tensor:
+    return grad * factor
+
+
+@sum_of_squares.register("Tensor")
+def _sum_of_squares(grad: ms.Tensor) -> ms.Tensor:
+    return ops.reduce_sum(ops.square(grad))
+
+
+@count_nonfinite.register("Tensor")
+def _count_nonfinite(total: ms.Tensor) -> ms.Tensor:
+    return ops.reduce_sum(ops.cast(ops.logical_not(ops.isfinite(total)), ms.float32))
+
+
+@cast_like.register("Tensor", "Tensor")
+def _cast_like(weight: ms.Tensor, grad: ms.Tensor) -> ms.Tensor:
+    return ops.cast(grad, weight.dtype)
+
+
+@zero.register("Tensor")
+def _zero(total: ms.Parameter) -> ms.Tensor:
+    return ops.assign(total, ops.zeros_like(total))

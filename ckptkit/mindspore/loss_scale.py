@@ -1,0 +1,53 @@
+"""The loss scale of a train cell: one way to use MindSpore's several scalers.
+
+Guarantees: the scale and whatever the scaler counts are parameters of this cell, under MindSpore's own names, so
+that checkpoints hold them. Main thread only.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import mindspore as ms
+from mindspore import amp, nn
+
+LossScaler: TypeAlias = amp.LossScaler | nn.Cell  # DynamicLossScaleUpdateCell and FixedLossScaleUpdateCell
+
+
+class LossScale(nn.Cell):
+    """Holds the scale, and adapts it once per cycle.
+
+    Args:
+        scaler: `amp.StaticLossScaler`, `amp.DynamicLossScaler` (or another `amp.LossScaler` that keeps its scale in
+            ``scale_value``), `nn.DynamicLossScaleUpdateCell` or `nn.FixedLossScaleUpdateCell`.
+
+    Attributes:
+        scale: Parameter, float32 (): what the loss is multiplied with.
+
+    Raises:
+        TypeError: If it is none of these.
+    """
+
+    def __init__(self, scaler: LossScaler) -> None:
+        super().__init__(auto_prefix=False)
+        if isinstance(scaler, amp.LossScaler) and isinstance(getattr(scaler, "scale_value", None), ms.Parameter):
+            # It is no Cell, so its parameters are found only if they are named here.
+            self.scaler = scaler
+            self.counters = ms.ParameterTuple([one for one in vars(scaler).values() if isinstance(one, ms.Parameter)])
+            self.scale = scaler.scale_value
+        elif isinstance(scaler, nn.DynamicLossScaleUpdateCell | nn.FixedLossScaleUpdateCell):
+            self.scaler = scaler
+            initial = ms.Tensor(float(scaler.get_loss_scale()), ms.float32)
+            self.scale = ms.Parameter(initial, name="scale_sense", requires_grad=False)
+        else:
+            raise TypeError(
+                "loss_scaler must be an amp.StaticLossScaler, amp.DynamicLossScaler, nn.DynamicLossScaleUpdateCell or "
+                f"nn.FixedLossScaleUpdateCell, got {type(scaler).__name__}"
+            )
+
+    def adapt(self, *, finite: bool) -> None:
+        """Tell the scaler how the cycle's gradients were; it may change the scale."""
+        if isinstance(self.scaler, nn.Cell):
+            self.scaler(self.scale, ms.Tensor(not finite))
+        else:
+            self.scaler.adjust(ms.Tensor(finite))
