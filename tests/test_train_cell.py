@@ -610,11 +610,12 @@ def test_a_fresh_cell_continues_from_any_micro_step(mode, done):
     assert first.counters.updates == 2
 
 
-def test_counters_of_another_k_are_refused():
+def test_counters_of_another_k_end_their_cycle_by_it():
     cell = accumulate(3)
-    with pytest.raises(ValueError, match=r"accumulation_steps=2, this cell has 3"):
-        cell.load_counters(CycleCounters(2))
-    assert cell.counters == CycleCounters(3)
+    cell.load_counters(CycleCounters(2, micro_step=1, micro_steps=1))
+    data = batches(4)
+    cell(*data[0])
+    assert cell.counters == CycleCounters(3, cycles=1, updates=1, micro_steps=2, first_micro_step=2)
 
 
 @both_modes

@@ -11,7 +11,7 @@ from mindspore import ops
 
 hyper_map = ops.HyperMap()
 add = ops.MultitypeFuncGraph("add")
-add_scaled = ops.MultitypeFuncGraph("add_scaled")
+add_weighted = ops.MultitypeFuncGraph("add_weighted")
 divide = ops.MultitypeFuncGraph("divide")
 scale = ops.MultitypeFuncGraph("scale")
 sum_of_squares = ops.MultitypeFuncGraph("sum_of_squares")
@@ -25,9 +25,10 @@ def _add(total: ms.Parameter, grad: ms.Tensor) -> ms.Tensor:
     return ops.assign_add(total, ops.cast(grad, ms.float32))
 
 
-@add_scaled.register("Tensor", "Tensor", "Tensor")
-def _add_scaled(factor: ms.Tensor, total: ms.Parameter, grad: ms.Tensor) -> ms.Tensor:
-    return ops.assign_add(total, ops.cast(grad, ms.float32) * factor)
+@add_weighted.register("Tensor", "Tensor", "Tensor", "Tensor")
+def _add_weighted(weight: ms.Tensor, scale: ms.Tensor, total: ms.Parameter, grad: ms.Tensor) -> ms.Tensor:
+    # Not times the reciprocal, which for the largest scales is too small for a normal float32.
+    return ops.assign_add(total, ops.cast(grad, ms.float32) / scale * weight)
 
 
 @divide.register("Tensor", "Tensor")

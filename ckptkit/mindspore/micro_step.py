@@ -50,14 +50,14 @@ class WeightedMicroStep(nn.Cell):
     def construct(self, *inputs: Any) -> Any:
         """The micro-batch's mean loss, unscaled."""
         (_, loss, weight), grads = ms.value_and_grad(self.objective, None, self.weights)(inputs)
-        factor = ops.ones((), ms.float32)
+        one = ops.ones((), ms.float32)
+        factor = one
         if self.by_sample:
             # The gradients are those of a mean over the micro-batch; times its samples they are those of the sum.
-            factor = factor * (1.0 * inputs[0].shape[0])
+            factor = one * (1.0 * inputs[0].shape[0])
             weight = factor
-        if self.scale is not None:
-            factor = factor / self.scale
-        sums = gradients.hyper_map(ops.partial(gradients.add_scaled, factor), self.sums, grads)
+        scale = one if self.scale is None else self.scale
+        sums = gradients.hyper_map(ops.partial(gradients.add_weighted, factor, scale), self.sums, grads)
         return ops.depend(loss, (sums, ops.assign_add(self.divisor, weight)))
 
 

@@ -28,6 +28,9 @@ Moment = Literal[
 Tampering = Literal["moment", "accumulator", "numpy", "python", "batch", "counter"]
 
 
+_ORDINARY = ("carry", "micro_batches", "no", "exact")
+
+
 @dataclass(frozen=True)
 class Kill:
     """SIGKILL at ``moment`` of the micro-step ``at``, counted from 1 since the run's first start."""
@@ -45,6 +48,9 @@ class Case:
         traced: Whether a micro-step is traced before or after ckptkit gets to see it: tracing waits for the
             device, so only tracing after it shows that ckptkit waits itself.
         seed: For `mindspore.set_seed`; None leaves every seed unset.
+        remainder, normalize: As for `AccumulationTrainCell`.
+        scaled: By which dynamic loss scaler, if any; it begins so high that it overflows, and then adapts.
+        mid_cycle: As for `CheckpointCallback`.
     """
 
     mode: Literal["graph", "pynative"]
@@ -55,9 +61,22 @@ class Case:
     save: Literal["micro_steps", "optimizer_steps"] = "micro_steps"
     traced: Literal["before_save", "after_save"] = "before_save"
     seed: int | None = 7
+    remainder: Literal["carry", "flush", "drop"] = "carry"
+    normalize: Literal["micro_batches", "samples"] = "micro_batches"
+    scaled: Literal["no", "scaler", "cell"] = "no"
+    mid_cycle: Literal["exact", "align", "rewind"] = "exact"
 
     def __str__(self) -> str:
-        return f"{self.mode}-K{self.accumulation_steps}-{self.optimizer}-{self.network}-{self.api}"
+        special = [x for x in (self.remainder, self.normalize, self.scaled, self.mid_cycle) if x not in _ORDINARY]
+        return "-".join([self.mode, f"K{self.accumulation_steps}", self.optimizer, self.network, self.api, *special])
+
+    def place(self, at: int) -> tuple[int, int]:
+        """Cycles ended and micro-step in the running one after ``at`` micro-steps, the end of the epoch included."""
+        if self.remainder == "carry":
+            return divmod(at, self.accumulation_steps)
+        epochs, batch = divmod(at, BATCHES_PER_EPOCH)
+        cycles, micro_step = divmod(batch, self.accumulation_steps)
+        return epochs * -(-BATCHES_PER_EPOCH // self.accumulation_steps) + cycles, micro_step
 
 
 @dataclass(frozen=True)

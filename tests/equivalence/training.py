@@ -17,7 +17,7 @@ import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
 import xxhash
-from mindspore import nn, ops
+from mindspore import amp, nn, ops
 from mindspore.train import Callback, Model
 
 import ckptkit as ck
@@ -98,6 +98,12 @@ def build_optimizer(case: Case, weights: list[ms.Parameter]) -> nn.Optimizer:
     return nn.RMSProp(weights, 1e-3, centered=True)
 
 
+def build_scaler(case: Case) -> amp.LossScaler | nn.Cell | None:
+    if case.scaled == "scaler":
+        return amp.DynamicLossScaler(2.0**127, 2**4, 3)
+    return nn.DynamicLossScaleUpdateCell(2.0**127, 2**4, 3) if case.scaled == "cell" else None
+
+
 def build_dataset(case: Case, batches: int, *, shuffle: bool) -> ds.Dataset:
     # From a generator of its own, so that the samples are the same where no seed is set, too.
     rng = np.random.default_rng(3)
@@ -142,10 +148,10 @@ class Death:
 
         kind.__call__ = dying
 
-    def in_writer(self, accumulation_steps: int) -> list[Fault]:
+    def in_writer(self, case: Case) -> list[Fault]:
         if self._kill is None or self._kill.moment not in ("in_write", "committed"):
             return []
-        cycles, micro_step = divmod(self._kill.at, accumulation_steps)
+        cycles, micro_step = case.place(self._kill.at)
         folder = f"checkpoints/*-c{cycles:010d}-m{micro_step:04d}"
         if self._kill.moment == "committed":
             return [Fault(die, operations={"create"}, key=f"{folder}/COMMIT", when="after")]
@@ -209,9 +215,10 @@ def digest(data: bytes) -> str:
 class Loop(Callback):
     """What a user's own training loop does: it draws from both process-wide generators for every batch."""
 
-    def __init__(self, scale: ms.Parameter) -> None:
+    def __init__(self, scale: ms.Parameter, *, restores: bool) -> None:
         super().__init__()
         self._scale = scale
+        self._restores = restores
 
     def on_train_begin(self, run_context) -> None:
         # As setting up does, also that of a resumed process: it must not shift what is drawn for the batches.
@@ -222,6 +229,10 @@ class Loop(Callback):
         drawn = 0.5 + np.random.random() + 0.1 * random.random()
         self._scale.set_data(ms.Tensor(np.array([drawn], np.float32)))
 
+    def on_train_step_end(self, run_context) -> None:
+        if self._restores:
+            self._scale.set_data(ms.Tensor(np.ones(1, np.float32)))
+
 
 class Plain(Callback):
     """Traces a training that knows nothing of checkpoints."""
@@ -231,7 +242,10 @@ class Plain(Callback):
         self._trace = trace
 
     def on_train_step_end(self, run_context) -> None:
-        self._trace.step(run_context.original_args())
+        params = run_context.original_args()
+        if params.cur_step_num % BATCHES_PER_EPOCH == 0:
+            params.train_network.end_epoch()
+        self._trace.step(params)
 
     def on_train_epoch_end(self, run_context) -> None:
         self._trace.epoch(run_context.original_args())
@@ -246,8 +260,9 @@ class Mortal(ck.CheckpointCallback):
     def __init__(self, job: Job, trace: Trace, cell: ck.AccumulationTrainCell) -> None:
         self.death = Death(job.kill)
         self.death.inside(cell)
-        storage = FaultyStorage(open_storage(job.root), self.death.in_writer(cell.accumulation_steps))
-        super().__init__(storage, save=ck.SaveEvery(**{job.case.save: 1}), when_busy="wait")
+        storage = FaultyStorage(open_storage(job.root), self.death.in_writer(job.case))
+        save = ck.SaveEvery(**{job.case.save: 1})
+        super().__init__(storage, save=save, when_busy="wait", mid_cycle=job.case.mid_cycle)
         self.job = job
         self.trace = trace
         self.cell = cell
@@ -326,12 +341,15 @@ def main(job: Job) -> None:
         build_optimizer(case, network.trainable_params()),
         case.accumulation_steps,
         clip_norm=1.0 if case.network == "conv" else None,
+        loss_scaler=build_scaler(case),
+        normalize=case.normalize,
+        remainder=case.remainder,
     )
     model = Model(cell, eval_network=ForEvaluation(network), metrics={"loss", "accuracy"}, eval_indexes=[0, 1, 2])
     dataset = build_dataset(case, BATCHES_PER_EPOCH, shuffle=True)
     valid = build_dataset(case, 2, shuffle=False)
     trace = Trace(job.trace, cell)
-    loop = Loop(network.scale)
+    loop = Loop(network.scale, restores=case.mid_cycle == "rewind")
     if job.root is None:
         callbacks = [loop, Plain(trace)]
         if case.api == "train":

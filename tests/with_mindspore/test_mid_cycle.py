@@ -1,0 +1,167 @@
+"""``mid_cycle``: what a save between two boundaries holds, and that either way resumes exactly."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import pytest
+from mindspore import nn, ops
+from training import (
+    MODES,
+    SIZE,
+    CrashError,
+    Dropping,
+    Interrupt,
+    Job,
+    Stop,
+    accumulation_cell,
+    adam,
+    checkpoints,
+)
+
+import ckptkit as ck
+
+EPOCHS = 3
+STEPS = EPOCHS * SIZE
+each_mode = pytest.mark.parametrize("mode", list(MODES))
+
+
+class Noisy(nn.Cell):
+    """Draws from MindSpore's generator in PYNATIVE, and changes no parameter in its forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Dense(6, 8)
+        self.out = nn.Dense(8, 3)
+
+    def construct(self, x, y):
+        return ops.square(self.out(ops.dropout(ops.tanh(self.hidden(x)), p=0.3, training=True)) - y).mean()
+
+
+class Quiet(Noisy):
+    def construct(self, x, y):
+        return ops.square(self.out(ops.tanh(self.hidden(x))) - y).mean()
+
+
+NETWORKS = {"pynative": Noisy, "graph": Quiet}
+
+
+def job(mode):
+    return Job(mode=mode, cell=lambda: accumulation_cell(network=NETWORKS[mode]))
+
+
+def interrupted(root, at, mode, **options):
+    broken = job(mode)
+    with pytest.raises(CrashError):
+        broken.started(checkpoints(root, **options), EPOCHS, Interrupt(at))
+
+
+def places(root):
+    """Cycle and micro-step of every checkpoint, in order."""
+    names = [one.name.split("-") for one in ck.CheckpointManager(root).checkpoints()]
+    return [(int(cycle[1:]), int(micro_step[1:])) for _, cycle, micro_step in names]
+
+
+@each_mode
+def test_align_waits_for_the_boundary(tmp_path, mode):
+    expected = job(mode).uninterrupted(EPOCHS).steps
+    interrupted(tmp_path, 18, mode, every=3, mid_cycle="align", keep=ck.KeepLatest(99))
+    # Due after 3, 6, 9, 12 and 15 micro-steps; K = 4.
+    assert places(tmp_path) == [(1, 0), (2, 0), (3, 0), (4, 0)]
+    steps = job(mode).resumed(checkpoints(tmp_path), EPOCHS).steps
+    assert steps == {step: expected[step] for step in range(17, STEPS + 1)}
+
+
+def test_align_saves_nothing_before_a_save_was_due(tmp_path):
+    interrupted(tmp_path, 20, "pynative", every=14, mid_cycle="align")
+    assert places(tmp_path) == [(4, 0)]
+
+
+def test_align_stores_the_end_of_training_as_it_is(tmp_path):
+    job("pynative").started(checkpoints(tmp_path, mid_cycle="align"), EPOCHS, Stop(18))
+    assert places(tmp_path) == [(4, 2)]
+    expected = job("pynative").uninterrupted(EPOCHS).steps
+    steps = job("pynative").resumed(checkpoints(tmp_path), EPOCHS).steps
+    assert steps == {step: expected[step] for step in range(19, STEPS + 1)}
+
+
+@each_mode
+@pytest.mark.parametrize("at", [3, 7, 12, 14, 24])
+def test_rewind_begins_the_cycle_again(tmp_path, at, mode):
+    expected = job(mode).uninterrupted(EPOCHS).steps
+    interrupted(tmp_path, at, mode, every=at - 1, mid_cycle="rewind")
+    cycle = (at - 1) // 4
+    assert places(tmp_path) == [(cycle, 0)]
+    steps = job(mode).resumed(checkpoints(tmp_path), EPOCHS).steps
+    assert steps == {step: expected[step] for step in range(4 * cycle + 1, STEPS + 1)}
+
+
+def test_rewind_stores_a_boundary_once(tmp_path):
+    interrupted(tmp_path, 12, "pynative", every=1, mid_cycle="rewind", keep=ck.KeepLatest(99))
+    assert places(tmp_path) == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_rewind_again_and_again_goes_on_exactly(tmp_path):
+    expected = job("pynative").uninterrupted(EPOCHS).steps
+    seen = {}
+    for at in (6, 7, 11, 19, 23, 30):
+        run = job("pynative")
+        start = run.resumed if seen else run.started
+        with pytest.raises(CrashError):
+            start(checkpoints(tmp_path, every=5, mid_cycle="rewind"), EPOCHS, Interrupt(at))
+        seen |= run.trace.steps
+    last = job("pynative").resumed(checkpoints(tmp_path, mid_cycle="rewind"), EPOCHS)
+    assert max(seen) == 30
+    seen |= last.steps
+    assert seen == expected
+
+
+def test_from_the_middle_of_a_cycle_rewind_stores_accumulators_until_the_next_boundary(tmp_path):
+    expected = job("pynative").uninterrupted(EPOCHS).steps
+    interrupted(tmp_path, 7, "pynative", every=6)
+    assert places(tmp_path) == [(1, 2)]
+    with pytest.raises(CrashError):
+        job("pynative").resumed(checkpoints(tmp_path, 7, mid_cycle="rewind"), EPOCHS, Interrupt(8))
+    assert places(tmp_path)[-1] == (1, 3)
+    steps = job("pynative").resumed(checkpoints(tmp_path), EPOCHS).steps
+    assert steps == {step: expected[step] for step in range(8, STEPS + 1)}
+
+
+def test_rewind_refuses_a_network_with_statistics_before_anything_is_touched(tmp_path):
+    broken = Job(cell=lambda: accumulation_cell(network=Dropping))
+    with pytest.raises(ck.ResumeError, match=r"network\.norm \(BatchNorm1d\) keeps statistics.*mid_cycle=\"exact\""):
+        broken.started(checkpoints(tmp_path / "run", mid_cycle="rewind"), EPOCHS)
+    assert not (tmp_path / "run").exists()
+
+
+class Counting(Quiet):
+    """Changes a parameter of its own in the forward pass, which nobody can know beforehand."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = ms.Parameter(ms.Tensor([0.0]), name="seen", requires_grad=False)
+
+    def construct(self, x, y):
+        ops.assign_add(self.seen, ops.ones_like(self.seen))
+        return ops.square(self.out(ops.tanh(self.hidden(x))) - y).mean()
+
+
+def test_rewind_refuses_a_save_once_the_forward_pass_has_changed_something(tmp_path):
+    broken = Job(cell=lambda: accumulation_cell(network=Counting))
+    with pytest.raises(ck.ResumeError, match="seen changed since the cycle began"):
+        broken.started(checkpoints(tmp_path, 6, mid_cycle="rewind"), EPOCHS)
+    assert broken.cell.counters.micro_steps == 6
+    assert places(tmp_path) == []
+
+
+def test_rewind_needs_to_know_where_a_cycle_begins(tmp_path):
+    def stock():
+        network = Quiet()
+        return nn.TrainOneStepCell(network, adam(network.trainable_params()))
+
+    with pytest.raises(ck.ResumeError, match="needs an AccumulationTrainCell"):
+        Job(cell=stock).started(checkpoints(tmp_path, mid_cycle="rewind"), EPOCHS)
+
+
+def test_anything_else_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="mid_cycle must be 'exact', 'align' or 'rewind', got 'skip'"):
+        checkpoints(tmp_path, mid_cycle="skip")

@@ -1,0 +1,146 @@
+"""``remainder``: what becomes of a cycle that an epoch ends in the middle of, and that it resumes exactly."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import pytest
+from integers import Linear, momentum, rows
+from mindspore import nn
+from training import MODES, SIZE, Job, K, accumulation_cell, begin_process, checkpoints, crashed, pipeline, tensors
+
+import ckptkit as ck
+
+each_mode = pytest.mark.parametrize("mode", list(MODES))
+EPOCHS = 3
+# Updates and cycles of three epochs of 11 batches with K = 4.
+COUNTS = {"carry": (8, 8, 1), "flush": (9, 9, 0), "drop": (6, 9, 0)}
+
+
+def build(k=4, **options):
+    network = Linear()
+    return ck.AccumulationTrainCell(network, momentum(network), k, **options).set_train()
+
+
+def learned(cell):
+    return {name: bits for name, bits in tensors(cell).items() if name in ("w", "moments.w", "global_step")}
+
+
+@each_mode
+def test_a_flushed_cycle_is_averaged_over_what_it_has(mode):
+    begin_process(mode=mode)
+    cell = build(remainder="flush")
+    data = rows(24)
+    for first in range(0, 24, 4):
+        cell(ms.Tensor(data[first : first + 4]))
+    assert cell.counters.micro_step == 2
+    cell.end_epoch()
+    assert cell.updated
+    assert not any(any(one.asnumpy().tobytes()) for one in cell.accumulators)
+    plain = nn.TrainOneStepCell(network := Linear(), momentum(network)).set_train()
+    plain(ms.Tensor(data[:16]))
+    plain(ms.Tensor(data[16:]))
+    assert learned(cell) == learned(plain)
+
+
+@each_mode
+def test_a_dropped_cycle_leaves_no_trace(mode):
+    begin_process(mode=mode)
+    cell, short = build(remainder="drop"), build()
+    for seed in range(6):
+        cell(ms.Tensor(rows(4, seed)))
+    cell.end_epoch()
+    assert not cell.updated
+    for seed in range(4):
+        short(ms.Tensor(rows(4, seed)))
+    for seed in (8, 9, 10, 11):
+        cell(ms.Tensor(rows(4, seed)))
+        short(ms.Tensor(rows(4, seed)))
+    assert learned(cell) == learned(short)
+    assert (cell.counters.cycles, cell.counters.updates, cell.counters.micro_steps) == (3, 2, 10)
+    assert (short.counters.cycles, short.counters.updates) == (2, 2)
+
+
+@pytest.mark.parametrize("remainder", list(COUNTS))
+def test_at_a_boundary_the_end_of_an_epoch_changes_nothing(remainder):
+    cell = build(remainder=remainder)
+    for done in range(9):
+        if done % 4 == 0:
+            before = tensors(cell), cell.counters
+            cell.end_epoch()
+            assert (tensors(cell), cell.counters) == before
+        cell(ms.Tensor(rows(4, done)))
+
+
+@each_mode
+@pytest.mark.parametrize("remainder", list(COUNTS))
+def test_resumes_exactly_around_the_ends_of_epochs(tmp_path, remainder, mode):
+    def cell():
+        return accumulation_cell(remainder=remainder)
+
+    full = Job(cell=cell, mode=mode)
+    expected = full.started(checkpoints(tmp_path / "full"), EPOCHS).steps
+    counters = full.cell.counters
+    assert (counters.updates, counters.cycles, counters.micro_step) == COUNTS[remainder]
+    # After the save at: the epoch's last batch, the first of the next, mid-cycle at its end, and mid-cycle elsewhere.
+    for at in (SIZE + 1, SIZE + 2, 2 * SIZE, 2 * SIZE - 3):
+        root = tmp_path / str(at)
+        crashed(root, at, cell=cell, mode=mode)
+        resumed = Job(cell=cell, mode=mode)
+        steps = resumed.resumed(checkpoints(root), EPOCHS).steps
+        assert steps == {step: expected[step] for step in range(at, EPOCHS * SIZE + 1)}
+        assert tensors(resumed.cell) == tensors(full.cell)
+        assert resumed.cell.counters == counters
+
+
+def test_a_flush_comes_before_the_evaluation(tmp_path):
+    job = Job(cell=lambda: accumulation_cell(remainder="flush"), fit=True)
+    seen = []
+
+    class Look(ms.train.Callback):
+        def on_eval_begin(self, run_context):
+            seen.append(job.cell.counters.micro_step)
+
+    checkpoints(tmp_path / "run").fit(job.model, 2, job.data, job.valid, callbacks=[Look()])
+    assert seen == [0, 0]
+
+
+def own_loop(root, remainder, *, end_epoch, epochs=2):
+    cell, data = accumulation_cell(remainder=remainder), pipeline()
+    state = ck.StateManager(cell, data)
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000)) as manager:
+        manager.restore(state)
+        batches = data.create_tuple_iterator(num_epochs=epochs)
+        state.iterator_made()
+        for _ in range(epochs):
+            for number, batch in enumerate(batches, 1):
+                cell(*batch)
+                if number == SIZE and end_epoch == "before":
+                    cell.end_epoch()
+                manager.step(state)
+                if number == SIZE and end_epoch == "after":
+                    cell.end_epoch()
+    return cell
+
+
+@pytest.mark.parametrize("end_epoch", ["after", "never"])
+@pytest.mark.parametrize("remainder", ["flush", "drop"])
+def test_ones_own_loop_that_forgets_the_end_of_the_epoch_is_told(tmp_path, remainder, end_epoch):
+    with pytest.raises(ck.ResumeError, match=rf"an epoch of {SIZE} batches ended within a cycle.*end_epoch\(\)"):
+        own_loop(tmp_path, remainder, end_epoch=end_epoch)
+
+
+@pytest.mark.parametrize("remainder", list(COUNTS))
+def test_ones_own_loop_ends_its_epochs(tmp_path, remainder):
+    cell = own_loop(tmp_path, remainder, end_epoch="before")
+    assert cell.counters.micro_steps == 2 * SIZE
+    assert cell.counters.cycles == {"carry": 2 * SIZE // K, "flush": 6, "drop": 6}[remainder]
+
+
+@pytest.mark.parametrize(("option", "before", "now"), [("remainder", "flush", "drop"), ("normalize", None, "samples")])
+def test_another_way_to_accumulate_is_refused(tmp_path, option, before, now):
+    options = {option: before} if before else {}
+    Job(cell=lambda: accumulation_cell(**options)).started(checkpoints(tmp_path), 1)
+    changed = Job(cell=lambda: accumulation_cell(**{option: now}))
+    with pytest.raises(ck.ResumeError, match=f"taken with {option}='{before or 'micro_batches'}'.*has '{now}'"):
+        changed.resumed(checkpoints(tmp_path), 2)
+    assert changed.cell.counters.micro_steps == 0
