@@ -7,8 +7,9 @@ anything, and then changes all of it. It does not write files. Main thread only,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, runtime_checkable
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import mindspore as ms
 import mindspore.dataset as ds
@@ -17,8 +18,11 @@ from pydantic import JsonValue, ValidationError
 
 from ckptkit.contents import Capture, Contents
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError
+from ckptkit.mindspore.adapter import CycleAdapter, accumulation_steps_of, check_restored, counters_of
 from ckptkit.mindspore.cycle import CycleCounters
 from ckptkit.mindspore.dataset import DatasetPosition
+from ckptkit.mindspore.findings import Finding, find
+from ckptkit.mindspore.holder import ParameterHolder, Stateful, stateful_of
 from ckptkit.mindspore.parameters import CellParameters
 from ckptkit.mindspore.proof import (
     check_cycle,
@@ -34,18 +38,9 @@ from ckptkit.progress import Progress
 from ckptkit.tensors import Array
 from ckptkit.tree import decode_tree, encode_tree
 
+__all__ = ["StateManager", "Stateful"]
 
-@runtime_checkable
-class Stateful(Protocol):
-    """Any object of the user's own that a checkpoint should hold."""
-
-    def state_dict(self) -> Any:
-        """Plain values, containers and NumPy arrays; must not advance the object."""
-        ...
-
-    def load_state_dict(self, state: Any) -> None:
-        """Take over what `state_dict` returned, in another process."""
-        ...
+_log = logging.getLogger("ckptkit")
 
 
 class StateManager:
@@ -53,14 +48,19 @@ class StateManager:
 
     Args:
         train_cell: The cell that is called once per micro-batch: an `AccumulationTrainCell`, or any other
-            training cell, of which every call counts as a cycle.
+            training cell, of which every call counts as a cycle unless there is a `CycleAdapter`. A loop without
+            a train cell gives its network, its optimizer and what else it has, as a list.
         dataset: The pipeline that feeds it; None if the loop positions its data itself.
         frozen: Names of parameters that training never changes, or a predicate over parameter names. They
             are written once per attempt and shared by its checkpoints.
-        **stateful: Objects with ``state_dict()`` and ``load_state_dict()``, stored by name.
+        cycle: Says K and the micro-step of a train cell other than `AccumulationTrainCell`; not needed where
+            that cell has the two attributes of `CycleAdapter` itself.
+        strict: Refuse what cannot be exact (see `findings`) instead of warning.
+        **stateful: Objects with ``state_dict()`` and ``load_state_dict()``, or with parameters in them
+            (`amp.DynamicLossScaler`, learning-rate schedulers, cells, a parameter), stored by name.
 
     Attributes:
-        cell: The train cell.
+        cell: The train cell; of several cells the first `AccumulationTrainCell`, or else the first.
         position: Of the dataset; None without one.
         last_batch: The columns that the last micro-step got, where somebody tells; see `observe_step`.
         last_outputs: What the train cell returned for them.
@@ -73,29 +73,33 @@ class StateManager:
         state.iterator_made()
 
     Raises:
-        TypeError: If a stateful object lacks one of the two methods, or the cell is not an `nn.Cell`.
+        TypeError: If a stateful object has neither the two methods nor a parameter, a cell is not an `nn.Cell`,
+            or ``cycle`` is no `CycleAdapter`.
+        ValueError: If ``cycle`` is given beside an `AccumulationTrainCell`, which counts for itself.
         StateMismatchError: If two parameters have one name, or ``frozen`` names none.
     """
 
     def __init__(
         self,
-        train_cell: nn.Cell,
+        train_cell: nn.Cell | Sequence[nn.Cell],
         dataset: ds.Dataset | None = None,
         *,
         frozen: Iterable[str] | Callable[[str], bool] | None = None,
-        **stateful: Stateful,
+        cycle: CycleAdapter | None = None,
+        strict: bool = False,
+        **stateful: Any,
     ) -> None:
-        if not isinstance(train_cell, nn.Cell):
-            raise TypeError(f"train_cell must be an nn.Cell, got {type(train_cell).__name__}")
-        for name, one in stateful.items():
-            if not isinstance(one, Stateful):
-                raise TypeError(f"{name}: a {type(one).__name__} has no state_dict() and load_state_dict()")
-        self.cell = train_cell
+        self._cells = _cells(train_cell)
+        self.cell = next((one for one in self._cells if isinstance(one, AccumulationTrainCell)), self._cells[0])
+        self._cycle = _cycle(self.cell, cycle)
+        self._strict = strict
+        self._judged = False
         self.position = DatasetPosition(dataset) if dataset is not None else None
         self._ended: str | None = None
-        self._stateful = stateful
-        self._parameters = CellParameters(train_cell, frozen)
-        self._optimizer: nn.Optimizer | None = getattr(train_cell, "optimizer", None)
+        self._given = stateful
+        self._stateful = {name: stateful_of(name, one) for name, one in stateful.items()}
+        self._parameters = CellParameters(self._cells, frozen)
+        self._optimizer: nn.Optimizer | None = getattr(self.cell, "optimizer", None)
         self.last_batch: Any = None
         self.last_outputs: Any = None
         self._delivered: int | None = None
@@ -113,17 +117,21 @@ class StateManager:
         """Record ``why`` training ended for good; a run that has ended is complete when it is started again."""
         self._ended = why
 
-    def stateful_objects(self) -> list[Stateful]:
-        """The objects that are stored by name."""
-        return list(self._stateful.values())
+    def stateful_objects(self) -> list[Any]:
+        """The objects that are stored by name, as they were given."""
+        return list(self._given.values())
 
-    def count_delivered(self, batches: int) -> None:
-        """Tell how many batches were delivered to training since epoch 0, where somebody counts them.
+    def findings(self) -> tuple[Finding, ...]:
+        """What of this training no checkpoint can make exact, in the present mode; runs nothing."""
+        return find(self._cells, self.position.dataset if self.position else None, named=self.stateful_objects())
+
+    def count_delivered(self, batches: int | None = None) -> None:
+        """Tell how many batches were delivered to training since epoch 0, or that it is one more.
 
         An `AccumulationTrainCell` counts its own calls; told both, a capture insists that they agree. For
         any other cell, one's own loop has to call this after every batch; `CheckpointCallback` does it itself.
         """
-        self._delivered = batches
+        self._delivered = self.progress().batches_delivered + 1 if batches is None else batches
 
     def observe_step(self, batch: Any, outputs: Any) -> None:
         """Keep references to what the last micro-step got and returned, until the next one."""
@@ -141,7 +149,7 @@ class StateManager:
             delivered = counters.micro_steps if self._delivered is None else self._delivered
         else:
             delivered = self._delivered or 0
-            counters = CycleCounters(1, 0, delivered, delivered, delivered, delivered)
+            counters = counters_of(self._cycle, delivered)
         epoch, batch = divmod(delivered, self.position.size) if self.position else (0, delivered)
         try:
             return Progress(
@@ -191,19 +199,23 @@ class StateManager:
 
         Raises:
             StateMismatchError: If leaves or stateful objects differ; names every one. Nothing was changed.
-            ResumeError: If K, the data pipeline or the counters differ. Nothing was changed.
+            ResumeError: If K, the data pipeline or the counters differ, or ``strict`` refuses. Nothing was changed.
             CorruptCheckpointError: If the stored state makes no sense. Nothing was changed.
         """
         state = _decoded(contents)
         expected = self._parameters.leaves(at_boundary=contents.progress.at_boundary)
         check_leaves(contents, {leaf.name: leaf for leaf in expected})
         check_stateful(self._stateful.keys(), state["user"].keys())
+        for name, one in self._stateful.items():
+            if isinstance(one, ParameterHolder):
+                one.check(state["user"][name])
         check_data(contents, self.position, state["data"])
         accumulates = isinstance(self.cell, AccumulationTrainCell)
-        check_cycle(contents, self.cell.accumulation_steps if accumulates else 1)
+        check_cycle(contents, self.cell.accumulation_steps if accumulates else accumulation_steps_of(self._cycle))
         # When EarlyStopping ends a training, it may put the best weights back, accumulators and counters with them.
         if accumulates and state["train"]["ended"] is None:
             self._prove(contents.progress, contents.tensors, state["train"]["global_step_at_start"])
+        self._judge()
         self._parameters.assign(contents)
         progress = contents.progress
         if isinstance(self.cell, AccumulationTrainCell):
@@ -218,6 +230,7 @@ class StateManager:
         self._prepared = True
         for name, one in self._stateful.items():
             one.load_state_dict(state["user"][name])
+        check_restored(self._cycle, progress)
         self._rng = state["rng"]
         restore_rng(self._rng)
         self._restored = contents
@@ -228,7 +241,8 @@ class StateManager:
         With a dataset, make its iterator next and then call `iterator_made`.
 
         Raises:
-            ResumeError: If the train cell has been called already: a later resume could not begin there.
+            ResumeError: If the train cell has been called already: a later resume could not begin there. Or
+                ``strict`` refuses.
         """
         called = self.progress().batches_delivered
         if called:
@@ -236,6 +250,7 @@ class StateManager:
                 f"there is no checkpoint to resume, but the train cell was called {called} times already. "
                 "Build a new one for another run, or give the root of the run that it belongs to."
             )
+        self._judge()
         seed_operators()
         if self.position is not None and not self._prepared:
             self.position.prepare(0, None)
@@ -272,6 +287,19 @@ class StateManager:
         if self.position is not None:
             self.position.leave()
 
+    def _judge(self) -> None:
+        if self._judged:
+            return
+        found = self.findings()
+        if found and self._strict:
+            raise ResumeError(
+                "strict=True refuses what cannot be resumed exactly. Change it, or allow it with strict=False:\n  "
+                + "\n  ".join(str(one) for one in found)
+            )
+        for one in found:
+            _log.warning("The resumed run will not be bit-exact. %s", one)
+        self._judged = True
+
     def _global_step(self) -> int | None:
         step = getattr(self._optimizer, "global_step", None)
         return int(step.asnumpy().reshape(-1)[0]) if isinstance(step, ms.Parameter) else None
@@ -290,6 +318,25 @@ class StateManager:
         step = getattr(self._optimizer, "global_step", None)
         if isinstance(step, ms.Parameter):
             prove_updates(progress, int(arrays[step.name].reshape(-1)[0]), base)
+
+
+def _cells(given: Any) -> tuple[nn.Cell, ...]:
+    cells = (given,) if isinstance(given, nn.Cell) else tuple(given) if isinstance(given, (list, tuple)) else ()
+    if not cells or not all(isinstance(one, nn.Cell) for one in cells):
+        raise TypeError(f"train_cell must be an nn.Cell or a list of them, got {type(given).__name__}")
+    return cells
+
+
+def _cycle(cell: nn.Cell, given: CycleAdapter | None) -> CycleAdapter | None:
+    if isinstance(cell, AccumulationTrainCell):
+        if given is not None:
+            raise ValueError("an AccumulationTrainCell counts for itself; leave cycle= out")
+        return None
+    if given is None:
+        return cell if isinstance(cell, CycleAdapter) else None
+    if not isinstance(given, CycleAdapter):
+        raise TypeError(f"cycle must have accumulation_steps and micro_step, got {type(given).__name__}")
+    return given
 
 
 def _counters(progress: Progress) -> CycleCounters:

@@ -224,15 +224,16 @@ def global_python(x):
 
 
 def imports_it(x):
-    import numpy.random as own_name
     from random import choice
+
+    import numpy.random as own_name
 
     choice([1, 2])
     return x + own_name.rand()
 
 
 def calls_another(x):
-    return [one_argument(global_python(y)) for y in x][0]
+    return max([one_argument(global_python(y)) for y in x])
 
 
 def own_generator(x):
@@ -308,7 +309,15 @@ def test_both_imports_within_a_function_are_found():
 
 @pytest.mark.parametrize(
     "operation",
-    [one_argument, own_generator, generator_of_the_module, reads_the_state, shadowed, Augment(COUNTER), vision.Rescale(1.0, 0.0)],
+    [
+        one_argument,
+        own_generator,
+        generator_of_the_module,
+        reads_the_state,
+        shadowed,
+        Augment(COUNTER),
+        vision.Rescale(1.0, 0.0),
+    ],
 )
 def test_maps_that_draw_from_elsewhere_are_no_finding(operation):
     assert find(Mlp(), mapped(operation)) == ()
@@ -361,11 +370,17 @@ def halve(column, info):
 @pytest.mark.parametrize(
     ("make", "where"),
     [
-        (lambda: ds.GeneratorDataset(Source(random.random), ["x"], num_parallel_workers=1), "GeneratorDataset: __getitem__()"),
+        (
+            lambda: ds.GeneratorDataset(Source(random.random), ["x"], num_parallel_workers=1),
+            "GeneratorDataset: __getitem__()",
+        ),
         (lambda: ds.GeneratorDataset(generates, ["x"]), "GeneratorDataset: generates()"),
         (lambda: ds.GeneratorDataset(Source(COUNTER.random), ["x"], sampler=Order()), "GeneratorDataset: __iter__()"),
         (lambda: ds.GeneratorDataset(Source(COUNTER.random), ["x"], sampler=Plain()), "GeneratorDataset: __iter__()"),
-        (lambda: pipeline().filter(lambda x: random.random() > 0.5, ["x"], num_parallel_workers=1), "FilterDataset: <lambda>()"),
+        (
+            lambda: pipeline().filter(lambda x: random.random() > 0.5, ["x"], num_parallel_workers=1),
+            "FilterDataset: <lambda>()",
+        ),
         (lambda: pipeline().batch(2, per_batch_map=halve, input_columns=["x"]), "BatchDataset: halve()"),
         (lambda: pipeline().batch(lambda info: random.randint(1, 3)), "BatchDataset: <lambda>()"),
     ],

@@ -102,7 +102,9 @@ class _Walk:
             return
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         free = {name: _content(one) for name, one in cells}
-        yield from self._read(_Frame(function.__code__, function.__globals__, free, compiled, function.__code__.co_name, instance))
+        yield from self._read(
+            _Frame(function.__code__, function.__globals__, free, compiled, function.__code__.co_name, instance)
+        )
 
     def _read(self, frame: _Frame) -> Iterator[Use]:
         code = frame.code
@@ -247,4 +249,3 @@ def _content(one: types.CellType) -> Any:
         return one.cell_contents
     except ValueError:  # not filled yet
         return _UNKNOWN
-

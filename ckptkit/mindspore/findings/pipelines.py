@@ -20,11 +20,13 @@ from ckptkit.mindspore.findings.finding import Finding
 
 # The two generators that belong to the whole process, reached by functions that are methods of them.
 _PYTHON = random.random.__self__  # type: ignore[attr-defined]
-_NUMPY = np.random.rand.__self__
+_NUMPY = np.random.rand.__self__  # type: ignore[attr-defined]
 _READS = ("getstate", "get_state")  # draw nothing and change nothing
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 _FRESH = (np.random.default_rng, np.random.RandomState, np.random.SeedSequence, random.Random)
-_FIX = "Let it draw from a generator that is made of (seed, epoch, index of the sample), such as ckptkit.data.sample_rng"
+_FIX = (
+    "Let it draw from a generator that is made of (seed, epoch, index of the sample), such as ckptkit.data.sample_rng"
+)
 
 
 def find_in_pipeline(dataset: ds.Dataset) -> Iterator[Finding]:
