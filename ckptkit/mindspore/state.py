@@ -131,7 +131,9 @@ class StateManager:
         An `AccumulationTrainCell` counts its own calls; told both, a capture insists that they agree. For
         any other cell, one's own loop has to call this after every batch; `CheckpointCallback` does it itself.
         """
-        self._delivered = self.progress().batches_delivered + 1 if batches is None else batches
+        if batches is None and self._delivered is None and isinstance(self.cell, AccumulationTrainCell):
+            batches = self.cell.counters.micro_steps  # has counted this one already
+        self._delivered = (self._delivered or 0) + 1 if batches is None else batches
 
     def observe_step(self, batch: Any, outputs: Any) -> None:
         """Keep references to what the last micro-step got and returned, until the next one."""

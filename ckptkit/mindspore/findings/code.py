@@ -2,8 +2,8 @@
 
 Guarantees: nothing of the user's is run, properties and descriptors included. It follows names through globals,
 closures, imports, attributes, simple assignments, nested functions, and into every function that it can
-resolve, each once; not through what calls return, containers, or arguments. So what is found is there, and what
-is not found may still be. Any thread.
+resolve, each once; not through what calls return, containers, or arguments. So what is found is there, if
+perhaps behind a condition that is never true, and what is not found may still be. Any thread.
 """
 
 from __future__ import annotations
