@@ -90,7 +90,7 @@ def stateful_of(name: str, one: Any) -> Stateful:
     """
     # nn.Cell has both methods, but they take and give parameters, which have no place in a checkpoint.
     own = not isinstance(one, nn.Cell) or type(one).state_dict is not nn.Cell.state_dict
-    if own and isinstance(one, Stateful):
+    if own and isinstance(one, Stateful) and not isinstance(one, type):
         return one
     parameters = dict(_parameters(one, ""))
     if not parameters:

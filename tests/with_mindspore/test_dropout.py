@@ -33,8 +33,7 @@ def expected_mask(key, step, count, p):
         bits = np.arange(count, dtype=np.uint32) ^ before
         bits = (bits ^ bits >> np.uint32(16)) * np.uint32(0x85EBCA6B) ^ within
         bits = (bits ^ bits >> np.uint32(13)) * np.uint32(0xC2B2AE35)
-        bits = bits ^ bits >> np.uint32(16)
-    return (bits & np.uint32(0x7FFFFFFF)) >= round(p * 2**31)
+    return bits.view(np.int32) >= round(p * 2**32) - 2**31
 
 
 def masks(dropout, calls, x=ONES):

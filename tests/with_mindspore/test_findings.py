@@ -175,6 +175,7 @@ class WithDropout(Mlp):
         lambda: WithDropout(nn.Dropout(keep_prob=1.0)),
         lambda: WithDropout(Dropout(0.5)),
         lambda: network(drop=ops.Dropout(1.0)),
+        lambda: network(scaler=amp.StaticLossScaler(8)),
         accumulation_cell,
         lambda: nn.TrainOneStepCell(Mlp(), nn.Momentum(Mlp().trainable_params(), 0.1, 0.9)),
     ],

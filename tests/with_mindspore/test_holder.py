@@ -98,7 +98,9 @@ def test_another_object_is_refused_before_anything_is_changed(root):
     cell, thing = accumulation_cell(2), scaler(8)
     before = tensors(cell)
     wrong = ms.Parameter(ms.Tensor(np.zeros(4, np.float16)), name="t")
-    with pytest.raises(ck.StateMismatchError, match=r"object table.*value: the checkpoint has F32 \[3\].*F16 \[4\]"):
+    with pytest.raises(
+        ck.StateMismatchError, match=r"object table(?s:.*)value: the checkpoint has F32 \[3\].*F16 \[4\]"
+    ):
         ck.CheckpointManager(root).restore(StateManager(cell, thing=thing, table=wrong))
     with pytest.raises(ck.StateMismatchError, match=r"missing in the checkpoint: hidden\.weight"):
         ck.CheckpointManager(root).restore(StateManager(cell, thing=Mlp(), table=wrong))
@@ -126,7 +128,7 @@ def test_own_methods_come_first_and_a_cells_are_not_its_own():
     assert isinstance(stateful_of("cell", Mlp()), ParameterHolder)
 
 
-@pytest.mark.parametrize("one", [object(), 3, {"a": 1}, ms.Tensor(1.0), Mlp, amp.StaticLossScaler(8)])
+@pytest.mark.parametrize("one", [object(), 3, {"a": 1}, ms.Tensor(1.0), Mlp])
 def test_objects_without_state_are_refused(one):
     with pytest.raises(TypeError, match=r"thing: a \w+ has no state_dict\(\) and load_state_dict\(\), and no param"):
         StateManager(accumulation_cell(2), thing=one)
@@ -137,7 +139,7 @@ def test_objects_without_state_are_refused(one):
 
 def test_network_and_optimizer_share_weights_that_count_once():
     net = Mlp()
-    leaves = StateManager([net, adam(net.trainable_params())], pipeline()).capture().leaves
+    leaves = StateManager([net, adam(net.trainable_params())]).capture().leaves
     roles = {leaf.name: leaf.role for leaf in leaves}
     assert len(roles) == len(leaves)
     assert roles["hidden.weight"] == roles["norm.moving_mean"] == "weights"

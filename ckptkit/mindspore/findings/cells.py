@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import mindspore as ms
-from mindspore import nn
+from mindspore import amp, nn
 from mindspore.ops import Primitive
 
 from ckptkit.mindspore.findings.code import Use, uses
@@ -106,7 +106,17 @@ def _unseen(cell: nn.Cell, where: str, parameters: set[int], known: Collection[i
 
 
 def _may_hold(one: Any) -> bool:
-    skipped = (nn.Cell, ms.Tensor, Primitive, type, types.ModuleType, types.FunctionType, types.MethodType)
+    # The scale of a StaticLossScaler never changes.
+    skipped = (
+        nn.Cell,
+        ms.Tensor,
+        Primitive,
+        amp.StaticLossScaler,
+        type,
+        types.ModuleType,
+        types.FunctionType,
+        types.MethodType,
+    )
     return not isinstance(one, skipped) and isinstance(getattr(one, "__dict__", None), dict)
 
 

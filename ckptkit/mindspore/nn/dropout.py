@@ -26,8 +26,9 @@ _layers = itertools.count()
 class Dropout(nn.Cell):
     """Zeroes elements with probability ``p`` while training, as `nn.Dropout`, and resumes exactly.
 
-    The bits of an element are the MurmurHash3 finalizer of its index, keyed before and within by two hashes of
-    the cell's key and its step. The step advances by one at every forward in training, never in evaluation.
+    The bits of an element are the MurmurHash3 finalizer (without its last step) of its index, keyed before and
+    within by two hashes of the cell's key and its step; it is kept where they are, as a signed number, at least
+    ``p * 2**32 - 2**31``. The step advances by one at every forward in training, never in evaluation.
 
     Layers of one network draw different masks, also with one ``seed``: the key is a hash of the seed and of how
     many layers were made before in this process. A resumed run takes the key out of the checkpoint, so a script
@@ -60,7 +61,7 @@ class Dropout(nn.Cell):
         self.p = float(p)
         self.seed = seed
         self._scale = 1.0 / (1.0 - self.p)
-        self._threshold = min(round(self.p * 2**31), 2**31 - 1)
+        self._threshold = min(round(self.p * 2**32), 2**32 - 1) - 2**31
         key = _key(seed, next(_layers) if layer is None else layer)
         self.key = ms.Parameter(ms.Tensor(key, ms.int32), name="key", requires_grad=False)
         self.step = ms.Parameter(ms.Tensor(0, ms.int32), name="step", requires_grad=False)
@@ -75,8 +76,8 @@ class Dropout(nn.Cell):
         bits = ops.arange(0, x.size, 1, dtype=ms.int32) ^ before
         bits = (bits ^ _shift(bits, 16)) * _FIRST ^ within
         bits = (bits ^ _shift(bits, 13)) * _SECOND
-        bits = bits ^ _shift(bits, 16)
-        kept = ops.cast((bits & 0x7FFFFFFF) >= self._threshold, x.dtype).reshape(x.shape)
+        # Its last step only improves the low bits, which a comparison hardly looks at.
+        kept = ops.cast(bits >= self._threshold, x.dtype).reshape(x.shape)
         # After the bits were computed from it, also where the graph compiler orders by dependence alone.
         advanced = ops.assign_add(self.step, ops.depend(ms.Tensor(1, ms.int32), bits))
         return ops.depend(x * (kept * self._scale), advanced)
