@@ -254,6 +254,20 @@ def seeded_by_the_system(x):
     return x + np.random.default_rng().random()
 
 
+def drawing_from(generator):
+    def draw(x):
+        return x + generator.random()
+
+    return draw
+
+
+def calling(function):
+    def call(x):
+        return function(x)
+
+    return call
+
+
 def reads_the_state(x):
     np.random.get_state()
     return x + len(random.getstate())
@@ -302,6 +316,16 @@ def test_global_generators_in_a_map_are_found(operation, name):
     assert found
     assert all(one.kind == "pipeline" and one.where.startswith("MapDataset: ") for one in found)
     assert any(name in str(one) for one in found)
+
+
+def test_functions_of_one_factory_are_told_apart():
+    """Also at the end of a chain that is longer than Python's stack."""
+    chain = drawing_from(random)
+    for _ in range(2000):
+        chain = calling(chain)
+    found = find(Mlp(), mapped(drawing_from(COUNTER), drawing_from(random)))
+    assert [one.why.partition(" ")[0] for one in found] == ["generator.random"]
+    assert find(Mlp(), mapped(chain)) == found
 
 
 def test_both_imports_within_a_function_are_found():

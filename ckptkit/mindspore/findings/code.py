@@ -15,10 +15,13 @@ import importlib.util
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+_MOST = 5_000  # code objects read for one callable: a second or two, more than any augmentation calls
 
 _UNKNOWN = object()
 _STARTS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_GLOBAL", "LOAD_NAME")
@@ -59,7 +62,7 @@ def uses(code: Any, enters: Callable[[str], bool], *, compiled: bool = False) ->
         enters: Whether to follow calls into functions of the module of that name.
         compiled: Whether all of it is.
     """
-    yield from _Walk(enters).start(code, compiled)
+    yield from _Walk(enters).run(code, compiled)
 
 
 @dataclass
@@ -81,55 +84,51 @@ class _Frame:
 
 
 class _Walk:
+    """Reads code objects one after the other, those of one function before those of what it calls."""
+
     def __init__(self, enters: Callable[[str], bool]) -> None:
         self._enters = enters
-        self._visited: set[tuple[types.CodeType, int, bool]] = set()
+        self._visited: dict[Hashable, _Frame] = {}  # with the frames, so that no id is given away again
+        self._waiting: deque[_Frame] = deque()
 
-    def start(self, target: Any, compiled: bool) -> Iterator[Use]:
-        """Read ``target`` whatever module it is of."""
-        for function, instance in _functions(target):
-            yield from self._function(function, instance, compiled)
+    def run(self, target: Any, compiled: bool) -> Iterator[Use]:
+        self._add(target, compiled, anyone=True)
+        while self._waiting and len(self._visited) < _MOST:
+            frame = self._waiting.popleft()
+            key = (frame.code, id(frame.instance), tuple(map(id, frame.free.values())), frame.compiled)
+            if key in self._visited:
+                continue
+            self._visited[key] = frame
+            if frame.instance is not _UNKNOWN and frame.code.co_argcount:
+                frame.known[frame.code.co_varnames[0]] = frame.instance
+            for use in _named(frame):
+                yield use
+                self._follow(frame, use)
 
-    def _follow(self, target: Any, compiled: bool) -> Iterator[Use]:
-        for function, instance in _functions(target):
-            if self._enters(getattr(function, "__module__", None) or ""):
-                yield from self._function(function, instance, compiled)
-
-    def _function(self, function: types.FunctionType, instance: Any, compiled: bool) -> Iterator[Use]:
-        wrapped = getattr(function, "__wrapped__", None)
-        if wrapped is not None and function.__globals__.get("__name__") in _JIT_MODULES:
-            yield from self.start(wrapped if instance is _UNKNOWN else types.MethodType(wrapped, instance), True)
-            return
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        free = {name: _content(one) for name, one in cells}
-        yield from self._read(
-            _Frame(function.__code__, function.__globals__, free, compiled, function.__code__.co_name, instance)
-        )
-
-    def _read(self, frame: _Frame) -> Iterator[Use]:
-        code = frame.code
-        key = (code, id(frame.instance), frame.compiled)
-        if key in self._visited:
-            return
-        self._visited.add(key)
-        if frame.instance is not _UNKNOWN and code.co_argcount:
-            frame.known[code.co_varnames[0]] = frame.instance
-        for use in _named(frame):
-            yield use
-            yield from self._within(frame, use)
-
-    def _within(self, frame: _Frame, use: Use) -> Iterator[Use]:
+    def _follow(self, frame: _Frame, use: Use) -> None:
         if isinstance(use.target, types.CodeType):
             free = {**frame.free, **frame.known}
             name = frame.name if use.target.co_name in _COMPREHENSIONS else use.target.co_name
-            yield from self._read(_Frame(use.target, frame.module, free, frame.compiled, name))
+            self._waiting.append(_Frame(use.target, frame.module, free, frame.compiled, name))
         elif use.target is super and frame.instance is not _UNKNOWN:
             for kind in type(frame.instance).__mro__[1:]:
                 inherited = vars(kind).get(frame.code.co_name)
                 if isinstance(inherited, types.FunctionType):
-                    yield from self._follow(types.MethodType(inherited, frame.instance), frame.compiled)
+                    self._add(types.MethodType(inherited, frame.instance), frame.compiled)
         else:
-            yield from self._follow(use.target, frame.compiled)
+            self._add(use.target, frame.compiled)
+
+    def _add(self, target: Any, compiled: bool, *, anyone: bool = False) -> None:
+        for function, instance in _functions(target):
+            if not anyone and not self._enters(getattr(function, "__module__", None) or ""):
+                continue
+            wrapped = getattr(function, "__wrapped__", None)
+            if wrapped is not None and function.__globals__.get("__name__") in _JIT_MODULES:
+                self._add(wrapped if instance is _UNKNOWN else types.MethodType(wrapped, instance), True, anyone=True)
+                continue
+            code = function.__code__
+            free = {name: _content(one) for name, one in zip(code.co_freevars, function.__closure__ or (), strict=True)}
+            self._waiting.append(_Frame(code, function.__globals__, free, compiled, code.co_name, instance))
 
 
 def _named(frame: _Frame) -> Iterator[Use]:
