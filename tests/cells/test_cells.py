@@ -93,4 +93,4 @@ def test_killed_in_the_middle_of_a_cycle_of_the_second_epoch(tmp_path, mode):
 @pytest.mark.parametrize("mode", ["graph", "pynative"])
 def test_killed_again_and_again(tmp_path, mode):
     """At and beside the ends of cycles and of the epoch."""
-    killed_and_resumed(tmp_path, mode, tuple(KINDS), [1, 2, 3, 5, 7, 8, 11, 13])
+    killed_and_resumed(tmp_path, mode, tuple(KINDS), [1, 3, 5, 7, 8, 13])

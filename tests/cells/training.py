@@ -74,12 +74,17 @@ class Trace(Callback):
 
 
 class Leave(Callback):
-    """Stands after ckptkit's callback."""
+    """Stands after ckptkit's callback, which saves the last micro-step of an epoch at the epoch's end."""
 
     def __init__(self, until: int | None) -> None:
         self._until = until
 
     def on_train_step_end(self, run_context) -> None:
+        at = run_context.original_args().cur_step_num
+        if at == self._until and at % BATCHES_PER_EPOCH:
+            raise LeftError
+
+    def on_train_epoch_end(self, run_context) -> None:
         if run_context.original_args().cur_step_num == self._until:
             raise LeftError
 
