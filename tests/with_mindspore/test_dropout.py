@@ -156,3 +156,18 @@ def test_every_micro_step_draws_once(mode):
     for call in range(1, 6):
         cell(ms.Tensor(rng.normal(size=(4, 6)).astype("f4")), ms.Tensor(rng.normal(size=(4, 3)).astype("f4")))
         assert tensors(cell)["drop.step"] == np.int32(call).tobytes()
+
+
+def test_masks_go_on_whatever_was_made_before(root):
+    cell = ck.AccumulationTrainCell(network := Dropping(), nn.Momentum(network.trainable_params(), 0.1, 0.9), 3)
+    masks(network.drop, 2)
+    state = ck.StateManager(cell)
+    with ck.CheckpointManager(root) as manager:
+        manager.restore(state)
+        manager.save(state)
+    Dropout(0.5)  # a layer more than the first process had made
+    again = ck.AccumulationTrainCell(network := Dropping(), nn.Momentum(network.trainable_params(), 0.1, 0.9), 3)
+    assert int(network.drop.key.asnumpy()) != int(cell.network.drop.key.asnumpy())
+    ck.CheckpointManager(root).restore(ck.StateManager(again))
+    for one, other in zip(masks(cell.network.drop, 3), masks(network.drop, 3), strict=True):
+        assert np.array_equal(one, other)
