@@ -34,7 +34,7 @@ LAYERS = {
     "doctor": 4,
     "report": 4,
     "testing": 4,
-    "nn": 4,
+    "nn": 5,  # a facade over mindspore/nn
     "data": 4,
     "__main__": 5,
 }

@@ -24,10 +24,10 @@ from typing_extensions import Self
 from ckptkit.console import show_log
 from ckptkit.errors import ResumeError
 from ckptkit.manager import CheckpointManager, MidCycle
+from ckptkit.mindspore.adapter import CycleAdapter
 from ckptkit.mindspore.companions import Companions
-from ckptkit.mindspore.rng import inexact_cells
 from ckptkit.mindspore.session import TrainingSession
-from ckptkit.mindspore.state import OnKChange, Stateful, StateManager
+from ckptkit.mindspore.state import OnKChange, StateManager
 from ckptkit.policies import KeepPolicy, SavePolicy
 from ckptkit.progress import ResumePoint
 from ckptkit.storage import Storage, open_storage
@@ -35,7 +35,7 @@ from ckptkit.storage import Storage, open_storage
 _log = logging.getLogger("ckptkit")
 
 # What StateManager calls its own arguments.
-_OPTIONS = ("train_cell", "dataset", "frozen", "on_k_change")
+_OPTIONS = ("train_cell", "dataset", "frozen", "on_k_change", "cycle", "strict")
 _COMPANIONS = "callbacks"  # the name that the other callbacks' state has among the stateful objects
 
 
@@ -58,14 +58,15 @@ class CheckpointCallback(Callback):
         root: The run root, one per training: a path or a URL.
         save: When to save; default every 100 optimizer steps.
         keep: What to keep; default the latest 3. With `KeepBest`, every evaluated epoch is saved too.
-        stateful: Objects with ``state_dict()`` and ``load_state_dict()`` to store, by name.
+        stateful: Objects to store, by name, as for `StateManager`.
         frozen: Parameters that training never changes, as for `StateManager`.
         when_busy: As for `CheckpointManager`.
         on_save_error: As for `CheckpointManager`.
         mid_cycle: As for `CheckpointManager`.
         on_k_change: As for `StateManager`.
-        strict: Refuse cells that cannot be resumed exactly (`nn.Dropout`) instead of warning. Python code in the
-            data pipeline is named in the log either way.
+        cycle: Says K and the micro-step of a train cell other than ckptkit's, as for `StateManager`.
+        strict: Refuse what cannot be resumed exactly (`nn.Dropout`, maps that draw from global generators) instead
+            of warning.
         storage_options: As for `CheckpointManager`.
 
     Raises:
@@ -79,12 +80,13 @@ class CheckpointCallback(Callback):
         *,
         save: SavePolicy | None = None,
         keep: KeepPolicy | None = None,
-        stateful: Mapping[str, Stateful] | None = None,
+        stateful: Mapping[str, Any] | None = None,
         frozen: Iterable[str] | Callable[[str], bool] | None = None,
         when_busy: Literal["skip", "wait"] = "skip",
         on_save_error: Literal["warn", "raise"] = "warn",
         mid_cycle: MidCycle = "exact",
         on_k_change: OnKChange = "refuse",
+        cycle: CycleAdapter | None = None,
         strict: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -104,12 +106,16 @@ class CheckpointCallback(Callback):
         taken = sorted(self._stateful.keys() & {_COMPANIONS, *_OPTIONS})
         if taken:
             raise ValueError(f"stateful= uses names that ckptkit needs itself: {', '.join(taken)}; rename them")
-        # Kept as it is given only where it can be asked again at a second resume.
-        self._frozen = frozen if frozen is None or callable(frozen) or isinstance(frozen, str) else tuple(frozen)
-        self._strict = strict
         if on_k_change not in get_args(OnKChange):
             raise ValueError(f"on_k_change must be 'refuse' or 'next_cycle', got {on_k_change!r}")
-        self._on_k_change = on_k_change
+        self._new_state = functools.partial(
+            StateManager,
+            # As it is given only where it can be asked again at a second resume.
+            frozen=frozen if frozen is None or callable(frozen) or isinstance(frozen, str) else tuple(frozen),
+            on_k_change=on_k_change,
+            cycle=cycle,
+            strict=strict,
+        )
         self._session: TrainingSession | None = None
         self._depth = 0
         show_log()
@@ -147,10 +153,9 @@ class CheckpointCallback(Callback):
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
             raise ValueError(f"epochs is the total since epoch 0 and at least 1, got {epochs!r}")
         cell = model.train_network
-        self._judge(inexact_cells(cell))
         companions = Companions()
         named = {_COMPANIONS: companions, **self._stateful}
-        state = StateManager(cell, dataset, frozen=self._frozen, on_k_change=self._on_k_change, **named)
+        state = self._new_state(cell, dataset, **named)
         manager = self._new_manager()
         try:
             point = manager.restore(state, checkpoint=checkpoint, rewind=rewind)
@@ -295,11 +300,3 @@ class CheckpointCallback(Callback):
         given = kwargs.pop("callbacks", None) or []
         others = [given] if isinstance(given, Callback) else list(given)
         return [*(one for one in others if one is not self), self]
-
-    def _judge(self, inexact: list[str]) -> None:
-        if not inexact:
-            return
-        what = f"these cells draw random numbers that no checkpoint can bring back: {', '.join(inexact)}"
-        if self._strict:
-            raise ResumeError(f"{what}. Remove them, or allow it with strict=False.")
-        _log.warning("%s. The resumed run will not be bit-exact.", what)

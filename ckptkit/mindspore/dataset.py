@@ -3,8 +3,8 @@
 It is one number, the batches *delivered* to training since epoch 0, with the dataset seed in force when the
 iterator was made. Guarantees: a pipeline that is itself deterministic goes on with exactly the next batch, in
 the order of the epoch it is in; another size, batch size, seed or set of columns is refused before the first
-batch. It does not detect whether a pipeline's Python code draws from the process-wide generators; it names the
-operations that might in the log. Main thread only; `prepare`, then make the iterator, then `iterator_made`.
+batch. Whether a pipeline's Python code draws from the process-wide generators is for `ckptkit.mindspore.findings`
+to say. Main thread only; `prepare`, then make the iterator, then `iterator_made`.
 """
 
 from __future__ import annotations
@@ -143,7 +143,6 @@ class DatasetPosition:
                 "replaying the data pipeline up to batch %d, since some of its operations may be random",
                 batches_delivered,
             )
-        _name_python_code(self.dataset)
 
     def iterator_made(self) -> None:
         """Undo what was only for the making of the iterator.
@@ -216,27 +215,3 @@ def _is_fast_sampler(sampler: Any) -> bool:
     if isinstance(sampler, ds.Sampler) or type(sampler).__module__.partition(".")[0] != "mindspore":
         return False
     return _is_fast_sampler(getattr(sampler, "child_sampler", None))
-
-
-def _name_python_code(dataset: ds.Dataset) -> None:
-    suspects = sorted({type(node).__name__ for node in _nodes(dataset) if _runs_python_here(node)})
-    if suspects:
-        _log.info(
-            "%s: if Python code in it draws from the global `random` or `numpy.random`, its draws cannot be "
-            "resumed; let it draw from a generator that it makes from (seed, epoch, index)",
-            " and ".join(suspects),
-        )
-
-
-def _runs_python_here(node: ds.Dataset) -> bool:
-    """Whether Python code of the user's may run in this process, and so share its generators."""
-    if not _is_fast_sampler(getattr(node, "sampler", None)):
-        return True
-    if type(node).__name__ == "BatchDataset" and getattr(node, "batch_size_func", None) is not None:
-        return True
-    own_code = type(node).__name__ in ("GeneratorDataset", "MapDataset", "FilterDataset") or (
-        getattr(node, "per_batch_map", None) is not None
-    )
-    # With one worker, python_multiprocessing (the default of GeneratorDataset) starts no process.
-    elsewhere = getattr(node, "python_multiprocessing", False) and (node.num_parallel_workers or 1) > 1
-    return own_code and not elsewhere

@@ -1,15 +1,16 @@
-"""The parameters of a train cell: which they are, what each is for, how long its bits stay, and how they get back.
+"""The parameters of the cells of a training: which they are, what each is for, how long its bits stay, how they return.
 
-Guarantees: every parameter of the cell is a leaf exactly once, under its own name; a name that stands for two is
+Guarantees: every parameter of the cells is a leaf exactly once, under its own name; a name that stands for two is
 refused. Main thread only; the arrays of `CellParameters.leaves` may be live memory, good between two micro-steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import mindspore as ms
 from mindspore import nn
+from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # mindspore.mint.optim's as well
 
 from ckptkit.contents import Contents
 from ckptkit.errors import StateMismatchError
@@ -21,25 +22,31 @@ _SMALL_BYTES = 64 * 1024  # below this a leaf counts as changing at every micro-
 
 
 class CellParameters:
-    """Every parameter of ``train_cell``.
+    """Every parameter of ``cells``.
 
     Args:
-        train_cell: The cell that is called once per micro-batch.
+        cells: The cell that is called once per micro-batch, or network, optimizer and what else there is of a
+            training without one. A parameter that several share counts once.
         frozen: Names of parameters that training never changes, or a predicate over names; None for none.
 
     Raises:
         StateMismatchError: If two parameters have one name, or ``frozen`` names one that does not exist.
     """
 
-    def __init__(self, train_cell: nn.Cell, frozen: Iterable[str] | Callable[[str], bool] | None) -> None:
-        self._by_name = _by_name(train_cell)
+    def __init__(self, cells: Sequence[nn.Cell], frozen: Iterable[str] | Callable[[str], bool] | None) -> None:
+        self._by_name = _by_name(cells)
         self._frozen = _frozen_names(self._by_name, frozen)
-        self._accumulates = isinstance(train_cell, AccumulationTrainCell)
-        self._accumulators = {one.name for one in train_cell.accumulators} if self._accumulates else set()
-        network = getattr(train_cell, "network", train_cell)
-        self._weights = {one.name for one in network.get_parameters()}
-        optimizer: nn.Optimizer | None = getattr(train_cell, "optimizer", None)
-        self._owned = {one.name for one in optimizer.get_parameters()} if optimizer else set()
+        train_cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), None)
+        self._accumulates = train_cell is not None
+        self._accumulators = {one.name for one in train_cell.accumulators} if train_cell is not None else set()
+        optimizers = _optimizers(cells)
+        self._weights = {one.name for optimizer in optimizers for one in optimizer.parameters}
+        if train_cell is not None:
+            self._weights |= {one.name for one in train_cell.network.get_parameters()}
+        self._owned = {one.name for optimizer in optimizers for one in _all_of(optimizer)}
+        # Only of its own optimizer is it known that nothing changes between two updates.
+        steady = _all_of(train_cell.optimizer) if train_cell is not None else ()
+        self._steady = {one.name for one in steady}
 
     def leaves(self, *, at_boundary: bool) -> Iterator[Leaf]:
         """Each as a leaf; at a boundary the accumulators are zero and are left out."""
@@ -77,19 +84,33 @@ class CellParameters:
     def _lifetime(self, name: str, size_bytes: int) -> Lifetime:
         if name in self._frozen:
             return "frozen"
-        if name in self._accumulators or name not in self._owned or size_bytes < _SMALL_BYTES:
+        if name in self._accumulators or name not in self._steady or size_bytes < _SMALL_BYTES:
             return "micro"
-        return "cycle" if self._accumulates else "micro"
+        return "cycle"
 
 
-def _by_name(cell: nn.Cell) -> dict[str, ms.Parameter]:
+def _optimizers(cells: Sequence[nn.Cell]) -> list[nn.Cell]:
+    kinds = (nn.Optimizer, ExperimentalOptimizer)
+    return [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, kinds)]
+
+
+def _all_of(cell: nn.Cell) -> list[ms.Parameter]:
+    """Its parameters, with the learning rates that experimental optimizers keep in a plain list."""
+    rates = [rate for one in _optimizers([cell]) for rate in getattr(one, "lrs", ()) if isinstance(rate, ms.Parameter)]
+    return [*cell.get_parameters(), *rates]
+
+
+def _by_name(cells: Sequence[nn.Cell]) -> dict[str, ms.Parameter]:
     found: dict[str, ms.Parameter] = {}
     twice: set[str] = set()
-    for parameter in cell.get_parameters():
+    for parameter in (one for cell in cells for one in _all_of(cell)):
         if found.setdefault(parameter.name, parameter) is not parameter:
             twice.add(parameter.name)
     if twice:
-        raise StateMismatchError(f"parameters must have names of their own; used twice: {sorted(twice)}")
+        raise StateMismatchError(
+            f"parameters must have names of their own; used twice: {sorted(twice)}. "
+            "Rename them (Cell.update_parameters_name), or give one of the cells by name: StateManager(..., ema=it)"
+        )
     return found
 
 

@@ -1,7 +1,7 @@
 """The random state of a training process: Python's, NumPy's and MindSpore's.
 
 Guarantees: `capture_rng` advances no generator, and `restore_rng` puts back all that `capture_rng` took. It
-does not cover state inside kernels (`nn.Dropout` on CPU: `inexact_cells` names such cells) nor generator
+does not cover state inside kernels (`nn.Dropout` on CPU; `ckptkit.mindspore.findings` names such) nor generator
 objects of the user's own, which come by name as stateful objects. Main thread only.
 """
 
@@ -16,7 +16,6 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import nn
 
 
 def capture_rng() -> dict[str, Any]:
@@ -64,15 +63,6 @@ def undisturbed() -> Iterator[None]:
     finally:
         np.random.set_state(numpy)
         random.setstate(python)
-
-
-def inexact_cells(cell: nn.Cell) -> list[str]:
-    """Names of the cells whose random bits no checkpoint can bring back on this MindSpore.
-
-    `nn.Dropout` draws inside its kernel: on CPU two uninterrupted seeded runs already differ.
-    """
-    dropouts = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-    return [f"{name} ({type(one).__name__})" for name, one in cell.cells_and_names() if isinstance(one, dropouts)]
 
 
 def _seed_module() -> Any:

@@ -7,8 +7,9 @@ anything, and then changes all of it. It does not write files. Main thread only,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkable
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, get_args
 
 import mindspore as ms
 import mindspore.dataset as ds
@@ -18,9 +19,12 @@ from pydantic import JsonValue, ValidationError
 from ckptkit.accumulation import AccumulationSchedule
 from ckptkit.contents import Capture, Contents
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError
+from ckptkit.mindspore.adapter import CycleAdapter, accumulation_steps_of, check_restored, counters_of
 from ckptkit.mindspore.cycle import CycleCounters
 from ckptkit.mindspore.cycle_start import CycleStart, check_rewindable
 from ckptkit.mindspore.dataset import DatasetPosition
+from ckptkit.mindspore.findings import Finding, find
+from ckptkit.mindspore.holder import ParameterHolder, Stateful, stateful_of
 from ckptkit.mindspore.parameters import CellParameters
 from ckptkit.mindspore.proof import (
     check_cycle,
@@ -37,20 +41,11 @@ from ckptkit.progress import Progress
 from ckptkit.tensors import Array, Leaf
 from ckptkit.tree import decode_tree, encode_tree
 
+__all__ = ["StateManager", "Stateful"]
+
 OnKChange: TypeAlias = Literal["refuse", "next_cycle"]
 
-
-@runtime_checkable
-class Stateful(Protocol):
-    """Any object of the user's own that a checkpoint should hold."""
-
-    def state_dict(self) -> Any:
-        """Plain values, containers and NumPy arrays; must not advance the object."""
-        ...
-
-    def load_state_dict(self, state: Any) -> None:
-        """Take over what `state_dict` returned, in another process."""
-        ...
+_log = logging.getLogger("ckptkit")
 
 
 class StateManager:
@@ -58,17 +53,22 @@ class StateManager:
 
     Args:
         train_cell: The cell that is called once per micro-batch: an `AccumulationTrainCell`, or any other
-            training cell, of which every call counts as a cycle.
+            training cell, of which every call counts as a cycle unless there is a `CycleAdapter`. A loop without
+            a train cell gives its network, its optimizer and what else it has, as a list.
         dataset: The pipeline that feeds it; None if the loop positions its data itself.
         frozen: Names of parameters that training never changes, or a predicate over parameter names. They
             are written once per attempt and shared by its checkpoints.
         on_k_change: What a restore does where the checkpoint was taken with other accumulation steps than the cell
             has: ``"refuse"``, or ``"next_cycle"``, which ends the running cycle with the old ones and then goes on
             with the new ones.
-        **stateful: Objects with ``state_dict()`` and ``load_state_dict()``, stored by name.
+        cycle: Says K and the micro-step of a train cell other than `AccumulationTrainCell`; not needed where
+            that cell has the two attributes of `CycleAdapter` itself.
+        strict: Refuse what cannot be exact (see `findings`) instead of warning.
+        **stateful: Objects with ``state_dict()`` and ``load_state_dict()``, or with parameters in them
+            (`amp.DynamicLossScaler`, learning-rate schedulers, cells, a parameter), stored by name.
 
     Attributes:
-        cell: The train cell.
+        cell: The train cell; of several cells the first `AccumulationTrainCell`, or else the first.
         position: Of the dataset; None without one.
         last_batch: The columns that the last micro-step got, where somebody tells; see `observe_step`.
         last_outputs: What the train cell returned for them.
@@ -81,33 +81,37 @@ class StateManager:
         state.iterator_made()
 
     Raises:
-        TypeError: If a stateful object lacks one of the two methods, or the cell is not an `nn.Cell`.
-        ValueError: If ``on_k_change`` is something else.
+        TypeError: If a stateful object has neither the two methods nor a parameter, a cell is not an `nn.Cell`,
+            or ``cycle`` is no `CycleAdapter`.
+        ValueError: If ``on_k_change`` is something else, or ``cycle`` is given beside an `AccumulationTrainCell`,
+            which counts for itself.
         StateMismatchError: If two parameters have one name, or ``frozen`` names none.
     """
 
     def __init__(
         self,
-        train_cell: nn.Cell,
+        train_cell: nn.Cell | Sequence[nn.Cell],
         dataset: ds.Dataset | None = None,
         *,
         frozen: Iterable[str] | Callable[[str], bool] | None = None,
         on_k_change: OnKChange = "refuse",
-        **stateful: Stateful,
+        cycle: CycleAdapter | None = None,
+        strict: bool = False,
+        **stateful: Any,
     ) -> None:
-        if not isinstance(train_cell, nn.Cell):
-            raise TypeError(f"train_cell must be an nn.Cell, got {type(train_cell).__name__}")
         if on_k_change not in get_args(OnKChange):
             raise ValueError(f"on_k_change must be 'refuse' or 'next_cycle', got {on_k_change!r}")
-        for name, one in stateful.items():
-            if not isinstance(one, Stateful):
-                raise TypeError(f"{name}: a {type(one).__name__} has no state_dict() and load_state_dict()")
-        self.cell = train_cell
+        self._cells = _cells(train_cell)
+        self.cell = next((one for one in self._cells if isinstance(one, AccumulationTrainCell)), self._cells[0])
+        self._cycle = _cycle(self.cell, cycle)
+        self._strict = strict
+        self._judged = False
         self.position = DatasetPosition(dataset) if dataset is not None else None
         self._ended: str | None = None
-        self._stateful = stateful
-        self._parameters = CellParameters(train_cell, frozen)
-        self._optimizer: nn.Optimizer | None = getattr(train_cell, "optimizer", None)
+        self._given = stateful
+        self._stateful = {name: stateful_of(name, one) for name, one in stateful.items()}
+        self._parameters = CellParameters(self._cells, frozen)
+        self._optimizer: nn.Optimizer | None = getattr(self.cell, "optimizer", None)
         self.last_batch: Any = None
         self.last_outputs: Any = None
         self._delivered: int | None = None
@@ -128,17 +132,23 @@ class StateManager:
         """Record ``why`` training ended for good; a run that has ended is complete when it is started again."""
         self._ended = why
 
-    def stateful_objects(self) -> list[Stateful]:
-        """The objects that are stored by name."""
-        return list(self._stateful.values())
+    def stateful_objects(self) -> list[Any]:
+        """The objects that are stored by name, as they were given."""
+        return list(self._given.values())
 
-    def count_delivered(self, batches: int) -> None:
-        """Tell how many batches were delivered to training since epoch 0, where somebody counts them.
+    def findings(self) -> tuple[Finding, ...]:
+        """What of this training no checkpoint can make exact, in the present mode; runs nothing."""
+        return find(self._cells, self.position.dataset if self.position else None, named=self.stateful_objects())
+
+    def count_delivered(self, batches: int | None = None) -> None:
+        """Tell how many batches were delivered to training since epoch 0, or that it is one more.
 
         An `AccumulationTrainCell` counts its own calls; told both, a capture insists that they agree. For
         any other cell, one's own loop has to call this after every batch; `CheckpointCallback` does it itself.
         """
-        self._delivered = batches
+        if batches is None and self._delivered is None and isinstance(self.cell, AccumulationTrainCell):
+            batches = self.cell.counters.micro_steps  # has counted this one already
+        self._delivered = (self._delivered or 0) + 1 if batches is None else batches
 
     def observe_step(self, batch: Any, outputs: Any) -> None:
         """Keep references to what the last micro-step got and returned, until the next one."""
@@ -156,7 +166,7 @@ class StateManager:
             delivered = counters.micro_steps if self._delivered is None else self._delivered
         else:
             delivered = self._delivered or 0
-            counters = CycleCounters(1, 0, delivered, delivered, delivered, delivered)
+            counters = counters_of(self._cycle, delivered)
         epoch, batch = divmod(delivered, self.position.size) if self.position else (0, delivered)
         self._refuse_open_remainder(counters, delivered)
         try:
@@ -231,13 +241,16 @@ class StateManager:
 
         Raises:
             StateMismatchError: If leaves or stateful objects differ; names every one. Nothing was changed.
-            ResumeError: If K, the data pipeline or the counters differ. Nothing was changed.
+            ResumeError: If K, the data pipeline or the counters differ, or ``strict`` refuses. Nothing was changed.
             CorruptCheckpointError: If the stored state makes no sense. Nothing was changed.
         """
         state = _decoded(contents)
         expected = self._parameters.leaves(at_boundary=contents.progress.at_boundary)
         check_leaves(contents, {leaf.name: leaf for leaf in expected})
         check_stateful(self._stateful.keys(), state["user"].keys())
+        for name, one in self._stateful.items():
+            if isinstance(one, ParameterHolder):
+                one.check(state["user"][name])
         check_data(contents, self.position, state["data"])
         accumulates = isinstance(self.cell, AccumulationTrainCell)
         check_same_training(contents, state["train"]["accumulation"], self._accumulation())
@@ -245,6 +258,7 @@ class StateManager:
         # When EarlyStopping ends a training, it may put the best weights back, accumulators and counters with them.
         if accumulates and state["train"]["ended"] is None:
             self._prove(contents.progress, contents.tensors, state["train"]["global_step_at_start"])
+        self._judge()
         self._parameters.assign(contents)
         self._cycle_start = None
         progress = contents.progress
@@ -260,6 +274,7 @@ class StateManager:
         self._prepared = True
         for name, one in self._stateful.items():
             one.load_state_dict(state["user"][name])
+        check_restored(self._cycle, progress)
         self._rng = state["rng"]
         restore_rng(self._rng)
         self._restored = contents
@@ -270,7 +285,8 @@ class StateManager:
         With a dataset, make its iterator next and then call `iterator_made`.
 
         Raises:
-            ResumeError: If the train cell has been called already: a later resume could not begin there.
+            ResumeError: If the train cell has been called already: a later resume could not begin there. Or
+                ``strict`` refuses.
         """
         called = self.progress().batches_delivered
         if called:
@@ -278,6 +294,7 @@ class StateManager:
                 f"there is no checkpoint to resume, but the train cell was called {called} times already. "
                 "Build a new one for another run, or give the root of the run that it belongs to."
             )
+        self._judge()
         seed_operators()
         if self.position is not None and not self._prepared:
             self.position.prepare(0, None)
@@ -330,7 +347,11 @@ class StateManager:
         }
 
     def _schedule(self) -> AccumulationSchedule:
-        return self.cell.schedule if isinstance(self.cell, AccumulationTrainCell) else AccumulationSchedule(1)
+        return (
+            self.cell.schedule
+            if isinstance(self.cell, AccumulationTrainCell)
+            else AccumulationSchedule(accumulation_steps_of(self._cycle))
+        )
 
     def _accumulation(self) -> dict[str, Any] | None:
         if not isinstance(self.cell, AccumulationTrainCell):
@@ -350,6 +371,19 @@ class StateManager:
                 "was not carried out: call the train cell's end_epoch() after the last micro-step of each epoch, "
                 "before the save there"
             )
+
+    def _judge(self) -> None:
+        if self._judged:
+            return
+        found = self.findings()
+        if found and self._strict:
+            raise ResumeError(
+                "strict=True refuses what cannot be resumed exactly. Change it, or allow it with strict=False:\n  "
+                + "\n  ".join(str(one) for one in found)
+            )
+        for one in found:
+            _log.warning("The resumed run will not be bit-exact. %s", one)
+        self._judged = True
 
     def _global_step(self) -> int | None:
         step = getattr(self._optimizer, "global_step", None)
@@ -374,6 +408,25 @@ class StateManager:
 def _captured(progress: Progress, leaves: list[Leaf], sections: Mapping[str, Any]) -> Capture:
     state = {name: encode_tree(section, name, leaves) for name, section in sections.items()}
     return Capture(progress, tuple(leaves), state)
+
+
+def _cells(given: Any) -> tuple[nn.Cell, ...]:
+    cells = (given,) if isinstance(given, nn.Cell) else tuple(given) if isinstance(given, (list, tuple)) else ()
+    if not cells or not all(isinstance(one, nn.Cell) for one in cells):
+        raise TypeError(f"train_cell must be an nn.Cell or a list of them, got {type(given).__name__}")
+    return cells
+
+
+def _cycle(cell: nn.Cell, given: CycleAdapter | None) -> CycleAdapter | None:
+    if isinstance(cell, AccumulationTrainCell):
+        if given is not None:
+            raise ValueError("an AccumulationTrainCell counts for itself; leave cycle= out")
+        return None
+    if given is None:
+        return cell if isinstance(cell, CycleAdapter) else None
+    if not isinstance(given, CycleAdapter):
+        raise TypeError(f"cycle must have accumulation_steps and micro_step, got {type(given).__name__}")
+    return given
 
 
 def _counters(progress: Progress, accumulation_steps: int) -> CycleCounters:

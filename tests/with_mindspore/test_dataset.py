@@ -194,16 +194,6 @@ def test_a_class_of_the_users_own_is_replayed():
     assert not ds.config.get_fast_recovery()
 
 
-def test_python_code_in_the_process_is_named(shown):
-    DatasetPosition(PIPELINES["map"]()).prepare(0, None)
-    assert "MapDataset: if Python code in it draws from the global `random` or `numpy.random`" in shown()
-
-
-def test_a_pipeline_without_python_code_is_not_named(shown):
-    DatasetPosition(PIPELINES["slices"]()).prepare(0, None)
-    assert shown() == ""
-
-
 # Seeds
 
 

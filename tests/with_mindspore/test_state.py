@@ -368,7 +368,7 @@ def test_user_state_that_cannot_be_stored_is_named():
 
 
 def test_a_train_cell_is_needed():
-    with pytest.raises(TypeError, match=r"must be an nn\.Cell, got object"):
+    with pytest.raises(TypeError, match=r"must be an nn\.Cell or a list of them, got object"):
         StateManager(object())
 
 

@@ -1,0 +1,250 @@
+"""Which objects a piece of Python code names, read from its bytecode.
+
+Guarantees: nothing of the user's is run, properties and descriptors included. It follows names through globals,
+closures, imports, attributes, simple assignments, nested functions, and into every function that it can
+resolve, each once; not through what calls return, containers, or arguments. So what is found is there, if
+perhaps behind a condition that is never true, and what is not found may still be. Any thread.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import importlib.util
+import inspect
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_MOST = 5_000  # code objects read for one callable: a second or two, more than any augmentation calls
+
+_UNKNOWN = object()
+_STARTS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_GLOBAL", "LOAD_NAME")
+_STORES = ("STORE_FAST", "STORE_DEREF", "STORE_NAME")
+_CALLS = ("CALL", "CALL_FUNCTION", "CALL_METHOD")
+# May stand between a name and what is done with it, and change neither.
+_NEUTRAL = ("CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "COPY", "DUP_TOP", "SWAP", "ROT_TWO")
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+
+# Where @ms.jit defines the function that it puts around the user's; test_findings.py tells if it moves.
+_JIT_MODULES = ("mindspore.graph.api", "mindspore.common.api")
+
+
+@dataclass(frozen=True)
+class Use:
+    """One place where code names an object.
+
+    Attributes:
+        target: The object.
+        name: As it is written: ``np.random.rand``.
+        where: ``augment() in train.py:12``.
+        compiled: Whether MindSpore compiles that code in any mode, because it is under ``@ms.jit``.
+        called_empty: Whether it is called right there without an argument.
+    """
+
+    target: Any
+    name: str
+    where: str
+    compiled: bool
+    called_empty: bool
+
+
+def uses(code: Any, enters: Callable[[str], bool], *, compiled: bool = False) -> Iterator[Use]:
+    """Every object that ``code`` names, in order, with all that it calls.
+
+    Args:
+        code: A function, method, partial, class, or object with ``__call__``.
+        enters: Whether to follow calls into functions of the module of that name.
+        compiled: Whether all of it is.
+    """
+    yield from _Walk(enters).run(code, compiled)
+
+
+@dataclass
+class _Frame:
+    """What is known of a function whose code is read."""
+
+    code: types.CodeType
+    module: Mapping[str, Any]
+    free: Mapping[str, Any]
+    compiled: bool
+    name: str
+    instance: Any = _UNKNOWN
+    known: dict[str, Any] = field(default_factory=dict)
+
+    def value(self, opcode: str, name: str) -> Any:
+        if opcode in ("LOAD_GLOBAL", "LOAD_NAME") and name not in self.known:
+            return self.module.get(name, vars(builtins).get(name, _UNKNOWN))
+        return self.known.get(name, self.free.get(name, _UNKNOWN))
+
+
+class _Walk:
+    """Reads code objects one after the other, those of one function before those of what it calls."""
+
+    def __init__(self, enters: Callable[[str], bool]) -> None:
+        self._enters = enters
+        self._visited: dict[Hashable, _Frame] = {}  # with the frames, so that no id is given away again
+        self._waiting: deque[_Frame] = deque()
+
+    def run(self, target: Any, compiled: bool) -> Iterator[Use]:
+        self._add(target, compiled, anyone=True)
+        while self._waiting and len(self._visited) < _MOST:
+            frame = self._waiting.popleft()
+            key = (frame.code, id(frame.instance), tuple(map(id, frame.free.values())), frame.compiled)
+            if key in self._visited:
+                continue
+            self._visited[key] = frame
+            if frame.instance is not _UNKNOWN and frame.code.co_argcount:
+                frame.known[frame.code.co_varnames[0]] = frame.instance
+            for use in _named(frame):
+                yield use
+                self._follow(frame, use)
+
+    def _follow(self, frame: _Frame, use: Use) -> None:
+        if isinstance(use.target, types.CodeType):
+            free = {**frame.free, **frame.known}
+            name = frame.name if use.target.co_name in _COMPREHENSIONS else use.target.co_name
+            self._waiting.append(_Frame(use.target, frame.module, free, frame.compiled, name))
+        elif use.target is super and frame.instance is not _UNKNOWN:
+            for kind in type(frame.instance).__mro__[1:]:
+                inherited = vars(kind).get(frame.code.co_name)
+                if isinstance(inherited, types.FunctionType):
+                    self._add(types.MethodType(inherited, frame.instance), frame.compiled)
+        else:
+            self._add(use.target, frame.compiled)
+
+    def _add(self, target: Any, compiled: bool, *, anyone: bool = False) -> None:
+        for function, instance in _functions(target):
+            if not anyone and not self._enters(getattr(function, "__module__", None) or ""):
+                continue
+            wrapped = getattr(function, "__wrapped__", None)
+            if wrapped is not None and function.__globals__.get("__name__") in _JIT_MODULES:
+                self._add(wrapped if instance is _UNKNOWN else types.MethodType(wrapped, instance), True, anyone=True)
+                continue
+            code = function.__code__
+            free = {name: _content(one) for name, one in zip(code.co_freevars, function.__closure__ or (), strict=True)}
+            self._waiting.append(_Frame(code, function.__globals__, free, compiled, code.co_name, instance))
+
+
+def _named(frame: _Frame) -> Iterator[Use]:
+    """The objects that one code object names, nested code objects among them; each once."""
+    instructions = [one for one in dis.get_instructions(frame.code) if one.opname not in _NEUTRAL]
+    file = Path(frame.code.co_filename).name
+    target, name, line, imported = _UNKNOWN, "", frame.code.co_firstlineno, _Import()
+    seen = set()
+    for one, following in zip(instructions, [*instructions[1:], instructions[-1]], strict=True):
+        line = one.starts_line or line
+        if one.opname.startswith(_STARTS):
+            target, name = frame.value(one.opname, one.argval), str(one.argval)
+        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD") and target is not _UNKNOWN:
+            target, name = attribute(target, one.argval), f"{name}.{one.argval}"
+        elif one.opname == "LOAD_CONST":
+            imported.constant(one.argval)
+            target = one.argval if isinstance(one.argval, types.CodeType) else _UNKNOWN
+        elif one.opname == "IMPORT_NAME":
+            target, name = imported.module(one.argval, frame.module), one.argval
+        elif one.opname == "IMPORT_FROM":
+            target, name = imported.part(one.argval), str(one.argval)
+        elif one.opname == "POP_TOP" and imported.is_alias:
+            continue  # the package that `import a.b as c` was read from
+        else:
+            if one.opname in _STORES:
+                frame.known[one.argval] = target
+            target, imported = _UNKNOWN, imported.after(one.opname)
+        empty = following.opname in _CALLS and following.arg == 0
+        if target is not _UNKNOWN and (id(target), empty) not in seen:
+            seen.add((id(target), empty))
+            yield Use(target, name, f"{frame.name}() in {file}:{line}", frame.compiled, empty)
+
+
+class _Import:
+    """What the import statement being read has on the stack."""
+
+    def __init__(self) -> None:
+        self._constants: tuple[Any, Any] = (0, None)  # the level of a relative import, and the names after `import`
+        self._owner: Any = _UNKNOWN
+        self.is_alias = False
+
+    def constant(self, value: Any) -> None:
+        self._constants = (self._constants[1], value)
+
+    def module(self, dotted: str, namespace: Mapping[str, Any]) -> Any:
+        level, names = self._constants
+        if level:
+            package = namespace.get("__package__")
+            dotted = importlib.util.resolve_name("." * level + dotted, package) if package else ""
+        if not names:
+            dotted = dotted.partition(".")[0]  # `import a.b` names a, and `as c` takes b from it by IMPORT_FROM
+        self._owner = sys.modules.get(dotted, _UNKNOWN)
+        return self._owner
+
+    def part(self, name: str) -> Any:
+        found = _UNKNOWN if self._owner is _UNKNOWN else attribute(self._owner, name)
+        if not self._constants[1]:
+            self._owner, self.is_alias = found, True
+        return found
+
+    def after(self, opcode: str) -> _Import:
+        """What there is after an instruction that is no part of an import, but may store what was imported."""
+        return _Import() if self.is_alias or opcode not in _STORES else self
+
+
+def attribute(owner: Any, name: str) -> Any:
+    """``owner.name`` without running any code of the user's; a private object that equals nothing if unknown."""
+    if isinstance(owner, types.ModuleType):
+        return vars(owner).get(name, sys.modules.get(f"{owner.__name__}.{name}", _UNKNOWN))
+    found = inspect.getattr_static(owner, name, _UNKNOWN)
+    if found is _UNKNOWN:
+        # An nn.Cell keeps its cells beside its attributes.
+        cells = inspect.getattr_static(owner, "_cells", None)
+        return cells.get(name, _UNKNOWN) if isinstance(cells, dict) else _UNKNOWN
+    if isinstance(owner, type):
+        return found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
+    return _bound(found, owner)
+
+
+def _bound(found: Any, owner: Any) -> Any:
+    if isinstance(found, staticmethod):
+        return found.__func__
+    if isinstance(found, classmethod):
+        return types.MethodType(found.__func__, type(owner))
+    if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
+        return types.MethodType(found.fget, owner)  # stands for what it runs
+    if isinstance(found, types.FunctionType):
+        return found if found in vars(owner).values() else types.MethodType(found, owner)
+    if isinstance(found, types.MethodDescriptorType) or type(found).__name__ == "cython_function_or_method":
+        return found.__get__(owner, type(owner))  # compiled code of NumPy or Python
+    return found
+
+
+def _functions(target: Any) -> Iterator[tuple[types.FunctionType, Any]]:
+    """The Python functions that calling ``target`` runs, each with its instance."""
+    if isinstance(target, functools.partial):
+        for one in (target.func, *target.args, *target.keywords.values()):
+            yield from _functions(one)
+    elif isinstance(target, types.MethodType):
+        for function, _ in _functions(target.__func__):
+            yield function, target.__self__
+    elif isinstance(target, types.FunctionType):
+        yield target, _UNKNOWN
+    elif isinstance(target, type):
+        for name in ("__init__", "__call__"):
+            function = inspect.getattr_static(target, name, None)
+            if isinstance(function, types.FunctionType):
+                yield function, _UNKNOWN
+    elif not isinstance(target, (types.ModuleType, types.CodeType)):
+        function = inspect.getattr_static(type(target), "__call__", None)
+        if isinstance(function, types.FunctionType):
+            yield function, target
+
+
+def _content(one: types.CellType) -> Any:
+    try:
+        return one.cell_contents
+    except ValueError:  # not filled yet
+        return _UNKNOWN

@@ -1,0 +1,115 @@
+"""`Dropout` whose masks are a function of numbers that a checkpoint holds.
+
+Guarantees: the mask is computed from (key, step, index of the element) with 32-bit integers, so that it is the
+same in GRAPH and PYNATIVE, in every process and on every number of threads; key and step are parameters of the
+cell, so that any checkpoint of the network resumes the masks. It is no cryptographic generator. Under
+recomputation (``cell.recompute()``) the forward runs twice and would draw another mask for the gradient: do not
+recompute a block that holds it. Main thread only.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import mindspore as ms
+from mindspore import nn, ops
+
+# Constants of the finalizer of MurmurHash3 (Austin Appleby, public domain), as signed 32-bit numbers.
+_FIRST = -2048144789  # 0x85EBCA6B
+_SECOND = -1028477387  # 0xC2B2AE35
+_GOLDEN = -1640531527  # 0x9E3779B9, 2**32 over the golden ratio: spreads consecutive numbers
+
+_layers = itertools.count()
+
+
+class Dropout(nn.Cell):
+    """Zeroes elements with probability ``p`` while training, as `nn.Dropout`, and resumes exactly.
+
+    The bits of an element are the MurmurHash3 finalizer (without its last step) of its index, keyed before and
+    within by two hashes of the cell's key and its step; it is kept where they are, as a signed number, at least
+    ``p * 2**32 - 2**31``. The step advances by one at every forward in training, never in evaluation.
+
+    Layers of one network draw different masks, also with one ``seed``: the key is a hash of the seed and of how
+    many layers were made before in this process. A resumed run takes the key out of the checkpoint, so a script
+    that makes more or fewer of them before goes on exactly all the same. A deep copy gets a key of its own.
+    `mindspore.set_seed` has no influence.
+
+    Args:
+        p: Probability that an element is zeroed, in [0, 1). The others are scaled by ``1 / (1 - p)``.
+        seed: Another one gives other masks.
+        layer: Takes the place of the number of layers made before, for masks that do not depend on it.
+
+    Inputs:
+        x: Float16 or float32, of any shape; less than 2**31 elements.
+
+    Outputs:
+        Of the shape and dtype of ``x``.
+
+    Raises:
+        ValueError: If ``p`` is outside of [0, 1).
+        TypeError: If ``seed`` or ``layer`` is no int.
+    """
+
+    def __init__(self, p: float = 0.5, seed: int = 0, *, layer: int | None = None) -> None:
+        super().__init__()
+        if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p < 1:
+            raise ValueError(f"p must be a number in [0, 1), got {p!r}")
+        for name, value in (("seed", seed), ("layer", 0 if layer is None else layer)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be an int, got {value!r}")
+        self.p = float(p)
+        self.seed = seed
+        self._scale = 1.0 / (1.0 - self.p)
+        self._threshold = min(round(self.p * 2**32), 2**32 - 1) - 2**31
+        key = _key(seed, next(_layers) if layer is None else layer)
+        self.key = ms.Parameter(ms.Tensor(key, ms.int32), name="key", requires_grad=False)
+        self.step = ms.Parameter(ms.Tensor(0, ms.int32), name="step", requires_grad=False)
+
+    def construct(self, x: ms.Tensor) -> ms.Tensor:
+        """Drop elements of ``x``; see the class."""
+        if not self.training or self.p == 0.0:
+            return x
+        step = self.step * _GOLDEN
+        before = _mix(self.key ^ step)
+        within = _mix(before + _GOLDEN)
+        bits = ops.arange(0, x.size, 1, dtype=ms.int32) ^ before
+        bits = (bits ^ _shift(bits, 16)) * _FIRST ^ within
+        bits = (bits ^ _shift(bits, 13)) * _SECOND
+        # Its last step only improves the low bits, which a comparison hardly looks at.
+        kept = ops.cast(bits >= self._threshold, x.dtype).reshape(x.shape)
+        # After the bits were computed from it, also where the graph compiler orders by dependence alone.
+        advanced = ops.assign_add(self.step, ops.depend(ms.Tensor(1, ms.int32), bits))
+        return ops.depend(x * (kept * self._scale), advanced)
+
+    def extend_repr(self) -> str:
+        """As `nn.Dropout`, with the seed."""
+        return f"p={self.p}, seed={self.seed}"
+
+    def __setstate__(self, state: Any) -> None:
+        # copy.deepcopy gets here, by which nn.TransformerEncoder makes its layers of one.
+        super().__setstate__(state)
+        self.key.set_data(ms.Tensor(_key(self.seed, next(_layers)), ms.int32))
+
+
+def _shift(bits: ms.Tensor, by: int) -> ms.Tensor:
+    """To the right with zeros; the operator repeats the sign."""
+    return ops.bitwise_right_shift(bits, by) & ((1 << (32 - by)) - 1)
+
+
+def _mix(bits: ms.Tensor) -> ms.Tensor:
+    """The finalizer of MurmurHash3."""
+    bits = (bits ^ _shift(bits, 16)) * _FIRST
+    bits = (bits ^ _shift(bits, 13)) * _SECOND
+    return bits ^ _shift(bits, 16)
+
+
+def _key(seed: int, layer: int) -> int:
+    """32 bits of both, signed: the same finalizer in Python, over the seed's low and high half and the layer."""
+    bits = 0
+    for part in (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, layer & 0xFFFFFFFF):
+        bits = (bits ^ part) + 0x9E3779B9 & 0xFFFFFFFF
+        bits = (bits ^ bits >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+        bits = (bits ^ bits >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+        bits ^= bits >> 16
+    return bits - (bits >> 31 << 32)

@@ -1,0 +1,96 @@
+"""Whatever trains, a killed and resumed run goes through the same bits as one that nobody disturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ckptkit
+from cells.job import MICRO_STEPS, Job, K
+from cells.kinds import KINDS
+from ckptkit.run.catalogue import list_checkpoints
+from ckptkit.storage import open_storage
+
+ACCUMULATING = ("boost.GradientAccumulation", "own train step", "ckptkit.nn.Dropout")
+
+
+def run(job: Job) -> dict[str, dict[int, dict]]:
+    """Run one process, see that it ended as planned, and return its trace: a line per micro-step, by kind."""
+    folder = Path(job.trace + ".cwd")  # MindSpore litters it
+    folder.mkdir(parents=True)
+    paths = [str(Path(__file__).parents[1]), str(Path(ckptkit.__file__).parents[1])]
+    environment = {**os.environ, "GLOG_v": "3", "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-m", "cells.training", job.dumps()]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == (0 if job.until is None else -signal.SIGKILL), done.stdout[-1000:] + done.stderr[-4000:]
+    trace: dict[str, dict[int, dict]] = {}
+    for line in map(json.loads, Path(job.trace).read_text().splitlines()):
+        assert trace.setdefault(line["kind"], {}).setdefault(line["at"], line) is line, "a micro-step was traced twice"
+    assert sorted(trace) == sorted(job.kinds)
+    return trace
+
+
+def assert_continues(reference: dict[int, dict], trace: dict[int, dict], begin: int, end: int) -> None:
+    assert list(trace) == list(range(begin + 1, end + 1))
+    for at, line in trace.items():
+        expected = reference[at]["leaves"]
+        differing = [name for name in expected if line["leaves"].get(name) != expected[name]]
+        assert not differing, (
+            f"micro-step {at}: {differing[0]} is the first of {len(differing)} that differ: {differing}"
+        )
+        assert line["leaves"].keys() == expected.keys()
+
+
+def names(root: Path) -> set[tuple[int, int]]:
+    """Cycles ended and micro-step of every checkpoint."""
+    found = [info.progress for info in list_checkpoints(open_storage(root))]
+    return {(one.cycles, one.micro_step) for one in found}
+
+
+def killed_and_resumed(folder: Path, mode: str, kinds: tuple[str, ...], kills: list[int]) -> None:
+    reference = run(Job(mode, kinds, None, str(folder / "reference")))
+    for kind in kinds:
+        assert list(reference[kind]) == list(range(1, MICRO_STEPS + 1))
+        assert len({line["leaves"]["batch.0"] for line in reference[kind].values()}) == MICRO_STEPS
+    done = 0
+    for number, until in enumerate([*kills, None]):
+        trace = run(Job(mode, kinds, str(folder / "runs"), str(folder / f"trace-{number}"), until))
+        end = until or MICRO_STEPS
+        for kind in kinds:
+            try:
+                assert_continues(reference[kind], trace[kind], done, end)
+                cycle = divmod(end, K if kind in ACCUMULATING else 1)
+                assert cycle in names(folder / "runs" / str(list(KINDS).index(kind)))
+            except AssertionError as error:
+                raise AssertionError(f"{kind}, from {done} to {end} in {mode} mode: {error}") from error
+        done = end
+    assert_overflowed(reference)
+
+
+def assert_overflowed(reference: dict[str, dict[int, dict]]) -> None:
+    """See that the kinds with loss scaling skipped some updates and not others, before and after the kill."""
+    for kind, place, bad in (("TrainOneStepWithLossScaleCell", 1, "1.0"), ("functional loop", 1, "0.0")):
+        skipped = [at for at, line in reference.get(kind, {}).items() if line["outputs"][place] == bad]
+        if kind in reference:
+            assert skipped, kind
+            assert len(skipped) < MICRO_STEPS - 3, (kind, skipped)
+
+
+@pytest.mark.parametrize("mode", ["graph", "pynative"])
+def test_killed_in_the_middle_of_a_cycle_of_the_second_epoch(tmp_path, mode):
+    killed_and_resumed(tmp_path, mode, tuple(KINDS), [10])
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("mode", ["graph", "pynative"])
+def test_killed_again_and_again(tmp_path, mode):
+    """At and beside the ends of cycles and of the epoch."""
+    killed_and_resumed(tmp_path, mode, tuple(KINDS), [1, 3, 5, 7, 8, 13])

@@ -1,0 +1,171 @@
+"""The process that is killed: ``python -m cells.training '<job as JSON>'``.
+
+It trains one kind after the other, each under a run root of its own, and writes after every micro-step the digest
+of everything that a later one depends on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+import xxhash
+from mindspore.train import Callback
+
+import ckptkit as ck
+from cells.job import BATCHES_PER_EPOCH, EPOCHS, SAMPLES_PER_BATCH, Job
+from cells.kinds import CLASSES, FEATURES, KINDS, Training
+from ckptkit.mindspore.holder import stateful_of
+from ckptkit.mindspore.rng import capture_rng
+
+SEED = 7
+
+
+class LeftError(Exception):
+    """Ends the training of one kind within `Model.train`."""
+
+
+def build_dataset() -> ds.Dataset:
+    rng = np.random.default_rng(3)
+    count = BATCHES_PER_EPOCH * SAMPLES_PER_BATCH
+    columns = {
+        "x": rng.standard_normal((count, FEATURES), np.float32),
+        "y": rng.standard_normal((count, CLASSES), np.float32),
+    }
+    return ds.NumpySlicesDataset(columns, shuffle=True).batch(SAMPLES_PER_BATCH)
+
+
+class Trace(Callback):
+    """Digests, one line of JSON per micro-step; as a callback it stands before ckptkit's."""
+
+    def __init__(self, path: str, kind: str, training: Training) -> None:
+        self._file = Path(path)
+        self._kind = kind
+        self._cells = training.cells if isinstance(training.cells, list) else [training.cells]
+        self._held = {name: stateful_of(name, one) for name, one in training.stateful.items()}
+        self._file.touch()
+
+    def on_train_step_end(self, run_context) -> None:
+        params = run_context.original_args()
+        self.step(params.cur_step_num, params.train_dataset_element, params.net_outputs)
+
+    def step(self, at: int, batch, outputs) -> None:
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        leaves = {f"batch.{place}": digest(one.asnumpy()) for place, one in enumerate(batch)}
+        for parameter in itertools.chain.from_iterable(cell.get_parameters() for cell in self._cells):
+            leaves[parameter.name] = digest(parameter.asnumpy())
+        for name, held in self._held.items():
+            for place, (_, array) in held.state_dict().items():
+                leaves[f"{name}.{place}"] = digest(array)
+        leaves["rng"] = digest(repr_of(capture_rng()))
+        leaves.update({f"outputs.{place}": digest(one.asnumpy()) for place, one in enumerate(outputs)})
+        values = [float(one.asnumpy().reshape(-1)[0]) for one in outputs]
+        line = {"kind": self._kind, "at": at, "leaves": leaves, "outputs": [repr(one) for one in values]}
+        with self._file.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+class Leave(Callback):
+    """Stands after ckptkit's callback, which saves the last micro-step of an epoch at the epoch's end."""
+
+    def __init__(self, until: int | None) -> None:
+        self._until = until
+
+    def on_train_step_end(self, run_context) -> None:
+        at = run_context.original_args().cur_step_num
+        if at == self._until and at % BATCHES_PER_EPOCH:
+            raise LeftError
+
+    def on_train_epoch_end(self, run_context) -> None:
+        if run_context.original_args().cur_step_num == self._until:
+            raise LeftError
+
+
+def digest(array: np.ndarray) -> str:
+    return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(array).tobytes())
+
+
+def repr_of(state) -> np.ndarray:
+    with np.printoptions(threshold=sys.maxsize):
+        return np.frombuffer(repr(state).encode(), np.uint8)
+
+
+def draw() -> None:
+    """What a user's own loop does: it draws from the process-wide generators."""
+    np.random.rand()
+    random.random()
+
+
+def own_loop(training: Training, dataset: ds.Dataset, root: Path | None, trace: Trace, until: int | None) -> None:
+    if root is None:
+        for at, batch, outputs in steps(training, dataset.create_tuple_iterator(num_epochs=EPOCHS), 0):
+            trace.step(at, batch, outputs)
+        return
+    state = ck.StateManager(training.cells, dataset, cycle=training.cycle, strict=True, **training.stateful)
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), when_busy="wait") as manager:
+        point = manager.restore(state)
+        batches = dataset.create_tuple_iterator(num_epochs=EPOCHS)
+        state.iterator_made()
+        for at, batch, outputs in steps(training, batches, point.batches_delivered):
+            trace.step(at, batch, outputs)
+            state.count_delivered()
+            manager.step(state)
+            if at == until:
+                return
+
+
+def steps(training: Training, batches, at: int):
+    """Train from there to the end; after each micro-step its number, its batch and what it returned."""
+    for _ in range(at // BATCHES_PER_EPOCH, EPOCHS):
+        for batch in batches:
+            outputs = training.step(*batch)
+            draw()
+            at += 1
+            yield at, batch, outputs
+
+
+def with_model(training: Training, dataset: ds.Dataset, root: Path | None, trace: Trace, until: int | None) -> None:
+    if root is None:
+        training.model.train(EPOCHS, dataset, callbacks=[trace])
+        return
+    ckpt = ck.CheckpointCallback(
+        root,
+        save=ck.SaveEvery(micro_steps=1),
+        when_busy="wait",
+        cycle=training.cycle,
+        strict=True,
+        stateful=training.stateful,
+    )
+    point = ckpt.resume(training.model, dataset, EPOCHS)
+    try:
+        training.model.train(EPOCHS, dataset, callbacks=[trace, ckpt, Leave(until)], initial_epoch=point.epoch)
+    except LeftError:
+        return
+
+
+def main(job: Job) -> None:
+    ms.set_context(mode=ms.GRAPH_MODE if job.mode == "graph" else ms.PYNATIVE_MODE, device_target="CPU")
+    for number, kind in enumerate(KINDS):
+        if kind not in job.kinds:
+            continue
+        ms.set_seed(SEED)
+        ms.manual_seed(SEED)  # set_seed leaves this generator alone, and MindSpore 2.7 begins it at random
+        training = KINDS[kind]()
+        trace = Trace(job.trace, kind, training)
+        root = Path(job.folder) / str(number) if job.folder is not None else None
+        run = own_loop if training.model is None else with_model
+        run(training, build_dataset(), root, trace, job.until)
+    if job.until is not None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(Job.loads(sys.argv[1]))

@@ -1,0 +1,160 @@
+"""What cycle adapters say, and what is made of it."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import boost, nn
+from mindspore.train import Model
+from training import Mlp, accumulation_cell, adam, checkpoints, pipeline
+
+import ckptkit as ck
+from ckptkit.mindspore.adapter import BoostCycle, CycleAdapter
+from ckptkit.mindspore.state import StateManager
+from ckptkit.run.catalogue import list_checkpoints
+from ckptkit.storage import open_storage
+
+K = 3
+
+
+class Boosted(nn.Cell):
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+        self.accumulation = boost.GradientAccumulation(K, adam(network.trainable_params()))
+        self.differentiate = ms.value_and_grad(network, None, self.accumulation.weights)
+
+    def construct(self, x, y):
+        loss, gradients = self.differentiate(x, y)
+        return self.accumulation(loss, gradients)
+
+
+class Says:
+    def __init__(self, accumulation_steps=K, micro_step=0):
+        self.accumulation_steps = accumulation_steps
+        self.micro_step = micro_step
+
+
+def boosted():
+    cell = Boosted(Mlp())
+    cell.set_train()
+    return cell, BoostCycle(cell.accumulation)
+
+
+def trained(state, cell, calls):
+    for batch in pipeline().create_tuple_iterator(num_epochs=1):
+        if not calls:
+            return
+        cell(*batch)
+        state.count_delivered()
+        calls -= 1
+
+
+def test_boost_says_k_and_its_micro_step():
+    cell, cycle = boosted()
+    state = StateManager(cell, cycle=cycle)
+    assert isinstance(cycle, CycleAdapter)
+    seen = []
+    for _ in range(7):
+        one = state.progress()
+        seen.append((one.cycles, one.micro_step, one.cycle_first_batch, one.updates))
+        assert one.accumulation_steps == K
+        trained(state, cell, 1)
+    assert seen == [(0, 0, 0, 0), (0, 1, 0, 0), (0, 2, 0, 0), (1, 0, 3, 1), (1, 1, 3, 1), (1, 2, 3, 1), (2, 0, 6, 2)]
+
+
+def test_checkpoints_are_due_and_named_by_cycle(root):
+    cell, cycle = boosted()
+    ckpt = checkpoints(root, cycle=cycle, save=ck.SaveEvery(optimizer_steps=2), keep=ck.KeepLatest(9))
+    ckpt.train(Model(cell), 1, pipeline())  # 11 batches
+    found = [info.progress for info in list_checkpoints(open_storage(root))]
+    assert sorted((one.cycles, one.micro_step, one.updates) for one in found) == [(2, 0, 2), (3, 2, 3)]
+
+
+def test_a_train_cell_may_say_it_itself():
+    network = Mlp()
+    network.accumulation_steps = K
+    network.micro_step = ms.Parameter(ms.Tensor(np.array([2]), ms.int32), name="micro_step", requires_grad=False)
+    state = StateManager(network)
+    state.count_delivered(5)
+    assert (state.progress().cycles, state.progress().micro_step) == (1, 2)
+
+
+def test_without_an_adapter_every_call_is_a_cycle():
+    state = StateManager(Mlp())
+    state.count_delivered()
+    state.count_delivered()
+    assert (state.progress().cycles, state.progress().micro_step) == (2, 0)
+
+
+def test_one_more_counts_beside_an_accumulation_cell_too():
+    cell = accumulation_cell(K)
+    state = StateManager(cell)
+    trained(state, cell, 4)
+    assert (state.progress().batches_delivered, state.progress().micro_step) == (4, 1)
+    state.count_delivered()
+    with pytest.raises(ck.ResumeError, match=r"called 4 times, but 5 batches"):
+        state.progress()
+
+
+@pytest.mark.parametrize(
+    ("says", "delivered"), [(Says(3, 1), 3), (Says(3, 3), 3), (Says(3, -1), 2), (Says(3, 2), 1), (Says(0, 0), 0)]
+)
+def test_a_contradiction_is_refused(says, delivered):
+    state = StateManager(Mlp(), cycle=says)
+    state.count_delivered(delivered)
+    with pytest.raises(ck.ResumeError, match=r"Says\) says that it is at micro-step"):
+        state.progress()
+
+
+def test_a_cell_that_was_called_before_is_no_fresh_start():
+    cell, cycle = boosted()
+    trained(StateManager(cell, cycle=cycle), cell, 1)
+    with pytest.raises(ck.ResumeError, match="micro-step 1"):
+        StateManager(cell, cycle=cycle).begin()
+
+
+def saved(root, cell, cycle, calls):
+    state = StateManager(cell, cycle=cycle)
+    with ck.CheckpointManager(root) as manager:
+        manager.restore(state)
+        trained(state, cell, calls)
+        manager.save(state)
+
+
+def test_restored_adapter_goes_on_where_it_was(root):
+    saved(root, *boosted(), 4)
+    cell, cycle = boosted()
+    state = StateManager(cell, cycle=cycle)
+    point = ck.CheckpointManager(root).restore(state)
+    assert (point.micro_step, point.optimizer_step, cycle.micro_step) == (1, 1, 1)
+    assert state.progress().cycles == 1
+
+
+def test_a_counter_outside_of_the_checkpoint_is_noticed(root):
+    saved(root, Mlp(), None, 0)
+    network, says = Mlp(), Says(K, 0)
+    state = StateManager(network, cycle=says)
+    with ck.CheckpointManager(root.with_name("other")) as manager:
+        manager.restore(state)
+        says.micro_step = 2
+        state.count_delivered(2)
+        manager.save(state)
+    with pytest.raises(ck.StateMismatchError, match=r"micro-step 2 .*Says\) says 0: its counter is in no checkpoint"):
+        ck.CheckpointManager(root.with_name("other")).restore(StateManager(Mlp(), cycle=Says(K, 0)))
+
+
+def test_another_k_is_refused(root):
+    saved(root, *boosted(), 4)
+    with pytest.raises(ck.ResumeError, match="accumulation_steps=3"):
+        ck.CheckpointManager(root).restore(StateManager(Boosted(Mlp())))
+
+
+def test_what_is_no_adapter_is_refused():
+    with pytest.raises(TypeError, match="cycle must have accumulation_steps and micro_step, got object"):
+        StateManager(Mlp(), cycle=object())
+    with pytest.raises(ValueError, match="counts for itself"):
+        StateManager(accumulation_cell(2), cycle=Says())
+    with pytest.raises(TypeError, match=r"takes a boost\.GradientAccumulation, got Mlp"):
+        BoostCycle(Mlp())

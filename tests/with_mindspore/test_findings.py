@@ -1,0 +1,438 @@
+"""What cannot be exact is found and named, and nothing else is."""
+
+from __future__ import annotations
+
+import functools
+import random
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+import pytest
+from mindspore import amp, nn, ops
+from mindspore.dataset import transforms, vision
+from training import Mlp, accumulation_cell, adam, begin_process, pipeline
+
+from ckptkit.mindspore.findings import Finding, find
+from ckptkit.nn import Dropout
+
+COUNTER = np.random.default_rng(5)
+SHARED = np.random
+
+
+def network(function=None, **attributes):
+    """A cell whose construct calls ``function``."""
+
+    class Network(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            for name, value in attributes.items():
+                setattr(self, name, value)
+
+        def construct(self, x):
+            return self.function(x)
+
+    one = Network()
+    if function is not None:
+        one.function = function
+    return one
+
+
+class Calls(nn.Cell):
+    def construct(self, x):
+        return ops.dropout(x, 0.5)
+
+
+class CallsFunction(nn.Cell):
+    def construct(self, x):
+        return noisy(x)
+
+
+class CallsMethod(nn.Cell):
+    def construct(self, x):
+        return self.noise(x)
+
+    def noise(self, x):
+        drawn = ops.randn
+        return x + drawn(x.shape)
+
+
+class Inherits(CallsMethod):
+    def construct(self, x):
+        return super().construct(x)
+
+
+class CallsCompiled(nn.Cell):
+    def construct(self, x):
+        return compiled(x)
+
+
+class Compiled(nn.Cell):
+    @ms.jit
+    def construct(self, x):
+        return ops.rand(x.shape)
+
+
+class CallsBernoulli(nn.Cell):
+    def construct(self, x):
+        return ops.bernoulli(x)
+
+
+class MakesPrimitive(nn.Cell):
+    def construct(self, x):
+        return ops.StandardNormal(3)(x.shape)
+
+
+class CallsNothingRandom(nn.Cell):
+    def construct(self, x):
+        return ops.relu(x) + ops.randperm(4)[0] + quiet(x)
+
+
+def quiet(x):
+    dropout = ops.tanh
+    return dropout(x)
+
+
+def noisy(x):
+    return ops.uniform(x.shape, 0.0, 1.0)
+
+
+@ms.jit
+def compiled(x):
+    return ops.standard_normal(x.shape)
+
+
+def names(*findings):
+    return [one.where.partition(" in ")[0] for one in findings]
+
+
+@pytest.mark.parametrize(
+    ("cell", "where"),
+    [
+        (Calls, "the train cell (Calls): ops.dropout in construct() at"),
+        (CallsFunction, "the train cell (CallsFunction): ops.uniform in noisy() at"),
+        (CallsMethod, "the train cell (CallsMethod): ops.randn in noise() at"),
+        (Inherits, "the train cell (Inherits): ops.randn in noise() at"),
+    ],
+)
+def test_functional_operators_are_found_in_graph_mode_only(cell, where):
+    assert find(cell()) == ()
+    begin_process(mode="graph")
+    (found,) = find(cell())
+    assert found.where.startswith(where.replace(" at", " in test_findings.py:"))
+    assert found.kind == "operator"
+    assert "PYNATIVE" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("cell", "name"), [(CallsCompiled, "ops.standard_normal in compiled()"), (Compiled, "ops.rand in construct()")]
+)
+def test_functional_operators_under_jit_are_found_in_pynative(cell, name):
+    (found,) = find(cell())
+    assert name in found.where
+
+
+@pytest.mark.parametrize("mode", ["graph", "pynative"])
+@pytest.mark.parametrize(
+    ("cell", "name"),
+    [
+        (CallsBernoulli, "ops.bernoulli in construct()"),
+        (MakesPrimitive, "ops.StandardNormal in construct()"),
+        (lambda: network(noise=ops.StandardNormal(2)), "noise (ops.StandardNormal)"),
+        (lambda: network(drop=ops.Dropout(0.5)), "drop (ops.Dropout)"),
+        (lambda: network(drops=[ops.Dropout(0.5)]), "drops (ops.Dropout)"),
+    ],
+)
+def test_operators_with_state_inside_are_found_in_both_modes(mode, cell, name):
+    begin_process(mode=mode)
+    (found,) = find(cell())
+    assert name in found.where
+
+
+@pytest.mark.parametrize("kind", [nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d])
+def test_dropout_cells_are_found_by_name(kind):
+    cell = accumulation_cell(network=lambda: WithDropout(kind(p=0.5)))
+    (found,) = find(cell)
+    assert found.where == f"network.drop (nn.{kind.__name__})"
+    assert "ckptkit.nn.Dropout" in found.fix
+
+
+class WithDropout(Mlp):
+    def __init__(self, drop):
+        super().__init__()
+        self.drop = drop
+
+
+@pytest.mark.parametrize("mode", ["graph", "pynative"])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        Mlp,
+        CallsNothingRandom,
+        lambda: WithDropout(nn.Dropout(p=0.0)),
+        lambda: WithDropout(nn.Dropout2d(p=0.0)),
+        lambda: WithDropout(nn.Dropout(keep_prob=1.0)),
+        lambda: WithDropout(Dropout(0.5)),
+        lambda: network(drop=ops.Dropout(1.0)),
+        lambda: network(scaler=amp.StaticLossScaler(8)),
+        accumulation_cell,
+        lambda: nn.TrainOneStepCell(Mlp(), nn.Momentum(Mlp().trainable_params(), 0.1, 0.9)),
+    ],
+)
+def test_nothing_is_found_in_what_is_exact(mode, cell):
+    begin_process(mode=mode)
+    assert find(cell()) == ()
+
+
+def test_attention_drops_inside_of_mindspore():
+    attention = nn.MultiheadAttention(8, 2, dropout=0.25)
+    assert find(attention) == ()
+    begin_process(mode="graph")
+    (found,) = find(attention)
+    assert "dropout=0.25" in found.where
+    assert find(nn.MultiheadAttention(8, 2)) == ()
+
+
+def test_objects_that_hold_parameters_are_found_unless_given_by_name():
+    scaler = amp.DynamicLossScaler(1024, 2, 50)
+    cell = network(scaler=scaler)
+    (found,) = find(cell)
+    assert (found.kind, found.where) == ("unseen", "the train cell (Network): scaler (DynamicLossScaler)")
+    assert "scale_value, counter would be in no checkpoint" in found.why
+    assert "StateManager(..., dynamiclossscaler=it)" in found.fix
+    assert find(cell, named=[scaler]) == ()
+
+
+def test_accumulation_that_never_updates_is_found():
+    net = Mlp()
+    cell = nn.wrap.cell_wrapper._TrainGradAccuStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
+    (found,) = [one for one in find(cell) if one.kind == "stock"]
+    assert found.where.startswith("accu_grads.")
+    assert "AccumulationTrainCell" in found.fix
+
+
+def one_argument(x):
+    return x
+
+
+def global_numpy(x):
+    return x + np.random.permutation(3).sum()
+
+
+def global_python(x):
+    return x * random.random()
+
+
+def imports_it(x):
+    from random import choice
+
+    import numpy.random as own_name
+
+    choice([1, 2])
+    return x + own_name.rand()
+
+
+def calls_another(x):
+    return max([one_argument(global_python(y)) for y in x])
+
+
+def own_generator(x):
+    return x + np.random.default_rng(int(x.sum())).random()
+
+
+def generator_of_the_module(x):
+    return x + COUNTER.random()
+
+
+def alias(x):
+    rng = SHARED
+    return x + rng.normal()
+
+
+def seeded_by_the_system(x):
+    return x + np.random.default_rng().random()
+
+
+def drawing_from(generator):
+    def draw(x):
+        return x + generator.random()
+
+    return draw
+
+
+def calling(function):
+    def call(x):
+        return function(x)
+
+    return call
+
+
+def reads_the_state(x):
+    np.random.get_state()
+    return x + len(random.getstate())
+
+
+def shadowed(x, random=COUNTER):
+    return x + random.random()
+
+
+class Augment:
+    def __init__(self, rng):
+        self.rng = rng
+
+    def __call__(self, x):
+        return x + self.shift
+
+    @property
+    def shift(self):
+        return self.rng.normal()
+
+    def never_called(self):
+        raise AssertionError("was run")
+
+
+def mapped(*operations, **options):
+    return pipeline().map(list(operations), "x", **{"num_parallel_workers": 1, **options})
+
+
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [
+        (global_numpy, "global_numpy() in test_findings.py"),
+        (global_python, "random.random draws from Python's `random`"),
+        (calls_another, "global_python() in test_findings.py"),
+        (alias, "rng.normal draws from `numpy.random`"),
+        (Augment(np.random), "shift() in test_findings.py"),
+        (Augment(np.random.mtrand._rand), "self.rng.normal draws"),
+        (functools.partial(global_python), "global_python()"),
+        (lambda x: x + random.gauss(0, 1), "<lambda>() in test_findings.py"),
+        (seeded_by_the_system, "default_rng() takes its seed from the operating system"),
+        (transforms.RandomChoice([one_argument, global_python]), "random"),
+    ],
+)
+def test_global_generators_in_a_map_are_found(operation, name):
+    found = find(Mlp(), mapped(operation))
+    assert found
+    assert all(one.kind == "pipeline" and one.where.startswith("MapDataset: ") for one in found)
+    assert any(name in str(one) for one in found)
+
+
+def test_functions_of_one_factory_are_told_apart():
+    """Also at the end of a chain that is longer than Python's stack."""
+    chain = drawing_from(random)
+    for _ in range(2000):
+        chain = calling(chain)
+    found = find(Mlp(), mapped(drawing_from(COUNTER), drawing_from(random)))
+    assert [one.why.partition(" ")[0] for one in found] == ["generator.random"]
+    assert find(Mlp(), mapped(chain)) == found
+
+
+def test_both_imports_within_a_function_are_found():
+    assert {one.why.split()[0] for one in find(Mlp(), mapped(imports_it))} == {"choice", "own_name.rand"}
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        one_argument,
+        own_generator,
+        generator_of_the_module,
+        reads_the_state,
+        shadowed,
+        Augment(COUNTER),
+        vision.Rescale(1.0, 0.0),
+    ],
+)
+def test_maps_that_draw_from_elsewhere_are_no_finding(operation):
+    assert find(Mlp(), mapped(operation)) == ()
+
+
+def test_threads_that_draw_are_found_even_with_a_generator_of_their_own():
+    (found,) = find(Mlp(), mapped(generator_of_the_module, num_parallel_workers=2))
+    assert "2 threads" in found.why
+    assert "python_multiprocessing=True" in found.fix
+    assert find(Mlp(), mapped(own_generator, num_parallel_workers=2)) == ()
+    assert find(Mlp(), mapped(generator_of_the_module, num_parallel_workers=2, python_multiprocessing=True)) == ()
+    assert "2 threads" in find(Mlp(), mapped(generator_of_the_module, num_parallel_workers=None))[0].why  # the default
+    (still,) = find(Mlp(), mapped(global_numpy, num_parallel_workers=2, python_multiprocessing=True))
+    assert "threads" not in still.why
+
+
+class Source:
+    def __init__(self, draw):
+        self.draw = draw
+
+    def __getitem__(self, index):
+        return (np.full(6, self.draw(), np.float32),)
+
+    def __len__(self):
+        return 8
+
+
+def generates():
+    for _ in range(4):
+        yield (np.full(6, random.random(), np.float32),)
+
+
+class Order(ds.Sampler):
+    def __iter__(self):
+        yield from np.random.permutation(8).tolist()
+
+
+class Plain:
+    def __iter__(self):
+        return iter(random.sample(range(8), 8))
+
+    def __len__(self):
+        return 8
+
+
+def halve(column, info):
+    return ([one * random.random() for one in column],)
+
+
+@pytest.mark.parametrize(
+    ("make", "where"),
+    [
+        (
+            lambda: ds.GeneratorDataset(Source(random.random), ["x"], num_parallel_workers=1),
+            "GeneratorDataset: __getitem__()",
+        ),
+        (lambda: ds.GeneratorDataset(generates, ["x"]), "GeneratorDataset: generates()"),
+        (lambda: ds.GeneratorDataset(Source(COUNTER.random), ["x"], sampler=Order()), "GeneratorDataset: __iter__()"),
+        (lambda: ds.GeneratorDataset(Source(COUNTER.random), ["x"], sampler=Plain()), "GeneratorDataset: __iter__()"),
+        (
+            lambda: pipeline().filter(lambda x: random.random() > 0.5, ["x"], num_parallel_workers=1),
+            "FilterDataset: <lambda>()",
+        ),
+        (lambda: pipeline().batch(2, per_batch_map=halve, input_columns=["x"]), "BatchDataset: halve()"),
+        (lambda: pipeline().batch(lambda info: random.randint(1, 3)), "BatchDataset: <lambda>()"),
+    ],
+)
+def test_every_place_for_python_code_is_looked_at(make, where):
+    found = find(Mlp(), make())
+    assert [one.where.partition(" in ")[0] for one in found if "random" in one.why] == [where]
+
+
+def test_a_pipeline_of_mindspores_own_operations_is_no_finding():
+    images = ds.NumpySlicesDataset({"x": np.zeros((8, 4, 4, 3), np.uint8)}, shuffle=True)
+    assert find(Mlp(), images.map([vision.RandomCrop(2), vision.RandomHorizontalFlip()], "x").batch(2).repeat(2)) == ()
+
+
+def test_augmentations_that_run_in_python_are_read():
+    images = ds.NumpySlicesDataset({"x": np.zeros((8, 4, 4, 3), np.uint8)})
+    found = find(Mlp(), images.map([vision.ToPIL(), vision.RandomHorizontalFlip(), vision.ToTensor()], "x"))
+    assert any("random" in one.why for one in found)
+    assert find(Mlp(), images.map([vision.ToPIL(), vision.ToTensor()], "x")) == ()
+
+
+def test_a_finding_reads_as_a_sentence():
+    assert str(Finding("operator", "drop", "it draws", "Stop it")) == "drop: it draws. Stop it."
+
+
+def test_network_and_optimizer_apart_are_read_together():
+    net = Mlp()
+    optimizer = adam(net.trainable_params())
+    optimizer.helper = type("Helper", (), {})()
+    optimizer.helper.weight = net.out.weight  # known by the network
+    assert find((net, optimizer)) == ()

@@ -1,0 +1,211 @@
+"""Objects that hold parameters, and trainings without one train cell, in and out of a checkpoint."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import amp, nn
+from mindspore.experimental import optim
+from training import Mlp, accumulation_cell, adam, pipeline, tensors
+
+import ckptkit as ck
+from ckptkit.mindspore.holder import ParameterHolder, stateful_of
+from ckptkit.mindspore.state import StateManager
+from ckptkit.nn import Dropout
+
+
+def scaler(value=1024):
+    return amp.DynamicLossScaler(value, 2, 50)
+
+
+def stored(root, *cells, **stateful):
+    state = StateManager(cells or accumulation_cell(2), **stateful)
+    with ck.CheckpointManager(root) as manager:
+        manager.restore(state)
+        manager.save(state)
+
+
+def restored(root, *cells, **stateful):
+    state = StateManager(cells or accumulation_cell(2), **stateful)
+    ck.CheckpointManager(root).restore(state)
+    return state
+
+
+def test_parameters_of_an_object_come_back_into_their_own_storage(root):
+    given = scaler()
+    given.scale_value.set_data(ms.Tensor(np.float32(7.5)))
+    given.counter.set_data(ms.Tensor(np.int32(49)))
+    stored(root, scaler=given)
+    fresh = scaler()
+    seen = fresh.scale_value.asnumpy()
+    restored(root, scaler=fresh)
+    assert seen == np.float32(7.5)
+    assert int(fresh.counter.asnumpy()) == 49
+
+
+@pytest.mark.parametrize("dtype", [ms.float32, ms.bfloat16, ms.float16, ms.int32])
+def test_a_parameter_and_a_cell_come_back(root, dtype):
+    bits = np.random.default_rng(1).integers(0, 100, (3, 4)).astype(np.float32)
+    parameter = ms.Parameter(ms.Tensor(bits).astype(dtype), name="own")
+    average = Mlp()
+    stored(root, own=parameter, average=average)
+    fresh, other = ms.Parameter(ms.Tensor(np.zeros((3, 4), np.float32)).astype(dtype), name="renamed"), Mlp()
+    assert tensors(other) != tensors(average)
+    restored(root, own=fresh, average=other)
+    assert fresh.get_bytes() == parameter.get_bytes()
+    assert tensors(other) == tensors(average)
+
+
+def test_state_of_a_scheduler_is_its_counter_and_the_rates(root):
+    def build():
+        net = Mlp()
+        optimizer = optim.Adam(net.trainable_params(), 0.1)
+        inner = [optim.lr_scheduler.StepLR(optimizer, 2, 0.5), optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
+        return net, optimizer, optim.lr_scheduler.SequentialLR(optimizer, inner, [3])
+
+    net, optimizer, scheduler = build()
+    for _ in range(4):
+        scheduler.step()
+    stored(root, net, optimizer, scheduler=scheduler)
+    again_net, again, resumed = build()
+    restored(root, again_net, again, scheduler=resumed)
+    for _ in range(4):
+        scheduler.step()
+        resumed.step()
+        assert again.lrs[0].asnumpy() == optimizer.lrs[0].asnumpy()
+    assert stateful_of("s", scheduler).state_dict().keys() == {
+        "_schedulers/0/_last_lr/0",
+        "_schedulers/0/last_epoch",
+        "_schedulers/1/_last_lr/0",
+        "_schedulers/1/last_epoch",
+        "last_epoch",
+        "_last_lr/0",
+    }
+
+
+def test_the_rate_of_an_experimental_optimizer_is_a_leaf_of_it():
+    net = Mlp()
+    optimizer = optim.Adam(net.trainable_params(), 0.1)
+    roles = {leaf.name: leaf.role for leaf in StateManager([net, optimizer]).capture().leaves}
+    assert roles[optimizer.lrs[0].name] == "optimizer"
+    assert roles["exp_avg.hidden.weight"] == "optimizer"
+    assert roles["hidden.weight"] == "weights"
+
+
+def test_another_object_is_refused_before_anything_is_changed(root):
+    stored(root, thing=scaler(), table=ms.Parameter(ms.Tensor(np.ones(3, np.float32)), name="t"))
+    cell, thing = accumulation_cell(2), scaler(8)
+    before = tensors(cell)
+    wrong = ms.Parameter(ms.Tensor(np.zeros(4, np.float16)), name="t")
+    with pytest.raises(
+        ck.StateMismatchError, match=r"object table(?s:.*)value: the checkpoint has F32 \[3\].*F16 \[4\]"
+    ):
+        ck.CheckpointManager(root).restore(StateManager(cell, thing=thing, table=wrong))
+    with pytest.raises(ck.StateMismatchError, match=r"missing in the checkpoint: hidden\.weight"):
+        ck.CheckpointManager(root).restore(StateManager(cell, thing=Mlp(), table=wrong))
+    assert tensors(cell) == before
+    assert thing.scale_value.asnumpy() == 8
+
+
+def test_own_methods_come_first_and_a_cells_are_not_its_own():
+    class Own(Mlp):
+        def state_dict(self):
+            return 1
+
+    class Both:
+        def __init__(self):
+            self.parameter = scaler().counter
+
+        def state_dict(self):
+            return 2
+
+        def load_state_dict(self, state):
+            raise AssertionError(state)
+
+    assert stateful_of("own", Own()).state_dict() == 1
+    assert stateful_of("both", Both()).state_dict() == 2
+    assert isinstance(stateful_of("cell", Mlp()), ParameterHolder)
+
+
+@pytest.mark.parametrize("one", [object(), 3, {"a": 1}, ms.Tensor(1.0), Mlp])
+def test_objects_without_state_are_refused(one):
+    with pytest.raises(TypeError, match=r"thing: a \w+ has no state_dict\(\) and load_state_dict\(\), and no param"):
+        StateManager(accumulation_cell(2), thing=one)
+
+
+# Trainings without one train cell
+
+
+def test_network_and_optimizer_share_weights_that_count_once():
+    net = Mlp()
+    leaves = StateManager([net, adam(net.trainable_params())]).capture().leaves
+    roles = {leaf.name: leaf.role for leaf in leaves}
+    assert len(roles) == len(leaves)
+    assert roles["hidden.weight"] == roles["norm.moving_mean"] == "weights"
+    assert roles["moment1.hidden.weight"] == roles["global_step"] == roles["learning_rate"] == "optimizer"
+    assert {leaf.lifetime for leaf in leaves} == {"micro"}
+
+
+def test_an_accumulation_cell_beside_others_is_the_train_cell():
+    cell, average = accumulation_cell(2), nn.Dense(300, 300)
+    state = StateManager([average, cell])
+    assert state.cell is cell
+    lifetimes = {leaf.name: leaf.lifetime for leaf in state.capture().leaves}
+    assert lifetimes["weight"] == "micro"  # although it is large
+
+
+def test_two_parameters_of_one_name_are_refused_with_the_way_out():
+    with pytest.raises(ck.StateMismatchError, match=r"used twice: \['hidden\.bias'.*by name"):
+        StateManager([Mlp(), Mlp()])
+
+
+@pytest.mark.parametrize("wrong", [[], [Mlp(), object()], "cell", None])
+def test_anything_but_cells_is_refused(wrong):
+    with pytest.raises(TypeError, match=r"train_cell must be an nn\.Cell or a list of them"):
+        StateManager(wrong)
+
+
+# What cannot be exact is said once, before anything is changed
+
+
+class Dropped(Mlp):
+    def __init__(self, drop=None):
+        super().__init__()
+        self.drop = drop or nn.Dropout(p=0.5)
+
+
+def test_findings_are_one_warning_each_and_once(root, shown):
+    cell = accumulation_cell(2, network=Dropped)
+    state = StateManager(cell, pipeline())
+    assert [one.where for one in state.findings()] == ["network.drop (nn.Dropout)"]
+    state.begin()
+    state.begin()
+    assert shown().count("network.drop (nn.Dropout)") == 1
+    assert "will not be bit-exact" in shown()
+
+
+def test_strict_refuses_a_start_and_a_resume_and_changes_nothing(root):
+    def dropped(**options):
+        return StateManager(accumulation_cell(2, network=Dropped), **options)
+
+    with pytest.raises(ck.ResumeError, match=r"strict=False:\n  network\.drop \(nn\.Dropout\)"):
+        ck.CheckpointManager(root).restore(dropped(strict=True))
+    assert not root.exists()
+    state = dropped()
+    with ck.CheckpointManager(root) as manager:
+        manager.restore(state)
+        manager.save(state)
+    again = dropped(strict=True)
+    before = tensors(again.cell)
+    with pytest.raises(ck.ResumeError, match="strict=False"):
+        ck.CheckpointManager(root).restore(again)
+    assert tensors(again.cell) == before
+
+
+def test_strict_has_nothing_against_our_dropout_and_named_objects(root, shown):
+    cell = accumulation_cell(2, network=lambda: Dropped(Dropout(0.5)))
+    thing = scaler()
+    cell.scaler = thing
+    ck.CheckpointManager(root).restore(StateManager(cell, pipeline(), strict=True, thing=thing))
+    assert "bit-exact" not in shown()
