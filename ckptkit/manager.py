@@ -25,6 +25,7 @@ from typing_extensions import Self
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
 from ckptkit.progress import ResumePoint
+from ckptkit.rehearsal import rehearsal_of
 from ckptkit.run.attempt import Opened, Opening, open_attempt
 from ckptkit.run.catalogue import CheckpointInfo, latest_checkpoint, list_checkpoints
 from ckptkit.run.retain import Retention
@@ -115,6 +116,9 @@ class CheckpointManager:
         if on_save_error not in ("warn", "raise"):
             raise ValueError(f"on_save_error must be 'warn' or 'raise', got {on_save_error!r}")
         self._storage = open_storage(root, storage_options)
+        self._rehearsal = rehearsal_of(self._storage.url)  # None but under `ckptkit doctor`
+        if self._rehearsal is not None:
+            self._storage = self._rehearsal.storage
         self._schedule: SavePolicy = save if save is not None else SaveEvery(optimizer_steps=100)
         self._keep: KeepPolicy = keep if keep is not None else KeepLatest(3)
         self._when_busy = when_busy
@@ -164,9 +168,11 @@ class CheckpointManager:
         opening = Opening(checkpoint, rewind, self._host, self._clock, self._new_token)
         opened = open_attempt(self._storage, opening, state)
         self._take_over(opened)
-        if opened.contents is None:
-            return ResumePoint()
-        return ResumePoint.at(opened.contents.progress, opened.contents.checkpoint)
+        found = opened.contents
+        point = ResumePoint() if found is None else ResumePoint.at(found.progress, found.checkpoint)
+        if self._rehearsal is not None:
+            self._rehearsal.begin(state, point)
+        return point
 
     def step(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle | None:
         """Call after every micro-step: saves if one is due, and raises what failed in the background.
@@ -180,6 +186,9 @@ class CheckpointManager:
         """
         saver = self._started()
         self._collect()
+        if self._rehearsal is not None:
+            self._rehearsal.step(state, lambda: self.save(state, metrics))
+            return None
         since = timedelta(seconds=self._monotonic() - self._last_save_at)
         progress = state.progress()
         if not self._schedule.due(progress, since) or saver.committed_at(progress) is not None:
@@ -202,6 +211,8 @@ class CheckpointManager:
             TypeError, ValueError: If a metric is not a number.
         """
         saver = self._started()
+        if self._rehearsal is not None:
+            self._rehearsal.look(state, lambda: self.save(state, metrics))
         numbers = {name: float(value) for name, value in (metrics or {}).items()}
         self._drain(None)
         self._collect()
@@ -224,6 +235,8 @@ class CheckpointManager:
             StaleAttemptError: As in `step`.
         """
         saver = self._started()
+        if self._rehearsal is not None:
+            self._rehearsal.look(state, lambda: self.save(state, metrics))
         self._drain(None)
         self._collect(tolerate=True)
         while True:
