@@ -165,6 +165,8 @@ class CheckpointManager:
         """
         if self._saver is not None or self._closed:
             raise ResumeError("this manager has restored already or is closed; make a new one to start again")
+        if self._rehearsal is not None:
+            checkpoint, rewind = "latest", False  # what the script names is not in a scratch folder
         opening = Opening(checkpoint, rewind, self._host, self._clock, self._new_token)
         opened = open_attempt(self._storage, opening, state)
         self._take_over(opened)

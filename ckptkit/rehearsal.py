@@ -54,8 +54,16 @@ class LifePlan(_Document):
 
 
 class Suspect(_Document):
-    """A part of the job that may keep it from being exact, known without running it."""
+    """A part of the job that may keep it from being exact, known without running it.
 
+    Attributes:
+        kind: ``operator`` or ``pipeline`` for what is random, anything else for the rest.
+        where: Its name.
+        why: What is wrong with it.
+        fix: What to do.
+    """
+
+    kind: str
     where: str
     why: str
     fix: str

@@ -69,7 +69,7 @@ def doctor(
     """
     from datetime import timedelta
 
-    from ckptkit.cli.doctor import run_doctor
+    from ckptkit.doctor.command import run_doctor
     from ckptkit.doctor.examine import Options
 
     options = Options(steps, kills, every_micro_step, seed, timedelta(seconds=timeout))

@@ -12,7 +12,6 @@ from ckptkit.doctor.compare import Difference, kind_of
 from ckptkit.rehearsal import Stepped, Suspect
 
 _LIKE_ACCUMULATORS = ("accum", "grad", "pending")
-_OF_PIPELINES = ("Dataset", "Sampler")
 
 
 @dataclass(frozen=True)
@@ -36,14 +35,15 @@ class Diagnosis:
 
 def diagnose_disagreement(difference: Difference) -> Diagnosis:
     """Of two lives that nobody interrupted: the job does not agree with itself."""
-    suspects = _suspects(difference)
     kind = kind_of(difference.names)
-    # Generators that move while nothing else differs are drawn from by another thread, or the pipeline's order of
-    # draws would show in a batch; the loss of equal batches differs by an operator.
-    fitting = [one for one in suspects if _is_pipeline(one) == (kind in ("batch", "rng"))] or list(suspects)
-    if fitting:
-        code = "random-pipeline" if _is_pipeline(fitting[0]) else "random-operator"
-        return _suspected(code, fitting, suspects, "the job does not agree with itself even when nobody interrupts it")
+    # Generators that move while all else is equal are drawn from by a thread, which is one of the pipeline's; where
+    # equal batches give another loss, it is an operator.
+    fitting = "pipeline" if kind in ("batch", "rng") else "operator"
+    what = "the job does not agree with itself even when nobody interrupts it"
+    for one in (fitting, "pipeline", "operator"):
+        found = _suspected(difference, one, what)
+        if found is not None:
+            return found
     if kind == "rng":
         return Diagnosis(
             "racing-generator",
@@ -85,13 +85,19 @@ def forgotten(difference: Difference, unstable: frozenset[str]) -> list[str]:
 
 def _rule_never_resumed(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
     begun, at_first = difference.life.begun, difference.reference.begun
-    if begun is None or at_first is None or begun.checkpoint is not None or begun.url == at_first.url:
+    if begun is None or at_first is None or difference.found is not None:
         return None
+    if begun.checkpoint is not None:
+        return None
+    if begun.url != at_first.url:
+        cause = f"the script saves to another run root at every start: {at_first.url}, then {begun.url}"
+    else:
+        cause = f"the script began afresh, although its run had a checkpoint after micro-step {difference.step - 1}"
     return Diagnosis(
-        "other-root",
+        "never-resumed",
         begun.url,
-        f"the script saves to another run root at every start: {at_first.url}, then {begun.url}",
-        "give the run a root that is the same at every start, without a time or a random number in it",
+        cause,
+        "give the run a root that is the same at every start, with no time or random number in it, and do not empty it",
     )
 
 
@@ -110,7 +116,10 @@ def _rule_saving(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
     saves = [one for one in difference.life.saved if one.step < difference.step and one.moved]
     if not saves:
         return None
-    first = saves[0]
+    proven = [one for one in saves if one.by]
+    if not proven and _suspected(difference, "pipeline", "") is not None:
+        return None  # its thread may have drawn while the save was taken
+    first = (proven or saves)[0]
     who = ", ".join(first.by)
     return Diagnosis(
         "saving-changes-state",
@@ -146,11 +155,9 @@ def _rule_data_elsewhere(difference: Difference, _: frozenset[str]) -> Diagnosis
 
 
 def _rule_known_pipeline(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
-    suspects = _suspects(difference)
-    named = [one for one in suspects if _is_pipeline(one)]
-    if kind_of(difference.names) not in ("batch", "rng") or not named:
+    if kind_of(difference.names) not in ("batch", "rng"):
         return None
-    return _suspected("random-pipeline", named, suspects, "the data differs after the resume")
+    return _suspected(difference, "pipeline", "the data differs after the resume")
 
 
 def _rule_accumulators(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
@@ -172,19 +179,24 @@ def _rule_accumulators(difference: Difference, unstable: frozenset[str]) -> Diag
 
 
 def _rule_known_operator(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
-    suspects = _suspects(difference)
-    named = [one for one in suspects if not _is_pipeline(one)]
-    if kind_of(difference.names) != "loss" or not named:
+    if kind_of(difference.names) != "loss":
         return None
-    return _suspected(
-        "random-operator", named, suspects, "equal batches and weights give another loss after the resume"
-    )
+    return _suspected(difference, "operator", "equal batches and weights give another loss after the resume")
 
 
 def _rule_forgotten(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
     named = forgotten(difference, unstable)
     if not named:
         return None
+    if named[0].startswith("stateful["):
+        return Diagnosis(
+            "incomplete-state",
+            named[0],
+            f"{_first(difference)} likely depends on something that its owner does not bring back: "
+            f"{_compared(difference, named[0])}",
+            "return it from state_dict() and take it over in load_state_dict()",
+            tuple(named[1:4]),
+        )
     return Diagnosis(
         "forgotten-state",
         named[0],
@@ -216,14 +228,13 @@ def _suspects(difference: Difference) -> tuple[Suspect, ...]:
     return begun.suspects if begun is not None else ()
 
 
-def _is_pipeline(suspect: Suspect) -> bool:
-    return any(word in suspect.where for word in _OF_PIPELINES)
-
-
-def _suspected(code: str, named: list[Suspect], suspects: tuple[Suspect, ...], what: str) -> Diagnosis:
-    first = named[0]
+def _suspected(difference: Difference, kind: str, what: str) -> Diagnosis | None:
+    suspects = _suspects(difference)
+    first = next((one for one in suspects if one.kind == kind), None)
+    if first is None:
+        return None
     also = tuple(one.where for one in suspects if one is not first)
-    return Diagnosis(code, first.where, f"{what}. Likely {first.where}: {first.why}", first.fix, also)
+    return Diagnosis(f"random-{kind}", first.where, f"{what}. Likely {first.where}: {first.why}", first.fix, also)
 
 
 def _differing_unseen(expected: Stepped, found: Stepped) -> set[str]:

@@ -64,15 +64,10 @@ class UnusableScriptError(Exception):
 
 
 class FailedLifeError(Exception):
-    """A life did not end as planned, and not by a difference that could be named.
-
-    Attributes:
-        life: The one.
-    """
+    """A life did not end as planned, and not by a difference that could be named; shows what it printed last."""
 
     def __init__(self, message: str, life: Life) -> None:
-        super().__init__(message)
-        self.life = life
+        super().__init__(f"{message}. Its last words:\n{life.last_words()}")
 
 
 class Examination:
@@ -121,9 +116,9 @@ class Examination:
             return self._report(first, difference, diagnose_disagreement(difference))
         shaky = unstable(first, second)
         notes: dict[str, None] = {}
-        for life in self._interrupted(first):
+        for life, begun in self._interrupted(first):
             until = life.planned_kill or last
-            difference = self._difference(life, first, until)
+            difference = self._difference(life, first, until) or _begun_too_early(life, first, begun)
             if difference is not None:
                 return self._report(first, difference, diagnose_resume(difference, shaky))
             if life.begun is not None and life.begun.step and until in life.steps:
@@ -131,15 +126,15 @@ class Examination:
                 notes.update(dict.fromkeys(forgotten(at_end, shaky)))
         return self._report(first, notes=tuple(notes))
 
-    def _interrupted(self, first: Life) -> Iterator[Life]:
-        """The lives of one run that is killed and resumed, each lived when it is asked for."""
+    def _interrupted(self, first: Life) -> Iterator[tuple[Life, int]]:
+        """The lives of one run that is killed and resumed, and where each had to begin; lived when asked for."""
         at = [first.steps[step].progress for step in sorted(first.steps)]
         begun = 0
         for death in plan_deaths(at, self._options.kills, every_micro_step=self._options.every_micro_step):
             words = f"from {begun} on; save after {death.save}, SIGKILL after {death.kill}"
-            yield self._live(words, "root-3", first.last_step, death, begun=begun)
+            yield self._live(words, "root-3", first.last_step, death, begun=begun), begun
             begun = death.save
-        yield self._live(f"from {begun} on, to the end", "root-3", first.last_step, begun=begun)
+        yield self._live(f"from {begun} on, to the end", "root-3", first.last_step, begun=begun), begun
 
     def _live(self, words: str, root: str, stop: int, death: Death | None = None, *, begun: int = 0) -> Life:
         self._begins(words, (death.kill if death else stop) - begun)
@@ -194,6 +189,13 @@ def _checked(first: Life) -> int:
             f"number {first.last_step}. Call it after every micro-step, and let the script do two at least"
         )
     return first.last_step
+
+
+def _begun_too_early(life: Life, first: Life, begun: int) -> Difference | None:
+    """Whether a life did again, as if it were new, what a checkpoint held already."""
+    if life.begun is None or life.begun.step >= begun:
+        return None
+    return Difference(begun + 1, (), first.steps[begun + 1], None, life, first)
 
 
 def _failure(life: Life) -> str:

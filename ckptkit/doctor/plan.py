@@ -68,6 +68,8 @@ def _places(steps: Sequence[Progress], kills: int) -> set[int]:
 
 
 def _mid_cycle(at: Progress) -> bool:
+    if _ends_epoch(at):
+        return False
     # A train cell that counts no cycles may have some: such a number is mid-cycle for K = 2, 3, 4, 6, 8, ...
     if at.accumulation_steps == 1:
         return at.batches_delivered % 2 != 0 and at.batches_delivered % 3 != 0

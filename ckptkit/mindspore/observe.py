@@ -39,7 +39,8 @@ class StateObserver:
         self._parameters = parameters
         self._stateful = stateful
         told = any(isinstance(one, Companions) for one in stateful.values())
-        self._calls = None if told or not isinstance(state.cell, nn.Cell) else _Calls(state.cell)
+        # A cell without an optimizer is the network of a functional loop, which a graph may call.
+        self._calls = None if told or not hasattr(state.cell, "optimizer") else _Calls(state.cell)
 
     def observe(self) -> tuple[dict[str, str], dict[str, Unseen]]:
         """Digests by name of what must be equal, and what is in no checkpoint."""
@@ -57,7 +58,8 @@ class StateObserver:
     def drawing_in_state_dict(self) -> list[str]:
         """Names of the stateful objects whose ``state_dict()`` draws random numbers; asks each once."""
         found = []
-        for name, one in self._stateful.items():
+        objects = {name: one for name, one in self._stateful.items() if not isinstance(one, Companions)}
+        for name, one in objects.items():
             before = capture_rng()
             one.state_dict()
             if digest_of_value(before) != digest_of_value(capture_rng()):
@@ -69,7 +71,7 @@ class StateObserver:
         """What is known without running to keep the job from being exact."""
         findings = getattr(self._state, "findings", None)
         if findings is not None:
-            return [Suspect(where=one.where, why=one.why, fix=one.fix) for one in findings()]
+            return [Suspect(kind=one.kind, where=one.where, why=one.why, fix=one.fix) for one in findings()]
         return [*_dropouts(self._state.cell), *_drawing_code(self._dataset())]
 
     def _dataset(self) -> Any:
@@ -87,17 +89,14 @@ class StateObserver:
             yield "loss", outputs
 
     def _unseen(self, weight_shapes: set[tuple[int, ...]], known: set[str]) -> dict[str, Unseen]:
-        cells = [self._state.cell] if isinstance(self._state.cell, nn.Cell) else list(self._state.cell)
-        stored = [parameter for cell in cells for parameter in cell.get_parameters()]
-        reach = Reach(stored, weight_shapes)
-        for one in cells:
-            reach.walk(type(one).__name__, one)
-        for name, stateful in self._stateful.items():
-            if isinstance(stateful, Companions):
-                for other in stateful.others:
-                    reach.walk(f"callback {type(other).__name__}", other)
-            else:
-                reach.walk(name, stateful)
+        reach = Reach(self._parameters.objects(), weight_shapes)
+        reach.walk(type(self._state.cell).__name__, self._state.cell)
+        given = dict(zip(self._stateful, self._state.stateful_objects(), strict=True))
+        for name, one in given.items():
+            reach.walk(f"stateful[{name!r}]", one)
+        for one in given.values():
+            for other in one.others if isinstance(one, Companions) else ():
+                reach.walk(f"callback {type(other).__name__}", other)
         for where, code in code_of(self._dataset()):
             reach.walk(where, code)
         for where, names in script_frames():
@@ -145,10 +144,10 @@ def _generators(state: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _dropouts(cell: Any) -> Iterator[Suspect]:
-    cells = cell.cells_and_names() if isinstance(cell, nn.Cell) else ()
-    for name, one in cells:
+    for name, one in cell.cells_and_names():
         if isinstance(one, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
             yield Suspect(
+                kind="operator",
                 where=f"{name} (nn.{type(one).__name__})",
                 why="it draws inside its kernel, and no checkpoint can bring that state back",
                 fix="use a dropout whose mask follows from a counter, such as ckptkit.nn.Dropout",
@@ -160,6 +159,7 @@ def _drawing_code(dataset: Any) -> Iterator[Suspect]:
         function = getattr(code, "__code__", None)
         if function is not None and "random" in function.co_names:
             yield Suspect(
+                kind="pipeline",
                 where=where,
                 why="it draws from a process-wide generator, which training and data pipeline share",
                 fix="let it draw from a generator that it makes from (seed, epoch, index)",

@@ -41,6 +41,10 @@ class CellParameters:
         optimizer: nn.Optimizer | None = getattr(train_cell, "optimizer", None)
         self._owned = {one.name for one in optimizer.get_parameters()} if optimizer else set()
 
+    def objects(self) -> list[ms.Parameter]:
+        """The parameters themselves."""
+        return list(self._by_name.values())
+
     def leaves(self, *, at_boundary: bool) -> Iterator[Leaf]:
         """Each as a leaf; at a boundary the accumulators are zero and are left out."""
         for name, parameter in self._by_name.items():

@@ -1,4 +1,4 @@
-"""``ckptkit doctor``: what `ckptkit.doctor` finds, as text or as JSON.
+"""The command ``ckptkit doctor``: an examination, and what it finds as text or as JSON.
 
 The JSON is ``{"exact": bool, "steps": int, "compared": int, "values": int, "lives": [...], "difference": {...} or
 null, "diagnosis": {...} or null, "notes": [...]}``: a life has ``name``, ``began_at``, ``ended_at``, ``killed_after``
@@ -55,7 +55,7 @@ def _failure(error: Exception, command: Sequence[str]) -> tuple[int, str]:
     if isinstance(error, UnusableScriptError):
         return 2, str(error)
     if isinstance(error, FailedLifeError):
-        return 1, f"{error}. Its last words:\n{error.life.last_words()}"
+        return 1, str(error)
     if isinstance(error, FileNotFoundError | PermissionError) and error.filename == command[0]:
         return 2, f"{command[0]} cannot be started: {error.strerror}"
     return 3, f"the scratch folder cannot be used: {error}. Give another one with --keep, or make room"
