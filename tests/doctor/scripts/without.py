@@ -1,3 +1,0 @@
-"""Saves nothing at all."""
-
-print("trained")
