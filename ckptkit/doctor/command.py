@@ -12,6 +12,8 @@ import contextlib
 import dataclasses
 import json
 import shlex
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -29,12 +31,16 @@ from ckptkit.doctor.life import Life
 def run_doctor(command: Sequence[str], options: Options, *, keep: str | None, as_json: bool) -> int:
     """Examine ``command`` and print the report; returns the exit code."""
     kept = Path(keep).absolute() if keep is not None else None
+    # As any other error: on its way out the life under way is ended.
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         report = _examined(command, options, kept)
     except (UnusableScriptError, FailedLifeError, OSError) as error:
         code, message = _failure(error, command)
         Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
         return code
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if as_json:
         print(json.dumps(_as_json(report)))
     else:

@@ -8,6 +8,7 @@ import os
 import random
 import select
 import signal
+import subprocess
 import sys
 import time
 from datetime import timedelta
@@ -97,6 +98,31 @@ def test_no_process_of_a_life_that_took_too_long_is_left(here):
         ended, _, _ = select.select([child], [], [], 20)
         os.close(child)
         assert ended
+
+
+def test_a_doctor_that_is_told_to_end_ends_the_life_under_way(here):
+    os.mkfifo(here / "ready")
+    (here / "train.py").write_text("import os, time\nopen('ready', 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
+    process = subprocess.Popen([sys.executable, "-m", "ckptkit", "doctor", "--", *command()])
+    child = os.pidfd_open(int((here / "ready").read_text()))
+    process.terminate()
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    ended, _, _ = select.select([child], [], [], 20)
+    os.close(child)
+    assert ended
+
+
+def test_the_command_line_takes_the_scripts_own_options(here):
+    (here / "train.py").write_text("import sys\nraise SystemExit(f'got {sys.argv[1:]}')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "ckptkit", "doctor", "--steps", "4", "--", *command("--lr", "0.1", "--steps", "8")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "got ['--lr', '0.1', '--steps', '8']" in done.stderr
 
 
 def examined(capsys, *what: str, program: list[str] | None = None, **options) -> tuple[int, str, str]:
