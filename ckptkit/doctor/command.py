@@ -1,9 +1,10 @@
 """The command ``ckptkit doctor``: an examination, and what it finds as text or as JSON.
 
 The JSON is ``{"exact": bool, "steps": int, "compared": int, "values": int, "lives": [...], "difference": {...} or
-null, "diagnosis": {...} or null, "notes": [...]}``: a life has ``name``, ``began_at``, ``ended_at``, ``killed_after``
-and ``exit_code``; a difference ``step``, ``resumed_at``, ``life``, ``names`` and ``progress``; a diagnosis ``code``,
-``where``, ``cause``, ``fix`` and ``also``. What is under way goes to stderr.
+null, "diagnosis": {...} or null, "other_losses": [...], "notes": [...]}``: a life has ``name``, ``began_at``,
+``ended_at``, ``killed_after`` and ``exit_code``; a difference ``step``, ``resumed_at``, ``life``, ``names`` and
+``progress``; a diagnosis ``code``, ``where``, ``cause``, ``fix`` and ``also``; ``other_losses`` are micro-steps whose
+reported loss alone differed. What is under way goes to stderr.
 """
 
 from __future__ import annotations
@@ -113,6 +114,11 @@ def _print(report: Report, command: str, kept: Path | None) -> None:
     console.print(f"compared: {report.compared} micro-steps with {report.values} values each")
     if report.difference is None:
         console.print("exact: every interrupted life is the uninterrupted one, bit for bit", style="bold green")
+        if report.other_losses:
+            console.print(
+                f"note: the loss reported after micro-step {', '.join(map(str, report.other_losses))} was another one "
+                "in some life, though batch, gradients and weights were equal: most likely its kernel rounded otherwise"
+            )
         for note in report.notes[:5]:
             console.print(
                 f"note: {note} is in no checkpoint and differs after a resume; nothing compared depends on it"
@@ -160,6 +166,7 @@ def _as_json(report: Report) -> dict[str, Any]:
             "progress": difference.expected.progress.model_dump(),
         },
         "diagnosis": None if report.diagnosis is None else dataclasses.asdict(report.diagnosis),
+        "other_losses": list(report.other_losses),
         "notes": list(report.notes),
     }
 

@@ -1,7 +1,8 @@
 """The first thing in which two lives differ.
 
 Guarantees: every digest of every micro-step that both did is compared; the earliest micro-step with a difference
-is found, and in it the names in the order in which one causes the next. Pure functions, any thread.
+is found, and in it the names in the order in which one causes the next. A loss that differs while nothing that
+training depends on ever does is told apart, and is no difference. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -43,16 +44,38 @@ class Difference:
 
 
 def first_difference(life: Life, reference: Life, last: int) -> Difference | None:
-    """Compare ``life`` with ``reference`` from where it began up to micro-step ``last``."""
+    """Compare ``life`` with ``reference`` from where it began up to micro-step ``last``.
+
+    Where nothing but reported losses differs, nothing does: see `other_losses`.
+    """
+    found = _differences(life, reference, last)
+    return None if all(_is_of_loss_alone(one) for one in found) else found[0]
+
+
+def other_losses(life: Life, reference: Life, last: int) -> list[int]:
+    """Micro-steps that reported another loss, although their gradients and all else were equal.
+
+    MindSpore's CPU kernels may sum a loss in another order in another process, so that its last bit differs. What
+    is summed differently for the loss has no gradient; whatever moved a gradient shows in accumulators and weights.
+    """
+    return [one.step for one in _differences(life, reference, last) if _is_of_loss_alone(one)]
+
+
+def _differences(life: Life, reference: Life, last: int) -> list[Difference]:
     begin = life.begun.step + 1 if life.begun is not None else 1
+    differences: list[Difference] = []
     for step in range(begin, last + 1):
         expected, found = reference.steps[step], life.steps.get(step)
         if found is None:
-            return Difference(step, (), expected, None, life, reference)
+            return [*differences, Difference(step, (), expected, None, life, reference)]
         names = differing(found.digests, expected.digests)
         if names:
-            return Difference(step, tuple(names), expected, found, life, reference)
-    return None
+            differences.append(Difference(step, tuple(names), expected, found, life, reference))
+    return differences
+
+
+def _is_of_loss_alone(difference: Difference) -> bool:
+    return difference.names == ("loss",)
 
 
 def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:

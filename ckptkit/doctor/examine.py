@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from ckptkit.doctor.compare import Difference, first_difference, unstable
+from ckptkit.doctor.compare import Difference, first_difference, other_losses, unstable
 from ckptkit.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume, forgotten
 from ckptkit.doctor.life import Life, live
 from ckptkit.doctor.plan import Death, plan_deaths
@@ -47,6 +47,7 @@ class Report:
         values: Digests in each of them.
         difference: The first one, or None.
         diagnosis: Of the difference.
+        other_losses: Micro-steps whose reported loss differed in some life, while nothing that training depends on did.
         notes: Values in no checkpoint that a resume changed, although all that was compared stayed equal.
     """
 
@@ -56,6 +57,7 @@ class Report:
     values: int
     difference: Difference | None = None
     diagnosis: Diagnosis | None = None
+    other_losses: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -165,9 +167,11 @@ class Examination:
         diagnosis: Diagnosis | None = None,
         notes: tuple[str, ...] = (),
     ) -> Report:
+        losses = {step for life in self._lives[1:] for step in other_losses(life, first, life.last_step)}
         compared = sum(len(life.steps) for life in self._lives[1:])
         values = len(first.steps[first.last_step].digests)
-        return Report(first.last_step, tuple(self._lives), compared, values, difference, diagnosis, notes)
+        lives = tuple(self._lives)
+        return Report(first.last_step, lives, compared, values, difference, diagnosis, tuple(sorted(losses)), notes)
 
 
 def _checked(first: Life) -> int:

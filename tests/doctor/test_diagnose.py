@@ -48,13 +48,13 @@ def test_a_batch_that_never_was_is_the_fault_of_a_map_that_is_known_to_draw():
 
 
 def test_equal_batches_with_another_loss_are_the_fault_of_an_operator_that_is_known_to_draw():
-    found = diagnosed(resumed(stepped(6, loss="new")), reference(suspects=(MAP, DROPOUT)))
+    found = diagnosed(resumed(stepped(6, loss="new", weights="new")), reference(suspects=(MAP, DROPOUT)))
     assert (found.code, found.where) == ("random-operator", DROPOUT.where)
 
 
 def test_a_value_that_began_afresh_comes_before_one_that_merely_differs():
     full = reference(lambda step: {"net.level": str(step), "net.total": f"{step * step} in all", "main():i": str(step)})
-    again = resumed(stepped(6, {"net.level": "1", "net.total": "7 in all", "main():i": "1"}, loss="new"))
+    again = resumed(stepped(6, {"net.level": "1", "net.total": "7 in all", "main():i": "1"}, loss="new", weights="new"))
     found = diagnosed(again, full)
     assert (found.code, found.where) == ("forgotten-state", "net.level")
     assert found.also == ("main():i", "net.total")
@@ -64,7 +64,7 @@ def test_a_value_that_began_afresh_comes_before_one_that_merely_differs():
 
 def test_what_a_stateful_object_does_not_bring_back_is_called_so():
     full = reference(lambda step: {"stateful['a'].n": str(step)})
-    found = diagnosed(resumed(stepped(6, {"stateful['a'].n": "1"}, loss="new")), full)
+    found = diagnosed(resumed(stepped(6, {"stateful['a'].n": "1"}, loss="new", weights="new")), full)
     assert (found.code, found.where) == ("incomplete-state", "stateful['a'].n")
 
 
@@ -84,7 +84,9 @@ def test_gathered_gradients_are_known_by_their_shapes():
 
 def test_another_loss_is_not_put_down_to_accumulators():
     full = reference(lambda step: {"Step.accum": str(step)})
-    assert diagnosed(resumed(stepped(6, {"Step.accum": "1"}, loss="new")), full).code == "forgotten-state"
+    assert (
+        diagnosed(resumed(stepped(6, {"Step.accum": "1"}, loss="new", weights="new")), full).code == "forgotten-state"
+    )
 
 
 def test_a_save_that_draws_names_the_object():
@@ -126,16 +128,16 @@ def test_a_script_that_ends_early_after_a_resume():
 @pytest.mark.parametrize(
     ("changed", "suspects", "code"),
     [
-        ("loss", (MAP, DROPOUT), "random-operator"),
-        ("batch", (DROPOUT, MAP), "random-pipeline"),
-        ("rng", (DROPOUT, MAP), "random-pipeline"),
-        ("rng", (), "racing-generator"),
-        ("loss", (), "not-reproducible"),
-        ("batch", (), "not-reproducible"),
+        (("loss", "weights"), (MAP, DROPOUT), "random-operator"),
+        (("batch",), (DROPOUT, MAP), "random-pipeline"),
+        (("rng",), (DROPOUT, MAP), "random-pipeline"),
+        (("rng",), (), "racing-generator"),
+        (("loss", "weights"), (), "not-reproducible"),
+        (("batch",), (), "not-reproducible"),
     ],
 )
 def test_a_job_that_does_not_agree_with_itself(changed, suspects, code):
     full = reference(suspects=suspects)
-    difference = first_difference(life([stepped(1, **{changed: "new"})]), full, 1)
+    difference = first_difference(life([stepped(1, **dict.fromkeys(changed, "new"))]), full, 1)
     assert difference is not None
     assert diagnose_disagreement(difference).code == code
