@@ -25,6 +25,7 @@ from typing_extensions import Self
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
 from ckptkit.progress import Progress, ResumePoint
+from ckptkit.rehearsal import rehearsal_of
 from ckptkit.run.attempt import Opened, Opening, open_attempt
 from ckptkit.run.catalogue import CheckpointInfo, latest_checkpoint, list_checkpoints
 from ckptkit.run.retain import Retention
@@ -123,6 +124,9 @@ class CheckpointManager:
         if mid_cycle not in get_args(MidCycle):
             raise ValueError(f"mid_cycle must be 'exact', 'align' or 'rewind', got {mid_cycle!r}")
         self._storage = open_storage(root, storage_options)
+        self._rehearsal = rehearsal_of(self._storage.url)  # None but under `ckptkit doctor`
+        if self._rehearsal is not None:
+            self._storage = self._rehearsal.storage
         self._schedule: SavePolicy = save if save is not None else SaveEvery(optimizer_steps=100)
         self._keep: KeepPolicy = keep if keep is not None else KeepLatest(3)
         self._when_busy = when_busy
@@ -172,15 +176,19 @@ class CheckpointManager:
         """
         if self._saver is not None or self._closed:
             raise ResumeError("this manager has restored already or is closed; make a new one to start again")
+        if self._rehearsal is not None:
+            checkpoint, rewind = "latest", False  # what the script names is not in a scratch folder
         self._begin_cycle(state, state.progress())  # first: where it is refused, nothing was touched
         opening = Opening(checkpoint, rewind, self._host, self._clock, self._new_token)
         opened = open_attempt(self._storage, opening, state)
         self._take_over(opened)
         self._cycle_start = None
         self._begin_cycle(state, state.progress())
-        if opened.contents is None:
-            return ResumePoint()
-        return ResumePoint.at(opened.contents.progress, opened.contents.checkpoint)
+        found = opened.contents
+        point = ResumePoint() if found is None else ResumePoint.at(found.progress, found.checkpoint)
+        if self._rehearsal is not None:
+            self._rehearsal.begin(state, point)
+        return point
 
     def step(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle | None:
         """Call after every micro-step: saves if one is due, and raises what failed in the background.
@@ -194,9 +202,12 @@ class CheckpointManager:
         """
         saver = self._started()
         self._collect()
-        since = timedelta(seconds=self._monotonic() - self._last_save_at)
         progress = state.progress()
         self._begin_cycle(state, progress)
+        if self._rehearsal is not None:
+            self._rehearsal.step(state, lambda: self.save(state, metrics))
+            return None
+        since = timedelta(seconds=self._monotonic() - self._last_save_at)
         if not self._due(progress, since) or saver.committed_at(self._stored_at(progress)) is not None:
             return None
         if self._in_flight is not None and self._when_busy == "skip":
@@ -217,6 +228,8 @@ class CheckpointManager:
             TypeError, ValueError: If a metric is not a number.
         """
         saver = self._started()
+        if self._rehearsal is not None:
+            self._rehearsal.look(state, lambda: self.save(state, metrics))
         numbers = {name: float(value) for name, value in (metrics or {}).items()}
         self._drain(None)
         self._collect()
@@ -241,6 +254,8 @@ class CheckpointManager:
             StaleAttemptError: As in `step`.
         """
         saver = self._started()
+        if self._rehearsal is not None:
+            self._rehearsal.look(state, lambda: self.save(state, metrics))
         self._drain(None)
         self._collect(tolerate=True)
         while True:

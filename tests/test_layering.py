@@ -28,6 +28,7 @@ LAYERS = {
     "storage": 1,
     "snapshot": 2,
     "run": 2,
+    "rehearsal": 3,
     "manager": 3,
     "mindspore": 4,
     "cli": 4,

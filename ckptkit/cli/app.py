@@ -49,3 +49,28 @@ def list_checkpoints(
     from ckptkit.cli.ls import run_ls
 
     raise typer.Exit(run_ls(root, as_json=as_json))
+
+
+@app.command()
+def doctor(
+    command: Annotated[list[str] | None, typer.Argument(help="The command that trains, after two dashes.")] = None,
+    *,
+    steps: Annotated[int, typer.Option(min=2, help="Micro-steps of each life.")] = 24,
+    kills: Annotated[int, typer.Option(min=1, help="How many lives are killed with SIGKILL.")] = 3,
+    every_micro_step: Annotated[bool, typer.Option(help="Kill after each micro-step; one life for each.")] = False,
+    seed: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Where the script sets none.")] = 1,
+    keep: Annotated[str | None, typer.Option(help="A new or empty folder for traces and logs, which stay.")] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that each life may take.")] = 3600,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+) -> None:
+    """Run a training script in scratch roots, kill and resume it, and name the first thing that differs.
+
+    Exits with 0 if it is exact, 1 if it is not. Example: ckptkit doctor --kills 5 -- python train.py --lr 0.1
+    """
+    from datetime import timedelta
+
+    from ckptkit.doctor.command import run_doctor
+    from ckptkit.doctor.examine import Options
+
+    options = Options(steps, kills, every_micro_step, seed, timedelta(seconds=timeout))
+    raise typer.Exit(run_doctor(command or [], options, keep=keep, as_json=as_json))

@@ -32,15 +32,20 @@ class Companions:
 
     Restoring is in two halves, because the callbacks are known only once training begins, and reset
     themselves then: `load_state_dict` keeps the state, `restore` hands it out.
+
+    Attributes:
+        others: The callbacks of this training whose state is not stored here.
     """
 
     def __init__(self) -> None:
         self._adapted: dict[str, Callback] = {}
+        self.others: list[Callback] = []
         self._loaded: Mapping[str, Any] | None = None
 
     def bind(self, callbacks: Sequence[Callback], stateful: Sequence[object]) -> None:
         """Take note of the callbacks of this training; names those whose state would be lost."""
         self._adapted = {}
+        self.others = [one for one in callbacks if _adapted_kind(one) is None]
         for callback in callbacks:
             kind = _adapted_kind(callback)
             if kind is not None:

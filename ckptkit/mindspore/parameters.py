@@ -48,6 +48,10 @@ class CellParameters:
         steady = _all_of(train_cell.optimizer) if train_cell is not None else ()
         self._steady = {one.name for one in steady}
 
+    def objects(self) -> list[ms.Parameter]:
+        """The parameters themselves."""
+        return list(self._by_name.values())
+
     def leaves(self, *, at_boundary: bool) -> Iterator[Leaf]:
         """Each as a leaf; at a boundary the accumulators are zero and are left out."""
         for name, parameter in self._by_name.items():

@@ -38,6 +38,7 @@ from ckptkit.mindspore.proof import (
 from ckptkit.mindspore.rng import capture_rng, restore_rng, seed_operators
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.progress import Progress
+from ckptkit.rehearsal import Observer
 from ckptkit.tensors import Array, Leaf
 from ckptkit.tree import decode_tree, encode_tree
 
@@ -154,6 +155,12 @@ class StateManager:
         """Keep references to what the last micro-step got and returned, until the next one."""
         self.last_batch = batch
         self.last_outputs = outputs
+
+    def observer(self) -> Observer:
+        """One that digests all of this state, for ``ckptkit doctor``; see `ckptkit.mindspore.observe`."""
+        from ckptkit.mindspore.observe import StateObserver
+
+        return StateObserver(self, self._parameters, self._stateful)
 
     def progress(self) -> Progress:
         """Where the training stands.

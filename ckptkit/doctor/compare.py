@@ -1,0 +1,102 @@
+"""The first thing in which two lives differ.
+
+Guarantees: every digest of every micro-step that both did is compared; the earliest micro-step with a difference
+is found, and in it the names in the order in which one causes the next. A loss that differs while nothing that
+training depends on ever does is told apart, and is no difference. Pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ckptkit.doctor.life import Life
+from ckptkit.rehearsal import Stepped
+
+# Within one micro-step the batch comes before the loss, and the loss before what the update makes of it.
+_ORDER = ("batch", "loss", "accumulators", "weights", "optimizer", "counters", "rng")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a life is not what the reference is.
+
+    Attributes:
+        step: The earliest micro-step that differs.
+        names: All that differs in it, the likely first cause first; empty where a life did not come so far.
+        expected: What the reference traced there.
+        found: What the life traced there; None where it did not come so far.
+        life: The one that differs.
+        reference: The one that it was compared with.
+    """
+
+    step: int
+    names: tuple[str, ...]
+    expected: Stepped
+    found: Stepped | None
+    life: Life
+    reference: Life
+
+    @property
+    def resumed_at(self) -> int:
+        """The micro-step after which the life began; 0 on a fresh start."""
+        return self.life.begun.step if self.life.begun is not None else 0
+
+
+def first_difference(life: Life, reference: Life, last: int) -> Difference | None:
+    """Compare ``life`` with ``reference`` from where it began up to micro-step ``last``.
+
+    Where nothing but reported losses differs, nothing does: see `other_losses`.
+    """
+    found = _differences(life, reference, last)
+    return None if all(_is_of_loss_alone(one) for one in found) else found[0]
+
+
+def other_losses(life: Life, reference: Life, last: int) -> list[int]:
+    """Micro-steps that reported another loss, although their gradients and all else were equal.
+
+    MindSpore's CPU kernels may sum a loss in another order in another process, so that its last bit differs. What
+    is summed differently for the loss has no gradient; whatever moved a gradient shows in accumulators and weights.
+    """
+    return [one.step for one in _differences(life, reference, last) if _is_of_loss_alone(one)]
+
+
+def _differences(life: Life, reference: Life, last: int) -> list[Difference]:
+    begin = life.begun.step + 1 if life.begun is not None else 1
+    differences: list[Difference] = []
+    for step in range(begin, last + 1):
+        expected, found = reference.steps[step], life.steps.get(step)
+        if found is None:
+            return [*differences, Difference(step, (), expected, None, life, reference)]
+        names = differing(found.digests, expected.digests)
+        if names:
+            differences.append(Difference(step, tuple(names), expected, found, life, reference))
+    return differences
+
+
+def _is_of_loss_alone(difference: Difference) -> bool:
+    return difference.names == ("loss",)
+
+
+def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """Names whose digests differ or that one of the two lacks, in order of blame."""
+    return sorted((name for name in one.keys() | other.keys() if one.get(name) != other.get(name)), key=_blame)
+
+
+def unstable(first: Life, second: Life) -> frozenset[str]:
+    """Paths of unseen values that differ between two lives anyhow, such as times and the work of other threads."""
+    found: set[str] = set()
+    for step in first.steps.keys() & second.steps.keys():
+        one, other = first.steps[step].unseen, second.steps[step].unseen
+        found |= {path for path in one.keys() | other.keys() if one.get(path) != other.get(path)}
+    return frozenset(found)
+
+
+def kind_of(names: Iterable[str]) -> str:
+    """The kind that the first of ``names`` belongs to, such as ``weights``; nothing of no names."""
+    return next((name.partition("/")[0] for name in names), "")
+
+
+def _blame(name: str) -> tuple[int, str]:
+    kind = name.partition("/")[0]
+    return (_ORDER.index(kind) if kind in _ORDER else len(_ORDER), name)

@@ -1,0 +1,278 @@
+"""From a difference to its likely cause and what to do about it: a list of rules, the most certain first.
+
+Guarantees: every difference gets a diagnosis; what is a guess says "likely". Pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ckptkit.doctor.compare import Difference, kind_of
+from ckptkit.rehearsal import Stepped, Suspect
+
+_LIKE_ACCUMULATORS = ("accum", "grad", "pending")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why a life differs.
+
+    Attributes:
+        code: Short and stable, for programs.
+        where: The part of the job that is to blame, by name; may be empty.
+        cause: In a sentence.
+        fix: What to do.
+        also: Other parts that may be to blame.
+    """
+
+    code: str
+    where: str
+    cause: str
+    fix: str
+    also: tuple[str, ...] = ()
+
+
+def diagnose_disagreement(difference: Difference) -> Diagnosis:
+    """Of two lives that nobody interrupted: the job does not agree with itself."""
+    kind = kind_of(difference.names)
+    # Generators that move while all else is equal are drawn from by a thread, which is one of the pipeline's; where
+    # equal batches give another loss, it is an operator.
+    fitting = "pipeline" if kind in ("batch", "rng") else "operator"
+    what = "the job does not agree with itself even when nobody interrupts it"
+    for one in (fitting, "pipeline", "operator"):
+        found = _suspected(difference, one, what)
+        if found is not None:
+            return found
+    if kind == "rng":
+        return Diagnosis(
+            "racing-generator",
+            difference.names[0],
+            "two uninterrupted runs leave this generator in other states: a thread of its own draws from it, most "
+            "likely Python code in the data pipeline",
+            "let that code draw from a generator that it makes from (seed, epoch, index)",
+        )
+    return Diagnosis(
+        "not-reproducible",
+        difference.names[0] if difference.names else "",
+        f"two uninterrupted runs of the same script differ, first in {_first(difference)}: no checkpoint helps there",
+        "look for random numbers that do not follow from the seed: time, threads, hash order, random kernels",
+    )
+
+
+def diagnose_resume(difference: Difference, unstable: frozenset[str]) -> Diagnosis:
+    """Of a life that was saved or resumed, compared with one that was left alone."""
+    for rule in _RULES:
+        found = rule(difference, unstable)
+        if found is not None:
+            return found
+    return Diagnosis(
+        "unknown",
+        difference.names[0] if difference.names else "",
+        f"{_first(difference)} depends on something that no checkpoint holds and the doctor cannot see",
+        "give whatever the training step reads besides its inputs and parameters state_dict() and load_state_dict(), "
+        "and pass it by name: stateful={'name': it}",
+    )
+
+
+def forgotten(difference: Difference, unstable: frozenset[str]) -> list[str]:
+    """Paths of unseen values that differ from the reference at the same micro-step, the likeliest cause first."""
+    if difference.found is None:
+        return []
+    paths = _differing_unseen(difference.expected, difference.found) - unstable
+    return sorted(paths, key=lambda path: (not _began_afresh(difference, path), _is_variable(path), path))
+
+
+def _rule_never_resumed(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+    begun, at_first = difference.life.begun, difference.reference.begun
+    if begun is None or at_first is None or difference.found is not None:
+        return None
+    if begun.checkpoint is not None:
+        return None
+    if begun.url != at_first.url:
+        cause = f"the script saves to another run root at every start: {at_first.url}, then {begun.url}"
+    else:
+        cause = f"the script began afresh, although its run had a checkpoint after micro-step {difference.step - 1}"
+    return Diagnosis(
+        "never-resumed",
+        begun.url,
+        cause,
+        "give the run a root that is the same at every start, with no time or random number in it, and do not empty it",
+    )
+
+
+def _rule_ended_early(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+    if difference.found is not None:
+        return None
+    return Diagnosis(
+        "ended-early",
+        "",
+        f"the resumed script ended before micro-step {difference.step}, which the uninterrupted one did",
+        "let the loop run to the same end however often it was resumed: count from point.epoch and point.batch",
+    )
+
+
+def _rule_saving(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+    saves = [one for one in difference.life.saved if one.step < difference.step and one.moved]
+    if not saves:
+        return None
+    proven = [one for one in saves if one.by]
+    if not proven and _suspected(difference, "pipeline", "") is not None:
+        return None  # its thread may have drawn while the save was taken
+    first = (proven or saves)[0]
+    who = ", ".join(first.by)
+    return Diagnosis(
+        "saving-changes-state",
+        who or first.moved[0],
+        f"saving after micro-step {first.step} changed {', '.join(first.moved[:4])}"
+        + (f": state_dict() of {who} draws random numbers" if who else ", which it must leave as they are"),
+        "let state_dict() only read; draw nothing in it, or from a generator that the object owns and stores",
+    )
+
+
+def _rule_data_elsewhere(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+    if kind_of(difference.names) != "batch" or difference.found is None or not difference.resumed_at:
+        return None
+    other = _same_batch(difference.reference.steps, difference.found)
+    if other is None:
+        return None
+    before = difference.reference.steps.get(other - 1)
+    if other == 1 or (before is not None and before.progress.batch == 0):
+        return Diagnosis(
+            "data-restarted",
+            "the data pipeline",
+            f"after the resume micro-step {difference.step} got the first batch of its epoch again (the one of "
+            f"micro-step {other}): the loop begins the epoch's data anew",
+            "let the data go on where it was: `for batch in ckptkit.data.resumable(dataset, epochs)` in an own loop, "
+            "ckpt.train(model, epochs, dataset) with Model",
+        )
+    return Diagnosis(
+        "data-shifted",
+        "the data pipeline",
+        f"after the resume micro-step {difference.step} got the batch of micro-step {other}",
+        "deliver batches only through the dataset that the state knows, one per call of the train cell",
+    )
+
+
+def _rule_known_pipeline(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+    if kind_of(difference.names) not in ("batch", "rng"):
+        return None
+    return _suspected(difference, "pipeline", "the data differs after the resume")
+
+
+def _rule_accumulators(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
+    if difference.found is None:
+        return None
+    values = {**difference.expected.unseen, **difference.found.unseen}
+    named = [one for one in forgotten(difference, unstable) if _like_accumulators(one, values[one].like_weights)]
+    if not named or kind_of(difference.names) in ("batch", "loss"):
+        return None
+    return Diagnosis(
+        "accumulators-left-out",
+        named[0],
+        f"batch and loss are equal, but the update is not: {_compared(difference, named[0])}. It likely holds "
+        "gradients of the cycle under way, and is in no checkpoint",
+        "train with ckptkit.AccumulationTrainCell, keep the sums in Parameters of the train cell, or pass their owner "
+        "by name: stateful={'name': it}",
+        tuple(named[1:4]),
+    )
+
+
+def _rule_known_operator(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+    if kind_of(difference.names) != "loss":
+        return None
+    return _suspected(difference, "operator", "equal batches and weights give another loss after the resume")
+
+
+def _rule_forgotten(difference: Difference, unstable: frozenset[str]) -> Diagnosis | None:
+    named = forgotten(difference, unstable)
+    if not named:
+        return None
+    if named[0].startswith("stateful["):
+        return Diagnosis(
+            "incomplete-state",
+            named[0],
+            f"{_first(difference)} likely depends on something that its owner does not bring back: "
+            f"{_compared(difference, named[0])}",
+            "return it from state_dict() and take it over in load_state_dict()",
+            tuple(named[1:4]),
+        )
+    return Diagnosis(
+        "forgotten-state",
+        named[0],
+        f"{_first(difference)} likely depends on something that is in no checkpoint: {_compared(difference, named[0])}",
+        "give its owner state_dict() and load_state_dict() and pass it by name: stateful={'name': it}, or "
+        "ckptkit.StateManager(cell, dataset, name=it)",
+        tuple(named[1:4]),
+    )
+
+
+_RULES: tuple[Callable[[Difference, frozenset[str]], Diagnosis | None], ...] = (
+    _rule_never_resumed,
+    _rule_ended_early,
+    _rule_saving,
+    _rule_data_elsewhere,
+    _rule_known_pipeline,
+    _rule_accumulators,
+    _rule_known_operator,
+    _rule_forgotten,
+)
+
+
+def _first(difference: Difference) -> str:
+    return difference.names[0] if difference.names else f"micro-step {difference.step}"
+
+
+def _suspects(difference: Difference) -> tuple[Suspect, ...]:
+    begun = difference.reference.begun
+    return begun.suspects if begun is not None else ()
+
+
+def _suspected(difference: Difference, kind: str, what: str) -> Diagnosis | None:
+    suspects = _suspects(difference)
+    first = next((one for one in suspects if one.kind == kind), None)
+    if first is None:
+        return None
+    also = tuple(one.where for one in suspects if one is not first)
+    return Diagnosis(f"random-{kind}", first.where, f"{what}. Likely {first.where}: {first.why}", first.fix, also)
+
+
+def _differing_unseen(expected: Stepped, found: Stepped) -> set[str]:
+    one, other = expected.unseen, found.unseen
+    return {path for path in one.keys() | other.keys() if one.get(path) != other.get(path)}
+
+
+def _began_afresh(difference: Difference, path: str) -> bool:
+    """Whether the value is what it was in the reference as many micro-steps after its own beginning."""
+    since = difference.step - difference.resumed_at
+    early = difference.reference.steps.get(since)
+    if difference.found is None or early is None or path not in early.unseen or path not in difference.found.unseen:
+        return False
+    return difference.found.unseen[path].digest == early.unseen[path].digest
+
+
+def _is_variable(path: str) -> bool:
+    """Whether it is a bare variable of the script, such as a loop's counter, and not an attribute of an object."""
+    return "." not in path.rpartition(":")[2]
+
+
+def _like_accumulators(path: str, like_weights: bool) -> bool:
+    return like_weights or any(word in path.lower() for word in _LIKE_ACCUMULATORS)
+
+
+def _same_batch(steps: dict[int, Stepped], found: Stepped) -> int | None:
+    """The first micro-step of the reference that had the same batch."""
+    batch = _batch(found)
+    return next((step for step, one in sorted(steps.items()) if _batch(one) == batch), None)
+
+
+def _batch(line: Stepped) -> dict[str, str]:
+    return {name: digest for name, digest in line.digests.items() if name.startswith("batch/")}
+
+
+def _compared(difference: Difference, path: str) -> str:
+    assert difference.found is not None  # noqa: S101 - a path comes from a line
+    expected, found = difference.expected.unseen.get(path), difference.found.unseen.get(path)
+    words = [one.text if one is not None else "absent" for one in (expected, found)]
+    between = "another value of the same kind" if words[0] == words[1] else f"{words[0]} uninterrupted, {words[1]} here"
+    return f"{path} ({between})"

@@ -1,0 +1,80 @@
+"""Where to save and to kill, so that few lives see much: mid-cycle, twice in one epoch, at its end, at a boundary.
+
+Guarantees: saves ascend strictly, each life has at most one, and a life is killed at its save or soon after. Pure
+functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ckptkit.progress import Progress
+
+
+@dataclass(frozen=True)
+class Death:
+    """Of one life.
+
+    Attributes:
+        save: Micro-step after which it saves.
+        kill: Micro-step after which it dies; what it did since the save is done again by the next life.
+    """
+
+    save: int
+    kill: int
+
+
+def plan_deaths(steps: Sequence[Progress], kills: int, *, every_micro_step: bool = False) -> list[Death]:
+    """Choose the deaths.
+
+    Args:
+        steps: Where the uninterrupted run stood after each of its micro-steps.
+        kills: How many are wanted; fewer come back where the run is too short.
+        every_micro_step: One death after each micro-step but the last instead.
+    """
+    last = len(steps)
+    if every_micro_step:
+        return [Death(step, step) for step in range(1, last)]
+    places = sorted(_places(steps, kills))
+    return [Death(save, min(save + _redone(steps[save - 1], index), last)) for index, save in enumerate(places)]
+
+
+def _redone(at: Progress, index: int) -> int:
+    # Right at an epoch's end the next life must find the next epoch by itself; elsewhere some steps come again.
+    return 0 if _ends_epoch(at) else 1 + index % 2
+
+
+def _places(steps: Sequence[Progress], kills: int) -> set[int]:
+    last = len(steps)
+    chosen: set[int] = set()
+    epoch = -1
+
+    def take(near: float, wanted: Callable[[Progress], bool]) -> None:
+        nonlocal epoch
+        found = [step for step in range(1, last) if step not in chosen and wanted(steps[step - 1])]
+        if found and len(chosen) < kills:
+            nearest = min(found, key=lambda step: abs(step - near))
+            epoch = steps[nearest - 1].epoch if epoch < 0 else epoch
+            chosen.add(nearest)
+
+    take(last / 4, _mid_cycle)
+    take(last / 2, lambda at: at.epoch == epoch and _mid_cycle(at))
+    take(last / 2, _ends_epoch)
+    take(last * 3 / 4, lambda at: at.at_boundary)
+    for index in range(kills):
+        take(last * (index + 1) / (kills + 1), lambda at: True)
+    return chosen
+
+
+def _mid_cycle(at: Progress) -> bool:
+    if _ends_epoch(at):
+        return False
+    # A train cell that counts no cycles may have some: such a number is mid-cycle for K = 2, 3, 4, 6, 8, ...
+    if at.accumulation_steps == 1:
+        return at.batches_delivered % 2 != 0 and at.batches_delivered % 3 != 0
+    return not at.at_boundary
+
+
+def _ends_epoch(at: Progress) -> bool:
+    return at.batch == 0 and at.epoch > 0

@@ -1,0 +1,150 @@
+"""What training code can reach and no checkpoint holds: attributes, closures, variables of the running script.
+
+Guarantees: it reads attributes as they lie in the objects, so that no property and no other code of the user's
+runs. It stops at a depth, at a number of finds, and at objects of libraries. Main thread only.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import mindspore as ms
+from mindspore import nn
+
+from ckptkit.mindspore.plain import arrays_in, digest_of_value, in_words, is_plain, tensors_in
+from ckptkit.rehearsal import Unseen
+
+_MAX_DEPTH = 5
+_MAX_FOUND = 1000
+_MAX_ITEMS = 64
+_LIBRARIES = sys.stdlib_module_names | {"mindspore", "ckptkit", "numpy", "pytest", "rich", "tqdm"}
+
+# Of a dataset node: where it keeps the user's Python code. Public attributes but for the two of BatchDataset, whose
+# absence costs a name in a report and nothing else.
+_CODE = ("operations", "source", "sampler", "predicate", "per_batch_map", "batch_size_func")
+
+
+class Reach:
+    """Collects plain values below given objects.
+
+    Args:
+        stored: The parameters that a checkpoint holds.
+        weight_shapes: Of the weights, to recognise accumulated gradients by.
+
+    Attributes:
+        found: What was found, by its path.
+    """
+
+    def __init__(self, stored: Sequence[ms.Parameter], weight_shapes: set[tuple[int, ...]]) -> None:
+        self._stored = {id(one) for one in stored}
+        self._weight_shapes = weight_shapes
+        self._visited: set[int] = set()
+        self._bare = frozenset(vars(nn.Cell()))  # what every cell has
+        self.found: dict[str, Unseen] = {}
+
+    def walk(self, path: str, value: Any, depth: int = 0) -> None:
+        """Collect ``value`` and what is below it."""
+        if depth > _MAX_DEPTH or len(self.found) >= _MAX_FOUND or isinstance(value, str | bytes | type | ModuleType):
+            return
+        if isinstance(value, ms.Parameter) and id(value) in self._stored:
+            return
+        if not isinstance(value, type(None) | bool | int | float):
+            if id(value) in self._visited:
+                return
+            self._visited.add(id(value))
+        if isinstance(value, nn.Cell):
+            self._walk_cell(path, value, depth)
+        elif is_plain(value) and not any(id(one) in self._stored for one in tensors_in(value)):
+            like = any(array.size > 1 and array.shape in self._weight_shapes for array in arrays_in(value))
+            self.found[path] = Unseen(digest=digest_of_value(value), text=in_words(value), like_weights=like)
+        else:
+            for name, one in _below(value):
+                self.walk(f"{path}{name}", one, depth + 1)
+
+    def _walk_cell(self, path: str, cell: nn.Cell, depth: int) -> None:
+        for name, one in cell.cells_and_names():
+            self._visited.add(id(one))
+            here = f"{path}.{name}" if name else path
+            for attribute, value in vars(one).items():
+                if attribute not in self._bare and (_is_users(one) or isinstance(value, ms.Parameter)):
+                    self.walk(f"{here}.{attribute}", value, depth + 1)
+
+
+def code_of(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """Python code of the user's in a pipeline, each with its place."""
+    for node in _nodes(dataset):
+        for attribute in _CODE:
+            value = getattr(node, attribute, None)
+            for one in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(one, FunctionType | MethodType) or (_is_users(one) and not isinstance(one, type)):
+                    yield f"{type(node).__name__}: {_named(one)}", one
+
+
+def script_frames() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Variables of the functions of the user's that are running now, innermost first."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if _top(frame.f_globals.get("__name__")) not in _LIBRARIES:
+            name = frame.f_code.co_name
+            names = {key: value for key, value in frame.f_locals.items() if not key.startswith("__")}
+            yield ("script" if name == "<module>" else f"{name}()"), names
+        frame = frame.f_back  # type: ignore[assignment] # None ends the loop
+
+
+def _below(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        yield from ((f"[{key!r}]", one) for key, one in list(value.items())[:_MAX_ITEMS])
+    elif isinstance(value, list | tuple):
+        yield from ((f"[{index}]", one) for index, one in enumerate(value[:_MAX_ITEMS]))
+    elif isinstance(value, MethodType):
+        yield ".__self__", value.__self__
+    elif isinstance(value, FunctionType):
+        yield from _closure(value)
+    elif _is_users(value):
+        yield from ((f".{name}", one) for name, one in _attributes(value))
+    elif _top(type(value).__module__) == "mindspore":  # such as amp.DynamicLossScaler, which is no cell
+        yield from ((f".{name}", one) for name, one in _attributes(value) if isinstance(one, ms.Parameter))
+
+
+def _closure(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield f".{name}", cell.cell_contents
+        except ValueError:  # a variable that has no value yet
+            continue
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    yield from getattr(value, "__dict__", {}).items()
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in [slots] if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                yield name, getattr(value, name)
+
+
+def _nodes(dataset: Any) -> Iterator[Any]:
+    if dataset is not None:
+        yield dataset
+        for child in getattr(dataset, "children", ()):
+            yield from _nodes(child)
+
+
+def _named(code: Any) -> str:
+    function = getattr(code, "__func__", code)
+    if isinstance(function, FunctionType):
+        where = function.__code__
+        return f"{function.__qualname__}() in {Path(where.co_filename).name}:{where.co_firstlineno}"
+    return type(code).__name__
+
+
+def _is_users(value: Any) -> bool:
+    return _top(type(value).__module__) not in _LIBRARIES | {"builtins"}
+
+
+def _top(module: Any) -> str:
+    return str(module).partition(".")[0]

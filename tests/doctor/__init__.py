@@ -1,0 +1,1 @@
+"""`ckptkit doctor`, on scripts as users write them."""

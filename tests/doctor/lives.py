@@ -1,0 +1,85 @@
+"""Lives and traces made by hand, and a script that trains in NumPy alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ckptkit.doctor.life import Life
+from ckptkit.progress import Progress
+from ckptkit.rehearsal import Begun, Event, Saved, Stepped, Suspect, Unseen
+
+SIZE = 7
+URL = "/runs/mine"
+NAMES = ("batch/x", "loss", "accumulators/accum.w", "weights/w", "optimizer/moments.w", "counters/batch", "rng/numpy")
+
+
+def progress(step: int, k: int = 3, size: int = SIZE) -> Progress:
+    epoch, batch = divmod(step, size)
+    cycles, micro_step = divmod(step, k)
+    return Progress(
+        epoch=epoch,
+        batch=batch,
+        cycles=cycles,
+        updates=cycles,
+        micro_step=micro_step,
+        accumulation_steps=k,
+        batches_delivered=step,
+        cycle_first_batch=step - micro_step,
+    )
+
+
+def stepped(step: int, unseen: dict[str, str] | None = None, **digests: str) -> Stepped:
+    """A healthy line; ``digests`` gives kinds other values, ``batch=`` those of the batch."""
+    found = {name: digests.get(name.partition("/")[0], f"{name} {step}") for name in NAMES}
+    values = {path: Unseen(digest=text, text=text) for path, text in (unseen or {}).items()}
+    return Stepped(step=step, progress=progress(step), digests=found, unseen=values)
+
+
+def life(
+    lines: list[Stepped], *, begun: int = 0, saved: list[Saved] | None = None, url: str = URL, **options: object
+) -> Life:
+    suspects: tuple[Suspect, ...] = options.pop("suspects", ())  # type: ignore[assignment]
+    start = Begun(url=url, step=begun, checkpoint=f"at {begun}" if begun else None, suspects=suspects)
+    events: list[Event] = [start, *lines, *(saved or [])]
+    return Life("life", 0, events, Path("log"), **options)  # type: ignore[arg-type]
+
+
+# A script without MindSpore: what is to happen is told by its arguments.
+NUMPY_SCRIPT = """
+import os, random, sys, time
+import numpy as np
+import ckptkit as ck
+from ckptkit.testing.state import NumpyRun
+
+what = sys.argv[1:]
+
+class Run(NumpyRun):
+    def observer(self):
+        return self
+    def observe(self):
+        generators = {"rng/python": repr(random.getstate()), "rng/numpy": repr(np.random.get_state())}
+        return {"weights/w": self.digest(), **generators}, {}
+    def drawing_in_state_dict(self):
+        return []
+    def suspects(self):
+        return []
+
+if "sleeps" in what:
+    time.sleep(600)
+if "seeds" in what:
+    random.seed(99)
+state = NumpyRun() if "blind" in what else Run()
+root = f"runs/{time.time_ns()}" if "other-root" in what else "runs/mine"
+manager = ck.CheckpointManager(root)
+point = manager.restore(state)
+if "crashes" in what and point.checkpoint:
+    raise SystemExit("out of luck")
+total = 3 if "short" in what and point.checkpoint else 9
+while state.batches < total:
+    state.train_step()
+    if "draws" in what:
+        np.random.random()
+    if "silent" not in what:
+        manager.step(state)
+open("exported", "w").close()
+"""

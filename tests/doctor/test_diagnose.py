@@ -1,0 +1,143 @@
+"""Each rule, on lives made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from ckptkit.doctor.compare import Difference, first_difference
+from ckptkit.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume
+from ckptkit.rehearsal import Saved, Stepped, Suspect, Unseen
+from tests.doctor.lives import URL, life, stepped
+
+LAST = 12
+MAP = Suspect(kind="pipeline", where="MapDataset: augment()", why="it draws", fix="do not")
+DROPOUT = Suspect(kind="operator", where="net.drop (nn.Dropout)", why="it draws", fix="do not")
+
+
+def reference(unseen=None, suspects=()):
+    lines = [stepped(step, unseen(step) if unseen else None) for step in range(1, LAST + 1)]
+    return life(lines, suspects=suspects)
+
+
+def resumed(*lines: Stepped, begun: int = 5, **options):
+    return life(list(lines), begun=begun, **options)
+
+
+def diagnosed(one, other, **options) -> Diagnosis:
+    difference = first_difference(one, other, max(one.steps))
+    assert difference is not None
+    return diagnose_resume(difference, frozenset(options.get("unstable", ())))
+
+
+def test_an_epoch_begun_anew():
+    again = resumed(stepped(9, batch="batch/x 8"), begun=8)
+    found = diagnosed(again, reference())
+    assert (found.code, found.where) == ("data-restarted", "the data pipeline")
+    assert diagnosed(resumed(stepped(6, batch="batch/x 1")), reference()).code == "data-restarted"
+
+
+def test_the_batch_of_another_place():
+    found = diagnosed(resumed(stepped(6, batch="batch/x 5")), reference())
+    assert found.code == "data-shifted"
+    assert "micro-step 5" in found.cause
+
+
+def test_a_batch_that_never_was_is_the_fault_of_a_map_that_is_known_to_draw():
+    found = diagnosed(resumed(stepped(6, batch="new")), reference(suspects=(DROPOUT, MAP)))
+    assert (found.code, found.where, found.also) == ("random-pipeline", MAP.where, (DROPOUT.where,))
+
+
+def test_equal_batches_with_another_loss_are_the_fault_of_an_operator_that_is_known_to_draw():
+    found = diagnosed(resumed(stepped(6, loss="new", weights="new")), reference(suspects=(MAP, DROPOUT)))
+    assert (found.code, found.where) == ("random-operator", DROPOUT.where)
+
+
+def test_a_value_that_began_afresh_comes_before_one_that_merely_differs():
+    full = reference(lambda step: {"net.level": str(step), "net.total": f"{step * step} in all", "main():i": str(step)})
+    again = resumed(stepped(6, {"net.level": "1", "net.total": "7 in all", "main():i": "1"}, loss="new", weights="new"))
+    found = diagnosed(again, full)
+    assert (found.code, found.where) == ("forgotten-state", "net.level")
+    assert found.also == ("main():i", "net.total")
+    assert "6 uninterrupted, 1 here" in found.cause
+    assert diagnosed(again, full, unstable=["net.level"]).where == "main():i"
+
+
+def test_what_a_stateful_object_does_not_bring_back_is_called_so():
+    full = reference(lambda step: {"stateful['a'].n": str(step)})
+    found = diagnosed(resumed(stepped(6, {"stateful['a'].n": "1"}, loss="new", weights="new")), full)
+    assert (found.code, found.where) == ("incomplete-state", "stateful['a'].n")
+
+
+@pytest.mark.parametrize("path", ["Step.accum", "Step.grads", "Step.pending_sum"])
+def test_gathered_gradients_are_known_by_their_name(path):
+    full = reference(lambda step: {path: str(step), "Step.a": str(step)})
+    found = diagnosed(resumed(stepped(6, {path: "1", "Step.a": "1"}, weights="new")), full)
+    assert (found.code, found.where) == ("accumulators-left-out", path)
+
+
+def test_gathered_gradients_are_known_by_their_shapes():
+    line = stepped(6, weights="new")
+    line.unseen["Step.box"] = Unseen(digest="x", text="list of 1", like_weights=True)
+    found = diagnosed(resumed(line), reference(lambda step: {"Step.a": str(step), "Step.box": str(step)}))
+    assert (found.code, found.where) == ("accumulators-left-out", "Step.box")
+
+
+def test_another_loss_is_not_put_down_to_accumulators():
+    full = reference(lambda step: {"Step.accum": str(step)})
+    assert (
+        diagnosed(resumed(stepped(6, {"Step.accum": "1"}, loss="new", weights="new")), full).code == "forgotten-state"
+    )
+
+
+def test_a_save_that_draws_names_the_object():
+    saved = [Saved(step=5, moved=("rng/numpy",), by=("replay (Replay)",))]
+    lines = [stepped(step) for step in range(1, 6)] + [stepped(6, rng="new")]
+    found = diagnosed(life(lines, saved=saved), reference())
+    assert (found.code, found.where) == ("saving-changes-state", "replay (Replay)")
+    assert "rng/numpy" in found.cause
+
+
+def test_a_generator_that_moved_during_a_save_is_a_threads_where_one_is_known_to_draw():
+    saved = [Saved(step=5, moved=("rng/numpy",))]
+    lines = [stepped(step) for step in range(1, 6)] + [stepped(6, rng="new")]
+    assert diagnosed(life(lines, saved=saved), reference()).code == "saving-changes-state"
+    assert diagnosed(life(lines, saved=saved), reference(suspects=(MAP,))).code == "random-pipeline"
+
+
+def test_a_save_before_that_moved_nothing_is_not_to_blame():
+    lines = [stepped(step) for step in range(1, 6)] + [stepped(6, rng="new")]
+    assert diagnosed(life(lines, saved=[Saved(step=5)]), reference()).code == "unknown"
+
+
+@pytest.mark.parametrize(("url", "word"), [("/runs/now", "another run root"), (URL, "began afresh")])
+def test_a_run_that_is_never_resumed(url, word):
+    again = life([stepped(step) for step in range(1, LAST + 1)], url=url)
+    full = reference()
+    found = diagnose_resume(Difference(6, (), full.steps[6], None, again, full), frozenset())
+    assert found.code == "never-resumed"
+    assert word in found.cause
+
+
+def test_a_script_that_ends_early_after_a_resume():
+    full = reference()
+    again = resumed(stepped(6))
+    found = diagnose_resume(Difference(7, (), full.steps[7], None, again, full), frozenset())
+    assert found.code == "ended-early"
+
+
+@pytest.mark.parametrize(
+    ("changed", "suspects", "code"),
+    [
+        (("loss", "weights"), (MAP, DROPOUT), "random-operator"),
+        (("batch",), (DROPOUT, MAP), "random-pipeline"),
+        (("rng",), (DROPOUT, MAP), "random-pipeline"),
+        (("rng",), (), "racing-generator"),
+        (("loss", "weights"), (), "not-reproducible"),
+        (("batch",), (), "not-reproducible"),
+    ],
+)
+def test_a_job_that_does_not_agree_with_itself(changed, suspects, code):
+    full = reference(suspects=suspects)
+    difference = first_difference(life([stepped(1, **dict.fromkeys(changed, "new"))]), full, 1)
+    assert difference is not None
+    assert diagnose_disagreement(difference).code == code

@@ -1,0 +1,66 @@
+"""`ckptkit doctor` on scripts as users write them: it names what is planted, and finds nothing where nothing is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def doctor(folder: Path, script: str, *options: str) -> tuple[int, dict[str, Any], str]:
+    """Exit code, JSON and what stderr said."""
+    command = [sys.executable, "-m", "ckptkit", "doctor", "--json", *options]
+    done = subprocess.run(
+        [*command, "--", sys.executable, str(SCRIPTS / script)],
+        cwd=folder,
+        env={**os.environ, "GLOG_v": "3"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    return done.returncode, json.loads(done.stdout or "{}"), done.stderr
+
+
+@pytest.mark.parametrize("script", ["healthy.py", "own_loop.py"])
+def test_a_sound_job_is_exact_and_its_own_run_root_is_not_touched(tmp_path: Path, script: str) -> None:
+    code, report, said = doctor(tmp_path, script)
+    assert code == 0, (report, said)
+    assert report["exact"]
+    assert (report["diagnosis"], report["difference"], report["notes"]) == (None, None, [])
+    began = [life["began_at"] for life in report["lives"]]
+    assert began[:3] == [0, 0, 0]
+    assert began[3:] == sorted(began[3:]) != [0, 0, 0]
+    assert [life["exit_code"] for life in report["lives"]] == [0, 0, -9, -9, -9, 0]
+    assert report["lives"][-1]["ended_at"] == report["steps"] == 24
+    assert report["values"] > 25
+    assert list(tmp_path.iterdir()) == []  # neither a run nor what the script exports after training
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "where", "first"),
+    [
+        ("global_numpy_map.py", "random-pipeline", "augment() in global_numpy_map.py", ("batch/x", "rng/numpy")),
+        ("dropout.py", "random-operator", "network.drop (nn.Dropout)", ("loss",)),
+        ("forgotten.py", "forgotten-state", "curriculum.level", ("batch/0", "loss")),
+        ("left_out.py", "accumulators-left-out", "TrainStep.gathered", ("weights/hidden.bias",)),
+        ("drawing_save.py", "saving-changes-state", "replay (Replay)", ("rng/numpy",)),
+        ("restarted.py", "data-restarted", "the data pipeline", ("batch/0", "batch/x")),
+    ],
+)
+def test_a_planted_defect_is_named(tmp_path: Path, script: str, code: str, where: str, first: tuple[str, ...]) -> None:
+    exit_code, report, said = doctor(tmp_path, script, "--kills", "1")
+    assert exit_code == 1, (report, said)
+    assert not report["exact"]
+    assert report["diagnosis"]["code"] == code, report
+    assert where in report["diagnosis"]["where"]
+    assert report["diagnosis"]["fix"]
+    assert report["difference"]["names"][0] in first
+    assert list(tmp_path.iterdir()) == []

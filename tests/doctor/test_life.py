@@ -1,0 +1,211 @@
+"""Lives of a script that needs no MindSpore: seeds, deaths, ends, refusals."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+
+import pytest
+
+from ckptkit.doctor.command import run_doctor
+from ckptkit.doctor.examine import Options
+from ckptkit.doctor.life import live
+from ckptkit.rehearsal import LifePlan
+from tests.doctor.lives import NUMPY_SCRIPT
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with ``train.py``, in which it runs."""
+    (tmp_path / "train.py").write_text(NUMPY_SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def command(*what: str) -> list[str]:
+    return [sys.executable, "train.py", *what]
+
+
+def lived(here, *what: str, limit: float = 60, **plan):
+    document = LifePlan(**{"root": str(here / "scratch"), "trace": str(here / "trace"), "stop": 5, **plan})
+    clock = time.monotonic
+    return live(command(*what), "life", document, time_limit=timedelta(seconds=limit), monotonic=clock)
+
+
+def test_a_life_ends_where_it_should_and_leaves_the_scripts_own_root_alone(here):
+    life = lived(here)
+    assert (life.exit_code, life.last_step, life.ended_as_planned) == (0, 5, True)
+    assert not (here / "runs").exists()
+    assert not (here / "exported").exists()
+    assert next((here / "scratch").iterdir()).name.startswith("run-")
+
+
+def test_a_killed_life_resumes_from_its_save(here):
+    life = lived(here, saves=(2,), kill=4)
+    assert (life.exit_code, life.last_step, life.ended_as_planned) == (-signal.SIGKILL, 4, True)
+    assert [one.step for one in life.saved] == [2]
+    again = lived(here, trace=str(here / "again"))
+    assert again.begun.step == 2
+    assert sorted(again.steps) == [3, 4, 5]
+    assert again.steps[4].digests["weights/w"] == life.steps[4].digests["weights/w"]
+
+
+def test_a_kill_that_nobody_planned_is_no_planned_end(here):
+    life = lived(here, kill=4)
+    assert life.ended_as_planned
+    assert not type(life)(life.name, life.exit_code, life.events, life.log, planned_kill=None).ended_as_planned
+    assert not type(life)(life.name, life.exit_code, life.events, life.log, planned_kill=5).ended_as_planned
+
+
+def test_generators_begin_with_the_doctors_seed_and_a_script_may_set_its_own(here):
+    seeded = lived(here, seed=7, trace=str(here / "a"))
+    other = lived(here, seed=8, trace=str(here / "b"))
+    own = lived(here, "seeds", seed=8, trace=str(here / "c"))
+    digests = [one.steps[1].digests for one in (seeded, other, own)]
+    assert digests[0]["rng/python"] == repr(random.Random(7).getstate())
+    assert digests[2]["rng/python"] == repr(random.Random(99).getstate())
+    assert digests[0]["rng/numpy"] != digests[1]["rng/numpy"] == digests[2]["rng/numpy"]
+
+
+def test_the_sitecustomize_that_is_shadowed_runs_as_well(here, monkeypatch):
+    (here / "site").mkdir()
+    (here / "site/sitecustomize.py").write_text("print('mine ran')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here / "site"), os.environ.get("PYTHONPATH", "")]))
+    life = lived(here)
+    assert life.log.read_text().count("mine ran") == 1
+    assert life.steps[1].digests["rng/python"] == repr(random.Random(0).getstate())
+
+
+def test_no_process_of_a_life_that_took_too_long_is_left(here):
+    (here / "train.py").write_text(
+        "import subprocess, sys, time\n"
+        "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    life = lived(here, limit=1)
+    assert life.exit_code is None
+    assert not life.ended_as_planned
+    with contextlib.suppress(ProcessLookupError):
+        child = os.pidfd_open(int(life.log.read_text()))
+        ended, _, _ = select.select([child], [], [], 20)
+        os.close(child)
+        assert ended
+
+
+def test_a_doctor_that_is_told_to_end_ends_the_life_under_way(here):
+    os.mkfifo(here / "ready")
+    (here / "train.py").write_text("import os, time\nopen('ready', 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
+    process = subprocess.Popen([sys.executable, "-m", "ckptkit", "doctor", "--", *command()])
+    child = os.pidfd_open(int((here / "ready").read_text()))
+    process.terminate()
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    ended, _, _ = select.select([child], [], [], 20)
+    os.close(child)
+    assert ended
+
+
+def test_the_command_line_takes_the_scripts_own_options(here):
+    (here / "train.py").write_text("import sys\nraise SystemExit(f'got {sys.argv[1:]}')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "ckptkit", "doctor", "--steps", "4", "--", *command("--lr", "0.1", "--steps", "8")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "got ['--lr', '0.1', '--steps', '8']" in done.stderr
+
+
+def examined(capsys, *what: str, program: list[str] | None = None, **options) -> tuple[int, str, str]:
+    chosen = Options(**{"steps": 9, "kills": 2, **options})
+    code = run_doctor(program if program is not None else command(*what), chosen, keep=None, as_json=True)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_sound_script_is_exact(here, capsys):
+    code, out, _ = examined(capsys)
+    report = json.loads(out)
+    assert code == 0
+    assert report["exact"]
+    assert report["diagnosis"] is report["difference"] is None
+    assert [life["exit_code"] for life in report["lives"]] == [0, 0, -9, -9, 0]
+    assert report["lives"][-1]["began_at"] > 0
+    assert sorted(path.name for path in here.iterdir()) == ["train.py"]
+
+
+def test_every_micro_step_is_a_life(here, capsys):
+    code, out, _ = examined(capsys, every_micro_step=True, steps=4)
+    began = [life["began_at"] for life in json.loads(out)["lives"]]
+    assert (code, began) == (0, [0, 0, 0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "word"),
+    [
+        ("draws", "unknown", "rng/numpy"),
+        ("other-root", "never-resumed", "another run root"),
+        ("short", "ended-early", ""),
+    ],
+)
+def test_a_script_that_is_not_exact_is_told_why(here, capsys, what, code, word):
+    exit_code, out, _ = examined(capsys, what)
+    report = json.loads(out)
+    assert exit_code == 1
+    assert report["diagnosis"]["code"] == code
+    assert word in report["diagnosis"]["cause"]
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "words"),
+    [
+        ("blind", 2, "no observer()"),
+        ("silent", 2, "CheckpointManager.step"),
+        ("crashes", 1, "out of luck"),
+    ],
+)
+def test_a_script_that_cannot_be_examined_is_told_why(here, capsys, what, code, words):
+    exit_code, out, err = examined(capsys, what)
+    assert (exit_code, out) == (code, "")
+    assert words in err
+
+
+def test_a_script_without_ckptkit_a_wrong_command_and_no_command(here, capsys):
+    (here / "train.py").write_text("print('trained')")
+    assert examined(capsys)[0] == 2
+    code, _, err = examined(capsys, program=["no-such-program"])
+    assert (code, "no-such-program cannot be started" in err) == (2, True)
+    code, _, err = examined(capsys, program=[])
+    assert (code, "-- python train.py" in err) == (2, True)
+
+
+def test_a_script_that_fails_before_it_begins_shows_its_last_words(here, capsys):
+    (here / "train.py").write_text("raise SystemExit('no such data')")
+    code, _, err = examined(capsys)
+    assert code == 1
+    assert "no such data" in err
+
+
+def test_a_life_out_of_time_is_a_failure(here, capsys):
+    code, _, err = examined(capsys, "sleeps", time_limit=timedelta(seconds=1))
+    assert code == 1
+    assert "not done in time" in err
+
+
+def test_what_is_kept_goes_to_a_new_folder_only(here, capsys):
+    (here / "full").mkdir()
+    (here / "full/precious").write_text("mine")
+    assert run_doctor(command(), Options(), keep="full", as_json=False) == 2
+    assert run_doctor(command(), Options(), keep="full/precious/below", as_json=False) == 3
+    assert run_doctor(command(), Options(steps=4, kills=1), keep="new", as_json=False) == 0
+    assert "exact" in capsys.readouterr().out
+    assert (here / "new/life-001.trace").exists()

@@ -1,0 +1,141 @@
+"""What a manager does differently under `ckptkit doctor`, step by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ckptkit.errors import ResumeError
+from ckptkit.manager import CheckpointManager
+from ckptkit.policies import SaveEvery
+from ckptkit.rehearsal import VARIABLE, Begun, LifePlan, Refused, Saved, Stepped, read_trace
+from ckptkit.testing.state import NumpyRun
+
+
+class Seen(NumpyRun):
+    """A run that a rehearsal can look into; `drift` is what a save changes."""
+
+    drift = 0
+
+    def observer(self):
+        return self
+
+    def observe(self):
+        return {"weights/w": self.digest(), "rng/numpy": str(self.drift)}, {}
+
+    def drawing_in_state_dict(self):
+        return ["it"]
+
+    def suspects(self):
+        return []
+
+
+class Drawing(Seen):
+    def capture(self):
+        self.drift += 1
+        return super().capture()
+
+
+@pytest.fixture
+def trace(tmp_path, monkeypatch):
+    """Plans a life that saves after 2 and 4, and gives its trace's events when called."""
+    plan = LifePlan(root=str(tmp_path / "scratch"), trace=str(tmp_path / "trace"), stop=99, saves=(2, 4))
+    (tmp_path / "plan.json").write_text(plan.model_dump_json())
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "plan.json"))
+    return lambda: read_trace(tmp_path / "trace")
+
+
+def trained(root: Path, run: NumpyRun, steps: int, **options) -> CheckpointManager:
+    manager = CheckpointManager(root, **options)
+    manager.restore(run)
+    for _ in range(steps):
+        run.train_step()
+        manager.step(run)
+    return manager
+
+
+def test_only_what_is_planned_is_saved_and_only_in_the_scratch_folder(tmp_path, root, trace):
+    manager = trained(root, Seen(), 5, save=SaveEvery(micro_steps=1))
+    assert not root.exists()
+    assert [info.progress.batches_delivered for info in manager.checkpoints()] == [2, 4]
+    begun, *events = trace()
+    assert begun == Begun(url=str(root), step=0, checkpoint=None)
+    assert [(type(one), one.step) for one in events] == [
+        *[(Stepped, 1), (Stepped, 2), (Saved, 2), (Stepped, 3), (Stepped, 4), (Saved, 4), (Stepped, 5)]
+    ]
+    assert manager.url.startswith(str(tmp_path / "scratch"))
+
+
+def test_two_roots_of_one_script_stay_apart_and_each_resumes(tmp_path, root, trace):
+    trained(root, Seen(), 3).close()
+    trained(tmp_path / "other", Seen(), 1).close()
+    resumed = Seen()
+    assert CheckpointManager(root).restore(resumed).batches_delivered == 2
+    assert trace()[-1].checkpoint is not None
+
+
+def test_a_checkpoint_that_the_script_names_is_not_looked_for(root, trace):
+    point = CheckpointManager(root).restore(Seen(), checkpoint="a000001-c0000000009-m0000", rewind=True)
+    assert point.checkpoint is None
+
+
+def test_what_a_save_changes_is_noted_with_the_objects_that_did_it(root, trace):
+    trained(root, Drawing(), 2)
+    assert trace()[-1] == Saved(step=2, moved=("rng/numpy",), by=("it",))
+
+
+def test_a_save_that_changes_nothing_notes_nothing(root, trace):
+    trained(root, Seen(), 2)
+    assert trace()[-1] == Saved(step=2)
+
+
+def test_the_scripts_own_saves_are_micro_steps_too_but_counted_once(root, trace):
+    run = Seen()
+    manager = trained(root, run, 1)
+    run.train_step()
+    manager.save(run).result()
+    manager.save_final(run)
+    manager.step(run)
+    run.train_step()
+    manager.save_final(run)
+    steps = [one.step for one in trace() if isinstance(one, Stepped)]
+    assert steps == [1, 2, 3]
+    assert [info.progress.batches_delivered for info in manager.checkpoints()] == [2, 3]
+
+
+def test_a_state_that_cannot_be_looked_into_is_refused(root, trace):
+    with pytest.raises(ResumeError, match=r"NumpyRun.*observer"):
+        CheckpointManager(root).restore(NumpyRun())
+    assert isinstance(trace()[-1], Refused)
+
+
+def test_batches_that_nobody_counts_are_refused(root, trace):
+    run = Seen()
+    manager = trained(root, run, 0)
+    with pytest.raises(ResumeError, match="count_delivered"):
+        manager.step(run)
+    assert isinstance(trace()[-1], Refused)
+
+
+def test_without_the_variable_nothing_is_different(root):
+    manager = trained(root, NumpyRun(), 2, save=SaveEvery(micro_steps=1))
+    manager.wait()
+    assert root.exists()
+
+
+@pytest.mark.parametrize("text", ["{", '{"root": "a", "trace": "b", "stop": 0}', '{"root": "a", "nonsense": 1}'])
+def test_a_plan_that_is_none_is_named(tmp_path, root, monkeypatch, text):
+    (tmp_path / "bad.json").write_text(text)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "bad.json"))
+    with pytest.raises(ValueError, match="CKPTKIT_DOCTOR"):
+        CheckpointManager(root)
+
+
+def test_a_line_that_a_kill_cut_is_left_out(tmp_path, root, trace):
+    trained(root, Seen(), 2)
+    whole = trace()
+    with (tmp_path / "trace").open("ab") as file:
+        file.write(b'{"event":"stepp')
+    assert trace() == whole
+    assert read_trace(tmp_path / "none") == []

@@ -1,0 +1,201 @@
+"""What the doctor sees of a training, and that looking changes nothing."""
+
+from __future__ import annotations
+
+import random
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+import pytest
+from mindspore import nn
+from training import Mlp, begin_process
+
+from ckptkit.mindspore.observe import StateObserver
+from ckptkit.mindspore.plain import digest_of_value, in_words, is_plain
+from ckptkit.mindspore.reach import Reach, code_of
+from ckptkit.mindspore.state import StateManager
+from ckptkit.mindspore.train_cell import AccumulationTrainCell
+
+X, Y = np.ones((2, 6), np.float32), np.zeros((2, 3), np.float32)
+
+
+def train_cell(mode: str = "pynative") -> AccumulationTrainCell:
+    begin_process(mode=mode)
+    net = Mlp()
+    return AccumulationTrainCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9), accumulation_steps=2)
+
+
+def reached(value, stored=(), shapes=()) -> dict:
+    reach = Reach(stored, set(shapes))
+    reach.walk("it", value)
+    return reach.found
+
+
+@pytest.mark.parametrize("mode", ["pynative", "graph"])
+def test_looking_changes_nothing_and_training_goes_on_alike(mode):
+    def trained(look: bool) -> dict:
+        cell = train_cell(mode)
+        observer = StateManager(cell).observer() if look else None
+        for _ in range(3):
+            loss = cell(ms.Tensor(X), ms.Tensor(Y))
+            if observer is not None:
+                observer.observe()
+        np.random.random()
+        found, _ = (observer or StateManager(cell).observer()).observe()
+        return {**found, "loss": digest_of_value(loss), "batch/0": "", "batch/1": ""}
+
+    assert trained(look=True) == trained(look=False)
+
+
+def test_every_kind_of_state_has_names_of_its_own():
+    cell = train_cell()
+    observer = StateManager(cell).observer()
+    before, _ = observer.observe()
+    cell(ms.Tensor(X), ms.Tensor(Y))
+    after, _ = observer.observe()
+    kinds = {name.partition("/")[0] for name in after}
+    assert kinds == {"batch", "loss", "accumulators", "weights", "optimizer", "counters", "rng"}
+    changed = {name for name in after if before.get(name) != after[name]}
+    assert {"batch/0", "batch/1", "loss", "counters/micro_step", "accumulators/accum.out.bias"} <= changed
+    assert not any(name.startswith(("weights/out", "optimizer/", "rng/")) for name in changed)
+    cell(ms.Tensor(X), ms.Tensor(Y))
+    updated, _ = observer.observe()
+    assert {"weights/out.bias", "optimizer/moments.out.bias"} <= {one for one in after if after[one] != updated[one]}
+
+
+def test_what_a_step_got_is_what_was_told_or_else_what_the_cell_was_called_with():
+    cell = train_cell()
+    state = StateManager(cell, ds.NumpySlicesDataset((X, Y), ["x", "y"]).batch(2))
+    observer = state.observer()
+    cell(ms.Tensor(X), ms.Tensor(Y))
+    called, _ = observer.observe()
+    assert called["batch/0"] == digest_of_value(ms.Tensor(X))
+    state.observe_step([ms.Tensor(Y), ms.Tensor(X)], None)
+    told, _ = observer.observe()
+    assert told["batch/x"] == called["batch/1"]
+    assert told["loss"] == called["loss"]
+
+
+def test_a_watched_cell_keeps_its_name_and_kind():
+    cell = train_cell()
+    StateManager(cell).observer()
+    assert isinstance(cell, AccumulationTrainCell)
+    assert type(cell).__qualname__ == "AccumulationTrainCell"
+
+
+class Holder:
+    __slots__ = ("slot",)
+
+    def __init__(self) -> None:
+        self.slot = 3
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.count = 1
+        self.arrays = [np.ones(3), ms.Tensor(X)]
+        self.inner = Holder()
+        self.several = [Holder()]
+        self.by_name = {"a": Holder()}
+        self.own = np.random.default_rng(3)
+        self.python = random.Random(4)
+        self.text = "not state"
+        self.itself = self
+
+    @property
+    def price(self) -> int:
+        raise AssertionError("no code of the user's is called")
+
+
+def test_plain_values_are_found_in_attributes_slots_containers_and_generators():
+    found = reached(Owner(), shapes=[(2, 6)])
+    plain = {"it.count", "it.arrays", "it.own", "it.python"}
+    assert set(found) == plain | {"it.inner.slot", "it.several[0].slot", "it.by_name['a'].slot"}
+    assert found["it.count"].text == "1"
+    assert [path for path, one in found.items() if one.like_weights] == ["it.arrays"]
+
+
+def test_what_a_function_closes_over_is_found():
+    level = [2]
+
+    def scaled(x):
+        return x * level[0] + later
+
+    if not level:
+        later = 1
+    assert set(reached(scaled)) == {"it.level"}
+
+
+def test_stored_parameters_are_not_unseen_but_others_are_wherever_they_are():
+    cell, scaler = train_cell(), ms.amp.DynamicLossScaler(1024, 2, 10)
+    cell.network.copies = list(cell.optimizer.parameters)
+    cell.network.scaler = scaler
+    cell.network.pending = [ms.Tensor(np.zeros((8, 6), np.float32))]
+    found = reached(cell, stored=list(cell.get_parameters()), shapes=[(8, 6)])
+    mine = {path for path in found if path.startswith(("it.network.copies", "it.network.scaler", "it.network.pending"))}
+    assert mine == {"it.network.scaler.scale_value", "it.network.scaler.counter", "it.network.pending"}
+    assert found["it.network.pending"].like_weights
+
+
+def test_reading_a_generator_does_not_advance_it():
+    generator, python = np.random.default_rng(3), random.Random(3)
+    before = digest_of_value([generator, python])
+    assert digest_of_value([generator, python]) == before
+    assert generator.random() == np.random.default_rng(3).random()
+    assert digest_of_value([generator, python]) != before
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, 1.0),
+        (0.0, -0.0),
+        ([1, [2]], [[1], 2]),
+        (np.zeros(4, np.float32), np.zeros(4, np.int32)),
+        (np.zeros((2, 3)), np.zeros((3, 2))),
+        ({"a": 1}, {"a": 2}),
+        (ms.Tensor(X), ms.Tensor(X + 1)),
+    ],
+)
+def test_other_bits_shapes_and_types_have_other_digests(one, other):
+    assert digest_of_value(one) != digest_of_value(other)
+
+
+def test_a_set_has_one_digest_in_every_process_and_a_huge_value_none():
+    assert digest_of_value({"a", "b", "c"}) == digest_of_value({"c", "b", "a"})
+    assert not is_plain(np.broadcast_to(np.float32(0), (1 << 27,)))
+    assert not is_plain([object()])
+    assert not is_plain(np.array([object()]))
+    assert in_words([np.ones(2)] * 3) == "list of 3 (3 arrays)"
+
+
+def test_the_code_of_a_pipeline_is_named_with_its_place():
+    def augment(x):
+        return x + np.float32(np.random.random())
+
+    dataset = ds.NumpySlicesDataset((X, Y), ["x", "y"]).map(augment, ["x"]).batch(2)
+    ((where, code),) = code_of(dataset)
+    assert "augment() in test_observe.py:" in where
+    assert where.startswith("MapDataset: ")
+    assert code is augment
+
+
+def test_the_object_that_draws_when_it_is_saved_is_named_and_the_draw_undone():
+    class Draws:
+        def state_dict(self):
+            return {"next": random.random()}
+
+        def load_state_dict(self, state):
+            raise AssertionError
+
+    class Still(Draws):
+        def state_dict(self):
+            return {}
+
+    state = StateManager(train_cell(), a=Still(), b=Draws())
+    before = random.getstate()
+    observer = state.observer()
+    assert isinstance(observer, StateObserver)
+    assert observer.drawing_in_state_dict() == ["b (Draws)"]
+    assert random.getstate() == before
