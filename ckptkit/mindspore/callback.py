@@ -25,6 +25,7 @@ from ckptkit.console import show_log
 from ckptkit.errors import ResumeError
 from ckptkit.manager import CheckpointManager
 from ckptkit.mindspore.companions import Companions
+from ckptkit.mindspore.dataset import Augmentation
 from ckptkit.mindspore.rng import inexact_cells
 from ckptkit.mindspore.session import TrainingSession
 from ckptkit.mindspore.state import Stateful, StateManager
@@ -58,6 +59,7 @@ class CheckpointCallback(Callback):
         keep: What to keep; default the latest 3. With `KeepBest`, every evaluated epoch is saved too.
         stateful: Objects with ``state_dict()`` and ``load_state_dict()`` to store, by name.
         frozen: Parameters that training never changes, as for `StateManager`.
+        augmentation: As for `StateManager`.
         when_busy: As for `CheckpointManager`.
         on_save_error: As for `CheckpointManager`.
         strict: Refuse cells that cannot be resumed exactly (`nn.Dropout`) instead of warning. Python code in the
@@ -77,6 +79,7 @@ class CheckpointCallback(Callback):
         keep: KeepPolicy | None = None,
         stateful: Mapping[str, Stateful] | None = None,
         frozen: Iterable[str] | Callable[[str], bool] | None = None,
+        augmentation: Augmentation = None,
         when_busy: Literal["skip", "wait"] = "skip",
         on_save_error: Literal["warn", "raise"] = "warn",
         strict: bool = False,
@@ -94,11 +97,14 @@ class CheckpointCallback(Callback):
         self._new_manager()  # so that a wrong option is an error here and not after the model is built
         self._save_evaluated = keep is not None and keep.needs_metrics
         self._stateful = dict(stateful or {})
-        taken = sorted(self._stateful.keys() & {_COMPANIONS, "train_cell", "dataset", "frozen"})
+        taken = sorted(self._stateful.keys() & {_COMPANIONS, "train_cell", "dataset", "frozen", "augmentation"})
         if taken:
             raise ValueError(f"stateful= uses names that ckptkit needs itself: {', '.join(taken)}; rename them")
         # Kept as it is given only where it can be asked again at a second resume.
         self._frozen = frozen if frozen is None or callable(frozen) or isinstance(frozen, str) else tuple(frozen)
+        if augmentation not in (None, "stateless"):
+            raise ValueError(f'augmentation must be None or "stateless", got {augmentation!r}')
+        self._augmentation = augmentation
         self._strict = strict
         self._session: TrainingSession | None = None
         self._depth = 0
@@ -139,7 +145,8 @@ class CheckpointCallback(Callback):
         cell = model.train_network
         self._judge(inexact_cells(cell))
         companions = Companions()
-        state = StateManager(cell, dataset, frozen=self._frozen, **{_COMPANIONS: companions, **self._stateful})
+        stateful = {_COMPANIONS: companions, **self._stateful}
+        state = StateManager(cell, dataset, frozen=self._frozen, augmentation=self._augmentation, **stateful)
         manager = self._new_manager()
         try:
             point = manager.restore(state, checkpoint=checkpoint, rewind=rewind)
@@ -256,7 +263,7 @@ class CheckpointCallback(Callback):
 
     def _is_complete(self, state: StateManager, point: ResumePoint, epochs: int) -> bool:
         assert state.position is not None  # noqa: S101 - it was given a dataset
-        done = point.batches_delivered // state.position.size
+        done, _ = state.position.at(point.batches_delivered)
         if state.ended is None and done < epochs:
             return False
         why = state.ended or f"{point.batches_delivered} batches are {done} epochs"

@@ -17,6 +17,7 @@ from mindspore.train import Callback, LearningRateScheduler
 from ckptkit.errors import ResumeError
 from ckptkit.manager import CheckpointManager
 from ckptkit.mindspore.companions import Companions
+from ckptkit.mindspore.dataset import DatasetPosition
 from ckptkit.mindspore.state import StateManager
 from ckptkit.progress import ResumePoint
 
@@ -36,7 +37,7 @@ class TrainingSession:
         epochs: int,
         point: ResumePoint,
     ) -> None:
-        assert state.position is not None  # noqa: S101 - CheckpointCallback always gives a dataset
+        assert isinstance(state.position, DatasetPosition)  # noqa: S101 - CheckpointCallback always gives a dataset
         self.manager = manager
         self._state = state
         self._companions = companions

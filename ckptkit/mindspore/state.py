@@ -18,7 +18,9 @@ from pydantic import JsonValue, ValidationError
 from ckptkit.contents import Capture, Contents
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError
 from ckptkit.mindspore.cycle import CycleCounters
-from ckptkit.mindspore.dataset import DatasetPosition
+from ckptkit.mindspore.data.position import Position
+from ckptkit.mindspore.data.resumable import Resumable
+from ckptkit.mindspore.dataset import Augmentation, DatasetPosition
 from ckptkit.mindspore.parameters import CellParameters
 from ckptkit.mindspore.proof import (
     check_cycle,
@@ -54,9 +56,12 @@ class StateManager:
     Args:
         train_cell: The cell that is called once per micro-batch: an `AccumulationTrainCell`, or any other
             training cell, of which every call counts as a cycle.
-        dataset: The pipeline that feeds it; None if the loop positions its data itself.
+        dataset: The pipeline that feeds it, or what `ckptkit.data.resumable` made of it; None if the loop
+            positions its data itself.
         frozen: Names of parameters that training never changes, or a predicate over parameter names. They
             are written once per attempt and shared by its checkpoints.
+        augmentation: ``"stateless"`` declares that the user's own code in the dataset depends on its input only,
+            so that a resume need not replay the batches before; the first batch is checked either way.
         **stateful: Objects with ``state_dict()`` and ``load_state_dict()``, stored by name.
 
     Attributes:
@@ -74,15 +79,17 @@ class StateManager:
 
     Raises:
         TypeError: If a stateful object lacks one of the two methods, or the cell is not an `nn.Cell`.
+        ValueError: If ``augmentation`` is something else, or is given beside a `ckptkit.data.resumable`.
         StateMismatchError: If two parameters have one name, or ``frozen`` names none.
     """
 
     def __init__(
         self,
         train_cell: nn.Cell,
-        dataset: ds.Dataset | None = None,
+        dataset: ds.Dataset | Resumable | None = None,
         *,
         frozen: Iterable[str] | Callable[[str], bool] | None = None,
+        augmentation: Augmentation = None,
         **stateful: Stateful,
     ) -> None:
         if not isinstance(train_cell, nn.Cell):
@@ -91,7 +98,8 @@ class StateManager:
             if not isinstance(one, Stateful):
                 raise TypeError(f"{name}: a {type(one).__name__} has no state_dict() and load_state_dict()")
         self.cell = train_cell
-        self.position = DatasetPosition(dataset) if dataset is not None else None
+        self._batches = dataset if isinstance(dataset, Resumable) else None
+        self.position = self._position_of(dataset, augmentation)
         self._ended: str | None = None
         self._stateful = stateful
         self._parameters = CellParameters(train_cell, frozen)
@@ -142,7 +150,7 @@ class StateManager:
         else:
             delivered = self._delivered or 0
             counters = CycleCounters(1, 0, delivered, delivered, delivered, delivered)
-        epoch, batch = divmod(delivered, self.position.size) if self.position else (0, delivered)
+        epoch, batch = self.position.at(delivered) if self.position else (0, delivered)
         try:
             return Progress(
                 epoch=epoch,
@@ -173,7 +181,7 @@ class StateManager:
             self._prove(progress, {leaf.name: leaf.array for leaf in leaves}, self._global_step_base)
         sections = {
             "rng": capture_rng(),
-            "data": self.position.state() if self.position else None,
+            "data": self.position.state(progress.batches_delivered, self.last_batch) if self.position else None,
             "train": {
                 "cell": type(self.cell).__qualname__,
                 "global_step_at_start": self._global_step_base,
@@ -194,6 +202,8 @@ class StateManager:
             ResumeError: If K, the data pipeline or the counters differ. Nothing was changed.
             CorruptCheckpointError: If the stored state makes no sense. Nothing was changed.
         """
+        if self._batches is not None:
+            self._batches.refuse_begun()
         state = _decoded(contents)
         expected = self._parameters.leaves(at_boundary=contents.progress.at_boundary)
         check_leaves(contents, {leaf.name: leaf for leaf in expected})
@@ -211,6 +221,7 @@ class StateManager:
         # An AccumulationTrainCell counts for itself, until somebody counts beside it.
         counts_itself = isinstance(self.cell, AccumulationTrainCell)
         self._delivered = None if counts_itself else progress.batches_delivered
+        self.last_batch = self.last_outputs = None
         self._global_step_base = state["train"]["global_step_at_start"]
         self._ended = state["train"]["ended"]
         if self.position is not None:
@@ -230,6 +241,8 @@ class StateManager:
         Raises:
             ResumeError: If the train cell has been called already: a later resume could not begin there.
         """
+        if self._batches is not None:
+            self._batches.refuse_begun()
         called = self.progress().batches_delivered
         if called:
             raise ResumeError(
@@ -255,7 +268,7 @@ class StateManager:
     def restore_random_state(self) -> None:
         """Put the checkpoint's random state back, after something drew that must not have; else do nothing."""
         if self._rng is not None:
-            restore_rng(self._rng)
+            restore_rng(self._rng, keep=self.position.own_draws if self.position else ())
 
     def restore_again(self) -> None:
         """Undo what others did to parameters and random state since `apply`; without one, or trained, do nothing."""
@@ -271,6 +284,14 @@ class StateManager:
         """Leave the dataset and its seed as they were before, once training has ended or was refused."""
         if self.position is not None:
             self.position.leave()
+
+    def _position_of(self, dataset: ds.Dataset | Resumable | None, augmentation: Augmentation) -> Position | None:
+        if not isinstance(dataset, Resumable):
+            return DatasetPosition(dataset, augmentation=augmentation) if dataset is not None else None
+        if augmentation is not None:
+            raise ValueError("augmentation: give it to ckptkit.data.resumable, which positions the data here")
+        dataset.bind(self)
+        return dataset.position
 
     def _global_step(self) -> int | None:
         step = getattr(self._optimizer, "global_step", None)
