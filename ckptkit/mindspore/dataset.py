@@ -36,6 +36,7 @@ from ckptkit.mindspore.rng import capture_host_rng, host_rng_drawn, restore_host
 _log = logging.getLogger("ckptkit")
 
 _UNSET_SEED = 5489  # the default seed of std::mt19937: MindSpore's word for "not set", and then it is random
+_ENDLESS = 2**31 - 1  # epochs; fast recovery refuses MindSpore's own -1
 _MAKERS = ("create_tuple_iterator", "create_dict_iterator")
 
 Augmentation = Literal["stateless"] | None
@@ -167,6 +168,11 @@ class DatasetPosition:
         Raises:
             ResumeError: If they differ; says in what and what to do. Nothing was changed.
         """
+        if "iterable" in recorded:
+            raise ResumeError(
+                f"the checkpoint was taken over a {recorded['iterable']}, this training reads a MindSpore pipeline. "
+                "Give it the data that it had, or start under another root"
+            )
         mine = {name: getattr(self, f"_{name}") for name in _WORDS if name != "size"} | {"size": self.size}
         differences = [
             f"{words}: the checkpoint has {recorded[name]}, this dataset has {mine[name]}"
@@ -257,15 +263,19 @@ class DatasetPosition:
     def _positioned(self, maker: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What ``maker`` makes, moved to the next batch that training needs."""
         self._check_seed()
-        epochs = inspect.signature(maker).bind(self.dataset, *args, **kwargs).arguments.get("num_epochs", -1)
+        call = inspect.signature(maker).bind(self.dataset, *args, **kwargs)
+        epochs = call.arguments.get("num_epochs", -1)
         if 0 <= epochs * self.size <= self._delivered and self._delivered:
             raise ResumeError(
                 f"num_epochs={epochs} are {epochs * self.size} batches, but {self._delivered} were delivered: pass the "
                 "total since epoch 0, to one iterator for all epochs; train nothing if that is reached"
             )
 
+        if epochs < 0 and self._delivered:
+            call.arguments["num_epochs"] = _ENDLESS
+
         def make() -> Any:
-            return maker(self.dataset, *args, **kwargs)
+            return maker(*call.args, **call.kwargs)
 
         if not self._delivered:
             self._base = capture_host_rng() if self._may_draw_here else None

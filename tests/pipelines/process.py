@@ -50,7 +50,7 @@ def cuts_of(size, wanted):
 
 def record(name, root, folder, wanted):
     batches, state = batches_and_state(name, folder)
-    cuts = cuts_of(batches.position.size, wanted)
+    cuts = cuts_of(getattr(batches.position, "size", 8), wanted)
     digests, saved = [], {}
     with ck.CheckpointManager(root, keep=ck.KeepLatest(1000)) as manager:
         manager.restore(state)

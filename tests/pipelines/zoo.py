@@ -1,4 +1,4 @@
-"""The pipelines: name -> what it is made of, how it is expected to be positioned, and what was declared."""
+"""Pipelines and iterables: what each is made of, how it is expected to be positioned, and what was declared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Kind:
         stateless: Declared with ``augmentation="stateless"``.
     """
 
-    build: Callable[[Path], ds.Dataset]
+    build: Callable[[Path], Any]
     way: Literal["fast", "replay", "inexact"]
     draws: bool = False
     stateless: bool = False
@@ -96,6 +96,45 @@ def squared(x):
     return x * x
 
 
+class Loader:
+    """Eight batches per epoch, in another order in each, from a counter of its own."""
+
+    def __init__(self):
+        self.epoch = 0
+
+    def __iter__(self):
+        self.epoch += 1
+        order = np.random.default_rng(self.epoch).permutation(COUNT)
+        return iter(order.reshape(-1, 3))
+
+
+class LoaderDrawsNumpy:
+    def __iter__(self):
+        for row in np.random.permutation(COUNT).reshape(-1, 3):
+            yield {"x": row, "noise": np.random.random(2)}
+
+
+class LoaderWithState:
+    """An iteration delivers the rest of the epoch that the state is in."""
+
+    def __init__(self):
+        self.state = {"epoch": 0, "row": 0, "walk": np.zeros(3)}
+
+    def state_dict(self):
+        return self.state  # live, as many give it
+
+    def load_state_dict(self, state):
+        self.state = state
+
+    def __iter__(self):
+        order = np.random.default_rng(self.state["epoch"]).permutation(COUNT).reshape(-1, 3)
+        while self.state["row"] < len(order):
+            self.state["row"] += 1
+            self.state["walk"] += 0.1 * order[self.state["row"] - 1]
+            yield self.state["walk"].copy()
+        self.state.update(epoch=self.state["epoch"] + 1, row=0)
+
+
 def augment(sample, rng):
     return sample[0], rng.integers(1 << 30, size=3)
 
@@ -159,7 +198,7 @@ CROP = (vision.RandomCrop(8), vision.RandomHorizontalFlip())
 
 
 def kind(build: Callable[..., Any], way: Any, **options: bool) -> Kind:
-    takes_folder = build.__code__.co_argcount == 1
+    takes_folder = not isinstance(build, type) and build.__code__.co_argcount == 1
     return Kind(build if takes_folder else lambda _: build(), way, **options)
 
 
@@ -239,5 +278,9 @@ KINDS: dict[str, Kind] = {
         ),
         "replay",
     ),
+    "list": kind(lambda: [np.full(3, value) for value in range(8)], "replay"),
+    "loader": kind(Loader, "replay"),
+    "loader-numpy": kind(LoaderDrawsNumpy, "replay"),
+    "loader-state": kind(LoaderWithState, "fast"),
     "lines": kind(lambda folder: batched(ds.TextFileDataset(str(folder / "lines.txt"), shuffle=True)), "replay"),
 }

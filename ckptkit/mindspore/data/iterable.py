@@ -105,11 +105,16 @@ class IterablePosition:
 
     def check(self, recorded: Mapping[str, Any]) -> None:
         """Raise ResumeError, naming what differs, unless the iterable is of the same kind and length."""
+        if "iterable" not in recorded:
+            raise ResumeError(
+                f"the checkpoint was taken over a MindSpore pipeline, this training reads a {self._kind}. "
+                "Give it the data that it had, or start under another root"
+            )
         mine = {"iterable": self._kind, "size": self._size, "has_state": self._has_state}
         differences = [
-            f"{name}: the checkpoint has {recorded.get(name)}, this training has {value}"
+            f"{name}: the checkpoint has {recorded[name]}, this training has {value}"
             for name, value in mine.items()
-            if recorded.get(name) != value
+            if recorded[name] != value
         ]
         if differences:
             raise ResumeError(

@@ -5,7 +5,7 @@ lists only operations whose output depends on their number of workers. Reads the
 Main thread only.
 
 Public attributes of the pipeline's nodes where there are any. ``operations``, ``per_batch_map``,
-``batch_size_func``, ``collate_fn`` and ``python_multiprocessing`` are undocumented; where they cannot be seen any
+``batch_size_func`` and ``python_multiprocessing`` are undocumented; where they cannot be seen any
 more, a node counts as the user's code and is replayed, and tests/with_mindspore/test_dataset.py fails.
 """
 
@@ -118,8 +118,7 @@ def _is_fast_sampler(sampler: Any, stateless: bool) -> bool:
 
 
 def _is_augmented(node: ds.Dataset) -> bool:
-    whole = isinstance(node.source, Augmented) and type(node.sampler) is EpochSampler
-    return whole and getattr(node, "collate_fn", node) is None
+    return isinstance(node.source, Augmented) and type(node.sampler) is EpochSampler
 
 
 def _is_own(node: ds.Dataset) -> bool:
