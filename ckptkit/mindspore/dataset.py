@@ -29,7 +29,15 @@ import mindspore.dataset as ds
 
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.digest import Probe, digest_of
-from ckptkit.mindspore.data.pipeline import carried_seeds, describe, drawing_workers, is_fast, python_code_here
+from ckptkit.mindspore.data.pipeline import (
+    carried_seeds,
+    describe,
+    drawing_workers,
+    has_shuffle_buffer,
+    is_fast,
+    python_code_here,
+    samplers_that_carry_epochs,
+)
 from ckptkit.mindspore.data.replay import Replay, replay_epochs
 from ckptkit.mindspore.rng import capture_host_rng, host_rng_drawn, restore_host_rng, undisturbed
 
@@ -271,31 +279,40 @@ class DatasetPosition:
                 "total since epoch 0, to one iterator for all epochs; train nothing if that is reached"
             )
 
-        if epochs < 0 and self._delivered:
-            call.arguments["num_epochs"] = _ENDLESS
-
-        def make() -> Any:
+        def make(skipped_epochs: int = 0) -> Any:
+            if self._delivered:
+                call.arguments["num_epochs"] = (epochs if epochs >= 0 else _ENDLESS) - skipped_epochs
             return maker(*call.args, **call.kwargs)
 
         if not self._delivered:
             self._base = capture_host_rng() if self._may_draw_here else None
             iterator = make()
         else:
+            if has_shuffle_buffer(self.dataset):
+                _log.info("past a shuffle buffer, MindSpore reads every sample before batch %d again", self._delivered)
             iterator = (self._forwarded(make) if self._fast else None) or self._replayed(make)
         self._made = True
         return iterator
 
-    def _forwarded(self, make: Callable[[], Any]) -> Any:
+    def _forwarded(self, make: Callable[[int], Any]) -> Any:
         """An iterator by MindSpore's fast recovery; None if the last delivered batch turns out to be another one."""
         recovery = ds.config.get_fast_recovery()
+        start = self._delivered - (self._probe is not None)
+        # MindSpore asks a sampler for the order of every epoch that it skips; these know where to begin.
+        samplers = samplers_that_carry_epochs(self.dataset)
+        skipped_epochs = start // self.size if samplers else 0
         with undisturbed():
             try:
                 ds.config.set_fast_recovery(True)
                 # On the root, in batches. It sticks to the object, hence the reset.
-                self.dataset.set_init_step(self._delivered - (self._probe is not None))
-                iterator = make()
+                self.dataset.set_init_step(start - skipped_epochs * self.size)
+                for sampler in samplers:
+                    sampler.epoch = skipped_epochs
+                iterator = make(skipped_epochs)
             finally:
                 self.dataset.set_init_step(0)
+                for sampler in samplers:
+                    sampler.epoch = 0
                 ds.config.set_fast_recovery(recovery)
             if self._probe is None:
                 return iterator

@@ -306,3 +306,21 @@ def test_a_bar_is_drawn_on_a_terminal_only():
         file = io.StringIO()
         Replay(50, monotonic=clock(0.0), console=Console(file=file, force_terminal=terminal)).run(lambda: None)
         assert ("replaying data" in file.getvalue()) == terminal
+
+
+def test_the_order_of_skipped_epochs_is_not_asked_for(monkeypatch):
+    state, expected = recorded_after(lambda: augmented(3), 12)
+    asked = []
+    iterate = data.EpochSampler.__iter__
+    monkeypatch.setattr(data.EpochSampler, "__iter__", lambda self: asked.append(self.epoch) or iterate(self))
+    assert rest(resumed(lambda: augmented(3), 12, state), 12) == expected
+    assert asked == [2]
+
+
+def test_epochs_are_not_skipped_where_more_than_the_sampler_differs_by_epoch():
+    def make():
+        return augmented(3).shuffle(4)
+
+    for delivered in (4, 5, 6, 12):
+        state, expected = recorded_after(make, delivered)
+        assert rest(resumed(make, delivered, state), delivered) == expected

@@ -35,6 +35,8 @@ _FAST = {
     "SkipDataset",
     "TakeDataset",
 }
+# With one epoch of what is below per epoch of theirs; a varying batch size may be a matter of the epoch's number.
+_SAME_IN_EVERY_EPOCH = {"GeneratorDataset", "MapDataset", "ProjectDataset", "RenameDataset", "BatchDataset"}
 # Operations of MindSpore's that neither draw nor remember.
 _FIXED = {
     "CenterCrop",
@@ -84,6 +86,20 @@ def carried_seeds(dataset: ds.Dataset) -> list[int]:
         one for node in nodes(dataset) for one in (getattr(node, "sampler", None), getattr(node, "source", None))
     ]
     return [int(one.seed) for one in holders if isinstance(one, (EpochSampler, Augmented))]
+
+
+def samplers_that_carry_epochs(dataset: ds.Dataset) -> list[EpochSampler]:
+    """All samplers of a pipeline in which nothing but they differs from epoch to epoch; of any other, none."""
+    kinds = {type(node).__name__ for node in nodes(dataset)}
+    samplers = [node.sampler for node in nodes(dataset) if hasattr(node, "sampler")]
+    varying = any(getattr(node, "batch_size_func", None) is not None for node in nodes(dataset))
+    whole = kinds <= _SAME_IN_EVERY_EPOCH and all(type(sampler) is EpochSampler for sampler in samplers)
+    return samplers if whole and not varying else []
+
+
+def has_shuffle_buffer(dataset: ds.Dataset) -> bool:
+    """Whether MindSpore has to read what it skips, for one of its nodes."""
+    return any(type(node).__name__ == "ShuffleDataset" for node in nodes(dataset))
 
 
 def python_code_here(dataset: ds.Dataset) -> list[str]:

@@ -3,7 +3,7 @@
 Guarantees: what a pipeline over `Augmented` delivers depends on (seed, epoch, index of the sample) only, so that
 it can begin anywhere without replaying what came before, with any number of worker threads or processes. It
 does not see whether ``augment`` or the source keep state of their own: they must not. The sampler is copied by
-MindSpore for every iterator and begins at epoch 0 in each.
+MindSpore for every iterator.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ class EpochSampler(ds.Sampler):
         seed: Together with the epoch it decides the order.
         shuffle: False for the order of the source in every epoch.
 
+    Attributes:
+        epoch: With which an iterator begins that is made now; 0 but while a resume makes its own.
+
     Raises:
         ValueError: If ``num_samples`` is not positive or ``seed`` negative.
     """
@@ -45,11 +48,11 @@ class EpochSampler(ds.Sampler):
         super().__init__(num_samples)
         self.seed = seed
         self.shuffle = shuffle
-        self._epoch = 0
+        self.epoch = 0
 
     def __iter__(self) -> Iterator[int]:
-        # MindSpore asks once per epoch, also for the epochs that a resume skips.
-        epoch, self._epoch = self._epoch, self._epoch + 1
+        # MindSpore asks a copy of it, made for the iterator, once per epoch.
+        epoch, self.epoch = self.epoch, self.epoch + 1
         order = epoch_order(self.num_samples, self.seed, epoch) if self.shuffle else np.arange(self.num_samples)
         return iter((epoch * self.num_samples + order).tolist())
 
