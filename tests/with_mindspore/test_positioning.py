@@ -143,6 +143,16 @@ def test_positioning_disturbs_no_generator():
         assert position.own_draws == frozenset()
 
 
+def test_later_iterators_begin_at_the_first_epoch():
+    for make in (pipeline, lambda: augmented(3)):
+        expected = [digest_of(batch) for batch in all_batches(make())]
+        state, _ = recorded_after(make, 12)
+        position = resumed(make, 12, state)
+        rest(position, 12)
+        position.iterator_made()
+        assert [digest_of(batch) for batch in all_batches(position.dataset)] == expected
+
+
 def test_too_few_epochs_for_the_position_are_refused():
     state, _ = recorded_after(pipeline, 11)
     position = resumed(pipeline, 11, state)

@@ -10,11 +10,24 @@ import mindspore.dataset as ds
 import numpy as np
 import pytest
 from mindspore import nn
-from training import SIZE, Job, accumulation_cell, begin_process, checkpoints, digest, disturb, pipeline, reference
+from training import (
+    SIZE,
+    Job,
+    accumulation_cell,
+    begin_process,
+    checkpoints,
+    crashed,
+    digest,
+    disturb,
+    pipeline,
+    reference,
+    samples,
+)
 
 import ckptkit as ck
 from ckptkit import data
 from ckptkit.mindspore.data.digest import digest_of
+from ckptkit.mindspore.data.iterable import IterablePosition
 
 EPOCHS = 3
 
@@ -152,6 +165,29 @@ def test_an_iterable_with_a_state_is_not_read_again(tmp_path):
     source = life.batches.position._iterable
     life.run()
     assert source.iterations == 2  # the rest of one epoch, and the last
+
+
+def test_the_state_is_that_of_the_delivery_whatever_happens_after_it():
+    source = WithState()
+    position = IterablePosition(source)
+    position.prepare(0, None)
+    next(position.batches(2))
+    source.state["batch"] = 3  # as by a peek at the next batches
+    assert position.state(1, None)["state"] == {"epoch": 0, "batch": 1}
+
+
+def test_a_training_over_other_data_is_refused(root):
+    crashed(root, 4)
+    with pytest.raises(ck.ResumeError, match="batch 2, the last one that was trained, is another one now"):
+        Job(data=lambda: ds.NumpySlicesDataset(samples(seed=1), shuffle=True).batch(4)).resumed(checkpoints(root), 3)
+
+
+def test_a_restore_forgets_the_batches_of_before(tmp_path):
+    Life(tmp_path, pipeline, every=5).run(until=5)
+    life = Life(tmp_path, pipeline)
+    life.state.observe_step([np.zeros(3)], None)
+    life.manager.restore(life.state)
+    assert life.state.last_batch is None
 
 
 # What is refused
