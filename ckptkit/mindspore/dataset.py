@@ -22,15 +22,15 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal
 
 import mindspore.dataset as ds
 
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.digest import Probe, digest_of
+from ckptkit.mindspore.data.fingerprint import fingerprint
 from ckptkit.mindspore.data.pipeline import (
-    carried_seeds,
     describe,
     drawing_workers,
     has_shuffle_buffer,
@@ -48,36 +48,6 @@ _ENDLESS = 2**31 - 1  # epochs; fast recovery refuses MindSpore's own -1
 _MAKERS = ("create_tuple_iterator", "create_dict_iterator")
 
 Augmentation = Literal["stateless"] | None
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """What of a pipeline must not change between two starts.
-
-    Attributes:
-        size: Batches per epoch.
-        batch_size: Samples per batch.
-        columns: Names, in order.
-        workers: Of the operations whose output depends on their number, by name, the root first.
-        carried_seeds: Of `Augmented` and `EpochSampler`.
-        seed: In force when the iterator is made.
-    """
-
-    size: int
-    batch_size: int
-    columns: tuple[str, ...]
-    workers: tuple[tuple[str, int], ...]
-    carried_seeds: tuple[int, ...]
-    seed: int
-
-
-_WORDS = {
-    "size": "batches per epoch (the number of samples, the batch size or drop_remainder changed)",
-    "batch_size": "samples per batch",
-    "columns": "columns",
-    "workers": "operations whose random numbers depend on their workers (set num_parallel_workers to what it was)",
-    "carried_seeds": "seeds of ckptkit.data.Augmented and EpochSampler",
-}
 
 
 class DatasetPosition:
@@ -116,15 +86,13 @@ class DatasetPosition:
             raise ValueError(f"the dataset seed {_UNSET_SEED} means no seed to MindSpore; take another one")
         self.dataset = dataset
         # Before any seed is set: for some sources MindSpore runs the whole pipeline to learn its size.
-        self.size: int = dataset.get_dataset_size()
+        self._fingerprint = fingerprint(dataset)
+        self.size = self._fingerprint.size
         if self.size < 1:
             raise ResumeError("the dataset delivers no batch; look at its source, and at drop_remainder=True")
         stateless = augmentation == "stateless"
-        self._batch_size: int = dataset.get_batch_size()
-        self._columns: tuple[str, ...] = tuple(dataset.get_col_names())
-        self._workers = tuple(drawing_workers(dataset, stateless=stateless))
-        self._carried_seeds = tuple(carried_seeds(dataset))
         self._fast = is_fast(dataset, stateless=stateless)
+        self._matters = {name for name, _ in drawing_workers(dataset, stateless=stateless)}
         self._may_draw_here = bool(python_code_here(dataset))
         self._given_seed = seed
         self._draw_seed = draw_seed
@@ -139,11 +107,14 @@ class DatasetPosition:
         self._digests = Probe()
         self.own_draws: frozenset[str] = frozenset()
 
-    def pipeline(self) -> Pipeline:
-        """What must stay as it is from start to start; call it after `prepare`."""
-        if self._seed is None:
-            raise ResumeError("the dataset was not prepared: restore the state before the iterator is made")
-        return Pipeline(self.size, self._batch_size, self._columns, self._workers, self._carried_seeds, seed=self._seed)
+    @property
+    def seed(self) -> int:
+        """In force when the iterator is made.
+
+        Raises:
+            ResumeError: Before `prepare`.
+        """
+        return self._prepared()[0]
 
     def at(self, delivered: int) -> tuple[int, int]:
         """Epoch, and batches of it delivered, after ``delivered`` batches."""
@@ -156,19 +127,18 @@ class DatasetPosition:
         Raises:
             ResumeError: If there was none.
         """
-        self.pipeline()
-        return self._delivered
+        return self._prepared()[1]
 
     def placed(self, recorded: Mapping[str, Any], delivered: int) -> tuple[int, int]:
         """As `at`: the size is the recorded one, or `check` has raised."""
         return self.at(delivered)
 
     def state(self, delivered: int, batch: Any) -> dict[str, Any]:
-        """`pipeline` as plain values, the last delivered batch's digest, and the generators that it began with."""
+        """The fingerprint, the seed, the last delivered batch's digest, and the generators that it began with."""
         probe = self._probe if delivered == self._delivered else None  # saved again before anything was trained
         if batch is not None:
             probe = self._digests.of(batch)
-        return {**asdict(self.pipeline()), "probe": probe, "generators": self._base}
+        return {**asdict(self._fingerprint), "seed": self.seed, "probe": probe, "generators": self._base}
 
     def check(self, recorded: Mapping[str, Any]) -> None:
         """Compare this pipeline with the one that a checkpoint was taken from.
@@ -181,12 +151,7 @@ class DatasetPosition:
                 f"the checkpoint was taken over a {recorded['iterable']}, this training reads a MindSpore pipeline. "
                 "Give it the data that it had, or start under another root"
             )
-        mine = {name: getattr(self, f"_{name}") for name in _WORDS if name != "size"} | {"size": self.size}
-        differences = [
-            f"{words}: the checkpoint has {recorded[name]}, this dataset has {mine[name]}"
-            for name, words in _WORDS.items()
-            if name in recorded and mine[name] != recorded[name]  # those of older checkpoints know fewer
-        ]
+        differences = self._fingerprint.differences(recorded, self._matters)
         seed = self._given_seed if self._given_seed is not None else ds.config.get_seed()
         if seed not in (_UNSET_SEED, recorded["seed"]):
             differences.append(
@@ -258,6 +223,11 @@ class DatasetPosition:
                 delattr(self.dataset, name)
         self._shadows.clear()
 
+    def _prepared(self) -> tuple[int, int]:
+        if self._seed is None:
+            raise ResumeError("the dataset was not prepared: restore the state before the iterator is made")
+        return self._seed, self._delivered
+
     def _shadow(self) -> None:
         self.release()
         for name in _MAKERS:
@@ -320,7 +290,7 @@ class DatasetPosition:
             # After an epoch's last batch an iterator ends once, and then goes on with the next epoch.
             if found == self._probe and (self._delivered % self.size or next(iterator, None) is None):
                 return iterator
-        iterator.stop()
+            iterator.stop()
         _log.warning(
             "%s gives another batch %d when what came before is skipped, so something in it is not stateless; "
             "replaying it instead",

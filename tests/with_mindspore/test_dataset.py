@@ -219,7 +219,7 @@ def test_fresh_start_keeps_the_seed_that_was_set():
     begin_process(seed=9)
     position = DatasetPosition(pipeline(), draw_seed=lambda: pytest.fail("drew a seed"))
     position.prepare(0, None)
-    assert (position.pipeline().seed, ds.config.get_seed()) == (9, 9)
+    assert (position.seed, ds.config.get_seed()) == (9, 9)
 
 
 def test_fresh_start_draws_a_seed_where_none_was_set(shown):
@@ -228,7 +228,7 @@ def test_fresh_start_draws_a_seed_where_none_was_set(shown):
     drawn = iter([UNSET_SEED, UNSET_SEED, 4242])
     position = DatasetPosition(pipeline(), draw_seed=lambda: next(drawn))
     position.prepare(0, None)
-    assert position.pipeline().seed == ds.config.get_seed() == 4242
+    assert position.seed == ds.config.get_seed() == 4242
     assert "drew 4242" in shown()
     assert "ms.set_seed(4242)" in shown()
     assert rng_digest() == before
@@ -241,7 +241,7 @@ def test_drawn_seeds_differ_and_drawing_disturbs_nothing():
         before = rng_digest()
         position = DatasetPosition(pipeline())
         position.prepare(0, None)
-        seeds.add(position.pipeline().seed)
+        seeds.add(position.seed)
         assert rng_digest() == before
     assert len(seeds) == 4
     assert UNSET_SEED not in seeds

@@ -233,6 +233,13 @@ def test_workers_of_declared_code_may_change():
     assert rest(resumed(lambda: maps(**options), 4, state, augmentation="stateless"), 4) == expected
 
 
+def test_code_may_be_declared_stateless_after_a_run_began():
+    state, expected = recorded_after(maps, 4)
+    assert rest(resumed(maps, 4, state, augmentation="stateless"), 4) == expected
+    state, expected = recorded_after(maps, 4, augmentation="stateless")
+    assert rest(resumed(maps, 4, state), 4) == expected
+
+
 def test_another_word_than_stateless_is_refused():
     with pytest.raises(ValueError, match=r'augmentation must be None or "stateless", got "?\'?none'):
         DatasetPosition(pipeline(), augmentation="none")

@@ -176,6 +176,16 @@ def test_the_state_is_that_of_the_delivery_whatever_happens_after_it():
     assert position.state(1, None)["state"] == {"epoch": 0, "batch": 1}
 
 
+def test_a_place_of_another_number_of_batches_is_refused():
+    position = IterablePosition(plain_list())
+    position.prepare(0, None)
+    next(position.batches(2))
+    recorded = position.state(1, None)
+    assert position.placed(recorded, 1) == (0, 1)
+    with pytest.raises(ck.ResumeError, match="2 batches were trained, but its data had handed out 1"):
+        position.placed(recorded, 2)
+
+
 def test_a_training_over_other_data_is_refused(root):
     crashed(root, 4)
     with pytest.raises(ck.ResumeError, match="batch 2, the last one that was trained, is another one now"):

@@ -32,7 +32,7 @@ class IterablePosition:
         monotonic: Gives seconds, to foresee the cost of a replay.
 
     Attributes:
-        own_draws: None: it is read by the training thread, between whose steps all draws are put back.
+        own_draws: Of no generator: it draws in the training thread, so that what is restored there is enough.
 
     Raises:
         TypeError: If it can be iterated once only and has no state.
@@ -86,9 +86,18 @@ class IterablePosition:
         return self._place
 
     def placed(self, recorded: Mapping[str, Any], delivered: int) -> tuple[int, int]:
-        """Where a checkpoint recorded it to be."""
+        """Where a checkpoint recorded it to be.
+
+        Raises:
+            ResumeError: If it recorded that after another number of batches.
+        """
+        if recorded["delivered"] != delivered:
+            raise ResumeError(
+                f"the checkpoint contradicts itself: {delivered} batches were trained, but its data had handed out "
+                f"{recorded['delivered']}. Go back to another checkpoint"
+            )
         epoch, batch = recorded["place"]
-        return (epoch, batch) if recorded["delivered"] == delivered else (epoch, -1)
+        return epoch, batch
 
     def state(self, delivered: int, batch: Any) -> dict[str, Any]:
         """Place, size, the iterable's own state, and the last batch's digest."""

@@ -22,7 +22,7 @@ class Position(Protocol):
         ...
 
     def placed(self, recorded: Mapping[str, Any], delivered: int) -> tuple[int, int]:
-        """As `at`, from what a checkpoint recorded."""
+        """As `at`, from what a checkpoint recorded; raises ResumeError if that contradicts itself."""
         ...
 
     def state(self, delivered: int, batch: Any) -> dict[str, Any]:
