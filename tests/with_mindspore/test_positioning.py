@@ -334,6 +334,20 @@ def test_the_order_of_skipped_epochs_is_not_asked_for(monkeypatch):
     assert asked == [2]
 
 
+def numbered(columns, noise, info):
+    return [column + info.get_epoch_num() for column in columns], noise
+
+
+def test_code_that_is_told_the_number_of_the_epoch_is_told_the_right_one():
+    def make():
+        source = data.Augmented(Source(), lambda sample, rng: (np.array([sample]), rng.random(2)), seed=3)
+        return source.dataset(["x", "z"]).batch(5, per_batch_map=numbered, num_parallel_workers=1)
+
+    for augmentation in (None, "stateless"):
+        state, expected = recorded_after(make, 12)
+        assert rest(resumed(make, 12, state, augmentation=augmentation), 12) == expected
+
+
 def test_epochs_are_not_skipped_where_more_than_the_sampler_differs_by_epoch():
     def make():
         return augmented(3).shuffle(4)

@@ -35,7 +35,7 @@ _FAST = {
     "SkipDataset",
     "TakeDataset",
 }
-# With one epoch of what is below per epoch of theirs; a varying batch size may be a matter of the epoch's number.
+# With one epoch of what is below per epoch of theirs; but code in a BatchDataset is told the epoch's number.
 _SAME_IN_EVERY_EPOCH = {"GeneratorDataset", "MapDataset", "ProjectDataset", "RenameDataset", "BatchDataset"}
 # Operations of MindSpore's that neither draw nor remember.
 _FIXED = {
@@ -92,9 +92,9 @@ def samplers_that_carry_epochs(dataset: ds.Dataset) -> list[EpochSampler]:
     """All samplers of a pipeline in which nothing but they differs from epoch to epoch; of any other, none."""
     kinds = {type(node).__name__ for node in nodes(dataset)}
     samplers = [node.sampler for node in nodes(dataset) if hasattr(node, "sampler")]
-    varying = any(getattr(node, "batch_size_func", None) is not None for node in nodes(dataset))
+    numbered = any(type(node).__name__ == "BatchDataset" and _is_own(node) for node in nodes(dataset))
     whole = kinds <= _SAME_IN_EVERY_EPOCH and all(type(sampler) is EpochSampler for sampler in samplers)
-    return samplers if whole and not varying else []
+    return samplers if whole and not numbered else []
 
 
 def has_shuffle_buffer(dataset: ds.Dataset) -> bool:
