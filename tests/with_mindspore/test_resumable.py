@@ -176,6 +176,27 @@ def test_the_state_is_that_of_the_delivery_whatever_happens_after_it():
     assert position.state(1, None)["state"] == {"epoch": 0, "batch": 1}
 
 
+def doubled(x):
+    return x * 2
+
+
+@pytest.mark.parametrize("augmentation", [None, "stateless"])
+def test_a_training_is_positioned_as_its_code_was_declared(root, shown, augmentation):
+    def mapped():
+        return ds.NumpySlicesDataset(samples(), shuffle=True).map(doubled, ["x"]).batch(4)
+
+    expected = Job(data=mapped).uninterrupted(3).steps
+    crashed(root, SIZE + 3, data=mapped)
+    again = Job(data=mapped).resumed(checkpoints(root, augmentation=augmentation), 3).steps
+    assert again == {step: one for step, one in expected.items() if step >= SIZE + 3}
+    assert ("replaying the data" in shown()) == (augmentation is None)
+
+
+def test_a_callback_refuses_another_declaration(root):
+    with pytest.raises(ValueError, match='augmentation must be None or "stateless"'):
+        checkpoints(root, augmentation="random")
+
+
 def test_a_place_of_another_number_of_batches_is_refused():
     position = IterablePosition(plain_list())
     position.prepare(0, None)
