@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ckptkit import data, nn
     from ckptkit.errors import (
         CheckpointNotFoundError,
         CkptKitError,
@@ -22,21 +23,26 @@ if TYPE_CHECKING:
         StorageError,
     )
     from ckptkit.manager import CheckpointManager, SaveHandle
+    from ckptkit.mindspore.adapter import BoostCycle, CycleAdapter
     from ckptkit.mindspore.callback import CheckpointCallback
     from ckptkit.mindspore.state import StateManager
     from ckptkit.mindspore.train_cell import AccumulationTrainCell
+    from ckptkit.plan import AccumulationPlan, nearest_plans, plan_accumulation, scale_learning_rate
     from ckptkit.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
     from ckptkit.progress import ResumePoint
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "AccumulationPlan": "ckptkit.plan",
     "AccumulationTrainCell": "ckptkit.mindspore.train_cell",
+    "BoostCycle": "ckptkit.mindspore.adapter",
     "CheckpointCallback": "ckptkit.mindspore.callback",
     "CheckpointManager": "ckptkit.manager",
     "CheckpointNotFoundError": "ckptkit.errors",
     "CkptKitError": "ckptkit.errors",
     "CorruptCheckpointError": "ckptkit.errors",
+    "CycleAdapter": "ckptkit.mindspore.adapter",
     "FormatVersionError": "ckptkit.errors",
     "KeepBest": "ckptkit.policies",
     "KeepEvery": "ckptkit.policies",
@@ -50,15 +56,23 @@ _HOME = {
     "StateManager": "ckptkit.mindspore.state",
     "StateMismatchError": "ckptkit.errors",
     "StorageError": "ckptkit.errors",
+    "nearest_plans": "ckptkit.plan",
+    "plan_accumulation": "ckptkit.plan",
+    "scale_learning_rate": "ckptkit.plan",
 }
 
+_MODULES = ("data", "nn")
+
 __all__ = [
+    "AccumulationPlan",
     "AccumulationTrainCell",
+    "BoostCycle",
     "CheckpointCallback",
     "CheckpointManager",
     "CheckpointNotFoundError",
     "CkptKitError",
     "CorruptCheckpointError",
+    "CycleAdapter",
     "FormatVersionError",
     "KeepBest",
     "KeepEvery",
@@ -72,10 +86,17 @@ __all__ = [
     "StateManager",
     "StateMismatchError",
     "StorageError",
+    "data",
+    "nearest_plans",
+    "nn",
+    "plan_accumulation",
+    "scale_learning_rate",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"ckptkit.{name}")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'ckptkit' has no attribute {name!r}")

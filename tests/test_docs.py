@@ -25,6 +25,7 @@ ENGLISH = [
 INSTALLATION = {"pip install . && ckptkit demo", "pip install '.[test]' && pytest"}
 TRANSLATED = {
     "README.md": "README.zh-CN.md",
+    "docs/exactness.md": "docs/zh/exactness.md",
     "docs/guide.md": "docs/zh/guide.md",
     "docs/guarantees.md": "docs/zh/guarantees.md",
     "docs/troubleshooting.md": "docs/zh/troubleshooting.md",

@@ -16,12 +16,15 @@ from ckptkit import errors
 PACKAGE = Path(ckptkit.__file__).parent
 
 PUBLIC = [
+    "AccumulationPlan",
     "AccumulationTrainCell",
+    "BoostCycle",
     "CheckpointCallback",
     "CheckpointManager",
     "CheckpointNotFoundError",
     "CkptKitError",
     "CorruptCheckpointError",
+    "CycleAdapter",
     "FormatVersionError",
     "KeepBest",
     "KeepEvery",
@@ -35,6 +38,11 @@ PUBLIC = [
     "StateManager",
     "StateMismatchError",
     "StorageError",
+    "data",
+    "nearest_plans",
+    "nn",
+    "plan_accumulation",
+    "scale_learning_rate",
 ]
 
 ERRORS = {
@@ -61,7 +69,7 @@ def test_the_public_names():
 
 
 def test_the_tables_of_the_facade_agree():
-    assert ckptkit.__all__ == sorted(ckptkit._HOME)
+    assert ckptkit.__all__ == sorted([*ckptkit._HOME, *ckptkit._MODULES])
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
     for_checkers = {
         alias.name: node.module
@@ -71,7 +79,7 @@ def test_the_tables_of_the_facade_agree():
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert for_checkers == ckptkit._HOME
+    assert for_checkers == {**ckptkit._HOME, **dict.fromkeys(ckptkit._MODULES, "ckptkit")}
 
 
 def test_importing_the_package_imports_nothing_heavy():

@@ -26,6 +26,7 @@ from ckptkit.errors import ResumeError
 from ckptkit.manager import CheckpointManager, MidCycle
 from ckptkit.mindspore.adapter import CycleAdapter
 from ckptkit.mindspore.companions import Companions
+from ckptkit.mindspore.dataset import Augmentation
 from ckptkit.mindspore.session import TrainingSession
 from ckptkit.mindspore.state import OnKChange, StateManager
 from ckptkit.policies import KeepPolicy, SavePolicy
@@ -35,7 +36,7 @@ from ckptkit.storage import Storage, open_storage
 _log = logging.getLogger("ckptkit")
 
 # What StateManager calls its own arguments.
-_OPTIONS = ("train_cell", "dataset", "frozen", "on_k_change", "cycle", "strict")
+_OPTIONS = ("train_cell", "dataset", "frozen", "augmentation", "on_k_change", "cycle", "strict")
 _COMPANIONS = "callbacks"  # the name that the other callbacks' state has among the stateful objects
 
 
@@ -60,6 +61,7 @@ class CheckpointCallback(Callback):
         keep: What to keep; default the latest 3. With `KeepBest`, every evaluated epoch is saved too.
         stateful: Objects to store, by name, as for `StateManager`.
         frozen: Parameters that training never changes, as for `StateManager`.
+        augmentation: As for `StateManager`.
         when_busy: As for `CheckpointManager`.
         on_save_error: As for `CheckpointManager`.
         mid_cycle: As for `CheckpointManager`.
@@ -82,6 +84,7 @@ class CheckpointCallback(Callback):
         keep: KeepPolicy | None = None,
         stateful: Mapping[str, Any] | None = None,
         frozen: Iterable[str] | Callable[[str], bool] | None = None,
+        augmentation: Augmentation = None,
         when_busy: Literal["skip", "wait"] = "skip",
         on_save_error: Literal["warn", "raise"] = "warn",
         mid_cycle: MidCycle = "exact",
@@ -108,10 +111,13 @@ class CheckpointCallback(Callback):
             raise ValueError(f"stateful= uses names that ckptkit needs itself: {', '.join(taken)}; rename them")
         if on_k_change not in get_args(OnKChange):
             raise ValueError(f"on_k_change must be 'refuse' or 'next_cycle', got {on_k_change!r}")
+        if augmentation not in (None, "stateless"):
+            raise ValueError(f'augmentation must be None or "stateless", got {augmentation!r}')
         self._new_state = functools.partial(
             StateManager,
             # As it is given only where it can be asked again at a second resume.
             frozen=frozen if frozen is None or callable(frozen) or isinstance(frozen, str) else tuple(frozen),
+            augmentation=augmentation,
             on_k_change=on_k_change,
             cycle=cycle,
             strict=strict,
@@ -272,7 +278,7 @@ class CheckpointCallback(Callback):
 
     def _is_complete(self, state: StateManager, point: ResumePoint, epochs: int) -> bool:
         assert state.position is not None  # noqa: S101 - it was given a dataset
-        done = point.batches_delivered // state.position.size
+        done, _ = state.position.at(point.batches_delivered)
         if state.ended is None and done < epochs:
             return False
         why = state.ended or f"{point.batches_delivered} batches are {done} epochs"

@@ -2,56 +2,52 @@
 
 It is one number, the batches *delivered* to training since epoch 0, with the dataset seed in force when the
 iterator was made. Guarantees: a pipeline that is itself deterministic goes on with exactly the next batch, in
-the order of the epoch it is in; another size, batch size, seed or set of columns is refused before the first
-batch. Whether a pipeline's Python code draws from the process-wide generators is for `ckptkit.mindspore.findings`
-to say. Main thread only; `prepare`, then make the iterator, then `iterator_made`.
+the order of the epoch it is in; another size, batch size, seed, set of columns or number of drawing workers is
+refused before the first batch. So that the iterator that training itself makes is the positioned one, the
+dataset's two methods that make iterators are shadowed from `prepare` to `iterator_made`.
+
+The digest of the last delivered batch, where the checkpoint has it, is compared with the batch that the pipeline
+gives there now. It is a net and no proof: batches that differ in a few random bits only (a lone flip) may agree
+there and differ later. What is positioned fast is decided by what is known to be exact, and the net is under that.
+
+A pipeline that draws from the process's global generators is replayed from where they stood when the run began,
+and they then stay where the replay leaves them. That is exact as long as nothing else draws from them while data
+is read; the log says so. Main thread only.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, Literal
 
 import mindspore.dataset as ds
 
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.rng import undisturbed
+from ckptkit.mindspore.data.digest import Probe, digest_of
+from ckptkit.mindspore.data.fingerprint import fingerprint
+from ckptkit.mindspore.data.pipeline import (
+    describe,
+    drawing_workers,
+    has_shuffle_buffer,
+    is_fast,
+    python_code_here,
+    samplers_that_carry_epochs,
+)
+from ckptkit.mindspore.data.replay import Replay, replay_epochs
+from ckptkit.mindspore.rng import capture_host_rng, host_rng_drawn, restore_host_rng, undisturbed
 
 _log = logging.getLogger("ckptkit")
 
 _UNSET_SEED = 5489  # the default seed of std::mt19937: MindSpore's word for "not set", and then it is random
+_ENDLESS = 2**31 - 1  # epochs; fast recovery refuses MindSpore's own -1
+_MAKERS = ("create_tuple_iterator", "create_dict_iterator")
 
-# Exact with fast recovery, measured one by one. Anything else is replayed, which is exact for every pipeline
-# that is deterministic at all. (MindSpore's own default is fast for all, and then random maps silently differ.)
-_FAST = {
-    "NumpySlicesDataset",
-    "MnistDataset",
-    "BatchDataset",
-    "RepeatDataset",
-    "ProjectDataset",
-    "RenameDataset",
-    "ShuffleDataset",
-}
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """What of a pipeline must not change between two starts.
-
-    Attributes:
-        size: Batches per epoch.
-        batch_size: Samples per batch.
-        columns: Names, in order.
-        seed: In force when the iterator is made.
-    """
-
-    size: int
-    batch_size: int
-    columns: tuple[str, ...]
-    seed: int
+Augmentation = Literal["stateless"] | None
 
 
 class DatasetPosition:
@@ -59,36 +55,90 @@ class DatasetPosition:
 
     Args:
         dataset: The root of the pipeline, as ``Model.train`` gets it.
+        augmentation: ``"stateless"`` declares that the user's own Python code in it depends on its input only,
+            so that skipped batches need not be replayed.
+        seed: The dataset seed of the run; None for the one that the process has set.
         draw_seed: Gives the seed of a fresh start where the user has set none.
+        monotonic: Gives seconds, to foresee the cost of a replay.
+
+    Attributes:
+        own_draws: The global generators that the pipeline itself was seen to draw from.
 
     Raises:
         ResumeError: If positioning does not work in this process (dataset debug mode).
+        ValueError: If ``augmentation`` is something else, or ``seed`` is MindSpore's word for "not set".
     """
 
-    def __init__(self, dataset: ds.Dataset, *, draw_seed: Callable[[], int] = lambda: secrets.randbelow(2**31)) -> None:
+    def __init__(
+        self,
+        dataset: ds.Dataset,
+        *,
+        augmentation: Augmentation = None,
+        seed: int | None = None,
+        draw_seed: Callable[[], int] = lambda: secrets.randbelow(2**31),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         if ds.config.get_debug_mode():
             raise ResumeError("dataset debug mode ignores positions; call ds.config.set_debug_mode(False)")
+        if augmentation not in (None, "stateless"):
+            raise ValueError(f'augmentation must be None or "stateless", got {augmentation!r}')
+        if seed == _UNSET_SEED:
+            raise ValueError(f"the dataset seed {_UNSET_SEED} means no seed to MindSpore; take another one")
         self.dataset = dataset
         # Before any seed is set: for some sources MindSpore runs the whole pipeline to learn its size.
-        self.size: int = dataset.get_dataset_size()
+        self._fingerprint = fingerprint(dataset)
+        self.size = self._fingerprint.size
         if self.size < 1:
             raise ResumeError("the dataset delivers no batch; look at its source, and at drop_remainder=True")
-        self._batch_size: int = dataset.get_batch_size()
-        self._columns: tuple[str, ...] = tuple(dataset.get_col_names())
+        stateless = augmentation == "stateless"
+        self._fast = is_fast(dataset, stateless=stateless)
+        self._matters = {name for name, _ in drawing_workers(dataset, stateless=stateless)}
+        self._may_draw_here = bool(python_code_here(dataset))
+        self._given_seed = seed
         self._draw_seed = draw_seed
+        self._monotonic = monotonic
         self._seed: int | None = None
-        self._fast_recovery_before: bool | None = None
         self._seed_before: int | None = None
+        self._delivered = 0
+        self._probe: str | None = None
+        self._base: Mapping[str, Any] | None = None
+        self._shadows: dict[str, Callable[..., Any]] = {}
+        self._made = False
+        self._digests = Probe()
+        self.own_draws: frozenset[str] = frozenset()
 
-    def pipeline(self) -> Pipeline:
-        """What must stay as it is from start to start; call it after `prepare`."""
-        if self._seed is None:
-            raise ResumeError("the dataset was not prepared: restore the state before the iterator is made")
-        return Pipeline(self.size, self._batch_size, self._columns, self._seed)
+    @property
+    def seed(self) -> int:
+        """In force when the iterator is made.
 
-    def state(self) -> dict[str, Any]:
-        """`pipeline` as plain values, for a checkpoint."""
-        return asdict(self.pipeline())
+        Raises:
+            ResumeError: Before `prepare`.
+        """
+        return self._prepared()[0]
+
+    def at(self, delivered: int) -> tuple[int, int]:
+        """Epoch, and batches of it delivered, after ``delivered`` batches."""
+        return divmod(delivered, self.size)
+
+    @property
+    def delivered(self) -> int:
+        """Where the last `prepare` put it.
+
+        Raises:
+            ResumeError: If there was none.
+        """
+        return self._prepared()[1]
+
+    def placed(self, recorded: Mapping[str, Any], delivered: int) -> tuple[int, int]:
+        """As `at`: the size is the recorded one, or `check` has raised."""
+        return self.at(delivered)
+
+    def state(self, delivered: int, batch: Any) -> dict[str, Any]:
+        """The fingerprint, the seed, the last delivered batch's digest, and the generators that it began with."""
+        probe = self._probe if delivered == self._delivered else None  # saved again before anything was trained
+        if batch is not None:
+            probe = self._digests.of(batch)
+        return {**asdict(self._fingerprint), "seed": self.seed, "probe": probe, "generators": self._base}
 
     def check(self, recorded: Mapping[str, Any]) -> None:
         """Compare this pipeline with the one that a checkpoint was taken from.
@@ -96,18 +146,13 @@ class DatasetPosition:
         Raises:
             ResumeError: If they differ; says in what and what to do. Nothing was changed.
         """
-        mine = {"size": self.size, "batch_size": self._batch_size, "columns": self._columns}
-        words = {
-            "size": "batches per epoch (the number of samples, the batch size or drop_remainder changed)",
-            "batch_size": "samples per batch",
-            "columns": "columns",
-        }
-        differences = [
-            f"{words[key]}: the checkpoint has {recorded[key]}, this dataset has {value}"
-            for key, value in mine.items()
-            if value != recorded[key]
-        ]
-        seed = ds.config.get_seed()
+        if "iterable" in recorded:
+            raise ResumeError(
+                f"the checkpoint was taken over a {recorded['iterable']}, this training reads a MindSpore pipeline. "
+                "Give it the data that it had, or start under another root"
+            )
+        differences = self._fingerprint.differences(recorded, self._matters)
+        seed = self._given_seed if self._given_seed is not None else ds.config.get_seed()
         if seed not in (_UNSET_SEED, recorded["seed"]):
             differences.append(
                 f"the dataset seed: the checkpoint has {recorded['seed']}, this process set {seed} "
@@ -119,44 +164,49 @@ class DatasetPosition:
                 "root:\n  " + "\n  ".join(differences)
             )
 
-    def prepare(self, batches_delivered: int, recorded: Mapping[str, Any] | None) -> None:
-        """Let the next iterator begin at the batch after ``batches_delivered``.
+    def prepare(self, delivered: int, recorded: Mapping[str, Any] | None) -> None:
+        """Let the next iterator begin at the batch after ``delivered``; it is made as ever, by whom it may be.
 
         Args:
-            batches_delivered: Since epoch 0; 0 on a fresh start.
+            delivered: Batches since epoch 0; 0 on a fresh start.
             recorded: `state` of the checkpoint, checked before; None on a fresh start.
         """
         if self._seed_before is None:
             self._seed_before = ds.config.get_seed()
-        seed = int(recorded["seed"]) if recorded is not None else self._fresh_seed()
+        self._seed = int(recorded["seed"]) if recorded is not None else self._fresh_seed()
         with undisturbed():
-            ds.config.set_seed(seed)
-        self._seed = seed
-        if self._fast_recovery_before is None:
-            self._fast_recovery_before = ds.config.get_fast_recovery()
-        fast = all(_is_fast(node) for node in _nodes(self.dataset))
-        ds.config.set_fast_recovery(fast)
-        # On the root, in batches, and also when it is 0: it sticks to the object.
-        self.dataset.set_init_step(batches_delivered)
-        if batches_delivered and not fast:
+            ds.config.set_seed(self._seed)
+        self._delivered = delivered
+        self._probe = recorded.get("probe") if recorded is not None else None
+        self._base = recorded.get("generators") if recorded is not None else None
+        self.own_draws = frozenset()
+        self._made = False
+        self._shadow()
+        suspects = python_code_here(self.dataset)
+        if suspects:
             _log.info(
-                "replaying the data pipeline up to batch %d, since some of its operations may be random",
-                batches_delivered,
+                "%s: if Python code in it draws from the global `random` or `numpy.random`, nothing else may, or its "
+                "draws cannot be resumed; let it draw from ckptkit.data.sample_rng(seed, epoch, index)",
+                " and ".join(suspects),
             )
 
     def iterator_made(self) -> None:
         """Undo what was only for the making of the iterator.
 
         Raises:
-            ResumeError: If the seed was changed since `prepare`, so that the iterator has another order.
+            ResumeError: If no iterator of this dataset was made since `prepare`, or the seed was changed.
         """
         self.release()
-        seed = ds.config.get_seed()
-        if seed != self._seed:
+        self._check_seed()
+        if self._delivered and not self._made:
             raise ResumeError(
-                f"the dataset seed was {self._seed} when the run was resumed and is {seed} now; "
-                "call ms.set_seed before resume(), not after it"
+                "no iterator was made of the dataset that was restored, so nothing stands at batch "
+                f"{self._delivered}; make it with its create_tuple_iterator or create_dict_iterator, after the restore"
             )
+
+    def nothing_left(self) -> None:
+        """Say that no iterator will be made: every epoch has been trained."""
+        self._made = True
 
     def leave(self) -> None:
         """Leave the process as it was before `prepare`, seed included: a later training may be another run."""
@@ -168,13 +218,118 @@ class DatasetPosition:
 
     def release(self) -> None:
         """Let later iterators begin at the beginning; the seed stays in force for those of evaluation."""
-        self.dataset.set_init_step(0)
-        if self._fast_recovery_before is not None:
-            ds.config.set_fast_recovery(self._fast_recovery_before)
-            self._fast_recovery_before = None
+        for name, shadow in self._shadows.items():
+            if vars(self.dataset).get(name) is shadow:
+                delattr(self.dataset, name)
+        self._shadows.clear()
+
+    def _prepared(self) -> tuple[int, int]:
+        if self._seed is None:
+            raise ResumeError("the dataset was not prepared: restore the state before the iterator is made")
+        return self._seed, self._delivered
+
+    def _shadow(self) -> None:
+        self.release()
+        for name in _MAKERS:
+            self._shadows[name] = self._shadow_of(getattr(type(self.dataset), name))
+            setattr(self.dataset, name, self._shadows[name])
+
+    def _shadow_of(self, maker: Callable[..., Any]) -> Callable[..., Any]:
+        # A plain function: MindSpore copies the tree to make an iterator, and functions are copied as they are.
+        return lambda *args, **kwargs: self._positioned(maker, args, kwargs)
+
+    def _positioned(self, maker: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What ``maker`` makes, moved to the next batch that training needs."""
+        self._check_seed()
+        call = inspect.signature(maker).bind(self.dataset, *args, **kwargs)
+        epochs = call.arguments.get("num_epochs", -1)
+        if 0 <= epochs * self.size <= self._delivered and self._delivered:
+            raise ResumeError(
+                f"num_epochs={epochs} are {epochs * self.size} batches, but {self._delivered} were delivered: pass the "
+                "total since epoch 0, to one iterator for all epochs; train nothing if that is reached"
+            )
+
+        def make(skipped_epochs: int = 0) -> Any:
+            if self._delivered:
+                call.arguments["num_epochs"] = (epochs if epochs >= 0 else _ENDLESS) - skipped_epochs
+            return maker(*call.args, **call.kwargs)
+
+        if not self._delivered:
+            self._base = capture_host_rng() if self._may_draw_here else None
+            iterator = make()
+        else:
+            if has_shuffle_buffer(self.dataset):
+                _log.info("past a shuffle buffer, MindSpore reads every sample before batch %d again", self._delivered)
+            iterator = (self._forwarded(make) if self._fast else None) or self._replayed(make)
+        self._made = True
+        return iterator
+
+    def _forwarded(self, make: Callable[[int], Any]) -> Any:
+        """An iterator by MindSpore's fast recovery; None if the last delivered batch turns out to be another one."""
+        recovery = ds.config.get_fast_recovery()
+        start = self._delivered - (self._probe is not None)
+        # MindSpore asks a sampler for the order of every epoch that it skips; these know where to begin.
+        samplers = samplers_that_carry_epochs(self.dataset)
+        skipped_epochs = start // self.size if samplers else 0
+        with undisturbed():
+            try:
+                ds.config.set_fast_recovery(True)
+                # On the root, in batches. It sticks to the object, hence the reset.
+                self.dataset.set_init_step(start - skipped_epochs * self.size)
+                for sampler in samplers:
+                    sampler.epoch = skipped_epochs
+                iterator = make(skipped_epochs)
+            finally:
+                self.dataset.set_init_step(0)
+                for sampler in samplers:
+                    sampler.epoch = 0
+                ds.config.set_fast_recovery(recovery)
+            if self._probe is None:
+                return iterator
+            found = digest_of(next(iterator, None))
+            # After an epoch's last batch an iterator ends once, and then goes on with the next epoch.
+            if found == self._probe and (self._delivered % self.size or next(iterator, None) is None):
+                return iterator
+            iterator.stop()
+        _log.warning(
+            "%s gives another batch %d when what came before is skipped, so something in it is not stateless; "
+            "replaying it instead",
+            *(describe(self.dataset), self._delivered - 1),
+        )
+        return None
+
+    def _replayed(self, make: Callable[[], Any]) -> Any:
+        """An iterator that has delivered and thrown away every batch that was trained."""
+        before = capture_host_rng()
+        base = self._base if self._base is not None else before
+        restore_host_rng(base)
+        iterator = make()
+        last = replay_epochs(iterator, self._delivered, self.size, Replay(self._delivered, monotonic=self._monotonic))
+        if self._probe is not None and digest_of(last) != self._probe:
+            iterator.stop()
+            restore_host_rng(before)
+            raise ResumeError(_another_batch(describe(self.dataset), self._delivered - 1))
+        self.own_draws = host_rng_drawn(base) if self._base is not None else frozenset()
+        # Its threads read ahead and go on drawing: what they draw from is theirs.
+        restore_host_rng({name: state for name, state in before.items() if name not in self.own_draws})
+        if self.own_draws:
+            _log.warning(
+                "%s draws from the global generators of %s. That resumes exactly only as long as nothing else draws "
+                "from them while training; let it draw from ckptkit.data.sample_rng(seed, epoch, index)",
+                *(describe(self.dataset), " and ".join(sorted(self.own_draws))),
+            )
+        return iterator
+
+    def _check_seed(self) -> None:
+        seed = ds.config.get_seed()
+        if seed != self._seed:
+            raise ResumeError(
+                f"the dataset seed was {self._seed} when the run was resumed and is {seed} now; "
+                "call ms.set_seed before resume(), not after it"
+            )
 
     def _fresh_seed(self) -> int:
-        seed: int = ds.config.get_seed()
+        seed: int = self._given_seed if self._given_seed is not None else ds.config.get_seed()
         if seed != _UNSET_SEED:
             return seed
         seed = self._draw_seed()
@@ -189,29 +344,12 @@ class DatasetPosition:
         return seed
 
 
-def _nodes(dataset: ds.Dataset) -> Iterator[ds.Dataset]:
-    yield dataset
-    for child in dataset.children:
-        yield from _nodes(child)
-
-
-def _is_fast(node: ds.Dataset) -> bool:
-    if type(node).__name__ not in _FAST or type(node).__module__.partition(".")[0] != "mindspore":
-        return False
-    if not _is_fast_sampler(getattr(node, "sampler", None)):
-        return False
-    # per_batch_map and a callable batch size (private attributes of BatchDataset) are Python code; where they
-    # cannot be seen any more, the pipeline is replayed.
-    return type(node).__name__ != "BatchDataset" or (
-        getattr(node, "per_batch_map", node) is None and getattr(node, "batch_size_func", node) is None
+def _another_batch(data: str, batch: int) -> str:
+    return (
+        f"{data}: batch {batch}, the last one that was trained, is another one now although all before it was "
+        "replayed, so the run cannot go on exactly. Either the data files changed, or something in the pipeline "
+        "is not the same twice: Python code that draws from the global `random` or `numpy.random` together with the "
+        "training loop, or in several threads; a source or sampler that remembers earlier iterators; the time of day. "
+        "Put the data back, or let random code draw from ckptkit.data.sample_rng(seed, epoch, index) and start under "
+        "another root"
     )
-
-
-def _is_fast_sampler(sampler: Any) -> bool:
-    # A sampler of the user's own is Python code that may be random; where it does not inherit from ds.Sampler,
-    # MindSpore wraps it in an IterSampler, which does.
-    if sampler is None:
-        return True
-    if isinstance(sampler, ds.Sampler) or type(sampler).__module__.partition(".")[0] != "mindspore":
-        return False
-    return _is_fast_sampler(getattr(sampler, "child_sampler", None))

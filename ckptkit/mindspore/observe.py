@@ -69,10 +69,8 @@ class StateObserver:
 
     def suspects(self) -> list[Suspect]:
         """What is known without running to keep the job from being exact."""
-        findings = getattr(self._state, "findings", None)
-        if findings is not None:
-            return [Suspect(kind=one.kind, where=one.where, why=one.why, fix=one.fix) for one in findings()]
-        return [*_dropouts(self._state.cell), *_drawing_code(self._dataset())]
+        found = self._state.findings()
+        return [Suspect(kind=one.kind, where=one.where, why=one.why, fix=one.fix) for one in found]
 
     def _dataset(self) -> Any:
         return getattr(self._state.position, "dataset", None)
@@ -141,26 +139,3 @@ def _generators(state: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from ((f"mindspore.{part}", one) for part, one in value.items())
         else:
             yield name, value
-
-
-def _dropouts(cell: Any) -> Iterator[Suspect]:
-    for name, one in cell.cells_and_names():
-        if isinstance(one, nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
-            yield Suspect(
-                kind="operator",
-                where=f"{name} (nn.{type(one).__name__})",
-                why="it draws inside its kernel, and no checkpoint can bring that state back",
-                fix="use a dropout whose mask follows from a counter, such as ckptkit.nn.Dropout",
-            )
-
-
-def _drawing_code(dataset: Any) -> Iterator[Suspect]:
-    for where, code in code_of(dataset):
-        function = getattr(code, "__code__", None)
-        if function is not None and "random" in function.co_names:
-            yield Suspect(
-                kind="pipeline",
-                where=where,
-                why="it draws from a process-wide generator, which training and data pipeline share",
-                fix="let it draw from a generator that it makes from (seed, epoch, index)",
-            )

@@ -12,7 +12,7 @@ from typing import Any
 from ckptkit.accumulation import AccumulationSchedule
 from ckptkit.contents import Contents
 from ckptkit.errors import ResumeError, StateMismatchError
-from ckptkit.mindspore.dataset import DatasetPosition
+from ckptkit.mindspore.data.position import Position
 from ckptkit.progress import Progress
 from ckptkit.tensors import Leaf
 
@@ -97,7 +97,7 @@ def _words(recorded: Sequence[Sequence[int]] | None, in_force: int) -> str:
     return "{" + ", ".join(f"{first}: {k}" for first, k in recorded) + "}"
 
 
-def check_data(contents: Contents, position: DatasetPosition | None, recorded: Mapping[str, Any] | None) -> None:
+def check_data(contents: Contents, position: Position | None, recorded: Mapping[str, Any] | None) -> None:
     """Raise ResumeError unless the data is what it was and the position is consistent with it."""
     if (position is None) != (recorded is None):
         raise ResumeError(
@@ -108,10 +108,11 @@ def check_data(contents: Contents, position: DatasetPosition | None, recorded: M
         return
     position.check(recorded)
     progress = contents.progress
-    if progress.epoch * position.size + progress.batch != progress.batches_delivered:
+    epoch, batch = position.placed(recorded, progress.batches_delivered)
+    if (epoch, batch) != (progress.epoch, progress.batch):
         raise ResumeError(
-            f"{contents.checkpoint} contradicts itself: epoch {progress.epoch}, batch {progress.batch} "
-            f"of {position.size}, but {progress.batches_delivered} batches delivered"
+            f"{contents.checkpoint} contradicts itself: epoch {progress.epoch}, batch {progress.batch}, "
+            f"but {progress.batches_delivered} batches delivered, which is epoch {epoch}, batch {batch}"
         )
 
 

@@ -11,7 +11,7 @@ import contextlib
 import random
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import mindspore as ms
@@ -22,8 +22,7 @@ def capture_rng() -> dict[str, Any]:
     """The state of every process-wide generator, as plain values and arrays."""
     seeds = _seed_module()
     return {
-        "python": random.getstate(),
-        "numpy": np.random.get_state(legacy=False),
+        **capture_host_rng(),
         "mindspore": {
             "global_seed": seeds._GLOBAL_SEED,
             "kernel_seeds": [[list(key), value] for key, value in seeds._KERNEL_SEED.items()],
@@ -32,16 +31,42 @@ def capture_rng() -> dict[str, Any]:
     }
 
 
-def restore_rng(state: dict[str, Any]) -> None:
-    """Put back what `capture_rng` took; call it last, since making an iterator or a seed draws from them."""
+def restore_rng(state: Mapping[str, Any], keep: Collection[str] = ()) -> None:
+    """Put back what `capture_rng` took; call it last, since making an iterator or a seed draws from them.
+
+    Those of ``"python"`` and ``"numpy"`` that are in ``keep`` stay as they are.
+    """
     seeds = _seed_module()
     mindspore = state["mindspore"]
     seeds._GLOBAL_SEED = mindspore["global_seed"]
     seeds._KERNEL_SEED.clear()
     seeds._KERNEL_SEED.update({tuple(key): value for key, value in mindspore["kernel_seeds"]})
     ms.set_rng_state(ms.Tensor(mindspore["generator"]))
-    np.random.set_state(state["numpy"])
-    random.setstate(state["python"])
+    restore_host_rng({name: state[name] for name in ("python", "numpy") if name not in keep})
+
+
+def capture_host_rng() -> dict[str, Any]:
+    """The state of the two generators that any Python code may draw from, ``"python"`` and ``"numpy"``."""
+    return {"python": random.getstate(), "numpy": np.random.get_state(legacy=False)}
+
+
+def restore_host_rng(state: Mapping[str, Any]) -> None:
+    """Put back those of the two that are in ``state``."""
+    if "numpy" in state:
+        np.random.set_state(state["numpy"])
+    if "python" in state:
+        random.setstate(state["python"])
+
+
+def host_rng_drawn(before: Mapping[str, Any]) -> frozenset[str]:
+    """Which of the two were drawn from since `capture_host_rng` gave ``before``."""
+    drawn = set()
+    if random.getstate() != before["python"]:
+        drawn.add("python")
+    now, then = np.random.get_state(legacy=False), before["numpy"]
+    if now["state"]["pos"] != then["state"]["pos"] or not np.array_equal(now["state"]["key"], then["state"]["key"]):
+        drawn.add("numpy")
+    return frozenset(drawn)
 
 
 def seed_operators() -> None:
@@ -57,12 +82,11 @@ def seed_operators() -> None:
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Leave Python's and NumPy's generators as they were; ``mindspore.dataset.config.set_seed`` seeds both."""
-    python, numpy = random.getstate(), np.random.get_state(legacy=False)
+    before = capture_host_rng()
     try:
         yield
     finally:
-        np.random.set_state(numpy)
-        random.setstate(python)
+        restore_host_rng(before)
 
 
 def _seed_module() -> Any:

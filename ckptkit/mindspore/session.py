@@ -17,8 +17,8 @@ from mindspore.train import Callback, LearningRateScheduler
 from ckptkit.errors import ResumeError
 from ckptkit.manager import CheckpointManager
 from ckptkit.mindspore.companions import Companions
+from ckptkit.mindspore.dataset import DatasetPosition
 from ckptkit.mindspore.state import StateManager
-from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.progress import ResumePoint
 
 _log = logging.getLogger("ckptkit")
@@ -37,7 +37,7 @@ class TrainingSession:
         epochs: int,
         point: ResumePoint,
     ) -> None:
-        assert state.position is not None  # noqa: S101 - CheckpointCallback always gives a dataset
+        assert isinstance(state.position, DatasetPosition)  # noqa: S101 - CheckpointCallback always gives a dataset
         self.manager = manager
         self._state = state
         self._companions = companions
@@ -88,8 +88,7 @@ class TrainingSession:
         if params.cur_step_num > params.cur_epoch_num * self._size:
             raise ResumeError(self._other_size(params))
         if params.cur_step_num == params.cur_epoch_num * self._size:
-            if isinstance(self._state.cell, AccumulationTrainCell):
-                self._state.cell.end_epoch()  # before the evaluation, which is of the epoch's last weights
+            self._state.end_epoch()  # before the evaluation, which is of the epoch's last weights
             return
         if stopping:
             # Now, because on_train_epoch_end follows, where other callbacks take this half epoch for a whole one.

@@ -22,7 +22,9 @@ from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchErr
 from ckptkit.mindspore.adapter import CycleAdapter, accumulation_steps_of, check_restored, counters_of
 from ckptkit.mindspore.cycle import CycleCounters
 from ckptkit.mindspore.cycle_start import CycleStart, check_rewindable
-from ckptkit.mindspore.dataset import DatasetPosition
+from ckptkit.mindspore.data.position import Position
+from ckptkit.mindspore.data.resumable import Resumable
+from ckptkit.mindspore.dataset import Augmentation, DatasetPosition
 from ckptkit.mindspore.findings import Finding, find
 from ckptkit.mindspore.holder import ParameterHolder, Stateful, stateful_of
 from ckptkit.mindspore.parameters import CellParameters
@@ -56,9 +58,12 @@ class StateManager:
         train_cell: The cell that is called once per micro-batch: an `AccumulationTrainCell`, or any other
             training cell, of which every call counts as a cycle unless there is a `CycleAdapter`. A loop without
             a train cell gives its network, its optimizer and what else it has, as a list.
-        dataset: The pipeline that feeds it; None if the loop positions its data itself.
+        dataset: The pipeline that feeds it, or what `ckptkit.data.resumable` made of it; None if the loop
+            positions its data itself.
         frozen: Names of parameters that training never changes, or a predicate over parameter names. They
             are written once per attempt and shared by its checkpoints.
+        augmentation: ``"stateless"`` declares that the user's own code in the dataset depends on its input only,
+            so that a resume need not replay the batches before; the first batch is checked either way.
         on_k_change: What a restore does where the checkpoint was taken with other accumulation steps than the cell
             has: ``"refuse"``, or ``"next_cycle"``, which ends the running cycle with the old ones and then goes on
             with the new ones.
@@ -84,17 +89,18 @@ class StateManager:
     Raises:
         TypeError: If a stateful object has neither the two methods nor a parameter, a cell is not an `nn.Cell`,
             or ``cycle`` is no `CycleAdapter`.
-        ValueError: If ``on_k_change`` is something else, or ``cycle`` is given beside an `AccumulationTrainCell`,
-            which counts for itself.
+        ValueError: If an option is none of those named, ``cycle`` is given beside an `AccumulationTrainCell`, which
+            counts for itself, or ``augmentation`` beside a `ckptkit.data.resumable`.
         StateMismatchError: If two parameters have one name, or ``frozen`` names none.
     """
 
     def __init__(
         self,
         train_cell: nn.Cell | Sequence[nn.Cell],
-        dataset: ds.Dataset | None = None,
+        dataset: ds.Dataset | Resumable | None = None,
         *,
         frozen: Iterable[str] | Callable[[str], bool] | None = None,
+        augmentation: Augmentation = None,
         on_k_change: OnKChange = "refuse",
         cycle: CycleAdapter | None = None,
         strict: bool = False,
@@ -107,7 +113,8 @@ class StateManager:
         self._cycle = _cycle(self.cell, cycle)
         self._strict = strict
         self._judged = False
-        self.position = DatasetPosition(dataset) if dataset is not None else None
+        self._batches = dataset if isinstance(dataset, Resumable) else None
+        self.position = self._position_of(dataset, augmentation)
         self._ended: str | None = None
         self._given = stateful
         self._stateful = {name: stateful_of(name, one) for name, one in stateful.items()}
@@ -139,7 +146,8 @@ class StateManager:
 
     def findings(self) -> tuple[Finding, ...]:
         """What of this training no checkpoint can make exact, in the present mode; runs nothing."""
-        return find(self._cells, self.position.dataset if self.position else None, named=self.stateful_objects())
+        pipeline = self.position.dataset if isinstance(self.position, DatasetPosition) else None
+        return find(self._cells, pipeline, named=self.stateful_objects())
 
     def count_delivered(self, batches: int | None = None) -> None:
         """Tell how many batches were delivered to training since epoch 0, or that it is one more.
@@ -150,6 +158,11 @@ class StateManager:
         if batches is None and self._delivered is None and isinstance(self.cell, AccumulationTrainCell):
             batches = self.cell.counters.micro_steps  # has counted this one already
         self._delivered = (self._delivered or 0) + 1 if batches is None else batches
+
+    def end_epoch(self) -> None:
+        """Tell an `AccumulationTrainCell` that an epoch ended; another cell has no such thing."""
+        if isinstance(self.cell, AccumulationTrainCell):
+            self.cell.end_epoch()
 
     def observe_step(self, batch: Any, outputs: Any) -> None:
         """Keep references to what the last micro-step got and returned, until the next one."""
@@ -174,7 +187,7 @@ class StateManager:
         else:
             delivered = self._delivered or 0
             counters = counters_of(self._cycle, delivered)
-        epoch, batch = divmod(delivered, self.position.size) if self.position else (0, delivered)
+        epoch, batch = self.position.at(delivered) if self.position else (0, delivered)
         self._refuse_open_remainder(counters, delivered)
         try:
             return Progress(
@@ -204,7 +217,7 @@ class StateManager:
         leaves = list(self._parameters.leaves(at_boundary=progress.at_boundary))
         if self._ended is None and isinstance(self.cell, AccumulationTrainCell):
             self._prove(progress, {leaf.name: leaf.array for leaf in leaves}, self._global_step_base)
-        return _captured(progress, leaves, self._sections())
+        return _captured(progress, leaves, self._sections(progress))
 
     def mark_cycle_start(self) -> Progress:
         """At a boundary, keep what `capture_cycle_start` needs in the cycle that begins; say where that is.
@@ -222,7 +235,7 @@ class StateManager:
         self._marks_cycles = True
         progress = self.progress()
         if progress.at_boundary:
-            sections = self._sections() if self._prepared else {}
+            sections = self._sections(progress) if self._prepared else {}
             self._cycle_start = CycleStart(progress, sections, self._parameters.mutable_leaves())
         return progress
 
@@ -251,6 +264,8 @@ class StateManager:
             ResumeError: If K, the data pipeline or the counters differ, or ``strict`` refuses. Nothing was changed.
             CorruptCheckpointError: If the stored state makes no sense. Nothing was changed.
         """
+        if self._batches is not None:
+            self._batches.refuse_begun()
         state = _decoded(contents)
         expected = self._parameters.leaves(at_boundary=contents.progress.at_boundary)
         check_leaves(contents, {leaf.name: leaf for leaf in expected})
@@ -274,6 +289,7 @@ class StateManager:
         # An AccumulationTrainCell counts for itself, until somebody counts beside it.
         counts_itself = isinstance(self.cell, AccumulationTrainCell)
         self._delivered = None if counts_itself else progress.batches_delivered
+        self.last_batch = self.last_outputs = None
         self._global_step_base = state["train"]["global_step_at_start"]
         self._ended = state["train"]["ended"]
         if self.position is not None:
@@ -295,6 +311,8 @@ class StateManager:
             ResumeError: If the train cell has been called already: a later resume could not begin there. Or
                 ``strict`` refuses.
         """
+        if self._batches is not None:
+            self._batches.refuse_begun()
         called = self.progress().batches_delivered
         if called:
             raise ResumeError(
@@ -321,7 +339,7 @@ class StateManager:
     def restore_random_state(self) -> None:
         """Put the checkpoint's random state back, after something drew that must not have; else do nothing."""
         if self._rng is not None:
-            restore_rng(self._rng)
+            restore_rng(self._rng, keep=self.position.own_draws if self.position else ())
 
     def restore_again(self) -> None:
         """Undo what others did to parameters and random state since `apply`; without one, or trained, do nothing."""
@@ -340,10 +358,10 @@ class StateManager:
         if self.position is not None:
             self.position.leave()
 
-    def _sections(self) -> dict[str, Any]:
+    def _sections(self, progress: Progress) -> dict[str, Any]:
         return {
             "rng": capture_rng(),
-            "data": self.position.state() if self.position else None,
+            "data": self.position.state(progress.batches_delivered, self.last_batch) if self.position else None,
             "train": {
                 "cell": type(self.cell).__qualname__,
                 "accumulation": self._accumulation(),
@@ -368,7 +386,9 @@ class StateManager:
 
     def _refuse_open_remainder(self, counters: CycleCounters, delivered: int) -> None:
         """Raise if an epoch ended in the middle of the running cycle and `end_epoch` was not called."""
-        if self.position is None or not isinstance(self.cell, AccumulationTrainCell):
+        if self._batches is not None or not isinstance(self.position, DatasetPosition):
+            return
+        if not isinstance(self.cell, AccumulationTrainCell):
             return
         if counters.micro_step == 0 or self.cell.remainder == "carry":
             return
@@ -391,6 +411,14 @@ class StateManager:
         for one in found:
             _log.warning("The resumed run will not be bit-exact. %s", one)
         self._judged = True
+
+    def _position_of(self, dataset: ds.Dataset | Resumable | None, augmentation: Augmentation) -> Position | None:
+        if not isinstance(dataset, Resumable):
+            return DatasetPosition(dataset, augmentation=augmentation) if dataset is not None else None
+        if augmentation is not None:
+            raise ValueError("augmentation: give it to ckptkit.data.resumable, which positions the data here")
+        dataset.bind(self)
+        return dataset.position
 
     def _global_step(self) -> int | None:
         step = getattr(self._optimizer, "global_step", None)

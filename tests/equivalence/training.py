@@ -271,7 +271,8 @@ class Mortal(ck.CheckpointCallback):
         point = super().resume(model, dataset, *args, **kwargs)
         self.trace.resumed(point)
         if self.job.tampering == "batch":
-            dataset.set_init_step(point.batches_delivered + 1)
+            made = dataset.create_tuple_iterator
+            dataset.create_tuple_iterator = lambda **options: one_batch_later(made(**options))
         return point
 
     def on_train_begin(self, run_context) -> None:
@@ -312,6 +313,11 @@ def flip_one_bit(parameter: ms.Parameter) -> None:
     """The top bit of the first element's mantissa, in the live memory: no rounding takes it away."""
     bits = parameter.asnumpy().reshape(-1).view(np.uint32)
     bits[0] ^= np.uint32(1 << 22)
+
+
+def one_batch_later(iterator):
+    next(iterator)
+    return iterator
 
 
 def tamper_with(what: str | None, cell: ck.AccumulationTrainCell) -> None:

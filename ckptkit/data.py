@@ -1,0 +1,36 @@
+"""Training data that resumes exactly: random numbers by sample, an order that carries the epoch, one's own loop.
+
+Importing this module imports nothing else; each name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ckptkit.mindspore.data.resumable import resumable
+    from ckptkit.mindspore.data.sample import sample_rng
+    from ckptkit.mindspore.data.sampler import Augmented, EpochSampler
+
+_HOME = {
+    "Augmented": "ckptkit.mindspore.data.sampler",
+    "EpochSampler": "ckptkit.mindspore.data.sampler",
+    "resumable": "ckptkit.mindspore.data.resumable",
+    "sample_rng": "ckptkit.mindspore.data.sample",
+}
+
+__all__ = ["Augmented", "EpochSampler", "resumable", "sample_rng"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'ckptkit.data' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

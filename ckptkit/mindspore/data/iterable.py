@@ -1,0 +1,220 @@
+"""The position of a Python iterable inside training: with a state of its own, or by counting.
+
+Guarantees: a batch counts once it was handed out, and the state of an iterable that has one is taken right then,
+before it is trained on. An iterable without a state is iterated again from its beginning, with the global
+generators as they were back then, and must give the same batches again. It must read nothing ahead by itself
+whose state would then be ahead too: put a prefetch behind it, on the batches. Main thread only.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from typing import Any
+
+from ckptkit.errors import ResumeError
+from ckptkit.mindspore.data.digest import Probe, digest_of
+from ckptkit.mindspore.data.replay import Replay
+from ckptkit.mindspore.rng import capture_host_rng, restore_host_rng
+
+_log = logging.getLogger("ckptkit")
+
+_END = object()
+
+
+class IterablePosition:
+    """Puts an iterable at a position; one ``iter()`` of it is one epoch.
+
+    Args:
+        iterable: With ``state_dict()`` and ``load_state_dict()``, or one that can be iterated again and again.
+        monotonic: Gives seconds, to foresee the cost of a replay.
+
+    Attributes:
+        own_draws: Of no generator: it draws in the training thread, so that what is restored there is enough.
+
+    Raises:
+        TypeError: If it can be iterated once only and has no state.
+    """
+
+    own_draws: frozenset[str] = frozenset()
+
+    def __init__(self, iterable: Iterable[Any], *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._iterable: Any = iterable
+        self._has_state = hasattr(iterable, "state_dict") and hasattr(iterable, "load_state_dict")
+        # Not iter(iterable): to ask a loader for an iterator may start its workers.
+        if not self._has_state and isinstance(iterable, Iterator):
+            raise TypeError(
+                f"a {type(iterable).__name__} can be iterated once only, so after a restart nothing could give its "
+                "batches again; pass something that makes a new iterator for every epoch (a list, an object with "
+                "__iter__), or give it state_dict() and load_state_dict()"
+            )
+        self._kind = type(iterable).__qualname__
+        self._size = len(iterable) if isinstance(iterable, Sized) else None
+        self._monotonic = monotonic
+        self._digests = Probe()
+        self._prepared = False
+        self._place = (0, 0)
+        self._delivered = 0
+        self._state: Any = None
+        self._probe: str | None = None
+        self._base: Mapping[str, Any] | None = None
+
+    @property
+    def delivered(self) -> int:
+        """Batches handed out since epoch 0.
+
+        Raises:
+            ResumeError: If it was not prepared.
+        """
+        if not self._prepared:
+            raise ResumeError("the data was not prepared: restore the state before the first batch")
+        return self._delivered
+
+    def at(self, delivered: int) -> tuple[int, int]:
+        """Where it stands; how long an epoch is, only iterating tells.
+
+        Raises:
+            ResumeError: If another number of batches was handed out.
+        """
+        if delivered != self._delivered:
+            raise ResumeError(
+                f"{self._delivered} batches were handed out, but training counts {delivered}: call the train cell "
+                "once for each batch of `for batch in batches`, and save after that"
+            )
+        return self._place
+
+    def placed(self, recorded: Mapping[str, Any], delivered: int) -> tuple[int, int]:
+        """Where a checkpoint recorded it to be.
+
+        Raises:
+            ResumeError: If it recorded that after another number of batches.
+        """
+        if recorded["delivered"] != delivered:
+            raise ResumeError(
+                f"the checkpoint contradicts itself: {delivered} batches were trained, but its data had handed out "
+                f"{recorded['delivered']}. Go back to another checkpoint"
+            )
+        epoch, batch = recorded["place"]
+        return epoch, batch
+
+    def state(self, delivered: int, batch: Any) -> dict[str, Any]:
+        """Place, size, the iterable's own state, and the last batch's digest."""
+        return {
+            "iterable": self._kind,
+            "size": self._size,
+            "place": self._place,
+            "delivered": self.delivered,
+            "has_state": self._has_state,
+            "state": self._state,
+            "probe": None if self._has_state else self._probe if batch is None else self._digests.of(batch),
+            "generators": self._base,
+        }
+
+    def check(self, recorded: Mapping[str, Any]) -> None:
+        """Raise ResumeError, naming what differs, unless the iterable is of the same kind and length."""
+        if "iterable" not in recorded:
+            raise ResumeError(
+                f"the checkpoint was taken over a MindSpore pipeline, this training reads a {self._kind}. "
+                "Give it the data that it had, or start under another root"
+            )
+        mine = {"iterable": self._kind, "size": self._size, "has_state": self._has_state}
+        differences = [
+            f"{name}: the checkpoint has {recorded[name]}, this training has {value}"
+            for name, value in mine.items()
+            if recorded[name] != value
+        ]
+        if differences:
+            raise ResumeError(
+                "the data would not go on where it was. Make it as it was, or start under another root:\n  "
+                + "\n  ".join(differences)
+            )
+
+    def prepare(self, delivered: int, recorded: Mapping[str, Any] | None) -> None:
+        """Let `batches` begin after ``delivered``."""
+        self._prepared = True
+        self._delivered = delivered
+        epoch, batch = recorded["place"] if recorded is not None else (0, 0)
+        self._place = (epoch, batch)
+        self._state = recorded["state"] if recorded is not None else None
+        self._probe = recorded["probe"] if recorded is not None else None
+        self._base = recorded["generators"] if recorded is not None else None
+
+    def iterator_made(self) -> None:
+        """Nothing to undo."""
+
+    def leave(self) -> None:
+        """Nothing to put back."""
+
+    def batches(self, epochs: int) -> Iterator[tuple[int, Any]]:
+        """Epoch and batch of all that is left of ``epochs``; positioned when this returns.
+
+        Raises:
+            ResumeError: If it does not give the batches again that were trained.
+        """
+        if self._place[0] >= epochs:
+            return iter(())
+        if self._base is None and not self._has_state:
+            self._base = capture_host_rng()
+        if self._has_state and self._delivered:
+            self._iterable.load_state_dict(copy.deepcopy(self._state))
+            iterator = iter(self._iterable)
+        elif self._delivered:
+            iterator = self._replayed()
+        else:
+            iterator = iter(self._iterable)
+        return self._left(iterator, epochs)
+
+    def _left(self, iterator: Iterator[Any], epochs: int) -> Iterator[tuple[int, Any]]:
+        epoch, batch_in_epoch = self._place
+        while epoch < epochs:
+            for batch in iterator:
+                batch_in_epoch += 1
+                self._delivered += 1
+                self._place = (epoch, batch_in_epoch)
+                self._take_state()
+                yield epoch, batch
+            if batch_in_epoch == 0:
+                raise ResumeError(
+                    f"the {self._kind} delivered no batch in epoch {epoch}; can it be iterated once only?"
+                )
+            epoch, batch_in_epoch = epoch + 1, 0
+            self._place = (epoch, 0)
+            self._take_state()
+            if epoch < epochs:
+                iterator = iter(self._iterable)
+
+    def _take_state(self) -> None:
+        if self._has_state:
+            self._state = copy.deepcopy(self._iterable.state_dict())
+
+    def _replayed(self) -> Iterator[Any]:
+        before = capture_host_rng()
+        if self._base is not None:
+            restore_host_rng(self._base)
+        epoch = 0
+        iterator: Iterator[Any] = iter(self._iterable)
+
+        def read() -> Any:
+            nonlocal epoch, iterator
+            batch = next(iterator, _END)
+            while batch is _END and epoch < self._place[0]:
+                epoch, iterator = epoch + 1, iter(self._iterable)
+                batch = next(iterator, _END)
+            return batch
+
+        last = Replay(self._delivered, monotonic=self._monotonic).run(read)
+        if self._place[1] == 0:  # at the beginning of an epoch
+            if next(iterator, _END) is not _END:
+                last = _END
+            epoch, iterator = epoch + 1, iter(self._iterable)
+        restore_host_rng(before)
+        if epoch != self._place[0] or last is _END or (self._probe is not None and digest_of(last) != self._probe):
+            raise ResumeError(
+                f"the {self._kind} did not give the same {self._delivered} batches again that were trained, so the run "
+                "cannot go on exactly. It must give the same batches each time it is iterated from the beginning; "
+                "what it remembers or draws must come from its own seed (ckptkit.data.sample_rng) or go into "
+                "state_dict() and load_state_dict()"
+            )
+        return iterator

@@ -1,0 +1,100 @@
+"""Reads and discards the batches that were trained already.
+
+Guarantees: the iterator stands after exactly that many batches, at a whole epoch also past its end; the cost is
+that of reading them, and it is said in the log (and shown by a bar on a terminal) as soon as it can be foreseen.
+Main thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ckptkit.errors import ResumeError
+
+_log = logging.getLogger("ckptkit")
+
+_FORESEEN_AFTER = 20  # batches; fewer where they take a second
+
+
+class Replay:
+    """One replay, with its progress.
+
+    Args:
+        batches: To read and discard.
+        monotonic: Gives seconds.
+        console: Where the bar goes; nothing is drawn where it is no terminal.
+    """
+
+    def __init__(self, batches: int, *, monotonic: Callable[[], float], console: Console | None = None) -> None:
+        self._batches = batches
+        self._monotonic = monotonic
+        self._console = console if console is not None else Console(stderr=True)
+        self._began = 0.0
+        self._done = 0
+        self._foreseen = False
+
+    def run(self, read: Callable[[], Any]) -> Any:
+        """Call ``read`` once per batch and return what the last one gave."""
+        _log.info("replaying the data up to batch %d, since parts of it may be random", self._batches)
+        self._began = self._monotonic()
+        columns = (TextColumn("replaying data"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        last = None
+        with Progress(
+            *columns, console=self._console, transient=True, disable=not self._console.is_terminal
+        ) as progress:
+            task = progress.add_task("replay", total=self._batches)
+            while self._done < self._batches:
+                last = read()
+                self._done += 1
+                progress.advance(task)
+                self._foresee()
+        _log.info("replayed %d batches in %s", self._batches, self._spent())
+        return last
+
+    def _spent(self) -> timedelta:
+        return timedelta(milliseconds=round(1000 * (self._monotonic() - self._began)))
+
+    def _foresee(self) -> None:
+        if self._foreseen or self._done == self._batches:
+            return
+        spent = self._spent()
+        if self._done >= _FORESEEN_AFTER or spent >= timedelta(seconds=1):
+            self._foreseen = True
+            left = self._batches - self._done
+            seconds = round(spent.total_seconds() / self._done * left)
+            _log.info("the replay of %d more batches will take about %s", left, timedelta(seconds=seconds))
+
+
+def replay_epochs(iterator: Iterator[Any], batches: int, size: int, replay: Replay) -> Any:
+    """Move ``iterator`` past ``batches`` batches in epochs of ``size``; returns the last of them.
+
+    A MindSpore iterator ends once per epoch and then goes on with the next one.
+
+    Raises:
+        ResumeError: If an epoch has another number of batches.
+    """
+    done = 0
+
+    def read() -> Any:
+        nonlocal done
+        batch = next(iterator, _END)
+        done += 1
+        over = done % size == 0 and batch is not _END and next(iterator, _END) is not _END
+        if batch is _END or over:
+            raise ResumeError(
+                f"the dataset says that an epoch has {size} batches, but epoch {(done - 1) // size} has "
+                f"{'more' if over else 'fewer'}. No position in such a pipeline can be resumed; let every epoch have "
+                "the same number of batches (filter before batch, drop_remainder, repeat, take)"
+            )
+        return batch
+
+    return replay.run(read)
+
+
+_END = object()

@@ -1,0 +1,104 @@
+"""Random order and random augmentation that resume exactly *and* at once.
+
+Guarantees: what a pipeline over `Augmented` delivers depends on (seed, epoch, index of the sample) only, so that
+it can begin anywhere without replaying what came before, with any number of worker threads or processes. It
+does not see whether ``augment`` or the source keep state of their own: they must not. The sampler is copied by
+MindSpore for every iterator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import mindspore.dataset as ds
+import numpy as np
+
+from ckptkit.mindspore.data.sample import epoch_order, sample_rng
+
+
+class RandomAccess(Protocol):
+    """A source that gives any of its samples at any time, the same each time."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class EpochSampler(ds.Sampler):
+    """A sampler that tells the source which epoch it is: it yields ``epoch * num_samples + index``.
+
+    For a source of one's own: ``epoch, index = divmod(number, num_samples)``; `Augmented` does it by itself.
+
+    Args:
+        num_samples: Of the source.
+        seed: Together with the epoch it decides the order.
+        shuffle: False for the order of the source in every epoch.
+
+    Attributes:
+        epoch: With which an iterator begins that is made now; 0 but while a resume makes its own.
+
+    Raises:
+        ValueError: If ``num_samples`` is not positive or ``seed`` negative.
+    """
+
+    def __init__(self, num_samples: int, seed: int, shuffle: bool = True) -> None:
+        if num_samples < 1 or seed < 0:
+            raise ValueError(f"num_samples must be at least 1 and seed not negative, got {num_samples} and {seed}")
+        super().__init__(num_samples)
+        self.seed = seed
+        self.shuffle = shuffle
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        # MindSpore asks a copy of it, made for the iterator, once per epoch.
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        order = epoch_order(self.num_samples, self.seed, epoch) if self.shuffle else np.arange(self.num_samples)
+        return iter((epoch * self.num_samples + order).tolist())
+
+
+class Augmented:
+    """A source whose samples are augmented at random, each from the generator of its seed, epoch and index.
+
+    ::
+
+        def augment(sample, rng):
+            image, label = sample
+            top, left = rng.integers(0, 5, size=2)
+            return image[top : top + 28, left : left + 28], label
+
+        dataset = ck.data.Augmented(digits, augment, seed=7).dataset(["image", "label"]).batch(32)
+
+    Args:
+        source: Has ``len()`` and gives any sample by its index.
+        augment: Gets a sample and a `numpy.random.Generator`, from which alone it may draw; returns the row as a
+            tuple of arrays, one per column.
+        seed: Of augmentation and order.
+    """
+
+    def __init__(
+        self, source: RandomAccess | Sequence[Any], augment: Callable[[Any, np.random.Generator], Any], *, seed: int
+    ) -> None:
+        self.seed = seed
+        self._source = source
+        self._augment = augment
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, number: int) -> Any:
+        """The row of the sample that an `EpochSampler` numbered."""
+        epoch, index = divmod(int(number), len(self._source))
+        return self._augment(self._source[index], sample_rng(self.seed, epoch, index))
+
+    def dataset(self, column_names: Sequence[str], *, shuffle: bool = True, **options: Any) -> ds.GeneratorDataset:
+        """The MindSpore pipeline over it, one row per sample; ``options`` go to `ds.GeneratorDataset`.
+
+        Raises:
+            ValueError: If ``options`` name another sampler.
+        """
+        taken = sorted(options.keys() & {"sampler", "batch_sampler", "num_samples", "num_shards", "shard_id"})
+        if taken:
+            raise ValueError(f"{', '.join(taken)}: the order is the EpochSampler's, which carries the epoch")
+        sampler = EpochSampler(len(self), self.seed, shuffle)
+        return ds.GeneratorDataset(self, list(column_names), sampler=sampler, **options)

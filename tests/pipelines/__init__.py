@@ -1,0 +1,1 @@
+"""Every kind of pipeline that was found, resumed in a fresh process."""

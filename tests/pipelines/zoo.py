@@ -1,0 +1,286 @@
+"""Pipelines and iterables: what each is made of, how it is expected to be positioned, and what was declared."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import mindspore.dataset as ds
+import numpy as np
+from mindspore.dataset import transforms, vision
+
+from ckptkit import data
+
+from .files import COUNT
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One pipeline, built over the files of a folder.
+
+    Attributes:
+        build: Makes it.
+        way: ``"fast"``, ``"replay"``, or ``"inexact"`` where two uninterrupted runs differ already.
+        draws: It draws from the process's generators, and the log has to say so.
+        stateless: Declared with ``augmentation="stateless"``.
+    """
+
+    build: Callable[[Path], Any]
+    way: Literal["fast", "replay", "inexact"]
+    draws: bool = False
+    stateless: bool = False
+
+
+class Source:
+    """Random access."""
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        return (np.array([index], np.int64),)
+
+
+class DrawsNumpy(Source):
+    def __getitem__(self, index):
+        return (np.array([index, np.random.randint(1 << 30)], np.int64),)
+
+
+class DrawsPython(Source):
+    def __getitem__(self, index):
+        return (np.array([index, random.randrange(1 << 30)], np.int64),)
+
+
+class Stream:
+    """Iterable only."""
+
+    def __iter__(self):
+        for index in range(COUNT):
+            yield (np.array([index], np.int64),)
+
+
+class Decoding(Source):
+    """Random access behind an `EpochSampler`."""
+
+    def __getitem__(self, number):
+        return (np.array(divmod(number, COUNT), np.int64),)
+
+
+class GlobalSampler(ds.Sampler):
+    def __iter__(self):
+        return iter(np.random.permutation(COUNT).tolist())
+
+
+class OwnSampler(ds.Sampler):
+    def __init__(self):
+        super().__init__()
+        self._epoch = 0
+
+    def __iter__(self):
+        self._epoch += 1
+        return iter(np.random.default_rng(self._epoch).permutation(COUNT).tolist())
+
+
+def draw_numpy(x):
+    return np.concatenate([x, np.array([np.random.randint(1 << 30)], np.int64)])
+
+
+def draw_python(x):
+    return np.concatenate([x, np.array([random.randrange(1 << 30)], np.int64)])
+
+
+def squared(x):
+    return x * x
+
+
+class Loader:
+    """Eight batches per epoch, in another order in each, from a counter of its own."""
+
+    def __init__(self):
+        self.epoch = 0
+
+    def __iter__(self):
+        self.epoch += 1
+        order = np.random.default_rng(self.epoch).permutation(COUNT)
+        return iter(order.reshape(-1, 3))
+
+
+class LoaderDrawsNumpy:
+    def __iter__(self):
+        for row in np.random.permutation(COUNT).reshape(-1, 3):
+            yield {"x": row, "noise": np.random.random(2)}
+
+
+class LoaderWithState:
+    """An iteration delivers the rest of the epoch that the state is in."""
+
+    def __init__(self):
+        self.state = {"epoch": 0, "row": 0, "walk": np.zeros(3)}
+
+    def state_dict(self):
+        return self.state  # live, as many give it
+
+    def load_state_dict(self, state):
+        self.state = state
+
+    def __iter__(self):
+        order = np.random.default_rng(self.state["epoch"]).permutation(COUNT).reshape(-1, 3)
+        while self.state["row"] < len(order):
+            self.state["row"] += 1
+            self.state["walk"] += 0.1 * order[self.state["row"] - 1]
+            yield self.state["walk"].copy()
+        self.state.update(epoch=self.state["epoch"] + 1, row=0)
+
+
+def augment(sample, rng):
+    return sample[0], rng.integers(1 << 30, size=3)
+
+
+def batched(dataset):
+    return dataset.batch(3, drop_remainder=True)
+
+
+def slices(shuffle=True, count=COUNT, column="x"):
+    return ds.NumpySlicesDataset(np.arange(count)[:, None], [column], shuffle=shuffle)
+
+
+def generator(source=Source, *, shuffle=True, **options):
+    return ds.GeneratorDataset(source(), ["x"], shuffle=shuffle, **options)
+
+
+def images(folder, *, decode=True, workers=1):
+    found = ds.ImageFolderDataset(str(folder / "images"), shuffle=True, decode=decode, num_parallel_workers=workers)
+    return found.project(["image"])
+
+
+def cropped(folder, workers, *operations):
+    return batched(images(folder).map(list(operations), ["image"], num_parallel_workers=workers))
+
+
+def epoch_sampled():
+    return batched(generator(Decoding, shuffle=None, sampler=data.EpochSampler(COUNT, 3)))
+
+
+def drawn_with_replacement():
+    return batched(generator(shuffle=None, sampler=ds.RandomSampler(replacement=True, num_samples=COUNT)))
+
+
+def mapped(function, **options):
+    return batched(generator().map(function, ["x"], **options))
+
+
+def csv(folder, shuffle):
+    files = [str(folder / "0.csv"), str(folder / "1.csv")]
+    found = ds.CSVDataset(files, column_defaults=[0, 0], column_names=["x", "y"], shuffle=shuffle)
+    return batched(found.project(["x"]))
+
+
+def fixed(folder):
+    operations = [
+        vision.Decode(),
+        vision.Resize(12),
+        vision.CenterCrop(10),
+        vision.Pad(1),
+        vision.Rescale(1 / 255, 0.0),
+    ]
+    operations += [vision.Normalize([0.5] * 3, [0.2] * 3), vision.HWC2CHW(), transforms.TypeCast(np.float32)]
+    return batched(images(folder, decode=False).map(operations, ["image"]))
+
+
+def summed(columns, info):
+    return ([column + np.random.randint(1000) for column in columns],)
+
+
+CROP = (vision.RandomCrop(8), vision.RandomHorizontalFlip())
+
+
+def kind(build: Callable[..., Any], way: Any, **options: bool) -> Kind:
+    takes_folder = not isinstance(build, type) and build.__code__.co_argcount == 1
+    return Kind(build if takes_folder else lambda _: build(), way, **options)
+
+
+KINDS: dict[str, Kind] = {
+    "slices": kind(lambda: batched(slices()), "fast"),
+    "slices-remainder": kind(lambda: slices().batch(5), "fast"),
+    "slices-buffer": kind(lambda: batched(slices(shuffle=False).shuffle(6)), "fast"),
+    "repeat-batch": kind(lambda: batched(slices().repeat(2)), "fast"),
+    "batch-repeat": kind(lambda: batched(slices()).repeat(2), "fast"),
+    "concat": kind(lambda: batched((slices(count=10) + slices(count=14)).shuffle(6)), "fast"),
+    "zip": kind(lambda: batched(ds.zip((slices(), slices(column="y")))), "fast"),
+    "skip-take": kind(lambda: batched(slices().skip(2).take(20)), "fast"),
+    "split": kind(lambda: batched(slices().split([0.75, 0.25])[0]), "fast"),
+    "mnist": kind(lambda folder: batched(ds.MnistDataset(str(folder / "mnist"), shuffle=True)), "fast"),
+    "mindrecord": kind(lambda folder: batched(ds.MindDataset(str(folder / "x.mindrecord"), shuffle=True)), "fast"),
+    "images-buffer": kind(lambda folder: batched(images(folder).shuffle(5)), "fast"),
+    "fixed-operations": kind(fixed, "fast"),
+    "augmented": kind(lambda: batched(data.Augmented(Source(), augment, seed=3).dataset(["x", "z"])), "fast"),
+    "augmented-processes": kind(
+        lambda: batched(data.Augmented(Source(), augment, seed=3).dataset(["x", "z"], num_parallel_workers=2)), "fast"
+    ),
+    "augmented-threads": kind(
+        lambda: batched(
+            data.Augmented(Source(), augment, seed=3).dataset(
+                ["x", "z"], num_parallel_workers=2, python_multiprocessing=False
+            )
+        ),
+        "fast",
+    ),
+    "epoch-sampler": kind(epoch_sampled, "replay"),
+    "epoch-sampler-declared": kind(epoch_sampled, "fast", stateless=True),
+    "map-declared": kind(lambda: mapped([squared]), "fast", stateless=True),
+    "map-declared-wrongly": kind(
+        lambda: mapped([draw_numpy], num_parallel_workers=1), "replay", draws=True, stateless=True
+    ),
+    "map": kind(lambda: mapped([squared], num_parallel_workers=2), "replay"),
+    "map-numpy": kind(lambda: mapped([draw_numpy], num_parallel_workers=1), "replay", draws=True),
+    "map-python": kind(lambda: mapped([draw_python], num_parallel_workers=1), "replay", draws=True),
+    "map-numpy-processes": kind(
+        lambda: mapped([draw_numpy], num_parallel_workers=2, python_multiprocessing=True), "replay"
+    ),
+    "map-numpy-threads": kind(lambda: mapped([draw_numpy], num_parallel_workers=2), "inexact", draws=True),
+    "batch-map-numpy": kind(
+        lambda: slices().batch(3, per_batch_map=summed, num_parallel_workers=1), "replay", draws=True
+    ),
+    "generator": kind(lambda: batched(generator()), "replay"),
+    "generator-replacement": kind(drawn_with_replacement, "replay"),
+    "generator-shard": kind(lambda: batched(generator(num_shards=2, shard_id=1)), "replay"),
+    "generator-processes": kind(lambda: batched(generator(num_parallel_workers=2)), "replay"),
+    "generator-threads": kind(
+        lambda: batched(generator(num_parallel_workers=2, python_multiprocessing=False)), "replay"
+    ),
+    "generator-stream": kind(lambda: batched(generator(Stream, shuffle=None)), "replay"),
+    "generator-numpy": kind(lambda: batched(generator(DrawsNumpy)), "replay", draws=True),
+    "generator-python": kind(lambda: batched(generator(DrawsPython)), "replay", draws=True),
+    "generator-numpy-processes": kind(lambda: batched(generator(DrawsNumpy, num_parallel_workers=2)), "replay"),
+    "sampler-own": kind(lambda: batched(generator(shuffle=None, sampler=OwnSampler())), "replay"),
+    "sampler-numpy": kind(lambda: batched(generator(shuffle=None, sampler=GlobalSampler())), "replay", draws=True),
+    "filter": kind(lambda: batched(slices().filter(lambda x: bool(x[0] % 4))), "replay"),
+    "varying-batch": kind(lambda: slices().batch(lambda info: info.get_batch_num() % 3 + 1), "replay"),
+    "crop": kind(lambda folder: cropped(folder, 1, *CROP), "replay"),
+    "crop-workers": kind(lambda folder: cropped(folder, 2, *CROP), "replay"),
+    "crop-in-python": kind(
+        lambda folder: cropped(folder, 1, vision.ToPIL(), *CROP, vision.RandomRotation(20), vision.ToTensor()),
+        "replay",
+        draws=True,
+    ),
+    "random-choice": kind(
+        lambda folder: cropped(folder, 1, transforms.RandomChoice([vision.RandomCrop(8), vision.CenterCrop(8)])),
+        "replay",
+    ),
+    "csv-files": kind(lambda folder: csv(folder, ds.Shuffle.FILES), "replay"),
+    "csv-global": kind(lambda folder: csv(folder, ds.Shuffle.GLOBAL), "replay"),
+    "tfrecord-global": kind(
+        lambda folder: batched(
+            ds.TFRecordDataset([str(folder / "0.tfrecord"), str(folder / "1.tfrecord")], shuffle=ds.Shuffle.GLOBAL)
+        ),
+        "replay",
+    ),
+    "list": kind(lambda: [np.full(3, value) for value in range(8)], "replay"),
+    "loader": kind(Loader, "replay"),
+    "loader-numpy": kind(LoaderDrawsNumpy, "replay"),
+    "loader-state": kind(LoaderWithState, "fast"),
+    "lines": kind(lambda folder: batched(ds.TextFileDataset(str(folder / "lines.txt"), shuffle=True)), "replay"),
+}
