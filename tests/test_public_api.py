@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ckptkit
-from ckptkit import errors
+from ckptkit import data, errors, nn
 
 PACKAGE = Path(ckptkit.__file__).parent
 
@@ -44,6 +44,8 @@ PUBLIC = [
     "plan_accumulation",
     "scale_learning_rate",
 ]
+
+NAMES = [name for name in PUBLIC if name in ckptkit._HOME]  # without the modules, which have names of their own
 
 ERRORS = {
     "CheckpointNotFoundError": FileNotFoundError,
@@ -99,7 +101,7 @@ def test_the_errors_load_nothing_but_themselves():
     assert python(code).split() == ["ckptkit", "ckptkit.errors"]
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_public_name_is_a_documented_definition_of_its_home(name):
     """Read from the source, so that this needs no MindSpore."""
     home = ckptkit._HOME[name]
@@ -115,7 +117,7 @@ def test_every_public_name_is_a_documented_definition_of_its_home(name):
     assert len(defined[name].splitlines()[0]) > 20
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLIC if "mindspore" not in ckptkit._HOME[name]])
+@pytest.mark.parametrize("name", [name for name in NAMES if "mindspore" not in ckptkit._HOME[name]])
 def test_names_resolve_to_one_object(name):
     value = getattr(ckptkit, name)
     assert value is getattr(importlib.import_module(ckptkit._HOME[name]), name)
@@ -123,13 +125,13 @@ def test_names_resolve_to_one_object(name):
 
 
 def test_names_below_mindspore_resolve():
-    names = [name for name in PUBLIC if "mindspore" in ckptkit._HOME[name]]
+    names = [name for name in NAMES if "mindspore" in ckptkit._HOME[name]]
     assert names
     code = f"import ckptkit; print(*(getattr(ckptkit, name).__name__ for name in {names!r}))"
     assert python(code).split()[-len(names) :] == names
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLIC if "mindspore" not in ckptkit._HOME[name]])
+@pytest.mark.parametrize("name", [name for name in NAMES if "mindspore" not in ckptkit._HOME[name]])
 def test_every_public_method_is_documented(name):
     undocumented = [
         attribute
@@ -139,6 +141,17 @@ def test_every_public_method_is_documented(name):
         and not inspect.getdoc(value)
     ]
     assert undocumented == []
+
+
+@pytest.mark.parametrize("module", [data, nn])
+def test_the_modules_of_the_facade_list_their_names(module):
+    assert module.__all__ == sorted(module._HOME)
+    assert set(module.__all__) <= set(dir(module))
+    assert getattr(ckptkit, module.__name__.rpartition(".")[2]) is module
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = module.nothing
+    names = ", ".join(f"ckptkit.{module.__name__.rpartition('.')[2]}.{name}" for name in module.__all__)
+    assert python(f"import ckptkit; print(all(one.__doc__ for one in ({names},)))") == "True"
 
 
 def test_an_unknown_name_is_an_attribute_error_and_names_are_listed():
