@@ -134,6 +134,7 @@ class CheckpointManager:
         self._mid_cycle = mid_cycle
         self._due_at_boundary = False
         self._cycle_start: Progress | None = None
+        self._restored_at: int | None = None
         self._clock = clock
         self._monotonic = monotonic
         self._new_token = new_token
@@ -184,6 +185,7 @@ class CheckpointManager:
         self._take_over(opened)
         self._cycle_start = None
         self._begin_cycle(state, state.progress())
+        self._restored_at = state.progress().batches_delivered
         found = opened.contents
         point = ResumePoint() if found is None else ResumePoint.at(found.progress, found.checkpoint)
         if self._rehearsal is not None:
@@ -199,6 +201,7 @@ class CheckpointManager:
         Raises:
             SaveFailedError: If as many saves in a row have failed as are tolerated.
             StaleAttemptError: If another process took the run over.
+            ResumeError: If no micro-step was counted since the restore, so that nothing would ever be due.
         """
         saver = self._started()
         self._collect()
@@ -207,6 +210,11 @@ class CheckpointManager:
         if self._rehearsal is not None:
             self._rehearsal.step(state, lambda: self.save(state, metrics))
             return None
+        if progress.batches_delivered == self._restored_at:
+            raise ResumeError(
+                f"step() was called, but the state still stands at {self._restored_at} batches, as after the restore. "
+                "Feed the loop from ckptkit.data.resumable, or call state.count_delivered() after each batch"
+            )
         since = timedelta(seconds=self._monotonic() - self._last_save_at)
         if not self._due(progress, since) or saver.committed_at(self._stored_at(progress)) is not None:
             return None

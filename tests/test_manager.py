@@ -728,3 +728,20 @@ def test_the_final_save_of_a_job_that_was_taken_over_is_refused(root):
     with pytest.raises(StaleAttemptError):
         manager.save_final(run)
     assert names(manager) == []
+
+
+def test_a_loop_whose_micro_steps_nobody_counts_is_told(root: Path) -> None:
+    run = NumpyRun()
+    with CheckpointManager(root, save=SaveEvery(micro_steps=1), when_busy="wait") as manager:
+        manager.restore(run)
+        with pytest.raises(ResumeError, match=r"still stands at 0 batches.*count_delivered\(\)"):
+            manager.step(run)
+        for _ in run.train_until(3):
+            manager.step(run)
+    again = NumpyRun()
+    with CheckpointManager(root, save=SaveEvery(micro_steps=1), when_busy="wait") as manager:
+        manager.restore(again)
+        with pytest.raises(ResumeError, match="still stands at 3 batches"):
+            manager.step(again)
+        again.train_step()
+        assert manager.step(again) is not None

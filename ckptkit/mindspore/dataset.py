@@ -177,18 +177,11 @@ class DatasetPosition:
         with undisturbed():
             ds.config.set_seed(self._seed)
         self._delivered = delivered
-        self._probe = recorded.get("probe") if recorded is not None else None
-        self._base = recorded.get("generators") if recorded is not None else None
+        self._probe = recorded["probe"] if recorded is not None else None
+        self._base = recorded["generators"] if recorded is not None else None
         self.own_draws = frozenset()
         self._made = False
         self._shadow()
-        suspects = python_code_here(self.dataset)
-        if suspects:
-            _log.info(
-                "%s: if Python code in it draws from the global `random` or `numpy.random`, nothing else may, or its "
-                "draws cannot be resumed; let it draw from ckptkit.data.sample_rng(seed, epoch, index)",
-                " and ".join(suspects),
-            )
 
     def iterator_made(self) -> None:
         """Undo what was only for the making of the iterator.

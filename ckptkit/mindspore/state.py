@@ -8,19 +8,17 @@ anything, and then changes all of it. It does not write files. Main thread only,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
-import mindspore as ms
 import mindspore.dataset as ds
 from mindspore import nn
-from pydantic import JsonValue, ValidationError
+from pydantic import ValidationError
 
-from ckptkit.accumulation import AccumulationSchedule
 from ckptkit.contents import Capture, Contents
-from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError
-from ckptkit.mindspore.adapter import CycleAdapter, accumulation_steps_of, check_restored, counters_of
-from ckptkit.mindspore.cycle import CycleCounters
+from ckptkit.errors import ResumeError
+from ckptkit.mindspore.adapter import CycleAdapter
+from ckptkit.mindspore.counting import counting_of
 from ckptkit.mindspore.cycle_start import CycleStart, check_rewindable
 from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable
@@ -29,20 +27,15 @@ from ckptkit.mindspore.findings import Finding, find
 from ckptkit.mindspore.holder import ParameterHolder, Stateful, stateful_of
 from ckptkit.mindspore.parameters import CellParameters
 from ckptkit.mindspore.proof import (
-    check_cycle,
     check_data,
     check_leaves,
-    check_same_training,
     check_stateful,
-    prove_divisor,
-    prove_updates,
 )
 from ckptkit.mindspore.rng import capture_rng, restore_rng, seed_operators
+from ckptkit.mindspore.sections import captured, decoded
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.progress import Progress
 from ckptkit.rehearsal import Observer
-from ckptkit.tensors import Array, Leaf
-from ckptkit.tree import decode_tree, encode_tree
 
 __all__ = ["StateManager", "Stateful"]
 
@@ -110,7 +103,7 @@ class StateManager:
             raise ValueError(f"on_k_change must be 'refuse' or 'next_cycle', got {on_k_change!r}")
         self._cells = _cells(train_cell)
         self.cell = next((one for one in self._cells if isinstance(one, AccumulationTrainCell)), self._cells[0])
-        self._cycle = _cycle(self.cell, cycle)
+        self._counting = counting_of(self.cell, cycle, may_change_k=on_k_change == "next_cycle")
         self._strict = strict
         self._judged = False
         self._batches = dataset if isinstance(dataset, Resumable) else None
@@ -119,15 +112,11 @@ class StateManager:
         self._given = stateful
         self._stateful = {name: stateful_of(name, one) for name, one in stateful.items()}
         self._parameters = CellParameters(self._cells, frozen)
-        self._optimizer: nn.Optimizer | None = getattr(self.cell, "optimizer", None)
         self.last_batch: Any = None
         self.last_outputs: Any = None
-        self._delivered: int | None = None
-        self._global_step_base = self._global_step_at_start()
         self._rng: dict[str, Any] | None = None
         self._restored: Contents | None = None
         self._prepared = False
-        self._may_change_k = on_k_change == "next_cycle"
         self._marks_cycles = False
         self._cycle_start: CycleStart | None = None
 
@@ -155,14 +144,11 @@ class StateManager:
         An `AccumulationTrainCell` counts its own calls; told both, a capture insists that they agree. For
         any other cell, one's own loop has to call this after every batch; `CheckpointCallback` does it itself.
         """
-        if batches is None and self._delivered is None and isinstance(self.cell, AccumulationTrainCell):
-            batches = self.cell.counters.micro_steps  # has counted this one already
-        self._delivered = (self._delivered or 0) + 1 if batches is None else batches
+        self._counting.deliver(batches)
 
     def end_epoch(self) -> None:
         """Tell an `AccumulationTrainCell` that an epoch ended; another cell has no such thing."""
-        if isinstance(self.cell, AccumulationTrainCell):
-            self.cell.end_epoch()
+        self._counting.end_epoch()
 
     def observe_step(self, batch: Any, outputs: Any) -> None:
         """Keep references to what the last micro-step got and returned, until the next one."""
@@ -181,14 +167,10 @@ class StateManager:
         Raises:
             ResumeError: If the cell's and the data's counters disagree, so that no resume could be exact.
         """
-        if isinstance(self.cell, AccumulationTrainCell):
-            counters = self.cell.counters
-            delivered = counters.micro_steps if self._delivered is None else self._delivered
-        else:
-            delivered = self._delivered or 0
-            counters = counters_of(self._cycle, delivered)
+        counters, delivered = self._counting.now()
         epoch, batch = self.position.at(delivered) if self.position else (0, delivered)
-        self._refuse_open_remainder(counters, delivered)
+        if isinstance(self.position, DatasetPosition) and self._batches is None:
+            self._counting.refuse_open_remainder(self.position.size)
         try:
             return Progress(
                 epoch=epoch,
@@ -215,9 +197,9 @@ class StateManager:
         """
         progress = self.progress()
         leaves = list(self._parameters.leaves(at_boundary=progress.at_boundary))
-        if self._ended is None and isinstance(self.cell, AccumulationTrainCell):
-            self._prove(progress, {leaf.name: leaf.array for leaf in leaves}, self._global_step_base)
-        return _captured(progress, leaves, self._sections(progress))
+        if self._ended is None:
+            self._counting.prove(progress, {leaf.name: leaf.array for leaf in leaves})
+        return captured(progress, leaves, self._sections(progress))
 
     def mark_cycle_start(self) -> Progress:
         """At a boundary, keep what `capture_cycle_start` needs in the cycle that begins; say where that is.
@@ -252,7 +234,7 @@ class StateManager:
         if start is None or start.progress.cycles != self.progress().cycles:
             return self.capture()
         start.check_unchanged(self._parameters.mutable_leaves())
-        return _captured(start.progress, list(self._parameters.leaves(at_boundary=True)), start.sections)
+        return captured(start.progress, list(self._parameters.leaves(at_boundary=True)), start.sections)
 
     def apply(self, contents: Contents) -> None:
         """Take over a checkpoint: parameters, counters, user objects, data position, random state.
@@ -266,7 +248,7 @@ class StateManager:
         """
         if self._batches is not None:
             self._batches.refuse_begun()
-        state = _decoded(contents)
+        state = decoded(contents)
         expected = self._parameters.leaves(at_boundary=contents.progress.at_boundary)
         check_leaves(contents, {leaf.name: leaf for leaf in expected})
         check_stateful(self._stateful.keys(), state["user"].keys())
@@ -274,30 +256,19 @@ class StateManager:
             if isinstance(one, ParameterHolder):
                 one.check(state["user"][name])
         check_data(contents, self.position, state["data"])
-        accumulates = isinstance(self.cell, AccumulationTrainCell)
-        check_same_training(contents, state["train"]["accumulation"], self._accumulation())
-        k = check_cycle(contents, state["train"]["accumulation"], self._schedule(), may_change=self._may_change_k)
-        # When EarlyStopping ends a training, it may put the best weights back, accumulators and counters with them.
-        if accumulates and state["train"]["ended"] is None:
-            self._prove(contents.progress, contents.tensors, state["train"]["global_step_at_start"])
+        k = self._counting.check(contents, state["train"])
         self._judge()
         self._parameters.assign(contents)
         self._cycle_start = None
         progress = contents.progress
-        if isinstance(self.cell, AccumulationTrainCell):
-            self.cell.load_counters(_counters(progress, k))
-        # An AccumulationTrainCell counts for itself, until somebody counts beside it.
-        counts_itself = isinstance(self.cell, AccumulationTrainCell)
-        self._delivered = None if counts_itself else progress.batches_delivered
         self.last_batch = self.last_outputs = None
-        self._global_step_base = state["train"]["global_step_at_start"]
         self._ended = state["train"]["ended"]
         if self.position is not None:
             self.position.prepare(progress.batches_delivered, state["data"])
         self._prepared = True
         for name, one in self._stateful.items():
             one.load_state_dict(state["user"][name])
-        check_restored(self._cycle, progress)
+        self._counting.load(progress, state["train"], k)  # last: a foreign cell may count in one of those objects
         self._rng = state["rng"]
         restore_rng(self._rng)
         self._restored = contents
@@ -364,40 +335,11 @@ class StateManager:
             "data": self.position.state(progress.batches_delivered, self.last_batch) if self.position else None,
             "train": {
                 "cell": type(self.cell).__qualname__,
-                "accumulation": self._accumulation(),
-                "global_step_at_start": self._global_step_base,
                 "ended": self._ended,
+                **self._counting.record(),
             },
             "user": {name: one.state_dict() for name, one in self._stateful.items()},
         }
-
-    def _schedule(self) -> AccumulationSchedule:
-        return (
-            self.cell.schedule
-            if isinstance(self.cell, AccumulationTrainCell)
-            else AccumulationSchedule(accumulation_steps_of(self._cycle))
-        )
-
-    def _accumulation(self) -> dict[str, Any] | None:
-        if not isinstance(self.cell, AccumulationTrainCell):
-            return None
-        recorded = self.cell.schedule.recorded()
-        return {"steps": recorded, "normalize": self.cell.normalize, "remainder": self.cell.remainder}
-
-    def _refuse_open_remainder(self, counters: CycleCounters, delivered: int) -> None:
-        """Raise if an epoch ended in the middle of the running cycle and `end_epoch` was not called."""
-        if self._batches is not None or not isinstance(self.position, DatasetPosition):
-            return
-        if not isinstance(self.cell, AccumulationTrainCell):
-            return
-        if counters.micro_step == 0 or self.cell.remainder == "carry":
-            return
-        if counters.first_micro_step // self.position.size != delivered // self.position.size:
-            raise ResumeError(
-                f'an epoch of {self.position.size} batches ended within a cycle and remainder="{self.cell.remainder}" '
-                "was not carried out: call the train cell's end_epoch() after the last micro-step of each epoch, "
-                "before the save there"
-            )
 
     def _judge(self) -> None:
         if self._judged:
@@ -420,76 +362,9 @@ class StateManager:
         dataset.bind(self)
         return dataset.position
 
-    def _global_step(self) -> int | None:
-        step = getattr(self._optimizer, "global_step", None)
-        return int(step.asnumpy().reshape(-1)[0]) if isinstance(step, ms.Parameter) else None
-
-    def _global_step_at_start(self) -> int | None:
-        step = self._global_step()
-        if step is None or not isinstance(self.cell, AccumulationTrainCell):
-            return step
-        return step - self.cell.counters.updates  # of a cell that was called before, the run began back then
-
-    def _prove(self, progress: Progress, arrays: Mapping[str, Array], base: int | None) -> None:
-        """Compare what an `AccumulationTrainCell` counts in its parameters with what was counted beside it."""
-        divisor = self.cell.accumulators[-1].name
-        if divisor in arrays and self.cell.normalize == "micro_batches":
-            prove_divisor(progress, divisor, float(arrays[divisor].reshape(-1)[0]))
-        step = getattr(self._optimizer, "global_step", None)
-        if isinstance(step, ms.Parameter):
-            prove_updates(progress, int(arrays[step.name].reshape(-1)[0]), base)
-
-
-def _captured(progress: Progress, leaves: list[Leaf], sections: Mapping[str, Any]) -> Capture:
-    state = {name: encode_tree(section, name, leaves) for name, section in sections.items()}
-    return Capture(progress, tuple(leaves), state)
-
 
 def _cells(given: Any) -> tuple[nn.Cell, ...]:
     cells = (given,) if isinstance(given, nn.Cell) else tuple(given) if isinstance(given, (list, tuple)) else ()
     if not cells or not all(isinstance(one, nn.Cell) for one in cells):
         raise TypeError(f"train_cell must be an nn.Cell or a list of them, got {type(given).__name__}")
     return cells
-
-
-def _cycle(cell: nn.Cell, given: CycleAdapter | None) -> CycleAdapter | None:
-    if isinstance(cell, AccumulationTrainCell):
-        if given is not None:
-            raise ValueError("an AccumulationTrainCell counts for itself; leave cycle= out")
-        return None
-    if given is None:
-        return cell if isinstance(cell, CycleAdapter) else None
-    if not isinstance(given, CycleAdapter):
-        raise TypeError(f"cycle must have accumulation_steps and micro_step, got {type(given).__name__}")
-    return given
-
-
-def _counters(progress: Progress, accumulation_steps: int) -> CycleCounters:
-    return CycleCounters(
-        accumulation_steps=accumulation_steps,
-        micro_step=progress.micro_step,
-        cycles=progress.cycles,
-        updates=progress.updates,
-        micro_steps=progress.batches_delivered,
-        first_micro_step=progress.cycle_first_batch,
-    )
-
-
-def _decoded(contents: Contents) -> dict[str, Any]:
-    sections = {name: _section(contents, name) for name in _SECTIONS}
-    try:
-        state = {name: decode_tree(section, contents.tensors) for name, section in sections.items()}
-    except ValueError as error:
-        raise CorruptCheckpointError(f"{contents.checkpoint}: {error}") from error
-    return state
-
-
-_SECTIONS = ("rng", "data", "train", "user")
-
-
-def _section(contents: Contents, name: str) -> JsonValue:
-    if name not in contents.state:
-        raise StateMismatchError(
-            f"the checkpoint {contents.checkpoint} has no section {name!r}: it was not made by a StateManager"
-        )
-    return contents.state[name]

@@ -1,0 +1,217 @@
+"""Who counts the micro-steps of a training, and the proof that all who count agree.
+
+Guarantees: what is counted in parameters, by the train cell and by whoever delivers the batches is compared at
+every save and before every restore; a disagreement raises, and nothing is ever guessed. Main thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import mindspore as ms
+from mindspore import nn
+
+from ckptkit.accumulation import AccumulationSchedule
+from ckptkit.contents import Contents
+from ckptkit.errors import ResumeError
+from ckptkit.mindspore.adapter import CycleAdapter, accumulation_steps_of, check_restored, counters_of
+from ckptkit.mindspore.cycle import CycleCounters
+from ckptkit.mindspore.proof import check_cycle, check_same_training, prove_divisor, prove_updates
+from ckptkit.mindspore.train_cell import AccumulationTrainCell
+from ckptkit.progress import Progress
+from ckptkit.tensors import Array
+
+
+class Counting(Protocol):
+    """Counts for a `StateManager`; ckptkit's own train cell and all others differ below it."""
+
+    def deliver(self, batches: int | None) -> None:
+        """So many batches were delivered since epoch 0, or, with None, one more."""
+        ...
+
+    def now(self) -> tuple[CycleCounters, int]:
+        """Where the train cell stands, and the batches delivered."""
+        ...
+
+    def record(self) -> dict[str, Any]:
+        """What a checkpoint stores of it."""
+        ...
+
+    def check(self, contents: Contents, recorded: Mapping[str, Any]) -> int:
+        """Raise unless the run can go on from ``contents``; K by which the running cycle ends. Changes nothing."""
+        ...
+
+    def load(self, progress: Progress, recorded: Mapping[str, Any], accumulation_steps: int) -> None:
+        """Go on from there, once the parameters have been restored."""
+        ...
+
+    def prove(self, progress: Progress, arrays: Mapping[str, Array]) -> None:
+        """Raise ResumeError unless the parameters, given by name, counted the same as ``progress``."""
+        ...
+
+    def end_epoch(self) -> None:
+        """An epoch has ended."""
+        ...
+
+    def refuse_open_remainder(self, batches_per_epoch: int) -> None:
+        """Raise ResumeError if an epoch ended within the running cycle and should not have."""
+        ...
+
+
+class OwnCounting:
+    """Of an `AccumulationTrainCell`, which counts its own calls, until somebody counts beside it.
+
+    Args:
+        cell: The train cell; the run began as many updates ago as it has counted.
+        may_change_k: Whether a restore accepts another K than the checkpoint's.
+    """
+
+    def __init__(self, cell: AccumulationTrainCell, *, may_change_k: bool) -> None:
+        self._cell = cell
+        self._may_change_k = may_change_k
+        self._delivered: int | None = None
+        step = _global_step(cell)
+        self._base = None if step is None else step - cell.counters.updates
+
+    def deliver(self, batches: int | None) -> None:
+        """As `Counting`."""
+        if batches is not None:
+            self._delivered = batches
+        else:  # the cell has counted this one already
+            self._delivered = self._cell.counters.micro_steps if self._delivered is None else self._delivered + 1
+
+    def now(self) -> tuple[CycleCounters, int]:
+        """As `Counting`."""
+        counters = self._cell.counters
+        return counters, counters.micro_steps if self._delivered is None else self._delivered
+
+    def record(self) -> dict[str, Any]:
+        """As `Counting`."""
+        return {"accumulation": self._accumulation(), "global_step_at_start": self._base}
+
+    def check(self, contents: Contents, recorded: Mapping[str, Any]) -> int:
+        """As `Counting`."""
+        before = recorded["accumulation"]
+        check_same_training(contents, before, self._accumulation())
+        k = check_cycle(contents, before, self._cell.schedule, may_change=self._may_change_k)
+        # When EarlyStopping ends a training, it may put the best weights back, accumulators and counters with them.
+        if recorded["ended"] is None:
+            self._prove(contents.progress, contents.tensors, recorded["global_step_at_start"])
+        return k
+
+    def load(self, progress: Progress, recorded: Mapping[str, Any], accumulation_steps: int) -> None:
+        """As `Counting`."""
+        self._cell.load_counters(
+            CycleCounters(
+                accumulation_steps=accumulation_steps,
+                micro_step=progress.micro_step,
+                cycles=progress.cycles,
+                updates=progress.updates,
+                micro_steps=progress.batches_delivered,
+                first_micro_step=progress.cycle_first_batch,
+            )
+        )
+        self._delivered = None
+        self._base = recorded["global_step_at_start"]
+
+    def prove(self, progress: Progress, arrays: Mapping[str, Array]) -> None:
+        """As `Counting`."""
+        self._prove(progress, arrays, self._base)
+
+    def end_epoch(self) -> None:
+        """As `Counting`."""
+        self._cell.end_epoch()
+
+    def refuse_open_remainder(self, batches_per_epoch: int) -> None:
+        """As `Counting`."""
+        counters, delivered = self.now()
+        if counters.micro_step == 0 or self._cell.remainder == "carry":
+            return
+        if counters.first_micro_step // batches_per_epoch != delivered // batches_per_epoch:
+            raise ResumeError(
+                f'an epoch of {batches_per_epoch} batches ended within a cycle and remainder="{self._cell.remainder}" '
+                "was not carried out: call the train cell's end_epoch() after the last micro-step of each epoch, "
+                "before the save there"
+            )
+
+    def _accumulation(self) -> dict[str, Any]:
+        cell = self._cell
+        return {"steps": cell.schedule.recorded(), "normalize": cell.normalize, "remainder": cell.remainder}
+
+    def _prove(self, progress: Progress, arrays: Mapping[str, Array], base: int | None) -> None:
+        divisor = self._cell.accumulators[-1].name
+        if divisor in arrays and self._cell.normalize == "micro_batches":
+            prove_divisor(progress, divisor, float(arrays[divisor].reshape(-1)[0]))
+        step = getattr(self._cell.optimizer, "global_step", None)
+        if isinstance(step, ms.Parameter):
+            prove_updates(progress, int(arrays[step.name].reshape(-1)[0]), base)
+
+
+class ForeignCounting:
+    """Of any other train cell: the batches that were delivered, and what a `CycleAdapter` says, if there is one.
+
+    Args:
+        cell: The train cell.
+        cycle: Says K and the micro-step; None where every call counts as a cycle.
+    """
+
+    def __init__(self, cell: nn.Cell, cycle: CycleAdapter | None) -> None:
+        self._cycle = cycle
+        self._delivered = 0
+        self._base = _global_step(cell)
+
+    def deliver(self, batches: int | None) -> None:
+        """As `Counting`."""
+        self._delivered = self._delivered + 1 if batches is None else batches
+
+    def now(self) -> tuple[CycleCounters, int]:
+        """As `Counting`."""
+        return counters_of(self._cycle, self._delivered), self._delivered
+
+    def record(self) -> dict[str, Any]:
+        """As `Counting`."""
+        return {"accumulation": None, "global_step_at_start": self._base}
+
+    def check(self, contents: Contents, recorded: Mapping[str, Any]) -> int:
+        """As `Counting`."""
+        check_same_training(contents, recorded["accumulation"], None)
+        return check_cycle(contents, None, AccumulationSchedule(accumulation_steps_of(self._cycle)), may_change=False)
+
+    def load(self, progress: Progress, recorded: Mapping[str, Any], accumulation_steps: int) -> None:
+        """As `Counting`; raises StateMismatchError where the adapter still says something else."""
+        self._delivered = progress.batches_delivered
+        self._base = recorded["global_step_at_start"]
+        check_restored(self._cycle, progress)
+
+    def prove(self, progress: Progress, arrays: Mapping[str, Array]) -> None:
+        """Nothing: what a foreign cell counts is its own affair, but for its adapter, whom `now` asks."""
+
+    def end_epoch(self) -> None:
+        """Nothing: whether its cycles end there is its own affair."""
+
+    def refuse_open_remainder(self, batches_per_epoch: int) -> None:
+        """Nothing, for the same reason."""
+
+
+def counting_of(cell: nn.Cell, cycle: CycleAdapter | None, *, may_change_k: bool) -> Counting:
+    """Who counts for ``cell``.
+
+    Raises:
+        ValueError: If ``cycle`` is given beside an `AccumulationTrainCell`.
+        TypeError: If it is no `CycleAdapter`.
+    """
+    if isinstance(cell, AccumulationTrainCell):
+        if cycle is not None:
+            raise ValueError("an AccumulationTrainCell counts for itself; leave cycle= out")
+        return OwnCounting(cell, may_change_k=may_change_k)
+    if cycle is None:
+        return ForeignCounting(cell, cell if isinstance(cell, CycleAdapter) else None)
+    if not isinstance(cycle, CycleAdapter):
+        raise TypeError(f"cycle must have accumulation_steps and micro_step, got {type(cycle).__name__}")
+    return ForeignCounting(cell, cycle)
+
+
+def _global_step(cell: nn.Cell) -> int | None:
+    step = getattr(getattr(cell, "optimizer", None), "global_step", None)
+    return int(step.asnumpy().reshape(-1)[0]) if isinstance(step, ms.Parameter) else None

@@ -1,0 +1,47 @@
+"""What a checkpoint of a MindSpore training holds beside the parameters: its sections, and how they are stored.
+
+Guarantees: what `decoded` returns is what `captured` was given. Pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import JsonValue
+
+from ckptkit.contents import Capture, Contents
+from ckptkit.errors import CorruptCheckpointError, StateMismatchError
+from ckptkit.progress import Progress
+from ckptkit.tensors import Leaf
+from ckptkit.tree import decode_tree, encode_tree
+
+_SECTIONS = ("rng", "data", "train", "user")
+
+
+def captured(progress: Progress, leaves: list[Leaf], sections: Mapping[str, Any]) -> Capture:
+    """A capture of ``leaves`` and ``sections``; TypeError if something in these has no place in a checkpoint."""
+    state = {name: encode_tree(section, name, leaves) for name, section in sections.items()}
+    return Capture(progress, tuple(leaves), state)
+
+
+def decoded(contents: Contents) -> dict[str, Any]:
+    """The sections of a checkpoint.
+
+    Raises:
+        StateMismatchError: If it has others: it is not of a MindSpore training.
+        CorruptCheckpointError: If one makes no sense.
+    """
+    sections = {name: _section(contents, name) for name in _SECTIONS}
+    try:
+        return {name: decode_tree(section, contents.tensors) for name, section in sections.items()}
+    except ValueError as error:
+        raise CorruptCheckpointError(f"{contents.checkpoint}: {error}") from error
+
+
+def _section(contents: Contents, name: str) -> JsonValue:
+    if name not in contents.state:
+        raise StateMismatchError(
+            f"the checkpoint {contents.checkpoint} has no section {name!r}: it was not made by a StateManager"
+        )
+    return contents.state[name]
