@@ -730,7 +730,7 @@ def test_the_final_save_of_a_job_that_was_taken_over_is_refused(root):
     assert names(manager) == []
 
 
-def test_a_loop_whose_micro_steps_nobody_counts_is_told(root: Path) -> None:
+def test_a_loop_whose_micro_steps_nobody_counts_is_told(root):
     run = NumpyRun()
     with CheckpointManager(root, save=SaveEvery(micro_steps=1), when_busy="wait") as manager:
         manager.restore(run)
