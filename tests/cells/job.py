@@ -19,6 +19,7 @@ class Job:
     Attributes:
         mode: ``graph`` or ``pynative``.
         kinds: Names in the table of `cells.kinds`.
+        data: Name in the table of `cells.data`.
         folder: Gets one run root per kind; None trains without ckptkit.
         trace: File to write.
         until: Micro-steps since the run's first start after which each kind is left as it is; the process kills
@@ -27,6 +28,7 @@ class Job:
 
     mode: str
     kinds: tuple[str, ...]
+    data: str
     folder: str | None
     trace: str
     until: int | None = None

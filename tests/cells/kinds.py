@@ -223,6 +223,14 @@ def dropping():
     return Training(cell, model=Model(cell), steps_per_cycle=K)
 
 
+def accumulating():
+    network = WithLoss(Network())
+    scaler = amp.DynamicLossScaler(2.0**120, 2, 3)
+    cell = ck.AccumulationTrainCell(network, adam(network), K, clip_norm=1.0, loss_scaler=scaler, normalize="samples")
+    cell.set_train()
+    return Training(cell, cell, steps_per_cycle=K)
+
+
 KINDS: dict[str, Callable[[], Training]] = {
     "Model(network, loss, optimizer)": plain_model,
     "TrainOneStepCell": one_step,
@@ -233,4 +241,6 @@ KINDS: dict[str, Callable[[], Training]] = {
     "functional loop": functional_loop,
     "experimental optimizer": experimental_optimizer,
     "ckptkit.nn.Dropout": dropping,
+    "AccumulationTrainCell": accumulating,
 }
+WITH_MODEL = ("Model(network, loss, optimizer)", "boost.GradientAccumulation", "ckptkit.nn.Dropout")

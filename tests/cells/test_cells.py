@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 import ckptkit
+from cells.data import DATA
 from cells.job import MICRO_STEPS, Job, K
-from cells.kinds import KINDS
+from cells.kinds import KINDS, WITH_MODEL
 from ckptkit.run.catalogue import list_checkpoints
 from ckptkit.storage import open_storage
 
-ACCUMULATING = ("boost.GradientAccumulation", "own train step", "ckptkit.nn.Dropout")
+ACCUMULATING = ("boost.GradientAccumulation", "own train step", "ckptkit.nn.Dropout", "AccumulationTrainCell")
 
 
 def run(job: Job) -> dict[str, dict[int, dict]]:
@@ -55,14 +56,14 @@ def names(root: Path) -> set[tuple[int, int]]:
     return {(one.cycles, one.micro_step) for one in found}
 
 
-def killed_and_resumed(folder: Path, mode: str, kinds: tuple[str, ...], kills: list[int]) -> None:
-    reference = run(Job(mode, kinds, None, str(folder / "reference")))
+def killed_and_resumed(folder: Path, mode: str, data: str, kinds: tuple[str, ...], kills: list[int]) -> None:
+    reference = run(Job(mode, kinds, data, None, str(folder / "reference")))
     for kind in kinds:
         assert list(reference[kind]) == list(range(1, MICRO_STEPS + 1))
         assert len({line["leaves"]["batch.0"] for line in reference[kind].values()}) == MICRO_STEPS
     done = 0
     for number, until in enumerate([*kills, None]):
-        trace = run(Job(mode, kinds, str(folder / "runs"), str(folder / f"trace-{number}"), until))
+        trace = run(Job(mode, kinds, data, str(folder / "runs"), str(folder / f"trace-{number}"), until))
         end = until or MICRO_STEPS
         for kind in kinds:
             try:
@@ -84,13 +85,25 @@ def assert_overflowed(reference: dict[str, dict[int, dict]]) -> None:
             assert len(skipped) < MICRO_STEPS - 3, (kind, skipped)
 
 
-@pytest.mark.parametrize("mode", ["graph", "pynative"])
-def test_killed_in_the_middle_of_a_cycle_of_the_second_epoch(tmp_path, mode):
-    killed_and_resumed(tmp_path, mode, tuple(KINDS), [10])
+def kinds_for(data: str) -> tuple[str, ...]:
+    return tuple(kind for kind in KINDS if kind not in WITH_MODEL or not DATA[data].needs_own_loop)
+
+
+# Each kind with each mode, each kind with data that is positioned at once and with data that is replayed, and the
+# data of one's own loops with every loop.
+@pytest.mark.parametrize(("mode", "data", "until"), [("graph", "augmented", 10), ("pynative", "generator", 11)])
+def test_killed_in_the_middle_of_a_cycle_of_the_second_epoch(tmp_path, mode, data, until):
+    killed_and_resumed(tmp_path, mode, data, kinds_for(data), [until])
+
+
+@pytest.mark.parametrize("data", [name for name, one in DATA.items() if one.needs_own_loop])
+def test_loops_over_python_iterables_are_killed(tmp_path, data):
+    killed_and_resumed(tmp_path, "pynative", data, kinds_for(data), [7, 10])
 
 
 @pytest.mark.matrix
+@pytest.mark.parametrize("data", list(DATA))
 @pytest.mark.parametrize("mode", ["graph", "pynative"])
-def test_killed_again_and_again(tmp_path, mode):
+def test_killed_again_and_again(tmp_path, mode, data):
     """At and beside the ends of cycles and of the epoch."""
-    killed_and_resumed(tmp_path, mode, tuple(KINDS), [1, 3, 5, 7, 8, 13])
+    killed_and_resumed(tmp_path, mode, data, kinds_for(data), [1, 3, 5, 7, 8, 13])

@@ -21,8 +21,9 @@ import xxhash
 from mindspore.train import Callback
 
 import ckptkit as ck
-from cells.job import BATCHES_PER_EPOCH, EPOCHS, SAMPLES_PER_BATCH, Job
-from cells.kinds import CLASSES, FEATURES, KINDS, Training
+from cells.data import DATA, Data
+from cells.job import BATCHES_PER_EPOCH, EPOCHS, Job
+from cells.kinds import KINDS, WITH_MODEL, Training
 from ckptkit.mindspore.holder import stateful_of
 from ckptkit.mindspore.rng import capture_rng
 
@@ -31,16 +32,6 @@ SEED = 7
 
 class LeftError(Exception):
     """Ends the training of one kind within `Model.train`."""
-
-
-def build_dataset() -> ds.Dataset:
-    rng = np.random.default_rng(3)
-    count = BATCHES_PER_EPOCH * SAMPLES_PER_BATCH
-    columns = {
-        "x": rng.standard_normal((count, FEATURES), np.float32),
-        "y": rng.standard_normal((count, CLASSES), np.float32),
-    }
-    return ds.NumpySlicesDataset(columns, shuffle=True).batch(SAMPLES_PER_BATCH)
 
 
 class Trace(Callback):
@@ -104,35 +95,34 @@ def draw() -> None:
     random.random()
 
 
-def own_loop(training: Training, dataset: ds.Dataset, root: Path | None, trace: Trace, until: int | None) -> None:
+def own_loop(training: Training, data: Data, root: Path | None, trace: Trace, until: int | None) -> None:
     if root is None:
-        for at, batch, outputs in steps(training, dataset.create_tuple_iterator(num_epochs=EPOCHS), 0):
-            trace.step(at, batch, outputs)
+        for at, batch in enumerate(undisturbed_batches(data.build()), 1):
+            trace.step(at, batch, training.step(*batch))
+            draw()
         return
-    state = ck.StateManager(training.cells, dataset, cycle=training.cycle, strict=True, **training.stateful)
+    batches = ck.data.resumable(data.build(), EPOCHS, augmentation=data.augmentation)
+    state = ck.StateManager(training.cells, batches, cycle=training.cycle, strict=True, **training.stateful)
     with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), when_busy="wait") as manager:
-        point = manager.restore(state)
-        batches = dataset.create_tuple_iterator(num_epochs=EPOCHS)
-        state.iterator_made()
-        for at, batch, outputs in steps(training, batches, point.batches_delivered):
-            trace.step(at, batch, outputs)
-            state.count_delivered()
+        at = manager.restore(state).batches_delivered
+        for batch in batches:
+            at += 1
+            trace.step(at, batch, training.step(*batch))
+            draw()
             manager.step(state)
             if at == until:
                 return
 
 
-def steps(training: Training, batches, at: int):
-    """Train from there to the end; after each micro-step its number, its batch and what it returned."""
-    for _ in range(at // BATCHES_PER_EPOCH, EPOCHS):
-        for batch in batches:
-            outputs = training.step(*batch)
-            draw()
-            at += 1
-            yield at, batch, outputs
+def undisturbed_batches(dataset):
+    """The batches of all epochs as a loop gets them that knows nothing of ckptkit."""
+    once = dataset.create_tuple_iterator(num_epochs=EPOCHS) if isinstance(dataset, ds.Dataset) else dataset
+    for _ in range(EPOCHS):
+        yield from once
 
 
-def with_model(training: Training, dataset: ds.Dataset, root: Path | None, trace: Trace, until: int | None) -> None:
+def with_model(training: Training, data: Data, root: Path | None, trace: Trace, until: int | None) -> None:
+    dataset = data.build()
     if root is None:
         training.model.train(EPOCHS, dataset, callbacks=[trace])
         return
@@ -141,6 +131,7 @@ def with_model(training: Training, dataset: ds.Dataset, root: Path | None, trace
         save=ck.SaveEvery(micro_steps=1),
         when_busy="wait",
         cycle=training.cycle,
+        augmentation=data.augmentation,
         strict=True,
         stateful=training.stateful,
     )
@@ -161,8 +152,9 @@ def main(job: Job) -> None:
         training = KINDS[kind]()
         trace = Trace(job.trace, kind, training)
         root = Path(job.folder) / str(number) if job.folder is not None else None
+        assert (training.model is not None) == (kind in WITH_MODEL)
         run = own_loop if training.model is None else with_model
-        run(training, build_dataset(), root, trace, job.until)
+        run(training, DATA[job.data], root, trace, job.until)
     if job.until is not None:
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -414,6 +414,31 @@ def test_every_place_for_python_code_is_looked_at(make, where):
     assert [one.where.partition(" in ")[0] for one in found if "random" in one.why] == [where]
 
 
+class Arrays(Source):
+    """As most sources: arrays among its attributes."""
+
+    def __init__(self, draw):
+        super().__init__(draw)
+        self.images, self.labels = np.zeros((8, 6), np.float32), np.zeros(8)
+
+
+class Slotted:
+    __slots__ = ("draw", "images")
+
+    def __init__(self, draw):
+        self.draw, self.images = draw, np.zeros((8, 6), np.float32)
+
+    __getitem__ = Source.__getitem__
+    __len__ = Source.__len__
+
+
+@pytest.mark.parametrize("source", [Arrays, Slotted])
+def test_sources_that_hold_arrays_are_read(source):
+    drawing, still = (ds.GeneratorDataset(source(draw), ["x"], num_parallel_workers=1) for draw in (random.random, int))
+    assert len(find(Mlp(), drawing)) == 1
+    assert find(Mlp(), still) == ()
+
+
 def test_a_pipeline_of_mindspores_own_operations_is_no_finding():
     images = ds.NumpySlicesDataset({"x": np.zeros((8, 4, 4, 3), np.uint8)}, shuffle=True)
     assert find(Mlp(), images.map([vision.RandomCrop(2), vision.RandomHorizontalFlip()], "x").batch(2).repeat(2)) == ()

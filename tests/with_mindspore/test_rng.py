@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 
 import mindspore as ms
 import mindspore.dataset as ds
@@ -108,3 +110,18 @@ def test_undisturbed_protects_when_something_fails():
     with pytest.raises(ZeroDivisionError), undisturbed():
         np.random.rand() / 0
     assert rng_digest() == before
+
+
+def test_importing_all_of_ckptkit_draws_from_no_generator():
+    """In a process of its own, since here everything is loaded already."""
+    code = (
+        "import random, numpy, mindspore\n"
+        "random.seed(1), numpy.random.seed(1)\n"
+        "before = random.getstate(), numpy.random.get_state()[2]\n"
+        "import ckptkit\n"
+        "loaded = [getattr(ckptkit, name) for name in ckptkit.__all__]\n"
+        "loaded += [getattr(ckptkit.data, name) for name in ckptkit.data.__all__]\n"
+        "assert (random.getstate(), numpy.random.get_state()[2]) == before\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from ckptkit.errors import ResumeError
+from ckptkit.mindspore.rng import undisturbed
+
+with undisturbed():  # rich draws from the global `random` when it is imported first
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 _log = logging.getLogger("ckptkit")
 

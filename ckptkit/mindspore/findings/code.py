@@ -216,7 +216,9 @@ def _bound(found: Any, owner: Any) -> Any:
     if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
         return types.MethodType(found.fget, owner)  # stands for what it runs
     if isinstance(found, types.FunctionType):
-        return found if found in vars(owner).values() else types.MethodType(found, owner)
+        own = vars(owner).values() if type(owner).__dictoffset__ else ()  # none with __slots__
+        # By identity: an array among them has no truth.
+        return found if any(one is found for one in own) else types.MethodType(found, owner)
     if isinstance(found, types.MethodDescriptorType) or type(found).__name__ == "cython_function_or_method":
         return found.__get__(owner, type(owner))  # compiled code of NumPy or Python
     return found
