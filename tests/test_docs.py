@@ -43,12 +43,17 @@ def blocks(text: str) -> list[Block]:
     return [Block(*info.partition(" ")[::2], code) for info, code in found]
 
 
-def run_python(code: str, folder: Path) -> str:
-    return run([sys.executable, "-c", code], folder)
+def run_python(code: str, folder: Path, name: str = "block.py") -> str:
+    """A file, since MindSpore reads the source of what it compiles."""
+    (folder / name).write_text(code, encoding="utf-8")
+    return run([sys.executable, name], folder)
 
 
 def run(command: list[str], folder: Path) -> str:
-    environment = {**os.environ, "GLOG_v": "3", "COLUMNS": "120"}
+    # `python` in a command is the one that runs the tests, and finds the same packages.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    packages = os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "GLOG_v": "3", "COLUMNS": "120", "PATH": path, "PYTHONPATH": packages}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
@@ -62,9 +67,9 @@ def run_document(text: str, folder: Path) -> None:
         how, _, name = option.partition("=")
         if language == "python" and how in ("", "file"):
             scripts[name] = code
-            run_python(code, folder)
+            run_python(code, folder, name or "block.py")
             if how == "file":
-                run_python(code, folder)  # as a scheduler would start it again after its end
+                run_python(code, folder, name)  # as a scheduler would start it again after its end
         elif language == "python" and how == "after":
             run_python(f"{scripts[name]}\n{code}", folder)
         elif language == "bash" and how == "after" and name in scripts:

@@ -17,6 +17,7 @@ from ckptkit.tensors import Leaf
 from ckptkit.tree import decode_tree, encode_tree
 
 _SECTIONS = ("rng", "data", "train", "user")
+_TRAIN_KEYS = {"cell", "ended", "accumulation", "global_step_at_start"}
 
 
 def captured(progress: Progress, leaves: list[Leaf], sections: Mapping[str, Any]) -> Capture:
@@ -29,14 +30,20 @@ def decoded(contents: Contents) -> dict[str, Any]:
     """The sections of a checkpoint.
 
     Raises:
-        StateMismatchError: If it has others: it is not of a MindSpore training.
+        StateMismatchError: If it has others: it is not of a MindSpore training, or of another version's.
         CorruptCheckpointError: If one makes no sense.
     """
     sections = {name: _section(contents, name) for name in _SECTIONS}
     try:
-        return {name: decode_tree(section, contents.tensors) for name, section in sections.items()}
+        state = {name: decode_tree(section, contents.tensors) for name, section in sections.items()}
     except ValueError as error:
         raise CorruptCheckpointError(f"{contents.checkpoint}: {error}") from error
+    if state["train"].keys() != _TRAIN_KEYS:
+        raise StateMismatchError(
+            f"the section train of {contents.checkpoint} has {sorted(state['train'])}, not {sorted(_TRAIN_KEYS)}: it "
+            "was made by another version of ckptkit. Install that one, or start under another root"
+        )
+    return state
 
 
 def _section(contents: Contents, name: str) -> JsonValue:

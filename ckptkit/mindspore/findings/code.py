@@ -219,6 +219,8 @@ def _bound(found: Any, owner: Any) -> Any:
         own = vars(owner).values() if type(owner).__dictoffset__ else ()  # none with __slots__
         # By identity: an array among them has no truth.
         return found if any(one is found for one in own) else types.MethodType(found, owner)
+    if isinstance(found, types.MemberDescriptorType):  # of __slots__, which may be empty still
+        return getattr(owner, found.__name__, _UNKNOWN)
     if isinstance(found, types.MethodDescriptorType) or type(found).__name__ == "cython_function_or_method":
         return found.__get__(owner, type(owner))  # compiled code of NumPy or Python
     return found
