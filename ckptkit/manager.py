@@ -81,10 +81,10 @@ class CheckpointManager:
             next multiple, or ``"wait"``.
         on_save_error: ``"warn"`` logs a failed save and tolerates up to ``ERROR_BUDGET - 1`` in a row;
             ``"raise"`` tolerates none. Losing the run to another process always raises.
-        mid_cycle: What a save between two boundaries holds. ``"exact"``: the accumulators. ``"align"``: a save that
-            is due waits for the next boundary; only the end of training may still be mid-cycle. ``"rewind"``: the
-            start of the running cycle, whose micro-steps are done again after a restore; refused where the forward
-            pass changes parameters.
+        mid_cycle: What `step` does with a save that is due between two boundaries. ``"exact"``: it stores the
+            accumulators. ``"align"``: it waits for the next boundary. ``"rewind"``: it stores the start of the running
+            cycle, whose micro-steps are done again after a restore; refused where the forward pass changes
+            parameters. What is saved outright, by `save` or `save_final`, is stored as it is.
         storage_options: For the storage's backend.
         clock: Gives the time of day; stored for people, orders nothing.
         monotonic: Gives seconds for `SaveEvery(interval=...)`.
@@ -225,32 +225,19 @@ class CheckpointManager:
                 self.skipped_saves += 1
                 _log.info("a save is due and waits, because the previous one is still being written")
             return None
-        return self.save(state, metrics)
+        return self._save(state, metrics, rewound=self._stored_at(progress) != progress)
 
     def save(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle:
-        """Copy ``state`` now and write it in the background; waits for a save under way first.
+        """Copy ``state`` as it is now and write it in the background; waits for a save under way first.
 
         Raises:
             SaveFailedError: As in `step`.
             StaleAttemptError: As in `step`.
             TypeError, ValueError: If a metric is not a number.
         """
-        saver = self._started()
-        if self._rehearsal is not None:
-            self._rehearsal.look(state, lambda: self.save(state, metrics))
-        numbers = {name: float(value) for name, value in (metrics or {}).items()}
-        self._drain(None)
-        self._collect()
-        progress = state.progress()
-        rewound = self._stored_at(progress) != progress
-        staged = self._area.stage(state.capture_cycle_start() if rewound else state.capture())
-        self._save_number += 1
-        self._last_save_at = self._monotonic()
-        request = SaveRequest(staged, numbers, self._clock(), self._save_number)
-        if self._writer is None:
-            self._writer = ThreadPoolExecutor(1, thread_name_prefix="ckptkit-writer")
-        self._in_flight = self._writer.submit(saver.save, request)
-        return SaveHandle(self._in_flight)
+        self._started()
+        self._begin_cycle(state, state.progress())
+        return self._save(state, metrics, rewound=False)
 
     def save_final(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> str:
         """Save ``state`` and wait for the commit, trying again within the error budget; returns its name.
@@ -267,7 +254,7 @@ class CheckpointManager:
         self._drain(None)
         self._collect(tolerate=True)
         while True:
-            there = saver.committed_at(self._stored_at(state.progress()))
+            there = saver.committed_at(state.progress())
             if there is not None:
                 return str(there)
             error = self.save(state, metrics).exception()
@@ -318,6 +305,22 @@ class CheckpointManager:
             self.close()
         except (SaveFailedError, StaleAttemptError) as also:
             _log.warning("while the error above was on its way: %s", also)  # it must not hide the first error
+
+    def _save(self, state: Capturable, metrics: Mapping[str, float] | None, *, rewound: bool) -> SaveHandle:
+        saver = self._started()
+        if self._rehearsal is not None:
+            self._rehearsal.look(state, lambda: self.save(state, metrics))
+        numbers = {name: float(value) for name, value in (metrics or {}).items()}
+        self._drain(None)
+        self._collect()
+        staged = self._area.stage(state.capture_cycle_start() if rewound else state.capture())
+        self._save_number += 1
+        self._last_save_at = self._monotonic()
+        request = SaveRequest(staged, numbers, self._clock(), self._save_number)
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, thread_name_prefix="ckptkit-writer")
+        self._in_flight = self._writer.submit(saver.save, request)
+        return SaveHandle(self._in_flight)
 
     def _take_over(self, opened: Opened) -> None:
         retention = Retention(self._storage, opened.document, self._keep)

@@ -54,6 +54,10 @@ class Counting(Protocol):
         """An epoch has ended."""
         ...
 
+    def expect_epoch_end(self, last: bool) -> None:
+        """An epoch ends with the next micro-step, or does not."""
+        ...
+
     def refuse_open_remainder(self, batches_per_epoch: int) -> None:
         """Raise ResumeError if an epoch ended within the running cycle and should not have."""
         ...
@@ -123,6 +127,10 @@ class OwnCounting:
         """As `Counting`."""
         self._cell.end_epoch()
 
+    def expect_epoch_end(self, last: bool) -> None:
+        """As `Counting`."""
+        self._cell.expect_epoch_end(last)
+
     def refuse_open_remainder(self, batches_per_epoch: int) -> None:
         """As `Counting`."""
         counters, delivered = self.now()
@@ -189,6 +197,9 @@ class ForeignCounting:
 
     def end_epoch(self) -> None:
         """Nothing: whether its cycles end there is its own affair."""
+
+    def expect_epoch_end(self, last: bool) -> None:
+        """Nothing, for the same reason."""
 
     def refuse_open_remainder(self, batches_per_epoch: int) -> None:
         """Nothing, for the same reason."""

@@ -15,6 +15,7 @@ import xxhash
 from mindspore import nn
 
 from ckptkit.errors import ResumeError
+from ckptkit.mindspore.nn.dropout import Dropout
 from ckptkit.progress import Progress
 from ckptkit.tensors import Leaf
 
@@ -55,11 +56,11 @@ class CycleStart:
 
 def check_rewindable(cell: nn.Cell) -> None:
     """Raise ResumeError if the forward pass of ``cell`` is known to change its parameters; names the cells."""
-    # The public classes share no public base class.
-    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+    # MindSpore's classes share no public base class.
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, Dropout)
     found = [f"{name} ({type(one).__name__})" for name, one in cell.cells_and_names() if isinstance(one, kinds)]
     if found:
-        raise ResumeError(f"{', '.join(found)} keeps statistics of every micro-batch. {_WHY}.")
+        raise ResumeError(f"{', '.join(found)} keeps something of every micro-batch. {_WHY}.")
 
 
 def _digest(leaf: Leaf) -> str:

@@ -120,6 +120,10 @@ class DatasetPosition:
         """Epoch, and batches of it delivered, after ``delivered`` batches."""
         return divmod(delivered, self.size)
 
+    def ends_epoch(self, delivered: int) -> bool:
+        """Whether an epoch ends with the batch ``delivered``."""
+        return delivered % self.size == 0
+
     @property
     def delivered(self) -> int:
         """Where the last `prepare` put it.
@@ -342,7 +346,8 @@ def _another_batch(data: str, batch: int) -> str:
         f"{data}: batch {batch}, the last one that was trained, is another one now although all before it was "
         "replayed, so the run cannot go on exactly. Either the data files changed, or something in the pipeline "
         "is not the same twice: Python code that draws from the global `random` or `numpy.random` together with the "
-        "training loop, or in several threads; a source or sampler that remembers earlier iterators; the time of day. "
+        "training loop, or in several threads; a source or sampler that remembers earlier iterators; the time of day; "
+        "a loop that changed the batch in place before it was saved. "
         "Put the data back, or let random code draw from ckptkit.data.sample_rng(seed, epoch, index) and start under "
         "another root"
     )

@@ -67,6 +67,8 @@ class TrainingSession:
         self._position.iterator_made()
         # This callback is the last one: what the others' on_train_begin changed or drew is undone.
         self._state.restore_again()
+        # Now, and not after the others' on_train_epoch_begin, which comes again where an epoch is resumed at its start.
+        self._state.mark_again()
 
     def begin_epoch(self, params: Any) -> None:
         """At the first epoch, check its number and hand the other callbacks their state back."""

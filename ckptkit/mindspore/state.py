@@ -150,6 +150,10 @@ class StateManager:
         """Tell an `AccumulationTrainCell` that an epoch ended; another cell has no such thing."""
         self._counting.end_epoch()
 
+    def expect_epoch_end(self, last: bool) -> None:
+        """Tell whether the next micro-step is the last of its epoch, so that `end_epoch` is done within it."""
+        self._counting.expect_epoch_end(last)
+
     def observe_step(self, batch: Any, outputs: Any) -> None:
         """Keep references to what the last micro-step got and returned, until the next one."""
         self.last_batch = batch
@@ -306,6 +310,7 @@ class StateManager:
             self.position.iterator_made()
         self.restore_random_state()
         self.trained()
+        self.mark_again()
 
     def restore_random_state(self) -> None:
         """Put the checkpoint's random state back, after something drew that must not have; else do nothing."""
@@ -313,16 +318,22 @@ class StateManager:
             restore_rng(self._rng, keep=self.position.own_draws if self.position else ())
 
     def restore_again(self) -> None:
-        """Undo what others did to parameters and random state since `apply`; without one, or trained, do nothing."""
+        """Undo what others did to the state since `apply`; without one, or trained, do nothing."""
         if self._restored is not None:
             self._parameters.assign(self._restored)
+            user = decoded(self._restored)["user"]
+            for name, one in self._stateful.items():
+                one.load_state_dict(user[name])
             self.restore_random_state()
 
     def trained(self) -> None:
         """Say that training goes on from here; `restore_again` has nothing to undo any more."""
         self._restored = None
+
+    def mark_again(self) -> None:
+        """Where cycle starts are marked, mark this one once more: what was drawn since the restore stays drawn."""
         if self._marks_cycles:
-            self.mark_cycle_start()  # once more: what was drawn since, such as by making the iterator, stays drawn
+            self.mark_cycle_start()
 
     def release_data(self) -> None:
         """Leave the dataset and its seed as they were before, once training has ended or was refused."""

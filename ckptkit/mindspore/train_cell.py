@@ -108,6 +108,7 @@ class AccumulationTrainCell(nn.Cell):
         self._finite = Finite(sums)
         self._counters = CycleCounters(self._schedule.at(0))
         self._updated = False
+        self._last_of_epoch = False
         self._norm: ms.Tensor | None = None
         _check_names_unique(self)
 
@@ -154,6 +155,7 @@ class AccumulationTrainCell(nn.Cell):
         """
         self._counters = counters
         self._updated = False
+        self._last_of_epoch = False
 
     def __call__(self, *inputs: Any) -> Any:
         """Run one micro-step over one micro-batch and return its loss, unscaled."""
@@ -167,13 +169,16 @@ class AccumulationTrainCell(nn.Cell):
             self._end_cycle(self._counters.micro_steps + 1)
         else:
             self._counters = self._counters.after_micro_step()
+        if self._last_of_epoch:
+            self.expect_epoch_end(False)
+            self.end_epoch()
         return loss
 
     def end_epoch(self) -> None:
         """End an epoch: a cycle that is not complete is carried on, flushed or dropped, as ``remainder`` says.
 
-        `CheckpointCallback` calls it; one's own loop does after the last micro-step of each epoch and before the
-        save there. At a boundary it does nothing.
+        `CheckpointCallback` calls it, and `ckptkit.data.resumable` brings it about; any other loop of one's own does
+        after the last micro-step of each epoch and before the save there. At a boundary it does nothing.
         """
         if self.remainder == "carry" or self._counters.micro_step == 0:
             return
@@ -182,6 +187,13 @@ class AccumulationTrainCell(nn.Cell):
         else:
             self._clear()
             self._begin_cycle(self._counters.micro_steps, updated=False)
+
+    def expect_epoch_end(self, last: bool = True) -> None:
+        """Say beforehand whether an epoch ends with the next call, which then does `end_epoch` itself.
+
+        `ckptkit.data.resumable` says it of every batch.
+        """
+        self._last_of_epoch = last
 
     def _end_cycle(self, micro_steps: int) -> None:
         finite = True

@@ -857,3 +857,35 @@ def test_overflowing_steps_are_there_in_the_test_above():
     job = Stock(with_loss_scale)
     job.uninterrupted(2)
     assert 0 < job.cell.optimizer.global_step.asnumpy()[0] < 22
+
+
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_train_epoch_begin"])
+def test_a_stateful_callback_that_resets_itself_goes_on(tmp_path, hook):
+    """Resumed in the middle of an epoch, where both hooks come a second time."""
+
+    class Counter(Callback):
+        def __init__(self):
+            self.count = 0
+            self.seen = {}
+
+        def state_dict(self):
+            return {"count": self.count}
+
+        def load_state_dict(self, state):
+            self.count = state["count"]
+
+        def on_train_step_end(self, run_context):
+            self.count += 1
+            self.seen[run_context.original_args().cur_step_num] = self.count
+
+    def reset(self, run_context):
+        self.count = 0
+
+    setattr(Counter, hook, reset)
+    expected = Counter()
+    Job().uninterrupted(2, expected)
+    broken = Counter()
+    crashed(tmp_path, 15, 2, broken, stateful={"counter": broken})
+    resumed = Counter()
+    Job().resumed(checkpoints(tmp_path, stateful={"counter": resumed}), 2, resumed)
+    assert resumed.seen == {step: expected.seen[step] for step in range(15, 23)}

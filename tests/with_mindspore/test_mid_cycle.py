@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import mindspore as ms
+import numpy as np
 import pytest
 from mindspore import nn, ops
+from mindspore.train import Callback, EarlyStopping
 from training import (
     MODES,
     SIZE,
@@ -16,6 +18,7 @@ from training import (
     accumulation_cell,
     adam,
     checkpoints,
+    digest,
 )
 
 import ckptkit as ck
@@ -128,7 +131,7 @@ def test_from_the_middle_of_a_cycle_rewind_stores_accumulators_until_the_next_bo
 
 def test_rewind_refuses_a_network_with_statistics_before_anything_is_touched(tmp_path):
     broken = Job(cell=lambda: accumulation_cell(network=Dropping))
-    with pytest.raises(ck.ResumeError, match=r"network\.norm \(BatchNorm1d\) keeps statistics.*mid_cycle=\"exact\""):
+    with pytest.raises(ck.ResumeError, match=r"network\.norm \(BatchNorm1d\) keeps something.*mid_cycle=\"exact\""):
         broken.started(checkpoints(tmp_path / "run", mid_cycle="rewind"), EPOCHS)
     assert not (tmp_path / "run").exists()
 
@@ -165,3 +168,71 @@ def test_rewind_needs_to_know_where_a_cycle_begins(tmp_path):
 def test_anything_else_is_refused(tmp_path):
     with pytest.raises(ValueError, match="mid_cycle must be 'exact', 'align' or 'rewind', got 'skip'"):
         checkpoints(tmp_path, mid_cycle="skip")
+
+
+class Drawing(Callback):
+    """Draws at the beginning of every epoch, as for a new order of something."""
+
+    def on_train_epoch_begin(self, run_context):
+        np.random.rand(3)
+
+
+@pytest.mark.parametrize("kills", [[3], [8, 9], [11, 13], [23]])
+def test_rewind_leaves_to_the_next_start_what_is_drawn_when_an_epoch_begins(tmp_path, kills):
+    expected = job("pynative").uninterrupted(EPOCHS, Drawing()).steps
+    options = {"every": 1, "mid_cycle": "rewind"}
+    seen = {}
+    for at in kills:
+        run = job("pynative")
+        start = run.resumed if seen else run.started
+        with pytest.raises(CrashError):
+            start(checkpoints(tmp_path, **options), EPOCHS, Drawing(), Interrupt(at))
+        seen |= run.trace.steps
+    seen |= job("pynative").resumed(checkpoints(tmp_path, **options), EPOCHS, Drawing()).steps
+    assert seen == expected
+
+
+@pytest.mark.parametrize("mid_cycle", ["align", "rewind"])
+def test_what_is_saved_outright_is_stored_as_it_is_with_its_metrics(tmp_path, mid_cycle):
+    run = Job(cell=lambda: accumulation_cell(network=Quiet2), fit=True)
+    keep = ck.KeepBest(3, metric="mae", mode="min")
+    ckpt = checkpoints(tmp_path, 1, mid_cycle=mid_cycle, keep=keep)
+    ckpt.fit(run.model, EPOCHS, run.data, run.valid, callbacks=[run.trace])
+    found = {one.progress.batches_delivered: one.metrics for one in ck.CheckpointManager(tmp_path).checkpoints()}
+    evaluated = {epoch * SIZE: metrics["mae"] for epoch, metrics in run.trace.evaluated.items()}
+    assert {at: metrics["mae"] for at, metrics in found.items() if metrics} == evaluated
+
+
+class Quiet2(Quiet):
+    """With what `Model.fit` evaluates."""
+
+    def logits(self, x):
+        return self.out(ops.tanh(self.hidden(x)))
+
+
+def test_rewind_stores_the_end_of_a_training_that_was_stopped_for_good(tmp_path):
+    def start(starter):
+        run = Job(cell=lambda: accumulation_cell(network=Quiet2), fit=True)
+        ckpt = checkpoints(tmp_path, 1, mid_cycle="rewind")
+        stop = EarlyStopping("mae", patience=0, restore_best_weights=True, min_delta=1e9, verbose=False)
+        point = ckpt.fit(run.model, 5, run.data, run.valid, callbacks=[run.trace, stop])
+        return run, point
+
+    first, _ = start("fresh")
+    assert 0 < max(first.trace.steps) < 5 * SIZE
+    again, point = start("again")
+    assert point.complete
+    assert again.trace.steps == {}
+    assert digest(again.cell) == digest(first.cell)
+
+
+def test_rewind_refuses_a_dropout_that_counts(tmp_path):
+    class Counted(Quiet):
+        def __init__(self):
+            super().__init__()
+            self.drop = ck.nn.Dropout(0.3)
+
+    broken = Job(cell=lambda: accumulation_cell(network=Counted))
+    with pytest.raises(ck.ResumeError, match=r"network\.drop \(Dropout\) keeps something"):
+        broken.started(checkpoints(tmp_path / "run", mid_cycle="rewind"), EPOCHS)
+    assert not (tmp_path / "run").exists()

@@ -108,7 +108,7 @@ class IterablePosition:
             "delivered": self.delivered,
             "has_state": self._has_state,
             "state": self._state,
-            "probe": None if self._has_state else self._probe if batch is None else self._digests.of(batch),
+            "probe": self._probe,
             "generators": self._base,
         }
 
@@ -155,41 +155,51 @@ class IterablePosition:
         """
         if self._place[0] >= epochs:
             return iter(())
-        if self._base is None and not self._has_state:
-            self._base = capture_host_rng()
+        iterator = None
         if self._has_state and self._delivered:
             self._iterable.load_state_dict(copy.deepcopy(self._state))
-            iterator = iter(self._iterable)
+            iterator = iter(self._iterable) if self._place[1] else None
         elif self._delivered:
             iterator = self._replayed()
-        else:
-            iterator = iter(self._iterable)
         return self._left(iterator, epochs)
 
-    def _left(self, iterator: Iterator[Any], epochs: int) -> Iterator[tuple[int, Any]]:
+    def _left(self, iterator: Iterator[Any] | None, epochs: int) -> Iterator[tuple[int, Any]]:
         epoch, batch_in_epoch = self._place
         while epoch < epochs:
+            if iterator is None:
+                # Only now, with the random state of training in place: it may draw, and then as ever.
+                if self._base is None and not self._has_state:
+                    self._base = capture_host_rng()
+                iterator = iter(self._iterable)
             for batch in iterator:
                 batch_in_epoch += 1
                 self._delivered += 1
                 self._place = (epoch, batch_in_epoch)
-                self._take_state()
+                self._observe(batch)
                 yield epoch, batch
             if batch_in_epoch == 0:
                 raise ResumeError(
                     f"the {self._kind} delivered no batch in epoch {epoch}; can it be iterated once only?"
                 )
+            iterator = None
             epoch, batch_in_epoch = epoch + 1, 0
             self._place = (epoch, 0)
-            self._take_state()
-            if epoch < epochs:
-                iterator = iter(self._iterable)
+            if self._has_state:
+                self._state = copy.deepcopy(self._iterable.state_dict())
 
-    def _take_state(self) -> None:
+    def _observe(self, batch: Any) -> None:
+        """Before the loop gets it, which may change it in place: the state right after it, or its digest."""
         if self._has_state:
             self._state = copy.deepcopy(self._iterable.state_dict())
+        else:
+            self._probe = self._digests.of(batch)
 
-    def _replayed(self) -> Iterator[Any]:
+    def ends_epoch(self, delivered: int) -> bool:
+        """Whether an epoch is known to end there; False where the iterable has no length."""
+        return self._place[1] == self._size
+
+    def _replayed(self) -> Iterator[Any] | None:
+        """An iterator past all that was trained; None at the beginning of an epoch."""
         before = capture_host_rng()
         if self._base is not None:
             restore_host_rng(self._base)
@@ -205,10 +215,10 @@ class IterablePosition:
             return batch
 
         last = Replay(self._delivered, monotonic=self._monotonic).run(read)
-        if self._place[1] == 0:  # at the beginning of an epoch
+        if self._place[1] == 0:
             if next(iterator, _END) is not _END:
                 last = _END
-            epoch, iterator = epoch + 1, iter(self._iterable)
+            epoch += 1
         restore_host_rng(before)
         if epoch != self._place[0] or last is _END or (self._probe is not None and digest_of(last) != self._probe):
             raise ResumeError(
@@ -217,4 +227,4 @@ class IterablePosition:
                 "what it remembers or draws must come from its own seed (ckptkit.data.sample_rng) or go into "
                 "state_dict() and load_state_dict()"
             )
-        return iterator
+        return iterator if self._place[1] else None

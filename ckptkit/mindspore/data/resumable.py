@@ -29,6 +29,10 @@ class Observer(Protocol):
         """The batch that is trained next."""
         ...
 
+    def expect_epoch_end(self, last: bool) -> None:
+        """Whether the batch that is trained next is the last of its epoch."""
+        ...
+
     def end_epoch(self) -> None:
         """The next batch, if there is one, belongs to another epoch than the last."""
         ...
@@ -48,6 +52,10 @@ class Counted(Position, Protocol):
     @property
     def delivered(self) -> int:
         """Batches since epoch 0."""
+        ...
+
+    def ends_epoch(self, delivered: int) -> bool:
+        """Whether an epoch is known to end with the batch ``delivered``, handed out last."""
         ...
 
 
@@ -113,7 +121,7 @@ class Resumable:
         try:
             left = self._open()
             observer.iterator_made()
-            # Where a checkpoint was taken after an epoch's last batch, the epoch is ended here, too.
+            # Where nobody knows that a batch is the last of its epoch, the epoch is ended here, also after a restore.
             running, inside = self.position.at(delivered)
             for epoch, batch in left:
                 if epoch != running or not inside:
@@ -123,6 +131,7 @@ class Resumable:
                 self._epoch = epoch
                 observer.count_delivered(delivered)
                 observer.observe_step(batch, None)
+                observer.expect_epoch_end(self.position.ends_epoch(delivered))
                 yield batch
             observer.end_epoch()
         finally:
