@@ -31,22 +31,22 @@ def main(root):
     dataset = ds.NumpySlicesDataset((digits.train_images, digits.train_labels), ["image", "label"]).batch(48)
 
     loss = Loss()
-    cell = ck.AccumulationTrainCell(loss, nn.Momentum(loss.trainable_params(), 0.1, 0.9), accumulation_steps=4)
+    optimizer = nn.Momentum(loss.trainable_params(), 0.1, 0.9)
+    cell = ck.AccumulationTrainCell(loss, optimizer, accumulation_steps=4, normalize="samples", remainder="flush")
     cell.set_train()
 
+    batches = ck.data.resumable(dataset, EPOCHS)
     with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=10), keep=ck.KeepLatest(2)) as manager:
-        state = ck.StateManager(cell, dataset)
+        state = ck.StateManager(cell, batches)
         point = manager.restore(state)
         if point.epoch == EPOCHS:
             print("training is complete")
             return
-        batches = dataset.create_tuple_iterator(num_epochs=EPOCHS)  # once, for all epochs since epoch 0
-        state.iterator_made()  # right after it: the random state is put back
-        for epoch in range(point.epoch, EPOCHS):
-            for image, label in batches:
-                value = cell(image, label)
-                manager.step(state)
-            print(f"epoch {epoch}: loss {value.asnumpy():.4f}")
+        for image, label in batches:  # all that is left of the epochs
+            value = cell(image, label)
+            manager.step(state)
+            if cell.updated and cell.counters.updates % 10 == 0:
+                print(f"epoch {batches.epoch}, update {cell.counters.updates}: loss {value.asnumpy():.4f}")
         manager.save_final(state)
 
 
