@@ -181,12 +181,19 @@ class Rehearsal:
         """Note that the run was restored.
 
         Raises:
-            ResumeError: If nobody could say of this state what differs.
+            ResumeError: If nobody could say of this state what differs, or this life has trained at another root.
         """
         if not isinstance(state, Observable):
             self._refuse(
                 f"the state is a {type(state).__name__}, which has no observer(): the doctor compares what a "
                 "ckptkit.StateManager or a CheckpointCallback holds"
+            )
+        # A trace names micro-steps by their number alone. The second training of one root goes on with the numbers.
+        others = [one.url for one in read_trace(Path(self._plan.trace)) if isinstance(one, Begun)]
+        if any(url != self._url for url in others):
+            self._refuse(
+                f"it trains at {others[0]} and then at {self._url}, and the doctor follows one run: examine one at a "
+                "time, with the other training left out"
             )
         self._observer = observer = state.observer()
         self._last = point.batches_delivered

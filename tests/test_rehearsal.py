@@ -67,12 +67,25 @@ def test_only_what_is_planned_is_saved_and_only_in_the_scratch_folder(tmp_path, 
     assert manager.url.startswith(str(tmp_path / "scratch"))
 
 
-def test_two_roots_of_one_script_stay_apart_and_each_resumes(tmp_path, root, trace):
+def test_a_second_training_of_one_root_goes_on_with_the_first(root, trace):
     trained(root, Seen(), 3).close()
-    trained(tmp_path / "other", Seen(), 1).close()
     resumed = Seen()
-    assert CheckpointManager(root).restore(resumed).batches_delivered == 2
+    manager = CheckpointManager(root)
+    assert manager.restore(resumed).batches_delivered == 2
     assert trace()[-1].checkpoint is not None
+    resumed.train_step()
+    manager.step(resumed)
+    assert [one.step for one in trace() if isinstance(one, Stepped)] == [1, 2, 3, 3]
+
+
+def test_a_second_training_at_another_root_is_refused(tmp_path, root, trace):
+    trained(root, Seen(), 3).close()
+    with pytest.raises(ResumeError, match="examine one at a time"):
+        CheckpointManager(tmp_path / "other").restore(Seen())
+    refused = trace()[-1]
+    assert isinstance(refused, Refused)
+    assert str(root) in refused.why
+    assert str(tmp_path / "other") in refused.why
 
 
 def test_a_checkpoint_that_the_script_names_is_not_looked_for(root, trace):

@@ -113,7 +113,7 @@ def _print(report: Report, command: str, kept: Path | None) -> None:
     console.print(f"{command}: {report.steps} micro-steps, {len(report.lives)} lives, killed after {killed or 'none'}")
     console.print(f"compared: {report.compared} micro-steps with {report.values} values each")
     if report.difference is None:
-        console.print("exact: every interrupted life is the uninterrupted one, bit for bit", style="bold green")
+        console.print(_headline(report), style="bold green")
         if report.other_losses:
             console.print(
                 f"note: the loss reported after micro-step {', '.join(map(str, report.other_losses))} was another one "
@@ -127,6 +127,17 @@ def _print(report: Report, command: str, kept: Path | None) -> None:
         _print_difference(console, report, report.difference)
     if kept is not None:
         console.print(f"traces and logs of all lives: {kept}")
+
+
+def _headline(report: Report) -> str:
+    others = len(report.other_losses)
+    if not others:
+        return "exact: every interrupted life is the uninterrupted one, bit for bit"
+    losses = "1 reported loss was" if others == 1 else f"{others} reported losses were"
+    return (
+        "exact: state, batches and gradients of every interrupted life are those of the uninterrupted one, bit for "
+        f"bit; {losses} rounded otherwise"
+    )
 
 
 def _print_difference(console: Console, report: Report, difference: Difference) -> None:

@@ -50,7 +50,8 @@ def diagnose_disagreement(difference: Difference) -> Diagnosis:
             difference.names[0],
             "two uninterrupted runs leave this generator in other states: a thread of its own draws from it, most "
             "likely Python code in the data pipeline",
-            "let that code draw from a generator that it makes from (seed, epoch, index)",
+            "let that code draw from a generator that it makes from (seed, epoch, index), such as "
+            "ckptkit.data.sample_rng",
         )
     return Diagnosis(
         "not-reproducible",

@@ -9,13 +9,14 @@ such an object are not stored. Main thread only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import mindspore as ms
 from mindspore import nn
 
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.apply import assign
+from ckptkit.mindspore.findings.attributes import own_attributes
 from ckptkit.tensors import Leaf, leaf_of
 
 _MAX_DEPTH = 8  # of containers and objects in an object; deeper ones are no state of it
@@ -90,12 +91,19 @@ def stateful_of(name: str, one: Any) -> Stateful:
     """
     # nn.Cell has both methods, but they take and give parameters, which have no place in a checkpoint.
     own = not isinstance(one, nn.Cell) or type(one).state_dict is not nn.Cell.state_dict
-    if own and isinstance(one, Stateful) and not isinstance(one, type):
-        return one
+    if own and not isinstance(one, type) and all(_has(one, method) for method in ("state_dict", "load_state_dict")):
+        return cast(Stateful, one)
     parameters = dict(_parameters(one, ""))
     if not parameters:
         raise TypeError(f"{name}: a {type(one).__name__} has no state_dict() and load_state_dict(), and no parameters")
     return ParameterHolder(name, parameters)
+
+
+def _has(one: Any, method: str) -> bool:
+    try:
+        return callable(getattr(one, method))  # as it will be called: an object may hand it on to another one
+    except (AttributeError, LookupError):  # ``__getattr__ = dict.__getitem__`` raises KeyError
+        return False
 
 
 def _parameters(one: Any, place: str, depth: int = 0) -> Iterator[tuple[str, ms.Parameter]]:
@@ -114,5 +122,5 @@ def _children(one: Any) -> Iterator[tuple[Any, Any]]:
         yield from one.items()
     elif isinstance(one, (list, tuple)):
         yield from enumerate(one)
-    elif not isinstance(one, (type, ms.Tensor)) and hasattr(one, "__dict__"):
-        yield from vars(one).items()
+    elif not isinstance(one, (type, ms.Tensor)):
+        yield from own_attributes(one).items()

@@ -69,7 +69,7 @@ class StateObserver:
 
     def suspects(self) -> list[Suspect]:
         """What is known without running to keep the job from being exact."""
-        found = self._state.findings()
+        found = self._state.examined()
         return [Suspect(kind=one.kind, where=one.where, why=one.why, fix=one.fix) for one in found]
 
     def _dataset(self) -> Any:

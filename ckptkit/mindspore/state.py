@@ -106,6 +106,7 @@ class StateManager:
         self._counting = counting_of(self.cell, cycle, may_change_k=on_k_change == "next_cycle")
         self._strict = strict
         self._judged = False
+        self._unreadable = False
         self._batches = dataset if isinstance(dataset, Resumable) else None
         self.position = self._position_of(dataset, augmentation)
         self._ended: str | None = None
@@ -137,6 +138,29 @@ class StateManager:
         """What of this training no checkpoint can make exact, in the present mode; runs nothing."""
         pipeline = self.position.dataset if isinstance(self.position, DatasetPosition) else None
         return find(self._cells, pipeline, named=self.stateful_objects())
+
+    def examined(self) -> tuple[Finding, ...]:
+        """As `findings`, but nothing where the code cannot be examined, which is logged once.
+
+        Raises:
+            ResumeError: If it cannot, and ``strict`` is set.
+        """
+        try:
+            return self.findings()
+        except Exception as error:  # code of any kind is read: no surprise in it may stop a training
+            if self._strict:
+                raise ResumeError(
+                    "strict=True, but the code of this training could not be examined, so nobody knows whether it "
+                    f"resumes exactly: {error!r}. Change what was read there, or allow it with strict=False"
+                ) from error
+            if not self._unreadable:
+                self._unreadable = True
+                _log.warning(
+                    "The code of this training could not be examined for what does not resume exactly. It goes on, "
+                    "and is saved and resumed as any other",
+                    exc_info=error,
+                )
+            return ()
 
     def count_delivered(self, batches: int | None = None) -> None:
         """Tell how many batches were delivered to training since epoch 0, or that it is one more.
@@ -355,7 +379,7 @@ class StateManager:
     def _judge(self) -> None:
         if self._judged:
             return
-        found = self.findings()
+        found = self.examined()
         if found and self._strict:
             raise ResumeError(
                 "strict=True refuses what cannot be resumed exactly. Change it, or allow it with strict=False:\n  "

@@ -81,5 +81,14 @@ while state.batches < total:
         np.random.random()
     if "silent" not in what:
         manager.step(state)
+if "twice" in what:
+    manager.save_final(state)
+    manager.close()
+    again = Run()
+    manager = ck.CheckpointManager("runs/next" if "elsewhere" in what else root)
+    manager.restore(again)
+    while again.batches < 20:
+        again.train_step()
+        manager.step(again)
 open("exported", "w").close()
 """

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import pkgutil
+import re
+from pathlib import Path
+
 import pytest
 
+from ckptkit.doctor import diagnose
 from ckptkit.doctor.compare import Difference, first_difference
 from ckptkit.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume
 from ckptkit.rehearsal import Saved, Stepped, Suspect, Unseen
@@ -141,3 +146,10 @@ def test_a_job_that_does_not_agree_with_itself(changed, suspects, code):
     difference = first_difference(life([stepped(1, **dict.fromkeys(changed, "new"))]), full, 1)
     assert difference is not None
     assert diagnose_disagreement(difference).code == code
+
+
+def test_what_is_recommended_exists():
+    names = set(re.findall(r"ckptkit(?:\.\w+)+", Path(diagnose.__file__).read_text()))
+    assert {"ckptkit.data.resumable", "ckptkit.data.sample_rng", "ckptkit.StateManager"} <= names
+    for name in names:
+        assert pkgutil.resolve_name(name) is not None

@@ -29,7 +29,7 @@ def doctor(folder: Path, script: str, *options: str) -> tuple[int, dict[str, Any
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 
-@pytest.mark.parametrize("script", ["healthy.py", "own_loop.py"])
+@pytest.mark.parametrize("script", ["healthy.py", "own_loop.py", "again.py"])
 def test_a_sound_job_is_exact_and_its_own_run_root_is_not_touched(tmp_path: Path, script: str) -> None:
     code, report, said = doctor(tmp_path, script)
     assert code == 0, (report, said)

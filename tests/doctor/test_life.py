@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import select
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from datetime import timedelta
 import pytest
 
 from ckptkit.doctor.command import run_doctor
-from ckptkit.doctor.examine import Options
+from ckptkit.doctor.examine import Examination, Options, Report
 from ckptkit.doctor.life import live
 from ckptkit.rehearsal import LifePlan
 from tests.doctor.lives import NUMPY_SCRIPT
@@ -149,6 +150,13 @@ def test_every_micro_step_is_a_life(here, capsys):
     assert (code, began) == (0, [0, 0, 0, 1, 2, 3])
 
 
+def test_two_trainings_of_one_root_are_one_run(here, capsys):
+    code, out, err = examined(capsys, "twice", steps=16, kills=3)
+    report = json.loads(out)
+    assert (code, report["exact"], report["steps"]) == (0, True, 16), err
+    assert any(life["began_at"] > 9 for life in report["lives"])  # killed and resumed in the second one
+
+
 @pytest.mark.parametrize(
     ("what", "code", "word"),
     [
@@ -171,10 +179,11 @@ def test_a_script_that_is_not_exact_is_told_why(here, capsys, what, code, word):
         ("blind", 2, "no observer()"),
         ("silent", 2, "CheckpointManager.step"),
         ("crashes", 1, "out of luck"),
+        ("twice elsewhere", 2, "examine one at a time"),
     ],
 )
 def test_a_script_that_cannot_be_examined_is_told_why(here, capsys, what, code, words):
-    exit_code, out, err = examined(capsys, what)
+    exit_code, out, err = examined(capsys, *what.split(), steps=16)
     assert (exit_code, out) == (code, "")
     assert words in err
 
@@ -193,6 +202,22 @@ def test_a_script_that_fails_before_it_begins_shows_its_last_words(here, capsys)
     code, _, err = examined(capsys)
     assert code == 1
     assert "no such data" in err
+
+
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ((), "exact: every interrupted life is the uninterrupted one, bit for bit"),
+        ((3,), "exact: state, batches and gradients of .* bit for bit; 1 reported loss was rounded otherwise"),
+        ((3, 5), "exact: state, batches and gradients of .* bit for bit; 2 reported losses were rounded otherwise"),
+    ],
+)
+def test_the_headline_claims_no_more_than_was_equal(here, capsys, monkeypatch, losses, words):
+    report = Report(9, (), 20, 7, None, None, losses, ())
+    monkeypatch.setattr(Examination, "run", lambda self: report)
+    assert run_doctor(command(), Options(), keep=None, as_json=False) == 0
+    (headline,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("exact"))
+    assert re.fullmatch(words, headline)
 
 
 def test_a_life_out_of_time_is_a_failure(here, capsys):

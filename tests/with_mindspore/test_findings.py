@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import pkgutil
 import random
+import re
+from pathlib import Path
 
 import mindspore as ms
 import mindspore.dataset as ds
@@ -13,6 +16,7 @@ from mindspore import amp, nn, ops
 from mindspore.dataset import transforms, vision
 from training import Mlp, accumulation_cell, adam, begin_process, pipeline
 
+from ckptkit.mindspore import findings
 from ckptkit.mindspore.findings import Finding, find
 from ckptkit.nn import Dropout
 
@@ -253,6 +257,55 @@ def seeded_by_the_system(x):
     return x + np.random.default_rng().random()
 
 
+def seeded_with_none(x):
+    return x + np.random.default_rng(None).random()
+
+
+def seeded_with_none_by_name(x):
+    return x + np.random.default_rng(seed=None).random()
+
+
+def seeded_by_name(x):
+    return x + np.random.default_rng(seed=3).random() + len(max([x], key=None)) + np.random.RandomState(5).rand()
+
+
+def decorated_in_a_box(function):
+    box = [function]
+
+    @functools.wraps(function)
+    def call(*inputs):
+        return box[0](*inputs)
+
+    return call
+
+
+def decorated_in_a_circle(x):
+    return x
+
+
+decorated_in_a_circle.__wrapped__ = decorated_in_a_circle
+
+
+class Decorator:
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+
+    def __call__(self, x):
+        return self.__dict__["__wrapped__"](x)
+
+
+class CachedMethod:
+    def __init__(self, rng):
+        self.rng = rng
+
+    def __call__(self, x):
+        return x + self.shift()
+
+    @functools.cache  # noqa: B019 - as users write it
+    def shift(self):
+        return self.rng.normal()
+
+
 def drawing_from(generator):
     def draw(x):
         return x + generator.random()
@@ -308,6 +361,14 @@ def mapped(*operations, **options):
         (lambda x: x + random.gauss(0, 1), "<lambda>() in test_findings.py"),
         (seeded_by_the_system, "default_rng() takes its seed from the operating system"),
         (transforms.RandomChoice([one_argument, global_python]), "random"),
+        (seeded_with_none, "default_rng() takes its seed from the operating system"),
+        (seeded_with_none_by_name, "default_rng() takes its seed from the operating system"),
+        (functools.lru_cache(global_python), "global_python()"),
+        (functools.cache(functools.partial(global_python).func), "global_python()"),
+        (functools.cache(Augment(np.random).__call__), "self.rng.normal draws"),
+        (decorated_in_a_box(global_python), "global_python()"),
+        (Decorator(global_python), "global_python()"),
+        (CachedMethod(np.random), "self.rng.normal draws"),
     ],
 )
 def test_global_generators_in_a_map_are_found(operation, name):
@@ -340,6 +401,9 @@ def test_both_imports_within_a_function_are_found():
         reads_the_state,
         shadowed,
         Augment(COUNTER),
+        CachedMethod(COUNTER),
+        seeded_by_name,
+        decorated_in_a_circle,
         vision.Rescale(1.0, 0.0),
     ],
 )
@@ -437,6 +501,107 @@ def test_sources_that_hold_arrays_are_read(source):
     drawing, still = (ds.GeneratorDataset(source(draw), ["x"], num_parallel_workers=1) for draw in (random.random, int))
     assert len(find(Mlp(), drawing)) == 1
     assert find(Mlp(), still) == ()
+
+
+class Config(dict):
+    """As users write it: whatever is not there raises KeyError."""
+
+    __getattr__ = dict.__getitem__
+
+
+class Touchy:
+    """Nothing of it may be asked."""
+
+    __slots__ = ("empty",)
+
+    def __getattr__(self, name):
+        raise RuntimeError(f"{name} was asked for")
+
+    def __eq__(self, other):
+        raise RuntimeError("was compared")
+
+    def __hash__(self):
+        raise RuntimeError("was hashed")
+
+    def __bool__(self):
+        raise RuntimeError("its truth was asked for")
+
+    __len__ = __iter__ = __bool__
+
+
+class TouchyDict(dict):
+    def values(self):
+        raise RuntimeError("was iterated")
+
+
+class TouchyList(list):
+    def __iter__(self):
+        raise RuntimeError("was iterated")
+
+
+CONFIG, TOUCHY = Config(scale=2.0), Touchy()
+
+
+def asks_objects(x):
+    return x * CONFIG.scale + TOUCHY.empty.more + random.random()
+
+
+class Lowers:
+    """Keeps compiled functions in attributes, where Python does not bind them."""
+
+    def __init__(self):
+        self.lower, self.sort = str.lower, property(len)
+
+    def __call__(self, x):
+        self.lower("A")
+        return x + self.sort.fget([]) + random.random()
+
+
+class TouchySampler(ds.Sampler):
+    def __getattr__(self, name):
+        raise AttributeError if name.startswith("__") else KeyError(name)
+
+    def __iter__(self):
+        return iter(random.sample(range(8), 8))
+
+
+class TouchySource(Source):
+    def __getattr__(self, name):
+        raise KeyError(name)
+
+    def __call__(self):
+        return self
+
+
+@pytest.mark.parametrize("operation", [asks_objects, Lowers()])
+def test_code_that_names_objects_with_a_mind_of_their_own_is_read_to_its_end(operation):
+    assert [one.why.partition(" ")[0] for one in find(Mlp(), mapped(operation))] == ["random.random"]
+
+
+def test_samplers_and_sources_are_not_asked_for_what_they_lack():
+    source = ds.GeneratorDataset(Source(COUNTER.random), ["x"], sampler=TouchySampler(), num_parallel_workers=1)
+    assert [one.where.partition("()")[0] for one in find(Mlp(), source)] == ["GeneratorDataset: __iter__"]
+    node = ds.GeneratorDataset(Source(random.random), ["x"], num_parallel_workers=1)
+    node.source = TouchySource(random.random)
+    assert [one.where.partition("()")[0] for one in find(Mlp(), node)] == ["GeneratorDataset: __getitem__"]
+
+
+def test_what_cells_hold_is_not_asked():
+    held = {"touchy": TOUCHY, "config": CONFIG, "some": TouchyDict(a=TOUCHY), "more": TouchyList([TOUCHY, CONFIG])}
+    cell = network(**{name: (one,) for name, one in held.items()})
+    for name, one in held.items():
+        vars(cell)[f"own_{name}"] = one
+    assert find(cell) == ()
+    vars(cell)["own_more"].append(amp.DynamicLossScaler(1024, 2, 50))
+    assert [one.kind for one in find(cell)] == ["unseen"]
+
+
+def test_what_is_recommended_exists():
+    texts = "".join(path.read_text() for path in Path(findings.__file__).parent.glob("*.py"))
+    names = set(re.findall(r"ckptkit(?:\.\w+)+", texts))
+    assert {"ckptkit.nn.Dropout", "ckptkit.data.sample_rng", "ckptkit.AccumulationTrainCell"} <= names
+    for name in names:
+        assert pkgutil.resolve_name(name) is not None
 
 
 def test_a_pipeline_of_mindspores_own_operations_is_no_finding():

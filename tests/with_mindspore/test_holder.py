@@ -209,3 +209,57 @@ def test_strict_has_nothing_against_our_dropout_and_named_objects(root, shown):
     cell.scaler = thing
     ck.CheckpointManager(root).restore(StateManager(cell, pipeline(), strict=True, thing=thing))
     assert "bit-exact" not in shown()
+
+
+class Config(dict):
+    __getattr__ = dict.__getitem__
+
+
+class Slots:
+    __slots__ = ("scale",)
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+class Handing:
+    """Hands both methods on to what it is around."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+class Counted:
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+def test_objects_are_not_asked_for_what_they_lack():
+    scale = ms.Parameter(ms.Tensor(np.float32(1)), name="scale")
+    holder = stateful_of("config", Config(scale=scale, slots=Slots()))
+    assert list(holder.state_dict()) == ["scale"]
+    handing = Handing(Counted())
+    assert stateful_of("handing", handing) is handing
+
+
+def test_code_that_cannot_be_examined_stops_no_training(root, caplog, monkeypatch):
+    def stumbles(*_, **__):
+        raise KeyError("__self__")
+
+    monkeypatch.setattr("ckptkit.mindspore.state.find", stumbles)
+    state = StateManager(accumulation_cell(2), pipeline())
+    ck.CheckpointManager(root).restore(state)
+    assert state.observer().suspects() == []
+    (warning,) = (one for one in caplog.records if "could not be examined" in one.message)
+    assert warning.exc_info[0] is KeyError
+    strict = StateManager(accumulation_cell(2), pipeline(), strict=True)
+    with pytest.raises(ck.ResumeError, match=r"could not be examined.*KeyError\('__self__'\).*strict=False"):
+        strict.begin()
+    with pytest.raises(ck.ResumeError, match="could not be examined"):
+        strict.begin()

@@ -14,6 +14,7 @@ import mindspore as ms
 from mindspore import amp, nn
 from mindspore.ops import Primitive
 
+from ckptkit.mindspore.findings.attributes import own_attributes
 from ckptkit.mindspore.findings.code import Use, uses
 from ckptkit.mindspore.findings.finding import Finding
 from ckptkit.mindspore.findings.operators import DROPOUTS, drops_nothing, functional, is_random_primitive
@@ -49,13 +50,15 @@ def _random(cell: nn.Cell, where: str) -> Iterator[Finding]:
                 "operator", where, "two runs with one seed already draw different masks, restarted or not", _USE_OURS
             )
         return
-    for name, value in vars(cell).items():
+    for name, value in own_attributes(cell).items():
         for one in _items(value) if name != "_primitives" else ():  # those are attributes, too
             if isinstance(one, Primitive) and is_random_primitive(one):
                 yield _kernel_state(f"{where}: {name} (ops.{type(one).__name__})")
     if isinstance(cell, nn.MultiheadAttention) and cell.dropout and _in_graph():
         yield _frozen_seed(f"{where}: its dropout={cell.dropout}")
-    construct = vars(cell).get("construct") or types.MethodType(type(cell).construct, cell)
+    construct = own_attributes(cell).get("construct")
+    if construct is None:
+        construct = types.MethodType(type(cell).construct, cell)
     reported = set()
     for use in uses(construct, _is_of_the_user):
         found = _judged(use, where)
@@ -90,11 +93,15 @@ def _frozen_seed(where: str) -> Finding:
 
 
 def _unseen(cell: nn.Cell, where: str, parameters: set[int], known: Collection[int]) -> Iterator[Finding]:
-    for name, value in vars(cell).items():
+    for name, value in own_attributes(cell).items():
         for one in _items(value):
             if id(one) in known or not _may_hold(one):
                 continue
-            held = [key for key, held in vars(one).items() if any(_is_foreign(x, parameters) for x in _items(held))]
+            held = [
+                key
+                for key, held in own_attributes(one).items()
+                if any(_is_foreign(x, parameters) for x in _items(held))
+            ]
             if held:
                 given = type(one).__name__.lower()
                 yield Finding(
@@ -117,7 +124,7 @@ def _may_hold(one: Any) -> bool:
         types.FunctionType,
         types.MethodType,
     )
-    return not isinstance(one, skipped) and isinstance(getattr(one, "__dict__", None), dict)
+    return not isinstance(one, skipped)
 
 
 def _is_foreign(one: Any, parameters: set[int]) -> bool:
@@ -139,11 +146,13 @@ def _dead_accumulation(cells: tuple[nn.Cell, ...]) -> Iterator[Finding]:
 
 
 def _items(value: Any) -> Iterator[Any]:
-    """The value, or what is in it if it is a container."""
+    """The value, or what is in it if it is a container; also where the user's class iterates otherwise."""
     if isinstance(value, dict):
-        yield from value.values()
-    elif isinstance(value, (list, tuple)):
-        yield from value
+        yield from dict.values(value)
+    elif isinstance(value, list):
+        yield from list.__iter__(value)
+    elif isinstance(value, tuple):
+        yield from tuple.__iter__(value)
     else:
         yield value
 

@@ -16,17 +16,18 @@ import inspect
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ckptkit.mindspore.findings.attributes import CACHED, UNKNOWN, attribute, own_attributes
+
 _MOST = 5_000  # code objects read for one callable: a second or two, more than any augmentation calls
 
-_UNKNOWN = object()
 _STARTS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_GLOBAL", "LOAD_NAME")
 _STORES = ("STORE_FAST", "STORE_DEREF", "STORE_NAME")
-_CALLS = ("CALL", "CALL_FUNCTION", "CALL_METHOD")
+_CALLS = ("CALL", "CALL_FUNCTION", "CALL_METHOD", "CALL_FUNCTION_KW")
 # May stand between a name and what is done with it, and change neither.
 _NEUTRAL = ("CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "COPY", "DUP_TOP", "SWAP", "ROT_TWO")
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
@@ -44,7 +45,7 @@ class Use:
         name: As it is written: ``np.random.rand``.
         where: ``augment() in train.py:12``.
         compiled: Whether MindSpore compiles that code in any mode, because it is under ``@ms.jit``.
-        called_empty: Whether it is called right there without an argument.
+        called_empty: Whether it is called right there without an argument, or with None alone.
     """
 
     target: Any
@@ -74,13 +75,13 @@ class _Frame:
     free: Mapping[str, Any]
     compiled: bool
     name: str
-    instance: Any = _UNKNOWN
+    instance: Any = UNKNOWN
     known: dict[str, Any] = field(default_factory=dict)
 
     def value(self, opcode: str, name: str) -> Any:
         if opcode in ("LOAD_GLOBAL", "LOAD_NAME") and name not in self.known:
-            return self.module.get(name, vars(builtins).get(name, _UNKNOWN))
-        return self.known.get(name, self.free.get(name, _UNKNOWN))
+            return self.module.get(name, vars(builtins).get(name, UNKNOWN))
+        return self.known.get(name, self.free.get(name, UNKNOWN))
 
 
 class _Walk:
@@ -99,7 +100,7 @@ class _Walk:
             if key in self._visited:
                 continue
             self._visited[key] = frame
-            if frame.instance is not _UNKNOWN and frame.code.co_argcount:
+            if frame.instance is not UNKNOWN and frame.code.co_argcount:
                 frame.known[frame.code.co_varnames[0]] = frame.instance
             for use in _named(frame):
                 yield use
@@ -110,7 +111,7 @@ class _Walk:
             free = {**frame.free, **frame.known}
             name = frame.name if use.target.co_name in _COMPREHENSIONS else use.target.co_name
             self._waiting.append(_Frame(use.target, frame.module, free, frame.compiled, name))
-        elif use.target is super and frame.instance is not _UNKNOWN:
+        elif use.target is super and frame.instance is not UNKNOWN:
             for kind in type(frame.instance).__mro__[1:]:
                 inherited = vars(kind).get(frame.code.co_name)
                 if isinstance(inherited, types.FunctionType):
@@ -124,7 +125,7 @@ class _Walk:
                 continue
             wrapped = getattr(function, "__wrapped__", None)
             if wrapped is not None and function.__globals__.get("__name__") in _JIT_MODULES:
-                self._add(wrapped if instance is _UNKNOWN else types.MethodType(wrapped, instance), True, anyone=True)
+                self._add(wrapped if instance is UNKNOWN else types.MethodType(wrapped, instance), True, anyone=True)
                 continue
             code = function.__code__
             free = {name: _content(one) for name, one in zip(code.co_freevars, function.__closure__ or (), strict=True)}
@@ -135,17 +136,17 @@ def _named(frame: _Frame) -> Iterator[Use]:
     """The objects that one code object names, nested code objects among them; each once."""
     instructions = [one for one in dis.get_instructions(frame.code) if one.opname not in _NEUTRAL]
     file = Path(frame.code.co_filename).name
-    target, name, line, imported = _UNKNOWN, "", frame.code.co_firstlineno, _Import()
+    target, name, line, imported = UNKNOWN, "", frame.code.co_firstlineno, _Import()
     seen = set()
-    for one, following in zip(instructions, [*instructions[1:], instructions[-1]], strict=True):
+    for index, one in enumerate(instructions):
         line = one.starts_line or line
         if one.opname.startswith(_STARTS):
             target, name = frame.value(one.opname, one.argval), str(one.argval)
-        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD") and target is not _UNKNOWN:
+        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD") and target is not UNKNOWN:
             target, name = attribute(target, one.argval), f"{name}.{one.argval}"
         elif one.opname == "LOAD_CONST":
             imported.constant(one.argval)
-            target = one.argval if isinstance(one.argval, types.CodeType) else _UNKNOWN
+            target = one.argval if isinstance(one.argval, types.CodeType) else UNKNOWN
         elif one.opname == "IMPORT_NAME":
             target, name = imported.module(one.argval, frame.module), one.argval
         elif one.opname == "IMPORT_FROM":
@@ -155,11 +156,21 @@ def _named(frame: _Frame) -> Iterator[Use]:
         else:
             if one.opname in _STORES:
                 frame.known[one.argval] = target
-            target, imported = _UNKNOWN, imported.after(one.opname)
-        empty = following.opname in _CALLS and following.arg == 0
-        if target is not _UNKNOWN and (id(target), empty) not in seen:
+            target, imported = UNKNOWN, imported.after(one.opname)
+        empty = _called_empty(instructions[index + 1 : index + 4])
+        if target is not UNKNOWN and (id(target), empty) not in seen:
             seen.add((id(target), empty))
             yield Use(target, name, f"{frame.name}() in {file}:{line}", frame.compiled, empty)
+
+
+def _called_empty(following: Sequence[dis.Instruction]) -> bool:
+    """Whether instructions call what is on the stack with nothing, or with None alone."""
+    shape = [one for one in following if one.opname not in ("KW_NAMES", "LOAD_CONST") or one.argval is None]
+    if not shape or (following[0] is not shape[0]):
+        return False
+    if shape[0].opname in _CALLS:
+        return shape[0].arg == 0
+    return shape[0].opname == "LOAD_CONST" and len(shape) > 1 and shape[1].opname in _CALLS and shape[1].arg == 1
 
 
 class _Import:
@@ -167,7 +178,7 @@ class _Import:
 
     def __init__(self) -> None:
         self._constants: tuple[Any, Any] = (0, None)  # the level of a relative import, and the names after `import`
-        self._owner: Any = _UNKNOWN
+        self._owner: Any = UNKNOWN
         self.is_alias = False
 
     def constant(self, value: Any) -> None:
@@ -177,14 +188,17 @@ class _Import:
         level, names = self._constants
         if level:
             package = namespace.get("__package__")
-            dotted = importlib.util.resolve_name("." * level + dotted, package) if package else ""
+            try:
+                dotted = importlib.util.resolve_name("." * level + dotted, package) if package else ""
+            except ImportError:  # it leads out of the package
+                dotted = ""
         if not names:
             dotted = dotted.partition(".")[0]  # `import a.b` names a, and `as c` takes b from it by IMPORT_FROM
-        self._owner = sys.modules.get(dotted, _UNKNOWN)
+        self._owner = sys.modules.get(dotted, UNKNOWN)
         return self._owner
 
     def part(self, name: str) -> Any:
-        found = _UNKNOWN if self._owner is _UNKNOWN else attribute(self._owner, name)
+        found = UNKNOWN if self._owner is UNKNOWN else attribute(self._owner, name)
         if not self._constants[1]:
             self._owner, self.is_alias = found, True
         return found
@@ -194,61 +208,39 @@ class _Import:
         return _Import() if self.is_alias or opcode not in _STORES else self
 
 
-def attribute(owner: Any, name: str) -> Any:
-    """``owner.name`` without running any code of the user's; a private object that equals nothing if unknown."""
-    if isinstance(owner, types.ModuleType):
-        return vars(owner).get(name, sys.modules.get(f"{owner.__name__}.{name}", _UNKNOWN))
-    found = inspect.getattr_static(owner, name, _UNKNOWN)
-    if found is _UNKNOWN:
-        # An nn.Cell keeps its cells beside its attributes.
-        cells = inspect.getattr_static(owner, "_cells", None)
-        return cells.get(name, _UNKNOWN) if isinstance(cells, dict) else _UNKNOWN
-    if isinstance(owner, type):
-        return found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
-    return _bound(found, owner)
+def _functions(target: Any, inside: tuple[int, ...] = ()) -> Iterator[tuple[types.FunctionType, Any]]:
+    """The Python functions that calling ``target`` runs, each with its instance.
 
-
-def _bound(found: Any, owner: Any) -> Any:
-    if isinstance(found, staticmethod):
-        return found.__func__
-    if isinstance(found, classmethod):
-        return types.MethodType(found.__func__, type(owner))
-    if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
-        return types.MethodType(found.fget, owner)  # stands for what it runs
-    if isinstance(found, types.FunctionType):
-        own = vars(owner).values() if type(owner).__dictoffset__ else ()  # none with __slots__
-        # By identity: an array among them has no truth.
-        return found if any(one is found for one in own) else types.MethodType(found, owner)
-    if isinstance(found, types.MemberDescriptorType):  # of __slots__, which may be empty still
-        return getattr(owner, found.__name__, _UNKNOWN)
-    if isinstance(found, types.MethodDescriptorType) or type(found).__name__ == "cython_function_or_method":
-        return found.__get__(owner, type(owner))  # compiled code of NumPy or Python
-    return found
-
-
-def _functions(target: Any) -> Iterator[tuple[types.FunctionType, Any]]:
-    """The Python functions that calling ``target`` runs, each with its instance."""
-    if isinstance(target, functools.partial):
+    Args:
+        target: What is called.
+        inside: ``id`` of the decorators around it, which may be put around each other in a circle.
+    """
+    kind = type(target)
+    if issubclass(kind, functools.partial):
         for one in (target.func, *target.args, *target.keywords.values()):
             yield from _functions(one)
-    elif isinstance(target, types.MethodType):
-        for function, _ in _functions(target.__func__):
-            yield function, target.__self__
-    elif isinstance(target, types.FunctionType):
-        yield target, _UNKNOWN
-    elif isinstance(target, type):
+    elif kind is types.MethodType:
+        for function, instance in _functions(target.__func__):
+            yield function, target.__self__ if instance is UNKNOWN else instance
+    elif kind is types.FunctionType:
+        yield target, UNKNOWN
+    elif issubclass(kind, type):
         for name in ("__init__", "__call__"):
             function = inspect.getattr_static(target, name, None)
-            if isinstance(function, types.FunctionType):
-                yield function, _UNKNOWN
-    elif not isinstance(target, (types.ModuleType, types.CodeType)):
-        function = inspect.getattr_static(type(target), "__call__", None)
-        if isinstance(function, types.FunctionType):
+            if type(function) is types.FunctionType:
+                yield function, UNKNOWN
+    elif not issubclass(kind, (types.ModuleType, types.CodeType)):
+        function = inspect.getattr_static(kind, "__call__", None)
+        if type(function) is types.FunctionType:
             yield function, target
+    if not issubclass(kind, (type, types.ModuleType, types.CodeType, types.MethodType)):
+        wrapped = own_attributes(target).get("__wrapped__")
+        if id(wrapped) not in inside and type(wrapped) in (types.FunctionType, types.MethodType, CACHED):
+            yield from _functions(wrapped, (*inside, id(target)))
 
 
 def _content(one: types.CellType) -> Any:
     try:
         return one.cell_contents
     except ValueError:  # not filled yet
-        return _UNKNOWN
+        return UNKNOWN

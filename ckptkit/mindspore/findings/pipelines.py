@@ -6,8 +6,10 @@ pipeline would run (see `code`). Main thread only.
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,12 +17,14 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore.dataset.transforms.py_transforms_util import Implementation
 
-from ckptkit.mindspore.findings.code import Use, attribute, uses
+from ckptkit.mindspore.findings.attributes import attribute, own_attributes, owner_of
+from ckptkit.mindspore.findings.code import Use, uses
 from ckptkit.mindspore.findings.finding import Finding
 
 # The two generators that belong to the whole process, reached by functions that are methods of them.
 _PYTHON = random.random.__self__  # type: ignore[attr-defined]
 _NUMPY = np.random.rand.__self__  # type: ignore[attr-defined]
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 _READS = ("getstate", "get_state")  # draw nothing and change nothing
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 _FRESH = (np.random.default_rng, np.random.RandomState, np.random.SeedSequence, random.Random)
@@ -43,7 +47,7 @@ def find_in_pipeline(dataset: ds.Dataset) -> Iterator[Finding]:
 
 def _judged(node: ds.Dataset, use: Use, threads: int) -> Finding | None:
     where = f"{type(node).__name__}: {use.where}"
-    owner = getattr(use.target, "__self__", None)
+    owner = owner_of(use.target)
     if use.called_empty and any(use.target is one for one in _FRESH):
         why = f"{use.name}() takes its seed from the operating system, so that no two runs agree"
         return Finding("pipeline", where, why, _FIX)
@@ -95,13 +99,14 @@ def _single_code(node: ds.Dataset) -> Iterator[Any]:
     sampler = getattr(node, "sampler", None)
     while sampler is not None:
         yield from _methods(sampler, ("__iter__",))
-        yield from _methods(getattr(sampler, "sampler", None), ("__iter__", "__next__"))  # in an IterSampler
-        sampler = getattr(sampler, "child_sampler", None)
+        own = own_attributes(sampler)
+        yield from _methods(own.get("sampler"), ("__iter__", "__next__"))  # in an IterSampler
+        sampler = own.get("child_sampler")
 
 
 def _methods(one: Any, names: tuple[str, ...]) -> Iterator[Any]:
-    if callable(one) and hasattr(one, "__code__"):
-        yield one  # a generator function
+    if type(one) in _FUNCTIONS:
+        yield one  # that makes a generator
         return
     for name in names:
         method = attribute(one, name) if one is not None else None
