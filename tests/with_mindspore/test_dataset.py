@@ -252,7 +252,7 @@ def test_resumed_process_takes_the_recorded_seed_and_is_not_disturbed():
     begin_process(seed=None)
     before = rng_digest()
     position = DatasetPosition(pipeline(), draw_seed=lambda: pytest.fail("drew a seed"))
-    position.prepare(3, {"size": 11, "batch_size": 4, "columns": ("x", "y"), "seed": 77})
+    position.prepare(3, {**RECORDED, "seed": 77})
     assert ds.config.get_seed() == 77
     assert rng_digest() == before
 
@@ -270,7 +270,10 @@ def test_seed_changed_before_the_iterator_was_made_is_refused():
 # What differs
 
 
-RECORDED = {"size": 11, "batch_size": 4, "columns": ("x", "y"), "seed": 5}
+RECORDED = {
+    **{"size": 11, "batch_size": 4, "columns": ("x", "y"), "workers": (), "carried_seeds": ()},
+    **{"seed": 5, "probe": None, "generators": None},
+}
 
 
 @pytest.mark.parametrize("process_seed", [None, 5])
@@ -298,7 +301,7 @@ def test_what_differs_is_named(recorded, message):
 
 def test_all_that_differs_is_named_at_once():
     with pytest.raises(ResumeError) as raised:
-        DatasetPosition(pipeline()).check({"size": 1, "batch_size": 1, "columns": (), "seed": 1})
+        DatasetPosition(pipeline()).check({**RECORDED, "size": 1, "batch_size": 1, "columns": (), "seed": 1})
     assert len(str(raised.value).splitlines()) == 5
 
 

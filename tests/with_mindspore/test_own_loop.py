@@ -34,7 +34,7 @@ class Unsized:
 
 
 class Eager:
-    """Draws the order of an epoch at once when it is iterated, and not at the first batch, from the global generator."""
+    """Draws the order of an epoch from the global generator at once, not at the first batch."""
 
     def __iter__(self):
         return iter([rows()[index] for index in np.random.permutation(SIZE)])
