@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ckptkit.doctor.compare import differing, first_difference, other_losses, unstable
 from ckptkit.rehearsal import Stepped
-from tests.doctor.lives import NAMES, life, stepped
+from doctor.lives import NAMES, life, stepped
 
 LAST = 12
 

@@ -12,7 +12,7 @@ from ckptkit.doctor import diagnose
 from ckptkit.doctor.compare import Difference, first_difference
 from ckptkit.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume
 from ckptkit.rehearsal import Saved, Stepped, Suspect, Unseen
-from tests.doctor.lives import URL, life, stepped
+from doctor.lives import URL, life, stepped
 
 LAST = 12
 MAP = Suspect(kind="pipeline", where="MapDataset: augment()", why="it draws", fix="do not")

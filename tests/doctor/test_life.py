@@ -20,7 +20,7 @@ from ckptkit.doctor.command import run_doctor
 from ckptkit.doctor.examine import Examination, Options, Report
 from ckptkit.doctor.life import live
 from ckptkit.rehearsal import LifePlan
-from tests.doctor.lives import NUMPY_SCRIPT
+from doctor.lives import NUMPY_SCRIPT
 
 
 @pytest.fixture

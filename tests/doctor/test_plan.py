@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptkit.doctor.plan import Death, plan_deaths
-from tests.doctor.lives import progress
+from doctor.lives import progress
 
 
 def at(steps: int, k: int, size: int):
