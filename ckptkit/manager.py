@@ -184,8 +184,9 @@ class CheckpointManager:
         opened = open_attempt(self._storage, opening, state)
         self._take_over(opened)
         self._cycle_start = None
-        self._begin_cycle(state, state.progress())
-        self._restored_at = state.progress().batches_delivered
+        progress = state.progress()
+        self._begin_cycle(state, progress)
+        self._restored_at = progress.batches_delivered
         found = opened.contents
         point = ResumePoint() if found is None else ResumePoint.at(found.progress, found.checkpoint)
         if self._rehearsal is not None:

@@ -63,11 +63,7 @@ class CellParameters:
 
     def mutable_leaves(self) -> Iterator[Leaf]:
         """Those that a micro-step may change, but for the accumulators, which it changes for sure."""
-        return (
-            leaf
-            for leaf in self.leaves(at_boundary=True)
-            if leaf.lifetime == "micro" and leaf.name not in self._accumulators
-        )
+        return (leaf for leaf in self.leaves(at_boundary=True) if leaf.lifetime == "micro")
 
     def assign(self, contents: Contents) -> None:
         """Give each its stored value; accumulators that were left out become zero."""
