@@ -1,8 +1,10 @@
 """`CheckpointManager`: schedule, background writer, backpressure and errors, behind a few verbs.
 
-Guarantees: `save` copies the state before it returns, so training may go on at once; one save is written at a
+Guarantees: once `save` has returned, training may go on: what it may change before its next update is copied, and what
+only the update changes is read in place until the fence, which comes before it; one save is written at a
 time; what fails in the background reaches the caller at one of the next calls; nothing is written before
-`restore` has looked at what there is. It does not wait for the disk unless asked. Call it from the training
+`restore` has looked at what there is. It waits for the disk only when asked to, and in a fence whose buffers are
+full. It does not know who else writes to the parameters: see `CheckpointManager.fence`. Call it from the training
 thread only; the writer is a thread of its own, which touches no framework.
 """
 
@@ -14,14 +16,14 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
 from datetime import datetime, timedelta, timezone
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, get_args
 
 from typing_extensions import Self
 
+from ckptkit.background import SaveHandle, save_in_background
+from ckptkit.cost import SaveCost, SaveReport, SaveTotals
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
 from ckptkit.progress import Progress, ResumePoint
@@ -29,45 +31,16 @@ from ckptkit.rehearsal import rehearsal_of
 from ckptkit.run.attempt import Opened, Opening, open_attempt
 from ckptkit.run.catalogue import CheckpointInfo, latest_checkpoint, list_checkpoints
 from ckptkit.run.retain import Retention
-from ckptkit.run.save import Saved, Saver
+from ckptkit.run.save import Saver
 from ckptkit.run.write import SaveRequest
-from ckptkit.snapshot import Capturable, StagingArea
+from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
 from ckptkit.storage import Storage, open_storage
 
 _log = logging.getLogger("ckptkit")
 
 ERROR_BUDGET = 3
 MidCycle: TypeAlias = Literal["exact", "align", "rewind"]
-
-
-class SaveHandle:
-    """One save under way, in the manner of `concurrent.futures.Future`."""
-
-    def __init__(self, future: Future[Saved]) -> None:
-        self._future = future
-
-    def done(self) -> bool:
-        """Whether the save has ended, well or not."""
-        return self._future.done()
-
-    def result(self, timeout: timedelta | None = None) -> str:
-        """Wait for the commit and return the checkpoint's name.
-
-        Raises:
-            TimeoutError: If it has not ended within ``timeout``; it goes on.
-            CkptKitError: Whatever made the save fail.
-        """
-        return str(self._settled(timeout).result().checkpoint)
-
-    def exception(self, timeout: timedelta | None = None) -> BaseException | None:
-        """Wait for the end and return what made the save fail, or None; TimeoutError as in `result`."""
-        return self._settled(timeout).exception()
-
-    def _settled(self, timeout: timedelta | None) -> Future[Saved]:
-        _, pending = wait_for([self._future], None if timeout is None else timeout.total_seconds())
-        if pending:
-            raise TimeoutError(f"the save has not ended within {timeout}; it goes on in the background")
-        return self._future
+WindowUse: TypeAlias = Literal["auto", "slice", "off"]
 
 
 class CheckpointManager:
@@ -85,6 +58,12 @@ class CheckpointManager:
             accumulators. ``"align"``: it waits for the next boundary. ``"rewind"``: it stores the start of the running
             cycle, whose micro-steps are done again after a restore; refused where the forward pass changes
             parameters. What is saved outright, by `save` or `save_final`, is stored as it is.
+        window: How the leaves that only an update changes are taken. ``"auto"``: the writer reads them where they are until
+            the fence before the update, or, where looking at a tensor copies it, the training thread copies a slice after
+            each micro-step. ``"slice"``: always by slices. ``"off"``: everything is copied by `save` itself.
+        buffer_bytes: Memory for what the fence has to copy; default a quarter of the state. When it is full, the fence
+            waits for the writer. What `save` itself copies comes on top where it is more than this.
+        on_save: Called with the `SaveReport` of every save, by the training thread, in a later call of this manager.
         storage_options: For the storage's backend.
         clock: Gives the time of day; stored for people, orders nothing.
         monotonic: Gives seconds for `SaveEvery(interval=...)`.
@@ -93,6 +72,7 @@ class CheckpointManager:
 
     Attributes:
         skipped_saves: During how many writes another save was due and not taken.
+        totals: What the saves of this manager cost in all.
 
     Raises:
         ValueError: If an option is none of those.
@@ -108,6 +88,9 @@ class CheckpointManager:
         when_busy: Literal["skip", "wait"] = "skip",
         on_save_error: Literal["warn", "raise"] = "warn",
         mid_cycle: MidCycle = "exact",
+        window: WindowUse = "auto",
+        buffer_bytes: int | None = None,
+        on_save: Callable[[SaveReport], None] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         monotonic: Callable[[], float] = time.monotonic,
@@ -123,6 +106,10 @@ class CheckpointManager:
             raise ValueError(f"on_save_error must be 'warn' or 'raise', got {on_save_error!r}")
         if mid_cycle not in get_args(MidCycle):
             raise ValueError(f"mid_cycle must be 'exact', 'align' or 'rewind', got {mid_cycle!r}")
+        if window not in get_args(WindowUse):
+            raise ValueError(f"window must be 'auto', 'slice' or 'off', got {window!r}")
+        if buffer_bytes is not None and buffer_bytes < 1:
+            raise ValueError(f"buffer_bytes must be at least 1, got {buffer_bytes}")
         self._storage = open_storage(root, storage_options)
         self._rehearsal = rehearsal_of(self._storage.url)  # None but under `ckptkit doctor`
         if self._rehearsal is not None:
@@ -139,17 +126,20 @@ class CheckpointManager:
         self._monotonic = monotonic
         self._new_token = new_token
         self._host = host if host is not None else socket.gethostname()
-        self._area = StagingArea()
-        self._writer: ThreadPoolExecutor | None = None
+        self._window_use: WindowUse = window
+        self._on_save = on_save
+        self._area = StagingArea(buffer_bytes, monotonic)
+        self._window: Window | None = None
         self._saver: Saver | None = None
         self._closed = False
-        self._in_flight: Future[Saved] | None = None
+        self._in_flight: SaveHandle | None = None
         self._failures_in_a_row = 0
         self._last_save_at = monotonic()
         self._save_number = 0
         self._stale: StaleAttemptError | None = None
-        self._skipped_during: Future[Saved] | None = None
+        self._skipped_during: SaveHandle | None = None
         self.skipped_saves = 0
+        self.totals = SaveTotals()
 
     @property
     def url(self) -> str:
@@ -208,6 +198,8 @@ class CheckpointManager:
         self._collect()
         progress = state.progress()
         self._begin_cycle(state, progress)
+        if self._window is not None:
+            self._window.advance(progress.accumulation_steps - progress.micro_step)
         if self._rehearsal is not None:
             self._rehearsal.step(state, lambda: self.save(state, metrics))
             return None
@@ -229,7 +221,9 @@ class CheckpointManager:
         return self._save(state, metrics, rewound=self._stored_at(progress) != progress)
 
     def save(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle:
-        """Copy ``state`` as it is now and write it in the background; waits for a save under way first.
+        """Take ``state`` as it is now and write it in the background; waits for a save under way first.
+
+        What only an update changes may be read in place: see `fence`.
 
         Raises:
             SaveFailedError: As in `step`.
@@ -239,6 +233,21 @@ class CheckpointManager:
         self._started()
         self._begin_cycle(state, state.progress())
         return self._save(state, metrics, rewound=False)
+
+    def fence(self) -> None:
+        """Make sure that nothing reads live memory any more; call before changing parameters yourself.
+
+        A train cell that knows its updates does it by itself. Anybody else who writes to the weights or the optimizer's
+        state between two micro-steps (to swap in averaged weights, to clip them) calls this first. Without a save under
+        way it does nothing.
+        """
+        if self._window is not None:
+            self._window.close()
+
+    def give_up_window(self) -> None:
+        """From now on let `save` itself copy everything: others may write to the parameters at any time."""
+        self.fence()
+        self._window_use = "off"
 
     def save_final(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> str:
         """Save ``state`` and wait for the commit, trying again within the error budget; returns its name.
@@ -279,9 +288,7 @@ class CheckpointManager:
         try:
             self.wait(timeout)
         finally:
-            if self._writer is not None:
-                self._writer.shutdown(wait=False)
-                self._writer = None
+            self.fence()
             self._saver = None
             self._closed = True
 
@@ -312,16 +319,42 @@ class CheckpointManager:
         if self._rehearsal is not None:
             self._rehearsal.look(state, lambda: self.save(state, metrics))
         numbers = {name: float(value) for name, value in (metrics or {}).items()}
+        begun = self._monotonic()
         self._drain(None)
+        cost = SaveCost(queue_seconds=self._monotonic() - begun, skipped_saves=self.skipped_saves)
         self._collect()
-        staged = self._area.stage(state.capture_cycle_start() if rewound else state.capture())
+        capture = state.capture_cycle_start() if rewound else state.capture()
+        window = self._area.open(capture, cost, self._handling(saver))
+        if window.is_open:
+            state.guard(window.close)
+        self._window = window
         self._save_number += 1
         self._last_save_at = self._monotonic()
-        request = SaveRequest(staged, numbers, self._clock(), self._save_number)
-        if self._writer is None:
-            self._writer = ThreadPoolExecutor(1, thread_name_prefix="ckptkit-writer")
-        self._in_flight = self._writer.submit(saver.save, request)
-        return SaveHandle(self._in_flight)
+        self._in_flight = self._write(saver, SaveRequest(window, numbers, self._clock(), self._save_number))
+        cost.stall_seconds += self._monotonic() - begun
+        return self._in_flight
+
+    def _write(self, saver: Saver, request: SaveRequest) -> SaveHandle:
+        begun = self._monotonic()
+        staged = request.staged
+
+        def save() -> SaveReport:
+            try:
+                saved = saver.save(request)
+            finally:
+                staged.release()
+            took = timedelta(seconds=self._monotonic() - begun)
+            return SaveReport(str(saved.checkpoint), staged.progress, took, saved.written_bytes, staged.cost)
+
+        return save_in_background(save, staged.feed)
+
+    def _handling(self, saver: Saver) -> Handling:
+        return Handling(
+            copy_all=self._window_use == "off",
+            by_slices=self._window_use == "slice",
+            demoted=saver.frozen.demoted,
+            settled=saver.frozen.settled,
+        )
 
     def _take_over(self, opened: Opened) -> None:
         retention = Retention(self._storage, opened.document, self._keep)
@@ -358,11 +391,8 @@ class CheckpointManager:
         return self._saver
 
     def _drain(self, timeout: timedelta | None) -> None:
-        if self._in_flight is None:
-            return
-        _, pending = wait_for([self._in_flight], None if timeout is None else timeout.total_seconds())
-        if pending:
-            raise TimeoutError(f"the save under way has not ended within {timeout}; it goes on in the background")
+        if self._in_flight is not None:
+            self._in_flight.settled(timeout)
 
     def _collect(self, *, tolerate: bool = False) -> None:
         """Take the outcome of a save that has ended; raise what may not be tolerated."""
@@ -370,10 +400,15 @@ class CheckpointManager:
             raise self._stale
         if self._in_flight is None or not self._in_flight.done():
             return
-        error = self._in_flight.exception()
+        future = self._in_flight.settled()
+        error = future.exception()
         self._in_flight = None
         if error is None:
             self._failures_in_a_row = 0
+            report = future.result()
+            self.totals.add(report)
+            if self._on_save is not None:
+                self._on_save(report)
             return
         if isinstance(error, StaleAttemptError):
             self._stale = error

@@ -56,6 +56,7 @@ Key = Annotated[str, AfterValidator(checked_key)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Text = Annotated[str, Field(max_length=4096)]
+Seconds = Annotated[FiniteFloat, Field(ge=0)]
 SizeBytes = Annotated[int, Field(ge=0, le=MAX_SIZE_BYTES)]
 Dimension = Annotated[int, Field(ge=0, le=MAX_SIZE_BYTES)]
 Version = Annotated[int, Field(ge=FORMAT_VERSION, le=FORMAT_VERSION)]  # a Literal[1] would take true and 1.0
@@ -217,6 +218,22 @@ class RankManifest(_Document):
         return self
 
 
+class Cost(_Document):
+    """What the save had cost when its manifest was written; as `ckptkit.cost.SaveCost`."""
+
+    stall_seconds: Seconds
+    fence_seconds: Seconds
+    fence_wait_seconds: Seconds
+    queue_seconds: Seconds
+    digest_seconds: Seconds
+    write_seconds: Seconds
+    copied_bytes: SizeBytes
+    fenced_bytes: SizeBytes
+    in_place_bytes: SizeBytes
+    buffer_bytes: SizeBytes
+    skipped_saves: int = Field(ge=0, le=10**15)
+
+
 class Manifest(_Document):
     """``manifest.json``: the checkpoint as a whole."""
 
@@ -229,6 +246,7 @@ class Manifest(_Document):
     metrics: dict[str, FiniteFloat | None] = {}  # None stands for NaN and infinities
     rank_files: Annotated[list[FileEntry], Field(min_length=1)]
     libraries: dict[str, Text] = {}
+    cost: Cost
 
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -1,18 +1,15 @@
-"""Tensors as bytes: the dtype table, and shards in the safetensors format.
+"""Tensors as bytes: the dtype table, and the leaves of a checkpoint.
 
-Guarantees: bits go in and out unchanged, NaN payloads, signed zeros and bfloat16 included; a shard is a valid
-safetensors file. The bytes are streamed from the arrays themselves, where the safetensors library would first
-build the whole file in memory (``docs/adr/0003``); its reader opens every shard, and tests hold that.
-Any thread; the arrays must not change meanwhile.
+Guarantees: bits go in and out unchanged, NaN payloads, signed zeros and bfloat16 included. Any thread.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,13 +40,12 @@ DTYPES: dict[str, np.dtype[np.generic]] = {
 
 _NAME_OF = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 
-SHARD_BYTES = 1 << 30
 CHUNK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Leaf:
-    """One tensor of a checkpoint.
+class LeafSpec:
+    """What a leaf is, apart from its bits; the same object from save to save, which is what makes plans reusable.
 
     Attributes:
         name: Unique in the checkpoint.
@@ -58,7 +54,6 @@ class Leaf:
             next micro-step, ``frozen`` for the whole attempt.
         dtype: Name in `DTYPES`.
         shape: Of the tensor; ``()`` for a scalar.
-        array: Its bits, C-contiguous, in the NumPy dtype of `DTYPES`.
     """
 
     name: str
@@ -66,16 +61,59 @@ class Leaf:
     lifetime: Lifetime
     dtype: str
     shape: tuple[int, ...]
-    array: Array
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
         """Bytes of the tensor."""
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
-    def memory(self) -> memoryview:
-        """The bits as a flat view of unsigned bytes, without a copy."""
-        return self.array.reshape(-1).view(np.uint8).data
+
+class Leaf(NamedTuple):
+    """One tensor of a checkpoint.
+
+    Attributes:
+        spec: What it is.
+        source: Its bits, C-contiguous, in the NumPy dtype of `DTYPES`; or what gives them, on the training thread
+            only, where every look at a tensor copies it (from the memory of an accelerator).
+    """
+
+    spec: LeafSpec
+    source: Array | Callable[[], Array]
+
+    @property
+    def name(self) -> str:
+        """As in `LeafSpec`."""
+        return self.spec.name
+
+    @property
+    def role(self) -> Role:
+        """As in `LeafSpec`."""
+        return self.spec.role
+
+    @property
+    def lifetime(self) -> Lifetime:
+        """As in `LeafSpec`."""
+        return self.spec.lifetime
+
+    @property
+    def dtype(self) -> str:
+        """As in `LeafSpec`."""
+        return self.spec.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As in `LeafSpec`."""
+        return self.spec.shape
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the tensor."""
+        return self.spec.size_bytes
+
+    @property
+    def array(self) -> Array:
+        """Its bits; may be live memory."""
+        return self.source() if callable(self.source) else self.source
 
 
 def leaf_of(name: str, array: Array, *, role: Role, lifetime: Lifetime = "micro") -> Leaf:
@@ -84,90 +122,31 @@ def leaf_of(name: str, array: Array, *, role: Role, lifetime: Lifetime = "micro"
     Raises:
         TypeError: If safetensors has no such dtype; names the leaf.
     """
-    if array.dtype.name == "bfloat16" and array.dtype.itemsize == 2:
-        dtype = "BF16"
-        array = array.view(np.uint16)
-    else:
-        known = _NAME_OF.get(array.dtype.newbyteorder("<"))
-        if known is None or array.dtype.byteorder == ">":
-            raise TypeError(f"{name}: dtype {array.dtype} cannot be stored in a safetensors file")
-        dtype = known
-    bits = array if array.flags.c_contiguous else np.ascontiguousarray(array)
-    return Leaf(name, role, lifetime, dtype, tuple(array.shape), bits)
+    bits = bits_of(array)
+    dtype = dtype_of(name, array)
+    return Leaf(LeafSpec(name, role, lifetime, dtype, tuple(array.shape)), bits)
 
 
-@dataclass(frozen=True)
-class Shard:
-    """Leaves that share a file, in file order, with the file's header."""
-
-    role: Role
-    frozen: bool
-    leaves: tuple[Leaf, ...]
-    header: bytes
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the whole file."""
-        return len(self.header) + sum(leaf.size_bytes for leaf in self.leaves)
-
-    def offsets_bytes(self) -> Iterator[tuple[Leaf, int]]:
-        """Each leaf with its offset from the start of the file."""
-        at = len(self.header)
-        for leaf in self.leaves:
-            yield leaf, at
-            at += leaf.size_bytes
-
-    def chunks(self) -> Iterator[memoryview]:
-        """The file's bytes in order, in pieces of at most `CHUNK_BYTES`."""
-        yield memoryview(self.header)
-        for leaf in self.leaves:
-            memory = leaf.memory()
-            for start in range(0, len(memory), CHUNK_BYTES):
-                yield memory[start : start + CHUNK_BYTES]
+def dtype_of(name: str, array: Array) -> str:
+    """Name in `DTYPES` of the elements of ``array``; raises as `leaf_of` does."""
+    if _is_bfloat16(array):
+        return "BF16"
+    known = _NAME_OF.get(array.dtype.newbyteorder("<"))
+    if known is None or array.dtype.byteorder == ">":
+        raise TypeError(f"{name}: dtype {array.dtype} cannot be stored in a safetensors file")
+    return known
 
 
-def into_shards(leaves: Sequence[Leaf], shard_bytes: int = SHARD_BYTES) -> list[Shard]:
-    """Group ``leaves`` by role and frozenness into files of about ``shard_bytes``; a leaf is never cut.
-
-    Raises:
-        ValueError: If a name stands twice, or is reserved by safetensors.
-    """
-    names = [leaf.name for leaf in leaves]
-    if len(set(names)) != len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(f"leaf names must be unique; these stand more than once: {twice[:10]}")
-    if "__metadata__" in names:
-        raise ValueError("the leaf name '__metadata__' is reserved by the safetensors format")
-    shards: list[Shard] = []
-    for role in ROLES:
-        for frozen in (True, False):
-            chosen = [leaf for leaf in leaves if leaf.role == role and (leaf.lifetime == "frozen") == frozen]
-            shards.extend(_shard(role, frozen, part) for part in _parts(chosen, shard_bytes))
-    return shards
+def bits_of(array: Array) -> Array:
+    """``array`` in the NumPy dtype that carries its bits, C-contiguous; the same memory wherever it can be."""
+    bits = array.view(np.uint16) if _is_bfloat16(array) else array
+    return bits if bits.flags.c_contiguous else np.ascontiguousarray(bits)
 
 
-def _parts(leaves: list[Leaf], shard_bytes: int) -> Iterator[list[Leaf]]:
-    part: list[Leaf] = []
-    filled = 0
-    for leaf in leaves:
-        if part and filled + leaf.size_bytes > shard_bytes:
-            yield part
-            part, filled = [], 0
-        part.append(leaf)
-        filled += leaf.size_bytes
-    if part:
-        yield part
+def bytes_of(array: Array) -> npt.NDArray[np.uint8]:
+    """The memory of a C-contiguous ``array`` as flat bytes, without a copy."""
+    return array.reshape(-1).view(np.uint8)
 
 
-def _shard(role: Role, frozen: bool, leaves: list[Leaf]) -> Shard:
-    # Wide elements first keeps every tensor aligned to its item size, as the safetensors library does.
-    ordered = sorted(leaves, key=lambda leaf: (-DTYPES[leaf.dtype].itemsize, leaf.name))
-    table: dict[str, object] = {}
-    at = 0
-    for leaf in ordered:
-        end = at + leaf.size_bytes
-        table[leaf.name] = {"dtype": leaf.dtype, "shape": list(leaf.shape), "data_offsets": [at, end]}
-        at = end
-    text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    return Shard(role, frozen, tuple(ordered), len(text).to_bytes(8, "little") + text)
+def _is_bfloat16(array: Array) -> bool:
+    return array.dtype.itemsize == 2 and array.dtype.name == "bfloat16"

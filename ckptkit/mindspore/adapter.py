@@ -23,6 +23,10 @@ class CycleAdapter(Protocol):
     These two are enough: with the batches delivered they give the cycles that have ended, and whether the three
     agree. A train cell may have the attributes itself; parameters with one element will do. Reading them waits
     for the device, once per micro-step.
+
+    An attribute ``steady_within_cycle`` that is true promises that nothing changes the parameters of the cell's
+    optimizers but the last call of a cycle. Then a save reads them in place until that call begins, instead of copying
+    them at once. A false promise gives torn checkpoints.
     """
 
     @property
@@ -42,6 +46,8 @@ class BoostCycle:
     Raises:
         TypeError: If ``accumulation`` is something else.
     """
+
+    steady_within_cycle = True
 
     def __init__(self, accumulation: GradientAccumulation) -> None:
         if not isinstance(accumulation, GradientAccumulation):
@@ -65,6 +71,11 @@ class BoostCycle:
 def accumulation_steps_of(adapter: CycleAdapter | None) -> int:
     """K of a foreign train cell; without an adapter every call is a cycle."""
     return 1 if adapter is None else _whole_number(adapter.accumulation_steps)
+
+
+def updates_next(adapter: CycleAdapter | None) -> bool:
+    """Whether the next call ends a cycle; without an adapter every call does."""
+    return adapter is None or _whole_number(adapter.micro_step) + 1 >= accumulation_steps_of(adapter)
 
 
 def counters_of(adapter: CycleAdapter | None, delivered: int) -> CycleCounters:

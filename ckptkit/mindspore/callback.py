@@ -12,7 +12,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, get_args
@@ -22,8 +22,9 @@ from mindspore.train import Callback, Model
 from typing_extensions import Self
 
 from ckptkit.console import show_log
+from ckptkit.cost import SaveReport
 from ckptkit.errors import ResumeError
-from ckptkit.manager import CheckpointManager, MidCycle
+from ckptkit.manager import CheckpointManager, MidCycle, WindowUse
 from ckptkit.mindspore.adapter import CycleAdapter
 from ckptkit.mindspore.companions import Companions
 from ckptkit.mindspore.dataset import Augmentation
@@ -65,6 +66,11 @@ class CheckpointCallback(Callback):
         when_busy: As for `CheckpointManager`.
         on_save_error: As for `CheckpointManager`.
         mid_cycle: As for `CheckpointManager`.
+        window: As for `CheckpointManager`. Beside a callback of your own that acts within an epoch it is ``"off"``.
+        read_only: Callbacks of your own, or classes of them, that never change a parameter, so that beside them there is
+            a window.
+        buffer_bytes: As for `CheckpointManager`.
+        on_save: As for `CheckpointManager`.
         on_k_change: As for `StateManager`.
         cycle: Says K and the micro-step of a train cell other than ckptkit's, as for `StateManager`.
         strict: Refuse what cannot be resumed exactly (`nn.Dropout`, maps that draw from global generators) instead
@@ -88,6 +94,10 @@ class CheckpointCallback(Callback):
         when_busy: Literal["skip", "wait"] = "skip",
         on_save_error: Literal["warn", "raise"] = "warn",
         mid_cycle: MidCycle = "exact",
+        window: WindowUse = "auto",
+        read_only: Sequence[Callback | type[Callback]] = (),
+        buffer_bytes: int | None = None,
+        on_save: Callable[[SaveReport], None] | None = None,
         on_k_change: OnKChange = "refuse",
         cycle: CycleAdapter | None = None,
         strict: bool = False,
@@ -102,7 +112,11 @@ class CheckpointCallback(Callback):
             when_busy=when_busy,
             on_save_error=on_save_error,
             mid_cycle=mid_cycle,
+            window=window,
+            buffer_bytes=buffer_bytes,
+            on_save=on_save,
         )
+        self._read_only = tuple(read_only)
         self._new_manager()  # so that a wrong option is an error here and not after the model is built
         self._save_evaluated = keep is not None and keep.needs_metrics
         self._stateful = dict(stateful or {})
@@ -181,7 +195,13 @@ class CheckpointCallback(Callback):
                 "resuming from %s: epoch %d, batch %d, after %d optimizer steps, micro-step %d of its cycle",
                 *(point.checkpoint, point.epoch, point.batch, point.optimizer_step, point.micro_step),
             )
-        self._session = TrainingSession(manager, state, companions, dataset=dataset, epochs=epochs, point=point)
+        self._session = TrainingSession(
+            *(manager, state, companions),
+            dataset=dataset,
+            epochs=epochs,
+            point=point,
+            read_only=self._read_only,
+        )
         return point
 
     def train(
@@ -263,6 +283,11 @@ class CheckpointCallback(Callback):
         """Save if one is due after a whole epoch, with the metrics of its evaluation."""
         stopping = run_context.get_stop_requested()
         self._active().end_epoch(run_context.original_args(), stopping=stopping, save_evaluated=self._save_evaluated)
+
+    def on_eval_begin(self, run_context: Any) -> None:
+        """Let other callbacks swap weights around an evaluation."""
+        if self._session is not None:
+            self._session.manager.fence()
 
     def on_train_end(self, run_context: Any) -> None:
         """Commit the last state."""

@@ -6,7 +6,7 @@ every save and before every restore; a disagreement raises, and nothing is ever 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import mindspore as ms
@@ -15,12 +15,27 @@ from mindspore import nn
 from ckptkit.accumulation import AccumulationSchedule
 from ckptkit.contents import Contents
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.adapter import CycleAdapter, accumulation_steps_of, check_restored, counters_of
+from ckptkit.mindspore.adapter import (
+    CycleAdapter,
+    accumulation_steps_of,
+    check_restored,
+    counters_of,
+    updates_next,
+)
 from ckptkit.mindspore.cycle import CycleCounters
+from ckptkit.mindspore.parameters import optimizers_of
 from ckptkit.mindspore.proof import check_cycle, check_same_training, prove_divisor, prove_updates
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.progress import Progress
 from ckptkit.tensors import Array
+
+
+class Arrays(Protocol):
+    """Bits of tensors by name."""
+
+    def __contains__(self, name: object, /) -> bool: ...
+
+    def __getitem__(self, name: str, /) -> Array: ...
 
 
 class Counting(Protocol):
@@ -46,7 +61,7 @@ class Counting(Protocol):
         """Go on from there, once the parameters have been restored."""
         ...
 
-    def prove(self, progress: Progress, arrays: Mapping[str, Array]) -> None:
+    def prove(self, progress: Progress, arrays: Arrays) -> None:
         """Raise ResumeError unless the parameters, given by name, counted the same as ``progress``."""
         ...
 
@@ -60,6 +75,14 @@ class Counting(Protocol):
 
     def refuse_open_remainder(self, batches_per_epoch: int) -> None:
         """Raise ResumeError if an epoch ended within the running cycle and should not have."""
+        ...
+
+    def steady_optimizers(self) -> list[nn.Cell]:
+        """The optimizers whose parameters nothing changes but the last call of a cycle, and `guard` fences that one."""
+        ...
+
+    def guard(self, fence: Callable[[], None]) -> None:
+        """Call ``fence`` before the next update."""
         ...
 
 
@@ -119,7 +142,7 @@ class OwnCounting:
         self._delivered = None
         self._base = recorded["global_step_at_start"]
 
-    def prove(self, progress: Progress, arrays: Mapping[str, Array]) -> None:
+    def prove(self, progress: Progress, arrays: Arrays) -> None:
         """As `Counting`."""
         self._prove(progress, arrays, self._base)
 
@@ -143,11 +166,19 @@ class OwnCounting:
                 "before the save there"
             )
 
+    def steady_optimizers(self) -> list[nn.Cell]:
+        """As `Counting`."""
+        return [self._cell.optimizer]
+
+    def guard(self, fence: Callable[[], None]) -> None:
+        """As `Counting`."""
+        self._cell.guard(fence)
+
     def _accumulation(self) -> dict[str, Any]:
         cell = self._cell
         return {"steps": cell.schedule.recorded(), "normalize": cell.normalize, "remainder": cell.remainder}
 
-    def _prove(self, progress: Progress, arrays: Mapping[str, Array], base: int | None) -> None:
+    def _prove(self, progress: Progress, arrays: Arrays, base: int | None) -> None:
         divisor = self._cell.accumulators[-1].name
         if divisor in arrays and self._cell.normalize == "micro_batches":
             prove_divisor(progress, divisor, float(arrays[divisor].reshape(-1)[0]))
@@ -165,13 +196,16 @@ class ForeignCounting:
     """
 
     def __init__(self, cell: nn.Cell, cycle: CycleAdapter | None) -> None:
+        self._cell = cell
         self._cycle = cycle
         self._delivered = 0
+        self._fences: list[Callable[[], None]] = []
         self._base = _global_step(cell)
 
     def deliver(self, batches: int | None) -> None:
         """As `Counting`."""
         self._delivered = self._delivered + 1 if batches is None else batches
+        self._fence()
 
     def now(self) -> tuple[CycleCounters, int]:
         """As `Counting`."""
@@ -192,7 +226,7 @@ class ForeignCounting:
         self._base = recorded["global_step_at_start"]
         check_restored(self._cycle, progress)
 
-    def prove(self, progress: Progress, arrays: Mapping[str, Array]) -> None:
+    def prove(self, progress: Progress, arrays: Arrays) -> None:
         """Nothing: what a foreign cell counts is its own affair, but for its adapter, whom `now` asks."""
 
     def end_epoch(self) -> None:
@@ -203,6 +237,22 @@ class ForeignCounting:
 
     def refuse_open_remainder(self, batches_per_epoch: int) -> None:
         """Nothing, for the same reason."""
+
+    def steady_optimizers(self) -> list[nn.Cell]:
+        """As `Counting`: those of a cell whose adapter promises it."""
+        return optimizers_of([self._cell]) if getattr(self._cycle, "steady_within_cycle", False) else []
+
+    def guard(self, fence: Callable[[], None]) -> None:
+        """As `Counting`."""
+        self._fences.append(fence)
+        self._fence()
+
+    def _fence(self) -> None:
+        """If the next call updates: nobody can get between its micro-step and its update."""
+        if self._fences and updates_next(self._cycle):
+            while self._fences:
+                self._fences[-1]()
+                self._fences.pop()
 
 
 def counting_of(cell: nn.Cell, cycle: CycleAdapter | None, *, may_change_k: bool) -> Counting:

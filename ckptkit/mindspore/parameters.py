@@ -1,14 +1,17 @@
 """The parameters of the cells of a training: which they are, what each is for, how long its bits stay, how they return.
 
 Guarantees: every parameter of the cells is a leaf exactly once, under its own name; a name that stands for two is
-refused. Main thread only; the arrays of `CellParameters.leaves` may be live memory, good between two micro-steps.
+refused. Main thread only; the arrays of `CellParameters.leaves` may be live memory, good as long as their lifetime says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import mindspore as ms
+import numpy as np
+import xxhash
 from mindspore import nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # mindspore.mint.optim's as well
 
@@ -16,9 +19,28 @@ from ckptkit.contents import Contents
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.apply import assign, assign_zeros
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
-from ckptkit.tensors import Leaf, Lifetime, Role, leaf_of
+from ckptkit.tensors import (
+    DTYPES,
+    Array,
+    Leaf,
+    LeafSpec,
+    Lifetime,
+    Role,
+    bits_of,
+    bytes_of,
+    dtype_of,
+)
 
-_SMALL_BYTES = 64 * 1024  # below this a leaf counts as changing at every micro-step
+_SMALL_BYTES = 64 * 1024  # below this copying is cheaper than a fence
+
+
+@dataclass
+class _Tracked:
+    """A parameter and what it was the last time it was looked at."""
+
+    parameter: ms.Parameter
+    spec: LeafSpec
+    dtype: np.dtype[np.generic]
 
 
 class CellParameters:
@@ -28,38 +50,99 @@ class CellParameters:
         cells: The cell that is called once per micro-batch, or network, optimizer and what else there is of a
             training without one. A parameter that several share counts once.
         frozen: Names of parameters that training never changes, or a predicate over names; None for none.
+        steady: Those of their optimizers whose parameters nothing changes but the last call of a cycle.
 
     Raises:
         StateMismatchError: If two parameters have one name, or ``frozen`` names one that does not exist.
     """
 
-    def __init__(self, cells: Sequence[nn.Cell], frozen: Iterable[str] | Callable[[str], bool] | None) -> None:
+    def __init__(
+        self,
+        cells: Sequence[nn.Cell],
+        frozen: Iterable[str] | Callable[[str], bool] | None,
+        steady: Collection[nn.Cell] = (),
+    ) -> None:
         self._by_name = _by_name(cells)
         self._frozen = _frozen_names(self._by_name, frozen)
         train_cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), None)
         self._accumulates = train_cell is not None
         self._accumulators = {one.name for one in train_cell.accumulators} if train_cell is not None else set()
-        optimizers = _optimizers(cells)
+        optimizers = optimizers_of(cells)
         self._weights = {one.name for optimizer in optimizers for one in optimizer.parameters}
         if train_cell is not None:
             self._weights |= {one.name for one in train_cell.network.get_parameters()}
         self._owned = {one.name for optimizer in optimizers for one in _all_of(optimizer)}
-        # Only of its own optimizer is it known that nothing changes between two updates.
-        steady = _all_of(train_cell.optimizer) if train_cell is not None else ()
-        self._steady = {one.name for one in steady}
+        self._steady = _steady_names(optimizers, steady)
+        self._demoted: set[str] = set()
+        self._tracking: list[_Tracked] = []
+        self._tracking_at_boundary: list[_Tracked] = []
+        self._aliases: bool | None = None
 
     def objects(self) -> list[ms.Parameter]:
         """The parameters themselves."""
         return list(self._by_name.values())
 
-    def leaves(self, *, at_boundary: bool) -> Iterator[Leaf]:
-        """Each as a leaf; at a boundary the accumulators are zero and are left out."""
-        for name, parameter in self._by_name.items():
-            if at_boundary and name in self._accumulators:
-                continue
-            # On CPU this is the live memory; the call waits for every operation under way.
-            array = parameter.asnumpy()
-            yield leaf_of(name, array, role=self._role(name), lifetime=self._lifetime(name, array.nbytes))
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __getitem__(self, name: str) -> Array:
+        """The bits of one parameter, which may be live memory."""
+        array: Array = self._by_name[name].asnumpy()
+        return array
+
+    def leaves(self, *, at_boundary: bool) -> list[Leaf]:
+        """Each as a leaf; at a boundary the accumulators are zero and are left out.
+
+        Taken afresh every time, because `set_data` gives a parameter other memory. On CPU an array is the live memory;
+        taking it waits for every operation under way.
+        """
+        if self._aliases is None:
+            self._aliases = _is_live(list(self._by_name.values()))
+        chosen = self._tracked(at_boundary)
+        if not self._aliases:
+            return [self._leaf_of_copy(one) for one in chosen]
+        arrays = [one.parameter.asnumpy() for one in chosen]
+        return [
+            Leaf(one.spec, array)
+            if array.shape == one.spec.shape and array.dtype == one.dtype and array.flags.c_contiguous
+            else self._leaf(one, array)
+            for one, array in zip(chosen, arrays, strict=True)
+        ]
+
+    def _tracked(self, at_boundary: bool) -> list[_Tracked]:
+        if not self._tracking:
+            self._tracking = [self._track(name, parameter) for name, parameter in self._by_name.items()]
+            self._tracking_at_boundary = [one for one in self._tracking if one.spec.name not in self._accumulators]
+        return self._tracking_at_boundary if at_boundary else self._tracking
+
+    def _track(self, name: str, parameter: ms.Parameter) -> _Tracked:
+        array = parameter.asnumpy()
+        lifetime = self._lifetime(name, array.nbytes)
+        spec = LeafSpec(name, self._role(name), lifetime, dtype_of(name, array), tuple(array.shape))
+        return _Tracked(parameter, spec, DTYPES[spec.dtype])
+
+    def _leaf(self, one: _Tracked, array: Array) -> Leaf:
+        name = one.spec.name
+        if (tuple(array.shape), dtype_of(name, array)) != (one.spec.shape, one.spec.dtype):
+            one.spec = replace(one.spec, shape=tuple(array.shape), dtype=dtype_of(name, array))
+            one.dtype = DTYPES[one.spec.dtype]
+        return Leaf(one.spec, bits_of(array))
+
+    def _leaf_of_copy(self, one: _Tracked) -> Leaf:
+        """Of a backend where looking at a parameter copies it, which is put off where it can be."""
+        if one.spec.lifetime == "micro":
+            return self._leaf(one, one.parameter.asnumpy())
+        return Leaf(one.spec, lambda: self._leaf(one, one.parameter.asnumpy()).array)
+
+    def steady_digests(self) -> dict[str, str]:
+        """Digest by name of every parameter that is taken not to change within a cycle."""
+        steady = [leaf for leaf in self.leaves(at_boundary=True) if leaf.lifetime != "micro"]
+        return {leaf.name: xxhash.xxh3_128_hexdigest(bytes_of(leaf.array).data) for leaf in steady}
+
+    def demote(self, names: Collection[str]) -> None:
+        """From now on take ``names`` as changing at every micro-step."""
+        self._demoted |= set(names)
+        self._tracking = []
 
     def mutable_leaves(self) -> Iterator[Leaf]:
         """Those that a micro-step may change, but for the accumulators, which it changes for sure."""
@@ -82,6 +165,8 @@ class CellParameters:
         return "optimizer" if name in self._owned or self._accumulates else "weights"
 
     def _lifetime(self, name: str, size_bytes: int) -> Lifetime:
+        if name in self._demoted:
+            return "micro"
         if name in self._frozen:
             return "frozen"
         if name in self._accumulators or name not in self._steady or size_bytes < _SMALL_BYTES:
@@ -89,15 +174,34 @@ class CellParameters:
         return "cycle"
 
 
-def _optimizers(cells: Sequence[nn.Cell]) -> list[nn.Cell]:
+def _all_of(cell: nn.Cell) -> list[ms.Parameter]:
+    """Its parameters, with the learning rates that experimental optimizers keep in a plain list."""
+    rates = [
+        rate for one in optimizers_of([cell]) for rate in getattr(one, "lrs", ()) if isinstance(rate, ms.Parameter)
+    ]
+    return [*cell.get_parameters(), *rates]
+
+
+def optimizers_of(cells: Sequence[nn.Cell]) -> list[nn.Cell]:
+    """Every optimizer among ``cells`` and what they consist of."""
     kinds = (nn.Optimizer, ExperimentalOptimizer)
     return [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, kinds)]
 
 
-def _all_of(cell: nn.Cell) -> list[ms.Parameter]:
-    """Its parameters, with the learning rates that experimental optimizers keep in a plain list."""
-    rates = [rate for one in _optimizers([cell]) for rate in getattr(one, "lrs", ()) if isinstance(rate, ms.Parameter)]
-    return [*cell.get_parameters(), *rates]
+def _steady_names(optimizers: Sequence[nn.Cell], steady: Collection[nn.Cell]) -> set[str]:
+    """What the ``steady`` ones own and no other optimizer writes."""
+    others = [one for one in optimizers if not any(one is other for other in steady)]
+    written = {one.name for optimizer in others for one in _all_of(optimizer)}
+    return {one.name for optimizer in steady for one in _all_of(optimizer)} - written
+
+
+def _is_live(parameters: Sequence[ms.Parameter]) -> bool:
+    """Whether looking at a parameter gives its memory and not a copy; asked by behaviour, of the smallest one."""
+    filled = [one for one in parameters if one.size]
+    if not filled:
+        return True
+    smallest = min(filled, key=lambda one: one.size)
+    return np.may_share_memory(smallest.asnumpy(), smallest.asnumpy())
 
 
 def _by_name(cells: Sequence[nn.Cell]) -> dict[str, ms.Parameter]:

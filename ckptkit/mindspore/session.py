@@ -7,7 +7,7 @@ only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +19,7 @@ from ckptkit.manager import CheckpointManager
 from ckptkit.mindspore.companions import Companions
 from ckptkit.mindspore.dataset import DatasetPosition
 from ckptkit.mindspore.state import StateManager
+from ckptkit.mindspore.writers import may_write_within_epoch
 from ckptkit.progress import ResumePoint
 
 _log = logging.getLogger("ckptkit")
@@ -36,6 +37,7 @@ class TrainingSession:
         dataset: ds.Dataset,
         epochs: int,
         point: ResumePoint,
+        read_only: Sequence[Callback | type[Callback]] = (),
     ) -> None:
         assert isinstance(state.position, DatasetPosition)  # noqa: S101 - CheckpointCallback always gives a dataset
         self.manager = manager
@@ -46,6 +48,7 @@ class TrainingSession:
         self._point = point
         self._position = state.position
         self._size = state.position.size
+        self._read_only = read_only
         self._begun = False
         self._metrics: tuple[int, dict[str, float]] = (-1, {})
 
@@ -59,6 +62,9 @@ class TrainingSession:
         callbacks = [one for one in params.list_callback if isinstance(one, Callback) and one is not me]
         self._companions.bind(callbacks, self._state.stateful_objects())
         self._refuse_late_callbacks(list(params.list_callback), me)
+        writers = may_write_within_epoch(callbacks, self._read_only)
+        if writers:
+            self._give_up_window(writers)
         if params.optimizer is None:
             # Model(cell) leaves it empty, and MindSpore's learning-rate callbacks then fail.
             params.optimizer = getattr(self._state.cell, "optimizer", None)
@@ -91,6 +97,7 @@ class TrainingSession:
             raise ResumeError(self._other_size(params))
         if params.cur_step_num == params.cur_epoch_num * self._size:
             self._state.end_epoch()  # before the evaluation, which is of the epoch's last weights
+            self.manager.fence()  # before it, too, and before every callback's on_train_epoch_end
             return
         if stopping:
             # Now, because on_train_epoch_end follows, where other callbacks take this half epoch for a whole one.
@@ -112,6 +119,8 @@ class TrainingSession:
             self.manager.save(self._state, metrics)
         else:
             self.manager.step(self._state, metrics)
+        if stopping or params.cur_epoch_num == self._epochs:
+            self.manager.fence()  # the others' on_train_end, such as EarlyStopping's, come before this callback's
 
     def end(self) -> None:
         """Commit the last state and say so."""
@@ -119,14 +128,22 @@ class TrainingSession:
         delivered = self._state.progress().batches_delivered
         name = self.manager.save_final(self._state, metrics if at == delivered else {})
         _log.info(
-            "training ended after %d batches; %s is committed; during %d writes another save was due",
-            *(delivered, name, self.manager.skipped_saves),
+            "training ended after %d batches; %s is committed; during %d writes another save was due; %s",
+            *(delivered, name, self.manager.skipped_saves, self.manager.totals),
         )
 
     def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Let go of the run; an exception on its way is never hidden."""
         self._state.release_data()
         self.manager.__exit__(kind, error, trace)
+
+    def _give_up_window(self, writers: Sequence[str]) -> None:
+        self.manager.give_up_window()
+        _log.warning(
+            "%s may change parameters within an epoch, so every save copies the whole state before training goes on. "
+            "If that is not so, say it: CheckpointCallback(..., read_only=[%s])",
+            *(", ".join(writers), ", ".join(writers)),
+        )
 
     def _other_size(self, params: Any) -> str:
         return (

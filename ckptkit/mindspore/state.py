@@ -7,6 +7,7 @@ anything, and then changes all of it. It does not write files. Main thread only,
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias, get_args
@@ -112,7 +113,7 @@ class StateManager:
         self._ended: str | None = None
         self._given = stateful
         self._stateful = {name: stateful_of(name, one) for name, one in stateful.items()}
-        self._parameters = CellParameters(self._cells, frozen)
+        self._parameters = CellParameters(self._cells, frozen, self._counting.steady_optimizers())
         self.last_batch: Any = None
         self.last_outputs: Any = None
         self._rng: dict[str, Any] | None = None
@@ -224,10 +225,14 @@ class StateManager:
             TypeError: If something in the state has no place in a checkpoint; names it.
         """
         progress = self.progress()
-        leaves = list(self._parameters.leaves(at_boundary=progress.at_boundary))
+        leaves = self._parameters.leaves(at_boundary=progress.at_boundary)
         if self._ended is None:
-            self._counting.prove(progress, {leaf.name: leaf.array for leaf in leaves})
+            self._counting.prove(progress, self._parameters)
         return captured(progress, leaves, self._sections(progress))
+
+    def guard(self, fence: Callable[[], None]) -> None:
+        """Call ``fence`` once, before the next update of the optimizer's parameters."""
+        self._counting.guard(fence)
 
     def mark_cycle_start(self) -> Progress:
         """At a boundary, keep what `capture_cycle_start` needs in the cycle that begins; say where that is.
@@ -262,7 +267,7 @@ class StateManager:
         if start is None or start.progress.cycles != self.progress().cycles:
             return self.capture()
         start.check_unchanged(self._parameters.mutable_leaves())
-        return captured(start.progress, list(self._parameters.leaves(at_boundary=True)), start.sections)
+        return captured(start.progress, self._parameters.leaves(at_boundary=True), start.sections)
 
     def apply(self, contents: Contents) -> None:
         """Take over a checkpoint: parameters, counters, user objects, data position, random state.
@@ -300,6 +305,7 @@ class StateManager:
         self._rng = state["rng"]
         restore_rng(self._rng)
         self._restored = contents
+        self._watch_forward()
 
     def begin(self) -> None:
         """Start afresh: settle the seeds of the data and of the operators where the user has set none.
@@ -323,6 +329,7 @@ class StateManager:
         if self.position is not None and not self._prepared:
             self.position.prepare(0, None)
         self._prepared = True
+        self._watch_forward()
 
     def iterator_made(self) -> None:
         """Call right after the dataset's iterator was made: restores the random state once more.
@@ -375,6 +382,22 @@ class StateManager:
             },
             "user": {name: one.state_dict() for name, one in self._stateful.items()},
         }
+
+    def _watch_forward(self) -> None:
+        """See once whether the forward pass leaves alone what is read in place while it runs."""
+        if isinstance(self.cell, AccumulationTrainCell):
+            self.cell.watch(lambda: functools.partial(self._demote_changed, self._parameters.steady_digests()))
+
+    def _demote_changed(self, before: dict[str, str]) -> None:
+        after = self._parameters.steady_digests()
+        changed = sorted(name for name, digest in before.items() if after[name] != digest)
+        if changed:
+            _log.warning(
+                "the forward pass changes %s, which only an update should: each save copies them at once. Take them out of "
+                "the optimizer, or of frozen=, if that is not meant",
+                ", ".join(changed),
+            )
+            self._parameters.demote(changed)
 
     def _judge(self) -> None:
         if self._judged:

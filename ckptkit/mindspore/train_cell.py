@@ -9,7 +9,8 @@ with Adam, Momentum, RMSProp and SGD; running both of our steps as one graph giv
 
 How: a call runs one compiled graph (forward, backward, add to the accumulators), and on the K-th call of a cycle
 a second one (divide, clip, optimizer, zero). The choice is made on the host in ``__call__``, so a step reads
-nothing back from the device, but for one flag per cycle where there is a loss scaler. The price: GRAPH skips
+nothing back from the device, but for one flag per cycle where there is a loss scaler. Between the two lies the fence of
+checkpoints that still read the weights (`AccumulationTrainCell.guard`). The price: GRAPH skips
 ``__call__`` for a cell inside another graph, hence there this cell refuses to compile. Nested in PYNATIVE it trains
 as if it were called directly.
 
@@ -25,6 +26,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, get_args
 
 import mindspore as ms
@@ -110,6 +112,8 @@ class AccumulationTrainCell(nn.Cell):
         self._updated = False
         self._last_of_epoch = False
         self._norm: ms.Tensor | None = None
+        self._fences: list[Callable[[], None]] = []
+        self._watch: Callable[[], Callable[[], None]] | None = None
         _check_names_unique(self)
 
     @property
@@ -163,7 +167,7 @@ class AccumulationTrainCell(nn.Cell):
         # MindSpore caches graphs by phase, not by the training flag: without this a graph compiled before
         # set_train() would be kept after it, with BatchNorm in inference mode.
         self._micro.phase = "train" if self.network.training else "predict"
-        loss = self._micro(*inputs)
+        loss = self._micro(*inputs) if self._watch is None else self._watched(*inputs)
         self._updated = False
         if self._counters.ends_cycle:
             self._end_cycle(self._counters.micro_steps + 1)
@@ -173,6 +177,14 @@ class AccumulationTrainCell(nn.Cell):
             self.expect_epoch_end(False)
             self.end_epoch()
         return loss
+
+    def guard(self, fence: Callable[[], None]) -> None:
+        """Call ``fence`` once, right before the next update: between the micro-step's graph and the update's."""
+        self._fences.append(fence)
+
+    def watch(self, begin: Callable[[], Callable[[], None]]) -> None:
+        """Call ``begin`` before the next forward and backward pass, and what it returned right after it."""
+        self._watch = begin
 
     def end_epoch(self) -> None:
         """End an epoch: a cycle that is not complete is carried on, flushed or dropped, as ``remainder`` says.
@@ -195,12 +207,26 @@ class AccumulationTrainCell(nn.Cell):
         """
         self._last_of_epoch = last
 
+    def _watched(self, *inputs: Any) -> Any:
+        assert self._watch is not None  # noqa: S101 - asked by the caller
+        end = self._watch()
+        loss = self._micro(*inputs)
+        self._watch = None
+        end()
+        return loss
+
+    def _fence(self) -> None:
+        while self._fences:
+            self._fences[-1]()  # if it raises, it is still there for the next call
+            self._fences.pop()
+
     def _end_cycle(self, micro_steps: int) -> None:
         finite = True
         if self.loss_scale is not None:
             finite = bool(self._finite().asnumpy())
             self.loss_scale.adapt(finite=finite)
         if finite:
+            self._fence()
             self._norm = self._update()
         else:
             self._clear()

@@ -31,10 +31,12 @@ class Saved:
 
     Attributes:
         checkpoint: The committed checkpoint.
+        written_bytes: Of its shards; none if the progress was committed already.
         removed: What retention removed after it.
     """
 
     checkpoint: CheckpointName
+    written_bytes: int = 0
     removed: tuple[CheckpointName, ...] = ()
 
 
@@ -45,6 +47,9 @@ class Saver:
         storage: The run root.
         attempt: The attempt that owns the run.
         retention: What to remove after a commit.
+
+    Attributes:
+        frozen: The shards that its checkpoints share.
     """
 
     def __init__(self, storage: Storage, attempt: AttemptDocument, retention: Retention) -> None:
@@ -56,7 +61,7 @@ class Saver:
         self._undecided: list[CheckpointName] = []
         self._void: list[CheckpointName] = []
         self._offered: set[CheckpointName] = set()
-        self._frozen = FrozenShards(storage, attempt)
+        self.frozen = FrozenShards(storage, attempt)
 
     def committed_at(self, progress: Progress) -> CheckpointName | None:
         """This attempt's commit at ``progress``, if there is one."""
@@ -77,9 +82,10 @@ class Saver:
         if there is not None:
             return Saved(there)
         name = self._next_name(request.staged.progress)
+        frozen_bytes = self.frozen.written_bytes
         self._undecided.append(name)
         try:
-            commit = write_checkpoint(self._storage, name, self._attempt, request, self._frozen)
+            commit = write_checkpoint(self._storage, name, self._attempt, request, self.frozen)
             check_fence(self._storage, self._attempt)
             self._offered.add(name)
             publish(self._storage, name, commit)
@@ -92,7 +98,8 @@ class Saver:
             # Only the reply was lost: settling found the COMMIT in place.
         else:
             self._settle(name)
-        return Saved(name, self._prune())
+        own = sum(shard.size_bytes for shard in request.staged.shards if not shard.frozen)
+        return Saved(name, own + self.frozen.written_bytes - frozen_bytes, self._prune())
 
     def _next_name(self, progress: Progress) -> CheckpointName:
         at = (progress.cycles, progress.micro_step)

@@ -6,31 +6,31 @@ it begins, and nothing here makes the checkpoint visible: that is `ckptkit.run.c
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import metadata
 
-import xxhash
-
-from ckptkit.contents import Capture
 from ckptkit.manifest import (
     MAX_DOCUMENT_BYTES,
     AttemptDocument,
     Commit,
+    Cost,
     FileEntry,
     Manifest,
     RankManifest,
     ShardEntry,
-    TensorEntry,
     digest_of,
     encode,
 )
 from ckptkit.run.frozen import FrozenShards
 from ckptkit.run.names import CheckpointName
+from ckptkit.run.shard_stream import ShardStream
+from ckptkit.run.staged import Staged
 from ckptkit.storage import Storage
-from ckptkit.tensors import Shard, into_shards
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class SaveRequest:
     """One save, as the training thread ordered it.
 
     Attributes:
-        staged: The state; its arrays stay as they are until the save has ended.
+        staged: The state.
         metrics: Of the user or of ``Model.fit``.
         created_at: By the clock of the training process; for people, never for ordering.
         number: Of this save in its attempt, from 1.
     """
 
-    staged: Capture
+    staged: Staged
     metrics: Mapping[str, float]
     created_at: datetime
     number: int
@@ -78,6 +78,7 @@ def write_checkpoint(
         world_size=1,
         metrics={key: value if math.isfinite(value) else None for key, value in request.metrics.items()},
         rank_files=[rank_file],
+        cost=Cost(**request.staged.cost.as_numbers()),
         libraries=_libraries(),
     )
     entry = _write_document(storage, name.manifest_key, encode(manifest))
@@ -94,16 +95,23 @@ def _write_rank(
     folder = name.rank_folder(0)
     entries = []
     numbers: dict[str, int] = {}
-    for shard in into_shards(frozen.settle(request.staged.leaves)):
+    cost = request.staged.cost
+    for place, shard in enumerate(request.staged.shards):
+        begun = time.perf_counter()
         if shard.frozen:
-            key, digest = frozen.share(shard)
-            entries.append(_entry(key, shard, digest))
-            continue
-        number = numbers[shard.role] = numbers.get(shard.role, -1) + 1
-        key = f"{folder}/{shard.role}-{number:03d}.safetensors"
-        hasher = xxhash.xxh3_128()
-        storage.write(key, _digesting(shard.chunks(), hasher))
-        entries.append(_entry(key, shard, hasher.hexdigest()))
+            key, digest = frozen.share(request.staged, place)
+            cost.write_seconds += time.perf_counter() - begun
+        else:
+            number = numbers[shard.role] = numbers.get(shard.role, -1) + 1
+            key = f"{folder}/{shard.role}-{number:03d}.safetensors"
+            stream = ShardStream(request.staged.open_shard(place))
+            storage.write(key, stream, shard.size_bytes)
+            digest = stream.digest()
+            cost.digest_seconds += stream.seconds
+            cost.write_seconds += time.perf_counter() - begun - stream.seconds
+        entries.append(
+            ShardEntry(key=key, size_bytes=shard.size_bytes, digest=digest, role=shard.role, tensors=shard.table)
+        )
     document = RankManifest(
         checkpoint=str(name),
         rank=0,
@@ -115,31 +123,11 @@ def _write_rank(
     return _write_document(storage, name.rank_key(0), encode(document))
 
 
-def _entry(key: str, shard: Shard, digest: str) -> ShardEntry:
-    tensors = [
-        TensorEntry(
-            name=leaf.name,
-            dtype=leaf.dtype,
-            shape=list(leaf.shape),
-            offset_bytes=offset,
-            size_bytes=leaf.size_bytes,
-        )
-        for leaf, offset in shard.offsets_bytes()
-    ]
-    return ShardEntry(key=key, size_bytes=shard.size_bytes, digest=digest, role=shard.role, tensors=tensors)
-
-
 def _write_document(storage: Storage, key: str, data: bytes) -> FileEntry:
     if len(data) > MAX_DOCUMENT_BYTES:
         raise ValueError(f"{key} would have {len(data)} bytes; readers accept at most {MAX_DOCUMENT_BYTES}")
-    storage.write(key, [memoryview(data)])
+    storage.write(key, io.BytesIO(data), len(data))
     return FileEntry(key=key, size_bytes=len(data), digest=digest_of(data))
-
-
-def _digesting(chunks: Iterable[memoryview], hasher: xxhash.xxh3_128) -> Iterator[memoryview]:
-    for chunk in chunks:
-        hasher.update(chunk)
-        yield chunk
 
 
 def _libraries() -> dict[str, str]:

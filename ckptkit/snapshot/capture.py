@@ -6,6 +6,7 @@ training thread only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from ckptkit.contents import Capture, Contents
@@ -28,6 +29,14 @@ class Capturable(Protocol):
         """References to the state as it is now, after waiting for every operation under way.
 
         Must advance no random generator.
+        """
+        ...
+
+    def guard(self, fence: Callable[[], None]) -> None:
+        """Call ``fence`` once, before anything changes a leaf of lifetime ``cycle`` again; later calls do no harm.
+
+        Until then the leaves of the last capture that have this lifetime are read where they are. Whoever cannot tell
+        when they change gives all leaves the lifetime ``micro``, and never gets here.
         """
         ...
 

@@ -1,35 +1,218 @@
-"""Copies a capture, so that training may go on while the copy is written.
+"""Opens a window on a capture: copies at once what the next micro-step may change, and leaves the rest where it is.
 
-Guarantees: after `StagingArea.stage` returns, nothing that training does changes the staged bytes; the buffers
-are reused from save to save, so memory grows once, by the size of the state. The caller sees to it that the
-previous staged capture is not in use any more. Training thread only.
+Guarantees: after `StagingArea.open` returns, nothing that a micro-step does changes what the writer will get; what an
+update does is fenced by the window. What is the same from save to save (which leaf lies in which file, which ones are
+copied) is planned once. The caller sees to it that the window before has been released. Training thread only.
 """
 
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ckptkit.contents import Capture
-from ckptkit.tensors import Array, Leaf
+from ckptkit.cost import SaveCost
+from ckptkit.shards import Shard, plan_shards
+from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool
+from ckptkit.snapshot.extent import Extent, Piece
+from ckptkit.snapshot.window import Window
+from ckptkit.tensors import DTYPES, Array, Leaf, LeafSpec, bytes_of
+
+_PLANS_KEPT = 4  # with accumulators and without, and both again after a leaf was demoted
+
+
+@dataclass(frozen=True)
+class Handling:
+    """How to treat the leaves of one capture.
+
+    Attributes:
+        copy_all: Copy everything at once, because others than the train cell may write at any time.
+        by_slices: Let only the training thread look at live memory, slice by slice.
+        demoted: Names of leaves that were declared frozen and are not.
+        settled: Names of frozen leaves that this attempt has written already.
+    """
+
+    copy_all: bool = False
+    by_slices: bool = False
+    demoted: frozenset[str] = frozenset()
+    settled: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Consecutive leaves of one dtype that are copied, by their places in the capture; they fit a buffer, or it is one."""
+
+    dtype: str
+    leaves: tuple[int, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class _InPlace:
+    """A leaf that is not copied, by its place in the capture."""
+
+    leaf: int
+    size_bytes: int
+    held: bool
+
+
+@dataclass(frozen=True)
+class _Plan:
+    specs: tuple[LeafSpec, ...]
+    handling: Handling
+    shards: list[Shard]
+    parts: list[list[_Run | _InPlace]]
+    size_bytes: int
 
 
 class StagingArea:
-    """One reused set of buffers."""
+    """The buffers and plans of one manager.
 
-    def __init__(self) -> None:
-        self._buffers: dict[str, Array] = {}
+    Args:
+        buffer_bytes: Memory for what the fence copies, None for a quarter of the state; a capture that has to copy more
+            than that takes what it needs.
+        monotonic: Gives seconds.
+    """
 
-    def stage(self, capture: Capture) -> Capture:
-        """A copy of ``capture`` in this area's buffers; the previous one becomes invalid."""
-        leaves = tuple(self._copy(leaf) for leaf in capture.leaves)
-        return replace(capture, leaves=leaves, state=copy.deepcopy(dict(capture.state)))
+    def __init__(self, buffer_bytes: int | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._buffer_bytes = buffer_bytes
+        self._monotonic = monotonic
+        self._pool = BufferPool()
+        self._plans: list[_Plan] = []
 
-    def _copy(self, leaf: Leaf) -> Leaf:
-        buffer = self._buffers.get(leaf.name)
-        if buffer is None or buffer.shape != leaf.array.shape or buffer.dtype != leaf.array.dtype:
-            buffer = self._buffers[leaf.name] = np.empty_like(leaf.array, order="C")
-        np.copyto(buffer, leaf.array)
-        return replace(leaf, array=buffer)
+    def open(self, capture: Capture, cost: SaveCost, handling: Handling) -> Window:
+        """A window on ``capture``.
+
+        Raises:
+            ValueError: If two leaves have one name, or a reserved one.
+        """
+        if any(callable(leaf.source) for leaf in capture.leaves):
+            handling = replace(handling, by_slices=True)
+        plan = self._plan(tuple(leaf.spec for leaf in capture.leaves), handling)
+        budget = plan.size_bytes // 4 if self._buffer_bytes is None else self._buffer_bytes
+        self._pool.limit_bytes = max(BUFFER_BYTES, budget)
+        copying = _Copying(self._pool, cost)
+        extents = [
+            [_header(shard), *(self._extent(part, capture.leaves, copying) for part in parts)]
+            for shard, parts in zip(plan.shards, plan.parts, strict=True)
+        ]
+        cost.buffer_bytes = self._pool.made_bytes
+        return Window(
+            capture.progress,
+            copy.deepcopy(dict(capture.state)),
+            plan.shards,
+            extents,
+            self._pool,
+            cost=cost,
+            by_slices=handling.by_slices,
+            filling=copying.buffer,
+            monotonic=self._monotonic,
+        )
+
+    def _extent(self, part: _Run | _InPlace, leaves: Sequence[Leaf], copying: _Copying) -> Extent:
+        if isinstance(part, _InPlace):
+            return Extent(part.size_bytes, leaves[part.leaf].source, held=part.held)
+        extent = Extent(part.size_bytes, None)
+        copying.copy(part, [leaves[place].array for place in part.leaves], extent)
+        return extent
+
+    def _plan(self, specs: tuple[LeafSpec, ...], handling: Handling) -> _Plan:
+        # The specs are the same objects from save to save, so this comparison is a quick one.
+        found = next((one for one in self._plans if one.handling == handling and one.specs == specs), None)
+        if found is None:
+            found = _planned(specs, handling)
+            self._plans = [found, *self._plans[: _PLANS_KEPT - 1]]
+        return found
+
+
+class _Copying:
+    """Copies runs one after the other into buffers."""
+
+    def __init__(self, pool: BufferPool, cost: SaveCost) -> None:
+        self._pool = pool
+        self._cost = cost
+        self.buffer: Buffer | None = None
+
+    def copy(self, run: _Run, arrays: list[Array], into: Extent) -> None:
+        self._cost.copied_bytes += run.size_bytes
+        if len(arrays) > 1:
+            item = DTYPES[run.dtype]
+            buffer = self._with_room(run.size_bytes, item.itemsize)
+            memory = buffer.memory[buffer.filled_bytes : buffer.filled_bytes + run.size_bytes]
+            np.concatenate(arrays, axis=None, out=memory.view(item))  # one call for thousands of small leaves
+            self._add(into, 0, run.size_bytes, buffer)
+            return
+        memory = bytes_of(arrays[0])
+        at = 0
+        while at < run.size_bytes:
+            buffer = self._with_room(1, 1)
+            count = min(run.size_bytes - at, BUFFER_BYTES - buffer.filled_bytes)
+            np.copyto(buffer.memory[buffer.filled_bytes : buffer.filled_bytes + count], memory[at : at + count])
+            self._add(into, at, at + count, buffer)
+            at += count
+
+    def _with_room(self, size_bytes: int, alignment_bytes: int) -> Buffer:
+        buffer = self.buffer
+        if buffer is not None:
+            buffer.filled_bytes += -buffer.filled_bytes % alignment_bytes
+            if buffer.filled_bytes + size_bytes <= BUFFER_BYTES:
+                return buffer
+        taken = self._pool.take(beyond_limit=True)
+        assert taken is not None  # noqa: S101 - beyond the limit there is always one
+        self.buffer = taken
+        return taken
+
+    def _add(self, extent: Extent, start: int, stop: int, buffer: Buffer) -> None:
+        extent.pieces.append(Piece(start, stop, buffer, buffer.filled_bytes))
+        buffer.filled_bytes += stop - start
+        buffer.pending_bytes += stop - start
+
+
+def _header(shard: Shard) -> Extent:
+    return Extent(len(shard.header), np.frombuffer(shard.header, np.uint8), held=True)
+
+
+def _planned(specs: tuple[LeafSpec, ...], handling: Handling) -> _Plan:
+    places = {spec.name: place for place, spec in enumerate(specs)}
+    shards = plan_shards([_stored_as(spec, handling) for spec in specs])
+    parts = [list(_parts(shard, places, handling)) for shard in shards]
+    return _Plan(specs, handling, shards, parts, sum(spec.size_bytes for spec in specs))
+
+
+def _stored_as(spec: LeafSpec, handling: Handling) -> LeafSpec:
+    return replace(spec, lifetime="micro") if spec.name in handling.demoted else spec
+
+
+def _parts(shard: Shard, places: dict[str, int], handling: Handling) -> Iterator[_Run | _InPlace]:
+    run: list[LeafSpec] = []
+    size_bytes = 0
+
+    def copied() -> _Run:
+        return _Run(run[0].dtype, tuple(places[one.name] for one in run), size_bytes)
+
+    for spec in shard.leaves:
+        in_place = _is_read_in_place(spec, handling)
+        if run and (in_place or spec.dtype != run[0].dtype or size_bytes + spec.size_bytes > BUFFER_BYTES):
+            yield copied()
+            run, size_bytes = [], 0
+        if in_place:
+            held = spec.name in handling.settled and not handling.by_slices
+            yield _InPlace(places[spec.name], spec.size_bytes, held)
+        else:
+            run.append(spec)
+            size_bytes += spec.size_bytes
+    if run:
+        yield copied()
+
+
+def _is_read_in_place(spec: LeafSpec, handling: Handling) -> bool:
+    if spec.lifetime == "frozen" and spec.name in handling.settled:
+        return True  # its digest is compared with what was written, whatever it is by then
+    if handling.copy_all or spec.lifetime == "micro":
+        return False
+    # Frozen and not written yet is read twice, which slices do not allow.
+    return spec.lifetime == "cycle" or not handling.by_slices

@@ -7,7 +7,7 @@ is not a model of anything. One thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ class NumpyRun:
         self.accumulators: _Float32 = np.zeros(size, np.float32)
         self.batches = 0
         self._rng_at_cycle_start = self._rng.bit_generator.state
+        self._fences: list[Callable[[], None]] = []
 
     def train_step(self) -> None:
         """One micro-step; the last one of a cycle updates the weights."""
@@ -55,6 +56,7 @@ class NumpyRun:
         self.accumulators += self.weights * noise + self.embedding * batch
         self.batches += 1
         if self.batches % self._accumulation_steps == 0:
+            self._fence()
             self.moments *= np.float32(0.9)
             self.moments += self.accumulators / np.float32(self._accumulation_steps)
             self.weights -= np.float32(0.01) * self.moments
@@ -92,6 +94,14 @@ class NumpyRun:
     def capture(self) -> Capture:
         """Live references to the state; accumulators only in mid-cycle, since they are zero at a boundary."""
         return self._captured(self.progress(), self._rng.bit_generator.state)
+
+    def guard(self, fence: Callable[[], None]) -> None:
+        """Call ``fence`` before the next update."""
+        self._fences.append(fence)
+
+    def _fence(self) -> None:
+        while self._fences:
+            self._fences.pop()()
 
     def mark_cycle_start(self) -> Progress:
         """Keep the generator's state; nothing else but the accumulators changes within a cycle."""
@@ -141,6 +151,7 @@ class NumpyRun:
                 f"this run {self._accumulation_steps}"
             )
         rng = decode_tree(contents.state["rng"], contents.tensors)
+        self._fence()
         self.accumulators[:] = 0
         for name, target in targets.items():
             target[:] = contents.tensors[name]

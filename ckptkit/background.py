@@ -1,0 +1,103 @@
+"""Runs a save beside training: one thread, at the lowest priority, whose outcome is a `SaveHandle`.
+
+Guarantees: what was begun is finished before the interpreter ends, however it ends short of a kill. The thread has
+the lowest priority of its own on Linux, where a thread can have one, so that it takes only what training leaves; threads
+that it starts inherit that. Any thread may start one; a handle's waiting methods are for the training thread, because the
+save may need something of it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
+from datetime import timedelta
+
+from ckptkit.cost import SaveReport
+
+_log = logging.getLogger("ckptkit")
+_LOWEST_PRIORITY = 19
+
+
+class SaveHandle:
+    """One save under way, in the manner of `concurrent.futures.Future`.
+
+    Args:
+        future: Of the save.
+        feed: Gives the writer what it may be waiting for; called before every wait.
+    """
+
+    def __init__(self, future: Future[SaveReport], feed: Callable[[], None]) -> None:
+        self._future = future
+        self._feed = feed
+
+    def done(self) -> bool:
+        """Whether the save has ended, well or not."""
+        return self._future.done()
+
+    def result(self, timeout: timedelta | None = None) -> str:
+        """Wait for the commit and return the checkpoint's name.
+
+        Raises:
+            TimeoutError: If it has not ended within ``timeout``; it goes on.
+            CkptKitError: Whatever made the save fail.
+        """
+        return self.settled(timeout).result().checkpoint
+
+    def exception(self, timeout: timedelta | None = None) -> BaseException | None:
+        """Wait for the end and return what made the save fail, or None; TimeoutError as in `result`."""
+        return self.settled(timeout).exception()
+
+    def settled(self, timeout: timedelta | None = None) -> Future[SaveReport]:
+        """The future, once it has ended; TimeoutError as in `result`."""
+        if not self._future.done():
+            self._feed()
+        _, pending = wait_for([self._future], None if timeout is None else timeout.total_seconds())
+        if pending:
+            raise TimeoutError(f"the save under way has not ended within {timeout}; it goes on in the background")
+        return self._future
+
+
+def save_in_background(save: Callable[[], SaveReport], feed: Callable[[], None]) -> SaveHandle:
+    """Run ``save`` in a thread of its own.
+
+    Args:
+        save: What to run.
+        feed: As for `SaveHandle`.
+    """
+    future: Future[SaveReport] = Future()
+    handle = SaveHandle(future, feed)
+
+    def finish() -> None:
+        handle.settled()
+
+    def run() -> None:
+        _lower_priority()
+        try:
+            report = save()
+        except BaseException as error:  # noqa: BLE001 - it is the handle's, whatever it is
+            future.set_exception(error)
+        else:
+            future.set_result(report)
+        finally:
+            atexit.unregister(finish)
+
+    # A daemon, because the interpreter joins others before it runs exit handlers, and this one may need `feed` first.
+    thread = threading.Thread(target=run, name="ckptkit-writer", daemon=True)
+    atexit.register(finish)
+    thread.start()
+    return handle
+
+
+def _lower_priority() -> None:
+    if sys.platform != "linux":
+        return  # elsewhere it would be the priority of the whole process
+    try:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+    except OSError as error:
+        _log.info("the writer keeps the priority of training: %s", error)

@@ -1,0 +1,281 @@
+"""One capture while training goes on: read in place up to the fence, copied where training comes first.
+
+Guarantees: every byte that the writer gets is as it was at the capture, wherever training and storage stall. The
+writer reads live memory without asking anybody and looks afterwards whether the fence has overtaken it: if so, it throws
+away what it read and takes the copy. So the fence never waits for the writer, except for memory: its copies stay within the
+pool's limit. It does not know who else writes to the parameters: `Window.close` must be called before anybody does.
+
+Threads: `open_shard` and `release` are the writer's, everything else the training thread's. What they share is guarded by
+the pool's condition, which is never held while bytes are copied.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from pydantic import JsonValue
+
+from ckptkit.cost import SaveCost
+from ckptkit.progress import Progress
+from ckptkit.shards import Shard
+from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes
+from ckptkit.snapshot.extent import Extent, Piece
+
+_log = logging.getLogger("ckptkit")
+
+_PATIENCE_SECONDS = 10.0
+
+
+class Window:
+    """What the writer reads of one capture.
+
+    Args:
+        progress: Of the capture.
+        state: Of the capture.
+        shards: The files.
+        extents: What each file consists of, in file order.
+        pool: Gives the buffers; those in use already belong to ``extents``.
+        cost: Where to add up what this window costs.
+        by_slices: Whether only the training thread may look at live memory.
+        filling: A buffer that has room left.
+        monotonic: Gives seconds.
+    """
+
+    def __init__(
+        self,
+        progress: Progress,
+        state: Mapping[str, JsonValue],
+        shards: Sequence[Shard],
+        extents: Sequence[Sequence[Extent]],
+        pool: BufferPool,
+        *,
+        cost: SaveCost,
+        by_slices: bool,
+        filling: Buffer | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.progress = progress
+        self.state = state
+        self.shards = tuple(shards)
+        self.cost = cost
+        self._extents = extents
+        self._pool = pool
+        self._changed = pool.changed
+        self.by_slices = by_slices
+        self._monotonic = monotonic
+        self._open = [one for file in extents for one in file if not one.held and not one.all_copied]
+        self._filling = filling
+        self._ended = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether live memory may still be read for this capture."""
+        with self._changed:
+            return not self._ended and any(not one.all_copied for one in self._open)
+
+    def close(self) -> None:
+        """The fence: when this returns, training may change what it wants.
+
+        Copies what the writer has not read yet, and waits for it where the buffers are full.
+        """
+        if self._ended:
+            self._open = []
+        if not self._open:
+            return
+        begun = self._monotonic()
+        # From the end, because the writer comes from the start; but it may not go ahead of slices.
+        for extent in self._open if self.by_slices else reversed(self._open):
+            while self._copy_some(extent, BUFFER_BYTES, wait=True):
+                pass
+            extent.let_go()
+        self._open = []
+        self.cost.buffer_bytes = self._pool.made_bytes
+        took = self._monotonic() - begun
+        self.cost.fence_seconds += took
+        self.cost.stall_seconds += took
+
+    def feed(self) -> None:
+        """Where the writer waits for the training thread's slices, give it all of them; else do nothing."""
+        if self.by_slices:
+            self.close()
+
+    def advance(self, micro_steps_left: int) -> None:
+        """Where memory is copied slice by slice, copy the next one; call between two micro-steps.
+
+        Args:
+            micro_steps_left: Until the update, so that the slices are of about one size.
+        """
+        if not self.by_slices or not self._open:
+            return
+        begun = self._monotonic()
+        left = sum(one.live_to - one.live_from for one in self._open)
+        slice_bytes = max(BUFFER_BYTES, -(-left // max(1, micro_steps_left)))
+        while slice_bytes > 0 and self._open:
+            copied = self._copy_some(self._open[0], slice_bytes, wait=False)
+            if self._open[0].all_copied or self._ended:
+                self._open.pop(0).let_go()
+            elif not copied:
+                break  # no buffer is free: the storage is slower than the slices
+            slice_bytes -= copied
+        self.cost.buffer_bytes = self._pool.made_bytes
+        self.cost.stall_seconds += self._monotonic() - begun
+
+    def open_shard(self, number: int, *, last: bool = True) -> ShardReader:
+        """Read a file from its start.
+
+        Args:
+            number: Its place in ``shards``.
+            last: Whether this file is not read again, so that its buffers can be used for others.
+        """
+        return ShardReader(self, self._extents[number], last=last)
+
+    def release(self) -> None:
+        """The save has ended, well or not: let go of live memory and buffers."""
+        with self._changed:
+            self._ended = True
+            buffers = {id(piece.buffer): piece.buffer for file in self._extents for one in file for piece in one.pieces}
+            if self._filling is not None:
+                buffers[id(self._filling)] = self._filling
+            for buffer in buffers.values():
+                if buffer.pending_bytes or buffer is self._filling:  # all others are back already
+                    self._pool.give_back(buffer)
+            self._filling = None
+            for file in self._extents:
+                for one in file:
+                    one.pieces.clear()
+                    one.let_go()
+            self._changed.notify_all()
+
+    def read(self, extent: Extent, at: int, out: Bytes, *, last: bool) -> None:
+        """Fill ``out`` from byte ``at`` of ``extent`` on; the writer's."""
+        done = 0
+        while done < len(out):
+            done += self._read_some(extent, at + done, out[done:], last=last)
+
+    def _read_some(self, extent: Extent, at: int, out: Bytes, *, last: bool) -> int:
+        with self._changed:
+            piece = extent.piece_at(at)
+            while piece is None and self.by_slices and not extent.held:
+                self._changed.wait()  # for the training thread's next slice, or its fence
+                piece = extent.piece_at(at)
+            live = extent.live() if piece is None else None
+            count = min(len(out), extent.live_to - at)
+        if piece is not None:
+            return self._read_copy(piece, at, out, last=last)
+        assert live is not None  # noqa: S101 - only `release` lets go of what is neither copied nor read
+        np.copyto(out[:count], live[at : at + count])
+        if extent.held:
+            return count
+        with self._changed:
+            if at + count > extent.live_to:
+                return 0  # the fence has overtaken: what was read may be of a later moment
+            if last:
+                extent.taken_bytes = at + count
+                self.cost.in_place_bytes += count
+                self._changed.notify_all()
+        return count
+
+    def _read_copy(self, piece: Piece, at: int, out: Bytes, *, last: bool) -> int:
+        count = min(len(out), piece.stop - at)
+        offset = piece.offset_bytes + at - piece.start
+        np.copyto(out[:count], piece.buffer.memory[offset : offset + count])
+        if last:
+            with self._changed:
+                piece.buffer.pending_bytes -= count
+                if not piece.buffer.pending_bytes and piece.buffer is not self._filling:
+                    self._pool.give_back(piece.buffer)
+        return count
+
+    def _copy_some(self, extent: Extent, at_most_bytes: int, *, wait: bool) -> int:
+        """Copy at most a buffer of what is live of ``extent``; returns how much, 0 when nothing is left to copy."""
+        buffer = self._room(extent, wait=wait)
+        if buffer is None:
+            return 0
+        offset = buffer.filled_bytes
+        with self._changed:
+            if self._ended or extent.all_copied:
+                return 0
+            room = min(at_most_bytes, BUFFER_BYTES - offset)
+            if self.by_slices:
+                start, stop = extent.live_from, min(extent.live_to, extent.live_from + room)
+            else:
+                start, stop = max(extent.taken_bytes, extent.live_to - room), extent.live_to
+        live = extent.live()
+        if live is None:
+            return 0
+        np.copyto(buffer.memory[offset : offset + stop - start], live[start:stop])
+        with self._changed:
+            first = max(start, extent.taken_bytes)  # the writer may have read some of it meanwhile
+            if self._ended or first >= stop:
+                return 0
+            extent.pieces.append(Piece(first, stop, buffer, offset + first - start))
+            if self.by_slices:
+                extent.live_from = stop
+            else:
+                extent.live_to = first
+            buffer.filled_bytes += stop - start
+            buffer.pending_bytes += stop - first
+            self.cost.fenced_bytes += stop - first
+            self._changed.notify_all()
+        return stop - first
+
+    def _room(self, extent: Extent, *, wait: bool) -> Buffer | None:
+        """The buffer to fill next; None where there is none to be had, or nothing to put into it any more."""
+        with self._changed:
+            if self._ended or extent.all_copied:
+                return None
+            if self._filling is not None and self._filling.filled_bytes < BUFFER_BYTES:
+                return self._filling
+            if self._filling is not None and not self._filling.pending_bytes:
+                self._pool.give_back(self._filling)  # read already
+            self._filling = None
+        buffer = self._pool.take()
+        if buffer is None and wait:
+            buffer = self._wait_for_buffer(extent)
+        with self._changed:
+            if buffer is not None and self._ended:
+                self._pool.give_back(buffer)
+                return None
+            self._filling = buffer
+        return buffer
+
+    def _wait_for_buffer(self, extent: Extent) -> Buffer | None:
+        begun = self._monotonic()
+        with self._changed:
+            while not (self._ended or extent.all_copied or self._pool.has_free):
+                if not self._changed.wait(_PATIENCE_SECONDS):
+                    _log.warning(
+                        "training waits for the checkpoint of cycle %d: the buffers (%d MiB) are full and the storage is "
+                        "slow. Give more with buffer_bytes=, or save less often",
+                        *(self.progress.cycles, self._pool.made_bytes >> 20),
+                    )
+        self.cost.fence_wait_seconds += self._monotonic() - begun
+        return self._pool.take()
+
+
+class ShardReader:
+    """The bytes of one shard, in order: a `ckptkit.storage.ByteStream`. The writer's."""
+
+    def __init__(self, window: Window, extents: Sequence[Extent], *, last: bool) -> None:
+        self._window = window
+        self._extents = extents
+        self._last = last
+        self._next = 0
+        self._at = 0
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Fill ``buffer``; returns how much, less than its length only at the end."""
+        out = np.frombuffer(buffer, np.uint8)
+        done = 0
+        while done < len(out) and self._next < len(self._extents):
+            extent = self._extents[self._next]
+            count = min(len(out) - done, extent.size_bytes - self._at)
+            self._window.read(extent, self._at, out[done : done + count], last=self._last)
+            done += count
+            self._at += count
+            if self._at == extent.size_bytes:
+                self._next, self._at = self._next + 1, 0
+        return done
