@@ -13,6 +13,7 @@ import xxhash
 
 from ckptkit.manifest import AttemptDocument, digest_of
 from ckptkit.run.names import frozen_folder
+from ckptkit.run.shard_stream import ShardStream
 from ckptkit.storage import Storage
 from ckptkit.tensors import Leaf, Shard
 
@@ -57,6 +58,7 @@ class FrozenShards:
 
         Raises:
             StorageError: If it could not be written.
+            ValueError: If it changed meanwhile.
         """
         hasher = xxhash.xxh3_128()
         for chunk in shard.chunks():
@@ -69,6 +71,9 @@ class FrozenShards:
             self._storage.delete([key])
             present = False
         if not present:
-            self._storage.write(key, shard.chunks())
+            stream = ShardStream(shard)
+            self._storage.write(key, stream, shard.size_bytes)
+            if stream.digest() != hasher.hexdigest():
+                raise ValueError(f"declared frozen, but changed by training while {key} was written")
             self._written.add(key)
         return key, hasher.hexdigest()

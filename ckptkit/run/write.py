@@ -6,13 +6,12 @@ it begins, and nothing here makes the checkpoint visible: that is `ckptkit.run.c
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import metadata
-
-import xxhash
 
 from ckptkit.contents import Capture
 from ckptkit.manifest import (
@@ -29,6 +28,7 @@ from ckptkit.manifest import (
 )
 from ckptkit.run.frozen import FrozenShards
 from ckptkit.run.names import CheckpointName
+from ckptkit.run.shard_stream import ShardStream
 from ckptkit.storage import Storage
 from ckptkit.tensors import Shard, into_shards
 
@@ -101,9 +101,9 @@ def _write_rank(
             continue
         number = numbers[shard.role] = numbers.get(shard.role, -1) + 1
         key = f"{folder}/{shard.role}-{number:03d}.safetensors"
-        hasher = xxhash.xxh3_128()
-        storage.write(key, _digesting(shard.chunks(), hasher))
-        entries.append(_entry(key, shard, hasher.hexdigest()))
+        stream = ShardStream(shard)
+        storage.write(key, stream, shard.size_bytes)
+        entries.append(_entry(key, shard, stream.digest()))
     document = RankManifest(
         checkpoint=str(name),
         rank=0,
@@ -132,14 +132,8 @@ def _entry(key: str, shard: Shard, digest: str) -> ShardEntry:
 def _write_document(storage: Storage, key: str, data: bytes) -> FileEntry:
     if len(data) > MAX_DOCUMENT_BYTES:
         raise ValueError(f"{key} would have {len(data)} bytes; readers accept at most {MAX_DOCUMENT_BYTES}")
-    storage.write(key, [memoryview(data)])
+    storage.write(key, io.BytesIO(data), len(data))
     return FileEntry(key=key, size_bytes=len(data), digest=digest_of(data))
-
-
-def _digesting(chunks: Iterable[memoryview], hasher: xxhash.xxh3_128) -> Iterator[memoryview]:
-    for chunk in chunks:
-        hasher.update(chunk)
-        yield chunk
 
 
 def _libraries() -> dict[str, str]:
