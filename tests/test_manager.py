@@ -52,7 +52,7 @@ class Valve(LocalStorage):
     def open(self) -> None:
         self._open.set()
 
-    def write(self, key, chunks) -> None:
+    def write(self, key, stream, size_bytes) -> None:
         self.reached.set()
         assert self._open.wait(LONG.total_seconds())
         if self.failures_to_come:
@@ -60,7 +60,7 @@ class Valve(LocalStorage):
             self.failed += 1
             cause = OSError(errno.ENOSPC, "No space left on device")
             raise StorageError(f"could not write {key}: disk full, failure {self.failed}") from cause
-        super().write(key, chunks)
+        super().write(key, stream, size_bytes)
 
 
 @pytest.fixture
@@ -398,10 +398,10 @@ def test_one_save_is_in_flight_at_a_time(root):
         inside = 0
         most = 0
 
-        def write(self, key, chunks):
+        def write(self, key, stream, size_bytes):
             self.inside += 1
             self.most = max(self.most, self.inside)
-            super().write(key, chunks)
+            super().write(key, stream, size_bytes)
             self.inside -= 1
 
     storage = Counting(root)

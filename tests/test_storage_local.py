@@ -101,7 +101,7 @@ def disk(tmp_path, monkeypatch):
 
 
 def test_a_written_file_is_synced_before_the_folder_that_names_it(local, disk):
-    local.write("a/b/1", [memoryview(b"12"), memoryview(b"34")])
+    local.write("a/b/1", io.BytesIO(b"1234"), 4)
     assert disk.at("write", "a/b/1") < disk.at("fsync", "a/b/1") < disk.at("fsync", "a/b")
     assert disk.events[-1] == ("fsync", "a/b")
 
@@ -116,7 +116,7 @@ def test_a_created_file_is_synced_before_its_link_and_the_link_before_create_ret
 @pytest.mark.parametrize("verb", ["write", "create"])
 def test_a_new_folder_is_synced_into_its_parent_before_anything_is_put_below_it(local, disk, verb):
     if verb == "write":
-        local.write("a/b/c/1", [memoryview(b"1")])
+        local.write("a/b/c/1", io.BytesIO(b"1"), 1)
     else:
         local.create("a/b/c/1", b"1")
     # Each mkdir is followed at once by the fsync of the folder that now names it.
@@ -138,9 +138,9 @@ def test_a_run_root_that_does_not_exist_is_synced_into_its_parent(tmp_path, monk
 
 
 def test_a_deletion_is_durable_when_delete_returns(local, disk):
-    local.write("a/stays/1", [memoryview(b"1")])
-    local.write("a/stays/2", [memoryview(b"2")])
-    local.write("a/gone/3", [memoryview(b"3")])
+    local.write("a/stays/1", io.BytesIO(b"1"), 1)
+    local.write("a/stays/2", io.BytesIO(b"2"), 1)
+    local.write("a/gone/3", io.BytesIO(b"3"), 1)
     disk.events.clear()
     local.delete(["a/stays/1", "a/gone/3"])
     assert disk.at("unlink", "a/stays/1") < disk.at("fsync", "a/stays")
@@ -148,7 +148,7 @@ def test_a_deletion_is_durable_when_delete_returns(local, disk):
 
 
 def test_emptied_folders_go_but_never_those_of_the_first_level(local, tmp_path):
-    local.write("checkpoints/one/rank-00000/1", [memoryview(b"1")])
+    local.write("checkpoints/one/rank-00000/1", io.BytesIO(b"1"), 1)
     local.delete(["checkpoints/one/rank-00000/1"])
     assert [path.name for path in (tmp_path / "root").rglob("*")] == ["checkpoints"]
 
@@ -164,7 +164,7 @@ def test_a_write_that_the_disk_breaks_off_is_a_storage_error_and_may_leave_a_par
 
     monkeypatch.setattr(os, "write", full_after_one_byte)
     with pytest.raises(StorageError, match="No space left") as raised:
-        local.write("a/1", [memoryview(b"12345")])
+        local.write("a/1", io.BytesIO(b"12345"), 5)
     assert isinstance(raised.value.__cause__, OSError)
     assert local.read("a/1", 100) == b"1"
 
@@ -172,7 +172,7 @@ def test_a_write_that_the_disk_breaks_off_is_a_storage_error_and_may_leave_a_par
 def test_a_short_write_of_the_system_is_continued(local, monkeypatch):
     real = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:2]))
-    local.write("a/1", [memoryview(b"12345")])
+    local.write("a/1", io.BytesIO(b"12345"), 5)
     assert local.read("a/1", 100) == b"12345"
 
 
@@ -284,10 +284,10 @@ def test_a_root_below_the_home_folder_may_be_written_with_a_tilde(tmp_path, monk
 
 def test_a_folder_that_a_dead_process_left_is_synced_once_before_anything_is_put_into_it(local, disk):
     (Path(local.url) / "a" / "b").mkdir(parents=True)
-    local.write("a/b/1", [memoryview(b"1")])
+    local.write("a/b/1", io.BytesIO(b"1"), 1)
     write = disk.events.index(("fsync", "a/b/1"))
     assert ("fsync", ".") in disk.events[:write]
     assert ("fsync", "a") in disk.events[:write]
     before = len(disk.events)
-    local.write("a/b/2", [memoryview(b"2")])
+    local.write("a/b/2", io.BytesIO(b"2"), 1)
     assert ("fsync", "a") not in disk.events[before:]

@@ -2,6 +2,7 @@
 
 from ckptkit.storage.local import LocalStorage
 from ckptkit.storage.protocol import Listing, Storage
+from ckptkit.storage.source import ByteStream
 from ckptkit.storage.url import open_storage
 
-__all__ = ["Listing", "LocalStorage", "Storage", "open_storage"]
+__all__ = ["ByteStream", "Listing", "LocalStorage", "Storage", "open_storage"]

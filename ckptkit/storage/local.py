@@ -2,7 +2,8 @@
 
 Guarantees: a file that was written, created or deleted stays so after a power loss, because files and the
 directories that name them are fsynced, in that order; ``create`` is atomic and never replaces (``link()``); an
-existing file is never overwritten. It does not protect from a file system whose fsync lies. Any thread.
+existing file is never overwritten. Large files go around the page cache where the file system lets them
+(`ckptkit.storage.direct`). It does not protect from a file system whose fsync lies. Any thread.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ckptkit.errors import StorageError
+from ckptkit.storage.direct import DirectWriter
 from ckptkit.storage.protocol import Listing
+from ckptkit.storage.source import ByteStream, Source
+
+LARGE_BYTES = 1 << 20
 
 
 class LocalStorage:
@@ -23,11 +28,13 @@ class LocalStorage:
 
     Args:
         root: A directory, existing or not.
+        large_files: Writes those of at least `LARGE_BYTES`.
     """
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, large_files: DirectWriter | None = None) -> None:
         self._root = Path(os.path.abspath(os.path.expanduser(root)))
         self._durable: set[Path] = set()
+        self._large_files = large_files or DirectWriter()
 
     @property
     def url(self) -> str:
@@ -67,16 +74,40 @@ class LocalStorage:
                 done += count
             return done
 
-    def write(self, key: str, chunks: Iterable[memoryview]) -> None:
+    def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
         """Write a new file and fsync it and its directories."""
         path = self._root / key
+        source = Source(stream, size_bytes, path)
         with _storage_errors("write", path):
             self._make_folder(path.parent)
-            with open(path, "xb", buffering=0) as file:
-                for chunk in chunks:
-                    _write_all(file.fileno(), chunk)
-                os.fsync(file.fileno())
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            if size_bytes < LARGE_BYTES:
+                _write_small(descriptor, source, path)
+            else:
+                self._write_large(descriptor, source, path)
+            source.expect_end()
+            with _storage_errors("write", path):
+                os.fsync(descriptor)
+        finally:
+            with _storage_errors("write", path):
+                os.close(descriptor)
+        with _storage_errors("write", path):
             _fsync_folder(path.parent)
+
+    def _write_large(self, descriptor: int, source: Source, path: Path) -> None:
+        # The source is asked outside of the error handling: what it raises is not the storage's.
+        with _storage_errors("write", path):
+            begun = self._large_files.begin(descriptor)
+        with begun as file:
+            while source.left_bytes:
+                with _storage_errors("write", path):
+                    buffer = file.buffer()
+                filled_bytes = source.fill(buffer)
+                with _storage_errors("write", path):
+                    file.put(buffer, filled_bytes)
+            with _storage_errors("write", path):
+                file.finish()
 
     def create(self, key: str, data: bytes) -> None:
         """Publish ``data`` at ``key`` unless it exists, by tmp + fsync + link."""
@@ -140,6 +171,13 @@ class LocalStorage:
         for one in reversed([one for one in below if one not in self._durable and one not in missing]):
             _fsync_folder(one.parent)
         self._durable.update(below)
+
+
+def _write_small(descriptor: int, source: Source, path: Path) -> None:
+    data = memoryview(bytearray(source.left_bytes))
+    source.fill(data)
+    with _storage_errors("write", path):
+        _write_all(descriptor, data)
 
 
 def _write_all(descriptor: int, data: memoryview) -> None:

@@ -12,9 +12,11 @@ wrong is a `StorageError` with the backend's error as ``__cause__``. An error is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
+
+from ckptkit.storage.source import ByteStream
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,17 @@ class Storage(Protocol):
         """
         ...
 
-    def write(self, key: str, chunks: Iterable[memoryview]) -> None:
-        """Write a new file; when this returns, it survives a power loss.
+    def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
+        """Write a new file of exactly ``size_bytes``; when this returns, it survives a power loss.
+
+        The buffers are the storage's, of its own choosing, so that bytes are copied once, to where the disk or
+        the network takes them from. ``stream`` is asked from the calling thread only, for each byte once, and
+        at the end for one byte more. What it raises reaches the caller as it is; a part of the file may lie
+        there then.
 
         Raises:
-            StorageError: If it could not be written whole; a part of it may lie there.
+            StorageError: If the file could not be written whole, exists already (it stays as it is), or
+                ``stream`` has fewer bytes or more; a part of it may lie there.
         """
         ...
 

@@ -20,8 +20,9 @@ that needs to know the backend. Needs pytest, which ckptkit itself does not.
 
 from __future__ import annotations
 
+import io
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
@@ -33,6 +34,9 @@ from ckptkit.storage import Storage
 
 _T = TypeVar("_T")
 _MIB = 1 << 20
+# None, one, around a block, around what backends take for a buffer or a part, and some of those with a rest.
+_SIZES = [0, 1, 4095, 4096, 4097, _MIB - 1, _MIB, _MIB + 1]
+_SIZES += [4 * _MIB - 1, 4 * _MIB, 4 * _MIB + 1, 8 * _MIB, 12 * _MIB + 7, 17 * _MIB + 4099]
 
 
 class StorageContract:
@@ -167,57 +171,67 @@ class StorageContract:
 
     # write
 
-    @pytest.mark.parametrize(
-        "chunks", [[], [b""], [b"abc"], [b"a", b"", b"bc"]], ids=["no chunk", "empty chunk", "one", "three"]
-    )
-    def test_write_joins_the_chunks(self, storage: Storage, chunks: list[bytes]) -> None:
-        """No chunk and an empty one both make an empty file."""
-        storage.write("a/b/c/1", (memoryview(chunk) for chunk in chunks))
-        assert self.raw_get(storage, "a/b/c/1") == b"".join(chunks)
+    @pytest.mark.parametrize("size_bytes", _SIZES)
+    def test_a_file_of_any_size_is_written_whole(self, storage: Storage, size_bytes: int) -> None:
+        """In folders that did not exist; empty, around a block, and around any buffer that a backend may have."""
+        data = _pattern(size_bytes)
+        storage.write("a/b/c/1", io.BytesIO(data), size_bytes)
+        assert self.raw_get(storage, "a/b/c/1") == data
 
-    def test_a_big_file_is_written_in_chunks(self, storage: Storage) -> None:
-        """Chunks of unequal sizes, more than one part of a multipart upload, from reused memory."""
-        data = _pattern(17 * _MIB + 5)
-        reused = bytearray(3 * _MIB)
+    def test_files_written_one_after_another_do_not_mix(self, storage: Storage) -> None:
+        """Buffers may be reused; what lay in them may not show, be the next file shorter or longer."""
+        files = {f"a/{number}": _pattern(size, number) for number, size in enumerate(_SIZES + _SIZES[::-1])}
+        for key, data in files.items():
+            storage.write(key, io.BytesIO(data), len(data))
+        assert all(self.raw_get(storage, key) == data for key, data in files.items())
 
-        def chunks() -> Iterator[memoryview]:
-            for start in range(0, len(data), len(reused)):
-                part = data[start : start + len(reused)]
-                reused[: len(part)] = part
-                yield memoryview(reused)[: len(part)]
-
-        storage.write("a/big", chunks())
-        assert self.raw_get(storage, "a/big") == data
+    def test_the_stream_is_asked_from_the_calling_thread(self, storage: Storage) -> None:
+        """For each byte once; it may read memory that only this thread may touch."""
+        stream = _Watched(_pattern(17 * _MIB + 5))
+        storage.write("a/1", stream, 17 * _MIB + 5)
+        assert stream.threads == {threading.get_ident()}
+        assert self.raw_get(storage, "a/1") == _pattern(17 * _MIB + 5)
 
     def test_a_written_file_is_listed_and_read(self, storage: Storage) -> None:
         """At once."""
-        storage.write("a/1", [memoryview(b"12345")])
+        storage.write("a/1", io.BytesIO(b"12345"), 5)
         assert dict(storage.list("a").files) == {"1": 5}
         assert storage.read("a/1", 10) == b"12345"
 
-    def test_write_takes_read_only_memory(self, storage: Storage) -> None:
-        """And does not change it."""
-        chunk = memoryview(b"abc")
-        assert chunk.readonly
-        storage.write("a/1", [chunk])
-        assert self.raw_get(storage, "a/1") == b"abc"
+    @pytest.mark.parametrize("size_bytes", [1, *_SIZES[1:]])
+    def test_a_stream_that_ends_early_is_a_storage_error(self, storage: Storage, size_bytes: int) -> None:
+        """By one byte, or by all."""
+        for number, given in enumerate((size_bytes - 1, 0)):
+            with pytest.raises(StorageError, match=f"{size_bytes} bytes announced"):
+                storage.write(f"a/{number}", io.BytesIO(_pattern(given)), size_bytes)
 
-    def test_write_never_overwrites(self, storage: Storage) -> None:
+    @pytest.mark.parametrize("size_bytes", _SIZES)
+    def test_a_stream_that_goes_on_is_a_storage_error(self, storage: Storage, size_bytes: int) -> None:
+        """By one byte."""
+        with pytest.raises(StorageError, match=f"{size_bytes} bytes announced"):
+            storage.write("a/1", io.BytesIO(_pattern(size_bytes + 1)), size_bytes)
+
+    @pytest.mark.parametrize("size_bytes", [6, 6 * _MIB])
+    def test_write_never_overwrites(self, storage: Storage, size_bytes: int) -> None:
         """A file that is there stays as it is, and the caller is told that its own was not written."""
         self.raw_put(storage, "a/1", b"first")
         with pytest.raises(StorageError):
-            storage.write("a/1", [memoryview(b"second")])
+            storage.write("a/1", io.BytesIO(bytes(size_bytes)), size_bytes)
         assert self.raw_get(storage, "a/1") == b"first"
 
-    def test_what_the_chunks_raise_reaches_the_caller(self, storage: Storage) -> None:
-        """The error of whoever makes the bytes is not the storage's."""
-
-        def chunks() -> Iterator[memoryview]:
-            yield memoryview(b"part")
-            raise KeyError("made by the source")
-
-        with pytest.raises(KeyError, match="made by the source"):
-            storage.write("a/1", chunks())
+    @pytest.mark.parametrize("size_bytes", [1, 17 * _MIB])
+    @pytest.mark.parametrize("error", [ValueError, OSError, FileNotFoundError, KeyboardInterrupt])
+    def test_what_the_stream_raises_reaches_the_caller(
+        self, storage: Storage, size_bytes: int, error: type[BaseException]
+    ) -> None:
+        """The very error: whoever makes the bytes is not the storage. Afterwards the storage works as before."""
+        raised = error("made by the source")
+        stream = _Watched(_pattern(size_bytes), raised, after_bytes=size_bytes // 2)
+        with pytest.raises(error) as caught:
+            storage.write("a/1", stream, size_bytes)
+        assert caught.value is raised
+        storage.write("a/2", io.BytesIO(_pattern(size_bytes)), size_bytes)
+        assert self.raw_get(storage, "a/2") == _pattern(size_bytes)
 
     # create
 
@@ -239,7 +253,7 @@ class StorageContract:
 
     def test_a_file_that_was_written_cannot_be_created(self, storage: Storage) -> None:
         """The two verbs share one name space."""
-        storage.write("a/1", [memoryview(b"first")])
+        storage.write("a/1", io.BytesIO(b"first"), 5)
         with pytest.raises(FileExistsError):
             storage.create("a/1", b"second")
         assert self.raw_get(storage, "a/1") == b"first"
@@ -250,7 +264,7 @@ class StorageContract:
         storage.delete(["a/1"])
         storage.create("a/1", b"second")
         storage.delete(["a/1"])
-        storage.write("a/1", [memoryview(b"third")])
+        storage.write("a/1", io.BytesIO(b"third"), 5)
         assert self.raw_get(storage, "a/1") == b"third"
 
     def test_of_racing_creators_exactly_one_wins_each_key(self, storage: Storage) -> None:
@@ -342,7 +356,7 @@ class StorageContract:
             for number in range(10):
                 key = f"top/t{thread}/{number}"
                 data = f"{thread}-{number}".encode() * 100
-                storage.write(key, [memoryview(data)])
+                storage.write(key, io.BytesIO(data), len(data))
                 buffer = bytearray(len(data))
                 storage.read_into(key, memoryview(buffer))
                 same = same and buffer == data and storage.read(key, len(data)) == data
@@ -358,6 +372,22 @@ def _in_threads(count: int, run: Callable[[int], _T]) -> list[_T]:
         return [one.result(timeout=120) for one in [pool.submit(run, number) for number in range(count)]]
 
 
-def _pattern(size_bytes: int) -> bytes:
-    """Bytes that differ wherever a chunk could be misplaced: 251 is prime to every buffer size."""
-    return (bytes(range(251)) * (size_bytes // 251 + 1))[:size_bytes]
+def _pattern(size_bytes: int, first: int = 0) -> bytes:
+    """Bytes that differ wherever a part could be misplaced: 251 is prime to every buffer size."""
+    return (bytes(range(251)) * (size_bytes // 251 + 2))[first : first + size_bytes]
+
+
+class _Watched:
+    """A stream that records who asks it, and may raise when it has given ``after_bytes`` or would give more."""
+
+    def __init__(self, data: bytes, error: BaseException | None = None, after_bytes: int = 0) -> None:
+        self._data = io.BytesIO(data)
+        self._error = error
+        self._after_bytes = after_bytes
+        self.threads: set[int] = set()
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        self.threads.add(threading.get_ident())
+        if self._error and self._data.tell() + len(buffer) > self._after_bytes:
+            raise self._error
+        return self._data.readinto(buffer)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 from ckptkit.errors import StorageError
-from ckptkit.storage import Listing, Storage
+from ckptkit.storage import ByteStream, Listing, Storage
 
 Operation = Literal["list", "read", "read_into", "write", "create", "delete"]
 When = Literal["before", "during", "after"]
@@ -89,11 +89,6 @@ class Fault:
         self.when = when
         self.fired = 0
         self._seen = 0
-
-    @property
-    def returns(self) -> bool:
-        """Whether the call may go on after this fault."""
-        return callable(self._action)
 
     def strikes(self, call: Call) -> bool:
         """Whether this fault happens at ``call``; counts it if it matches, so ask once per call."""
@@ -175,19 +170,18 @@ class FaultyStorage:
         with self._call("read_into", key):
             return self._inner.read_into(key, buffer, offset_bytes)
 
-    def write(self, key: str, chunks: Iterable[memoryview]) -> None:
+    def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
         """Write through the faults; a write broken off leaves half of its bytes at the key."""
         with self._call("write", key) as inside:
             if inside is None:
-                self._inner.write(key, chunks)
+                self._inner.write(key, stream, size_bytes)
                 return
-            data = memoryview(b"".join(chunks))
-            first, second = data[: len(data) // 2], data[len(data) // 2 :]
-            if not inside.returns:
-                # Written whole and short, so that every backend has a part there, also one that would discard it.
-                self._inner.write(key, [first])
-                inside.happen_now()
-            self._inner.write(key, _interrupted(first, inside, second))
+            # A file of its own, so that every backend has a part there, also one that buffers or would discard it.
+            first = _FirstPart(stream, size_bytes // 2)
+            self._inner.write(key, first, size_bytes // 2)
+            inside.happen_now()
+            self._inner.delete([key])
+            self._inner.write(key, _Joined(first.given, stream), size_bytes)
 
     def create(self, key: str, data: bytes) -> None:
         """Create through the faults."""
@@ -243,15 +237,37 @@ class _Inside(NamedTuple):
     fault: Fault
     call: Call
 
-    @property
-    def returns(self) -> bool:
-        return self.fault.returns
-
     def happen_now(self) -> None:
         self.fault.happen(self.call)
 
 
-def _interrupted(first: memoryview, inside: _Inside, second: memoryview) -> Iterator[memoryview]:
-    yield first
-    inside.happen_now()
-    yield second
+class _FirstPart:
+    """The first ``left_bytes`` of a stream, which are kept."""
+
+    def __init__(self, stream: ByteStream, left_bytes: int) -> None:
+        self._stream = stream
+        self._left_bytes = left_bytes
+        self.given = b""
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        part = buffer[: self._left_bytes]
+        if not part:
+            return 0
+        count = self._stream.readinto(part)
+        self._left_bytes -= count
+        self.given += part[:count]
+        return count
+
+
+class _Joined:
+    """Bytes that a stream has given already, and what it gives after them."""
+
+    def __init__(self, given: bytes, stream: ByteStream) -> None:
+        self._given = memoryview(given)
+        self._stream = stream
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        count = min(len(buffer), len(self._given))
+        buffer[:count] = self._given[:count]
+        self._given = self._given[count:]
+        return count if count == len(buffer) else count + self._stream.readinto(buffer[count:])
