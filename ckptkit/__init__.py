@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ckptkit import data, nn
+    from ckptkit.background import SaveHandle
     from ckptkit.errors import (
         CheckpointNotFoundError,
         CkptKitError,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
         StateMismatchError,
         StorageError,
     )
-    from ckptkit.manager import CheckpointManager, SaveHandle
+    from ckptkit.manager import CheckpointManager
     from ckptkit.mindspore.adapter import BoostCycle, CycleAdapter
     from ckptkit.mindspore.callback import CheckpointCallback
     from ckptkit.mindspore.state import StateManager
@@ -51,7 +52,7 @@ _HOME = {
     "ResumePoint": "ckptkit.progress",
     "SaveEvery": "ckptkit.policies",
     "SaveFailedError": "ckptkit.errors",
-    "SaveHandle": "ckptkit.manager",
+    "SaveHandle": "ckptkit.background",
     "StaleAttemptError": "ckptkit.errors",
     "StateManager": "ckptkit.mindspore.state",
     "StateMismatchError": "ckptkit.errors",

@@ -104,7 +104,8 @@ class SaveTotals:
         if not self.saves:
             return "no save"
         return (
-            f"{self.saves} saves of {self.size_bytes / self.saves / 2**20:.1f} MiB took {self.took_seconds / self.saves:.2f} s "
-            f"each and kept training waiting for {self.stall_seconds / self.saves * 1e3:.1f} ms each (at most "
-            f"{self.longest_stall_seconds * 1e3:.1f} ms), with {self.buffer_bytes / 2**20:.0f} MiB of buffers"
+            f"{self.saves} saves of {self.size_bytes / self.saves / 2**20:.1f} MiB took "
+            f"{self.took_seconds / self.saves:.2f} s each and kept training waiting for "
+            f"{self.stall_seconds / self.saves * 1e3:.1f} ms each (at most {self.longest_stall_seconds * 1e3:.1f} ms), "
+            f"with {self.buffer_bytes / 2**20:.0f} MiB of buffers"
         )

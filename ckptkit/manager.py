@@ -58,9 +58,9 @@ class CheckpointManager:
             accumulators. ``"align"``: it waits for the next boundary. ``"rewind"``: it stores the start of the running
             cycle, whose micro-steps are done again after a restore; refused where the forward pass changes
             parameters. What is saved outright, by `save` or `save_final`, is stored as it is.
-        window: How the leaves that only an update changes are taken. ``"auto"``: the writer reads them where they are until
-            the fence before the update, or, where looking at a tensor copies it, the training thread copies a slice after
-            each micro-step. ``"slice"``: always by slices. ``"off"``: everything is copied by `save` itself.
+        window: How the leaves that only an update changes are taken. ``"auto"``: the writer reads them where they
+            are until the fence before the update, or, where looking at a tensor copies it, the training thread copies
+            a slice after each micro-step. ``"slice"``: always by slices. ``"off"``: `save` itself copies everything.
         buffer_bytes: Memory for what the fence has to copy; default a quarter of the state. When it is full, the fence
             waits for the writer. What `save` itself copies comes on top where it is more than this.
         on_save: Called with the `SaveReport` of every save, by the training thread, in a later call of this manager.
@@ -228,7 +228,8 @@ class CheckpointManager:
         Raises:
             SaveFailedError: As in `step`.
             StaleAttemptError: As in `step`.
-            TypeError, ValueError: If a metric is not a number.
+            TypeError, ValueError: If a metric is not a number, or the state cannot be stored, such as two leaves with
+                one name.
         """
         self._started()
         self._begin_cycle(state, state.progress())

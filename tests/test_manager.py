@@ -597,16 +597,15 @@ def test_a_success_resets_the_count(valve):
     assert [one.progress.batches_delivered for one in manager.checkpoints()] == [3, 6]
 
 
-def test_a_state_that_cannot_be_stored_counts_as_a_failure(root):
+def test_a_state_that_cannot_be_stored_is_an_error_at_once(root):
     class Doubled(NumpyRun):
         def capture(self):
             capture = super().capture()
             return dataclasses.replace(capture, leaves=capture.leaves * 2)
 
-    manager, run = started(root, Doubled(), on_save_error="raise")
-    manager.save(run)
-    with pytest.raises(SaveFailedError, match=r"more than once: .*'weights'"):
-        manager.wait()
+    manager, run = started(root, Doubled())
+    with pytest.raises(ValueError, match=r"more than once: .*'weights'"):
+        manager.save(run)
 
 
 def test_an_error_of_the_capture_itself_is_raised_at_once_and_counts_nothing(root):

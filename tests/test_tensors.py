@@ -15,8 +15,9 @@ from safetensors.numpy import load_file
 from ckptkit.contents import Capture
 from ckptkit.manager import CheckpointManager
 from ckptkit.run.verify import load
+from ckptkit.shards import plan_shards
 from ckptkit.storage import LocalStorage
-from ckptkit.tensors import CHUNK_BYTES, DTYPES, ROLES, Leaf, into_shards, leaf_of
+from ckptkit.tensors import DTYPES, ROLES, Leaf, LeafSpec, bytes_of, leaf_of
 from ckptkit.testing.state import NumpyRun
 
 NAN_F64 = np.array([0x7FF8000000000001, 0xFFF8DEADBEEF0001, 0x7FF0000000000001], "<u8").view("<f8")
@@ -158,7 +159,7 @@ def test_a_contiguous_array_is_referenced_and_never_copied():
     array = np.zeros(4, np.float32)
     leaf = leaf_of("w", array, role="weights")
     array[2] = 1
-    assert bytes(leaf.memory()) == array.tobytes()
+    assert bytes_of(leaf.array).tobytes() == array.tobytes()
 
 
 def parsed(file: bytes) -> tuple[dict, bytes]:
@@ -182,13 +183,18 @@ def leaves_of(specification, *, role="weights", lifetime="cycle") -> list[Leaf]:
     return leaves
 
 
+def specs(leaves: list[Leaf]) -> list[LeafSpec]:
+    return [leaf.spec for leaf in leaves]
+
+
 @given(NAMED, st.integers(1, 300))
 def test_every_shard_is_a_sound_file_with_aligned_tensors(specification, shard_bytes):
     leaves = leaves_of(specification)
-    shards = into_shards(leaves, shard_bytes)
+    arrays = {leaf.name: leaf.array for leaf in leaves}
+    shards = plan_shards(specs(leaves), shard_bytes)
     assert sorted(leaf.name for shard in shards for leaf in shard.leaves) == sorted(leaf.name for leaf in leaves)
     for shard in shards:
-        file = b"".join(shard.chunks())
+        file = shard.header + b"".join(arrays[leaf.name].tobytes() for leaf in shard.leaves)
         assert len(file) == shard.size_bytes
         assert len(shard.header) % 8 == 0
         header, data = parsed(file)
@@ -197,14 +203,14 @@ def test_every_shard_is_a_sound_file_with_aligned_tensors(specification, shard_b
             assert offset % DTYPES[leaf.dtype].itemsize == 0
             assert header[leaf.name]["data_offsets"] == [end, end + leaf.size_bytes]
             assert offset == len(shard.header) + end
-            assert file[offset : offset + leaf.size_bytes] == leaf.array.tobytes()
+            assert file[offset : offset + leaf.size_bytes] == arrays[leaf.name].tobytes()
             end += leaf.size_bytes
         assert end == len(data)
 
 
 @given(NAMED, st.integers(1, 300))
 def test_shards_are_split_between_leaves_and_only_when_full(specification, shard_bytes):
-    shards = into_shards(leaves_of(specification), shard_bytes)
+    shards = plan_shards(specs(leaves_of(specification)), shard_bytes)
     sizes = [[leaf.size_bytes for leaf in shard.leaves] for shard in shards]
     assert all(part for part in sizes)
     assert all(len(part) == 1 or sum(part) <= shard_bytes for part in sizes)
@@ -215,7 +221,7 @@ def test_shards_are_split_between_leaves_and_only_when_full(specification, shard
 
 def test_a_leaf_larger_than_a_shard_gets_one_of_its_own():
     leaves = leaves_of([("F32", [4]), ("F32", [100]), ("F32", [4])])
-    assert [[leaf.name for leaf in shard.leaves] for shard in into_shards(leaves, 64)] == [["t0"], ["t1"], ["t2"]]
+    assert [[leaf.name for leaf in shard.leaves] for shard in plan_shards(specs(leaves), 64)] == [["t0"], ["t1"], ["t2"]]
 
 
 def test_roles_and_frozen_leaves_never_share_a_file():
@@ -224,7 +230,7 @@ def test_roles_and_frozen_leaves_never_share_a_file():
         for role in reversed(ROLES)
         for lifetime in ("frozen", "cycle", "micro")
     ]
-    shards = [(shard.role, shard.frozen, sorted(leaf.name for leaf in shard.leaves)) for shard in into_shards(leaves)]
+    shards = [(shard.role, shard.frozen, sorted(leaf.name for leaf in shard.leaves)) for shard in plan_shards(specs(leaves))]
     assert shards == [
         (role, frozen, [f"{role}-frozen"] if frozen else [f"{role}-cycle", f"{role}-micro"])
         for role in ROLES
@@ -233,22 +239,15 @@ def test_roles_and_frozen_leaves_never_share_a_file():
 
 
 def test_no_leaves_no_shards():
-    assert into_shards([]) == []
-
-
-def test_chunks_are_bounded():
-    leaf = leaf_of("w", np.zeros(2 * CHUNK_BYTES + 3, np.uint8), role="weights")
-    (shard,) = into_shards([leaf])
-    lengths = [len(chunk) for chunk in shard.chunks()]
-    assert lengths == [len(shard.header), CHUNK_BYTES, CHUNK_BYTES, 3]
+    assert plan_shards([]) == []
 
 
 def test_a_name_that_stands_twice_is_refused_in_whatever_role():
     leaves = [leaf_of("same", np.ones(1), role="weights"), leaf_of("same", np.ones(1), role="optimizer")]
     with pytest.raises(ValueError, match=r"more than once.*'same'"):
-        into_shards(leaves)
+        plan_shards(specs(leaves))
 
 
 def test_the_name_that_safetensors_reserves_is_refused():
     with pytest.raises(ValueError, match="'__metadata__' is reserved"):
-        into_shards([leaf_of("__metadata__", np.ones(1), role="weights")])
+        plan_shards([leaf_of("__metadata__", np.ones(1), role="weights").spec])

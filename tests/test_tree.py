@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptkit.manifest import RankManifest, decode, encode
-from ckptkit.tensors import into_shards
+from ckptkit.shards import plan_shards
 from ckptkit.tree import decode_tree, encode_tree
 
 
@@ -19,7 +19,7 @@ def through_a_document(value):
     """Encode, write as the rank's file, read, decode."""
     leaves = []
     encoded = encode_tree(value, "user/x", leaves)
-    into_shards(leaves)  # refuses names that stand twice
+    plan_shards([leaf.spec for leaf in leaves])  # refuses names that stand twice
     document = RankManifest(
         checkpoint="x", rank=0, token="0" * 32, save_number=1, shards=[], state={"user": {"x": encoded}}
     )

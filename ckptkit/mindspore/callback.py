@@ -67,8 +67,8 @@ class CheckpointCallback(Callback):
         on_save_error: As for `CheckpointManager`.
         mid_cycle: As for `CheckpointManager`.
         window: As for `CheckpointManager`. Beside a callback of your own that acts within an epoch it is ``"off"``.
-        read_only: Callbacks of your own, or classes of them, that never change a parameter, so that beside them there is
-            a window.
+        read_only: Callbacks of your own, or classes of them, that never change a parameter, so that beside them
+            there is a window.
         buffer_bytes: As for `CheckpointManager`.
         on_save: As for `CheckpointManager`.
         on_k_change: As for `StateManager`.

@@ -1,7 +1,8 @@
 """The parameters of the cells of a training: which they are, what each is for, how long its bits stay, how they return.
 
 Guarantees: every parameter of the cells is a leaf exactly once, under its own name; a name that stands for two is
-refused. Main thread only; the arrays of `CellParameters.leaves` may be live memory, good as long as their lifetime says.
+refused. Main thread only; the arrays of `CellParameters.leaves` may be live memory, good as long as their lifetime
+says.
 """
 
 from __future__ import annotations

@@ -393,8 +393,8 @@ class StateManager:
         changed = sorted(name for name, digest in before.items() if after[name] != digest)
         if changed:
             _log.warning(
-                "the forward pass changes %s, which only an update should: each save copies them at once. Take them out of "
-                "the optimizer, or of frozen=, if that is not meant",
+                "the forward pass changes %s, which only an update should: each save copies them at once. If that is "
+                "not meant, take them out of the optimizer, or of frozen=",
                 ", ".join(changed),
             )
             self._parameters.demote(changed)

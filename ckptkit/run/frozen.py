@@ -61,8 +61,8 @@ class FrozenShards:
             del self._written[names]
             if staged.by_slices:
                 raise StorageError(
-                    f"{self._key(known)} is gone, which this process wrote: somebody deleted a part of the run. This save "
-                    "is given up; the next one writes it again."
+                    f"{self._key(known)} is gone, which this process wrote: somebody deleted a part of the run. This "
+                    "save is given up; the next one writes it again."
                 )
         return self._write(staged, number, names)
 

@@ -78,7 +78,7 @@ def write_checkpoint(
         world_size=1,
         metrics={key: value if math.isfinite(value) else None for key, value in request.metrics.items()},
         rank_files=[rank_file],
-        cost=Cost(**request.staged.cost.as_numbers()),
+        cost=Cost.model_validate(request.staged.cost.as_numbers()),
         libraries=_libraries(),
     )
     entry = _write_document(storage, name.manifest_key, encode(manifest))

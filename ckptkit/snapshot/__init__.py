@@ -1,5 +1,4 @@
-"""The first half of a save, on the training thread: `capture` takes references, `stage` copies what may change, and
-`window` keeps the rest readable until the fence."""
+"""The first half of a save: `capture` takes references, `stage` copies what may change, `window` keeps the rest."""
 
 from ckptkit.snapshot.capture import Capturable
 from ckptkit.snapshot.stage import Handling, StagingArea

@@ -44,7 +44,7 @@ class Handling:
 
 @dataclass(frozen=True)
 class _Run:
-    """Consecutive leaves of one dtype that are copied, by their places in the capture; they fit a buffer, or it is one."""
+    """Consecutive leaves of one dtype that are copied, by their places in the capture; one, or all fit a buffer."""
 
     dtype: str
     leaves: tuple[int, ...]

@@ -1,12 +1,13 @@
 """One capture while training goes on: read in place up to the fence, copied where training comes first.
 
 Guarantees: every byte that the writer gets is as it was at the capture, wherever training and storage stall. The
-writer reads live memory without asking anybody and looks afterwards whether the fence has overtaken it: if so, it throws
-away what it read and takes the copy. So the fence never waits for the writer, except for memory: its copies stay within the
-pool's limit. It does not know who else writes to the parameters: `Window.close` must be called before anybody does.
+writer reads live memory without asking anybody and looks afterwards whether the fence has overtaken it: if so, it
+throws away what it read and takes the copy. So the fence never waits for the writer, except for memory: its copies
+stay within the pool's limit. It does not know who else writes to the parameters: `Window.close` must be called before
+anybody does.
 
-Threads: `open_shard` and `release` are the writer's, everything else the training thread's. What they share is guarded by
-the pool's condition, which is never held while bytes are copied.
+Threads: `open_shard` and `release` are the writer's, everything else the training thread's. What they share is
+guarded by the pool's condition, which is never held while bytes are copied.
 """
 
 from __future__ import annotations
@@ -230,17 +231,21 @@ class Window:
             if self._filling is not None and self._filling.filled_bytes < BUFFER_BYTES:
                 return self._filling
             if self._filling is not None and not self._filling.pending_bytes:
-                self._pool.give_back(self._filling)  # read already
+                self._pool.give_back(self._filling)  # read already, while it was the one to fill
             self._filling = None
         buffer = self._pool.take()
         if buffer is None and wait:
             buffer = self._wait_for_buffer(extent)
         with self._changed:
-            if buffer is not None and self._ended:
+            if not self._is_over():
+                self._filling = buffer
+                return buffer
+            if buffer is not None:
                 self._pool.give_back(buffer)
-                return None
-            self._filling = buffer
-        return buffer
+        return None
+
+    def _is_over(self) -> bool:
+        return self._ended  # which another thread sets
 
     def _wait_for_buffer(self, extent: Extent) -> Buffer | None:
         begun = self._monotonic()
@@ -248,8 +253,8 @@ class Window:
             while not (self._ended or extent.all_copied or self._pool.has_free):
                 if not self._changed.wait(_PATIENCE_SECONDS):
                     _log.warning(
-                        "training waits for the checkpoint of cycle %d: the buffers (%d MiB) are full and the storage is "
-                        "slow. Give more with buffer_bytes=, or save less often",
+                        "training waits for the checkpoint of cycle %d: the buffers (%d MiB) are full and the storage "
+                        "is slow. Give more with buffer_bytes=, or save less often",
                         *(self.progress.cycles, self._pool.made_bytes >> 20),
                     )
         self.cost.fence_wait_seconds += self._monotonic() - begun
