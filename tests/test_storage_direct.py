@@ -48,9 +48,17 @@ def failing(number):
     return fail
 
 
-def short(size_bytes):
-    """A disk that takes only so many bytes of a write."""
-    return lambda descriptor, data, offset: os.pwrite(descriptor, data[:size_bytes], offset)
+def in_part(size_bytes):
+    """A disk that breaks off after so many bytes of a direct write, aligned or not."""
+
+    def write(descriptor, data, offset):
+        # Asked for so few, the file system would refuse a direct write instead of breaking off in it.
+        RealCalls().set_direct(descriptor, False)
+        count = os.pwrite(descriptor, data[:size_bytes], offset)
+        RealCalls().set_direct(descriptor, True)
+        return count
+
+    return write
 
 
 def never(*_):
@@ -288,6 +296,30 @@ def test_a_direct_write_that_is_refused_is_written_buffered_with_nothing_lost(tm
     assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
+def test_a_refusal_is_logged_once_though_two_files_meet_it(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "ckptkit")
+    refused = []
+
+    def refuse(descriptor, *_):
+        if _flags(descriptor) & O_DIRECT:
+            refused.append(descriptor)
+            raise OSError(errno.EINVAL, "injected")
+
+    storage = storage_over(tmp_path, Calls(pwrite=refuse))
+    outer = Stream(pattern(2 * BUFFER))
+
+    class Writes:
+        def readinto(self, buffer, /):
+            if not outer.calls:
+                put(storage, "a/inner", pattern(BUFFER, 7))
+            return outer.readinto(buffer)
+
+    storage.write("a/outer", Writes(), 2 * BUFFER)
+    assert len(refused) == 2
+    assert (at(storage, "a/outer"), at(storage, "a/inner")) == (pattern(2 * BUFFER), pattern(BUFFER, 7))
+    assert len(caplog.records) == 1
+
+
 def test_a_refusal_of_a_buffered_write_is_an_error(tmp_path):
     refusal = Fault(failing(errno.EINVAL), times=99)
     with pytest.raises(StorageError, match="Invalid argument"):
@@ -407,14 +439,7 @@ def test_what_was_filled_for_a_file_that_is_given_up_is_not_written_any_more(tmp
 @pytest.mark.parametrize("taken", [1, 511, 4095, 4096, 4097, 8192, BUFFER - 4096, BUFFER - 1])
 @pytest.mark.parametrize("nth", [1, 2, 3])
 def test_a_short_write_is_continued(tmp_path, taken, nth):
-    def in_part(descriptor, data, offset):
-        # What a disk that breaks off leaves need not be aligned; writing that much directly would be refused here.
-        RealCalls().set_direct(descriptor, False)
-        count = short(taken)(descriptor, data, offset)
-        RealCalls().set_direct(descriptor, True)
-        return count
-
-    fault = Fault(in_part, nth=nth)
+    fault = Fault(in_part(taken), nth=nth)
     calls = Calls(pwrite=fault)
     storage = storage_over(tmp_path, calls)
     put(storage, "a/1", pattern(3 * BUFFER + 7))
@@ -426,13 +451,7 @@ def test_a_short_write_is_continued(tmp_path, taken, nth):
 
 @pytest.mark.parametrize("taken", [1, 6, 7, 8, 512])
 def test_a_short_write_of_the_padded_tail_is_continued(tmp_path, taken):
-    def in_part(descriptor, data, offset):
-        RealCalls().set_direct(descriptor, False)
-        count = short(taken)(descriptor, data, offset)
-        RealCalls().set_direct(descriptor, True)
-        return count
-
-    fault = Fault(in_part, nth=2)
+    fault = Fault(in_part(taken), nth=2)
     storage = storage_over(tmp_path, Calls(pwrite=fault))
     put(storage, "a/1", pattern(BUFFER + 7))
     assert at(storage, "a/1") == pattern(BUFFER + 7)
@@ -440,7 +459,7 @@ def test_a_short_write_of_the_padded_tail_is_continued(tmp_path, taken):
 
 
 def test_every_write_may_be_short(tmp_path):
-    fault = Fault(short(8192), times=10_000)
+    fault = Fault(in_part(8192), times=10_000)
     storage = storage_over(tmp_path, Calls(pwrite=fault))
     put(storage, "a/1", pattern(3 * BUFFER + 7))
     assert at(storage, "a/1") == pattern(3 * BUFFER + 7)
@@ -448,11 +467,7 @@ def test_every_write_may_be_short(tmp_path):
 
 
 def test_a_short_write_is_remembered_for_its_file_only(tmp_path):
-    def in_part(descriptor, data, offset):
-        RealCalls().set_direct(descriptor, False)
-        return short(5)(descriptor, data, offset)
-
-    calls = Calls(pwrite=Fault(in_part))
+    calls = Calls(pwrite=Fault(in_part(5)))
     storage = storage_over(tmp_path, calls)
     put(storage, "a/1", pattern(BUFFER))
     calls.writes.clear()
