@@ -47,6 +47,11 @@ SHARD_BYTES = 1 << 30
 CHUNK_BYTES = 8 << 20
 
 
+def size_bytes_of(dtype: str, shape: Sequence[int]) -> int:
+    """Bytes of a tensor; ``dtype`` is a name in `DTYPES`."""
+    return math.prod(shape) * DTYPES[dtype].itemsize
+
+
 @dataclass(frozen=True)
 class Leaf:
     """One tensor of a checkpoint.
@@ -71,7 +76,7 @@ class Leaf:
     @property
     def size_bytes(self) -> int:
         """Bytes of the tensor."""
-        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+        return size_bytes_of(self.dtype, self.shape)
 
     def memory(self) -> memoryview:
         """The bits as a flat view of unsigned bytes, without a copy."""

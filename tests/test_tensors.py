@@ -93,7 +93,7 @@ def test_every_dtype_is_stored_to_the_bit_for_both_readers(root, lifetime):
     for name, array in ARRAYS.items():
         assert same_bits(contents.tensors[name], array), name
         assert same_bits(by_library[name], array), name
-        assert contents.roles[name] == "weights"
+        assert contents.entries[name].role == "weights"
 
 
 def test_the_table_of_dtypes_is_the_library_s():
@@ -117,7 +117,7 @@ def test_bfloat16_is_known_by_its_dtype_s_name(root):
     leaf = leaf_of("b", bits.view(Extension), role="weights")
     assert (leaf.dtype, leaf.shape, leaf.size_bytes) == ("BF16", (5,), 10)
     contents, files = saved(root, leaf)
-    assert contents.dtypes["b"] == "BF16"
+    assert contents.entries["b"].dtype == "BF16"
     assert same_bits(contents.tensors["b"], bits)
     (file,) = [one for one in files if b'"b"' in one.read_bytes()]
     with safe_open(file, "numpy") as reader:
@@ -130,7 +130,7 @@ def test_bfloat16_is_known_by_its_dtype_s_name(root):
 
 def test_uint16_is_not_taken_for_bfloat16(root):
     contents, _ = saved(root, leaf_of("u", np.array([0x3F80], "<u2"), role="weights"))
-    assert contents.dtypes["u"] == "U16"
+    assert contents.entries["u"].dtype == "U16"
 
 
 @pytest.mark.parametrize(

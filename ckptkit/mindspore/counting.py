@@ -101,7 +101,7 @@ class OwnCounting:
         k = check_cycle(contents, before, self._cell.schedule, may_change=self._may_change_k)
         # When EarlyStopping ends a training, it may put the best weights back, accumulators and counters with them.
         if recorded["ended"] is None:
-            self._prove(contents.progress, contents.tensors, recorded["global_step_at_start"])
+            self._prove_stored(contents, recorded["global_step_at_start"])
         return k
 
     def load(self, progress: Progress, recorded: Mapping[str, Any], accumulation_steps: int) -> None:
@@ -146,6 +146,16 @@ class OwnCounting:
     def _accumulation(self) -> dict[str, Any]:
         cell = self._cell
         return {"steps": cell.schedule.recorded(), "normalize": cell.normalize, "remainder": cell.remainder}
+
+    def _prove_stored(self, contents: Contents, base: int | None) -> None:
+        step = getattr(self._cell.optimizer, "global_step", None)
+        counters = [self._cell.accumulators[-1].name, *([step.name] if isinstance(step, ms.Parameter) else [])]
+        names = [name for name in counters if name in contents.entries]
+        try:
+            self._prove(contents.progress, {name: contents.peek(name) for name in names}, base)
+        except ResumeError:
+            contents.prove(names)  # altered bytes are a corrupt checkpoint, not one of another training
+            raise
 
     def _prove(self, progress: Progress, arrays: Mapping[str, Array], base: int | None) -> None:
         divisor = self._cell.accumulators[-1].name

@@ -6,7 +6,7 @@ refused. Main thread only; the arrays of `CellParameters.leaves` may be live mem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import mindspore as ms
 from mindspore import nn
@@ -14,7 +14,8 @@ from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # m
 
 from ckptkit.contents import Contents
 from ckptkit.errors import StateMismatchError
-from ckptkit.mindspore.apply import assign, assign_zeros
+from ckptkit.mindspore.apply import assign_zeros, live_bytes
+from ckptkit.mindspore.landing import Landing
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.tensors import Leaf, Lifetime, Role, leaf_of
 
@@ -65,12 +66,28 @@ class CellParameters:
         """Those that a micro-step may change, but for the accumulators, which it changes for sure."""
         return (leaf for leaf in self.leaves(at_boundary=True) if leaf.lifetime == "micro")
 
-    def assign(self, contents: Contents) -> None:
-        """Give each its stored value; accumulators that were left out become zero."""
+    def read_from(self, contents: Contents) -> None:
+        """Give each its stored value, read straight into its memory; accumulators that were left out become zero.
+
+        Raises:
+            CkptKitError: As `Contents.read_into`; the parameters then hold anything.
+        """
+        self._read(contents, self._stored(contents).keys())
+
+    def read_again_from(self, contents: Contents) -> None:
+        """As `read_from`, after it, for what was changed since: reads only the files whose bytes are no longer here."""
+        live = {name: live_bytes(parameter) for name, parameter in self._stored(contents).items()}
+        held = {name: memory for name, memory in live.items() if memory is not None}
+        self._read(contents, contents.differing(held))
+
+    def _stored(self, contents: Contents) -> dict[str, ms.Parameter]:
+        return {name: parameter for name, parameter in self._by_name.items() if name in contents.entries}
+
+    def _read(self, contents: Contents, names: Collection[str]) -> None:
+        landing = Landing({name: self._by_name[name] for name in names}, contents.entries)
+        contents.read_into(landing, landing.filled)
         for name, parameter in self._by_name.items():
-            if name in contents.tensors:
-                assign(parameter, contents.tensors[name], contents.dtypes[name])
-            else:
+            if name not in contents.entries:
                 assign_zeros(parameter)
 
     def _role(self, name: str) -> Role:

@@ -32,6 +32,7 @@ from mindspore import nn, ops
 
 from ckptkit.accumulation import AccumulationSchedule, AccumulationSteps
 from ckptkit.mindspore.cycle import CycleCounters
+from ckptkit.mindspore.half_restored import clear_half_restored, refuse_half_restored
 from ckptkit.mindspore.loss_scale import LossScale, LossScaler
 from ckptkit.mindspore.micro_step import MicroStep, Normalize, WeightedMicroStep
 from ckptkit.mindspore.nesting import refuse_capture, refuse_graph, wrapper_name
@@ -156,10 +157,16 @@ class AccumulationTrainCell(nn.Cell):
         self._counters = counters
         self._updated = False
         self._last_of_epoch = False
+        clear_half_restored([self])
 
     def __call__(self, *inputs: Any) -> Any:
-        """Run one micro-step over one micro-batch and return its loss, unscaled."""
+        """Run one micro-step over one micro-batch and return its loss, unscaled.
+
+        Raises:
+            ResumeError: If a restore failed after it had changed some of the parameters, and none succeeded since.
+        """
         refuse_capture()
+        refuse_half_restored([self])
         # MindSpore caches graphs by phase, not by the training flag: without this a graph compiled before
         # set_train() would be kept after it, with BatchNorm in inference mode.
         self._micro.phase = "train" if self.network.training else "predict"
@@ -179,7 +186,11 @@ class AccumulationTrainCell(nn.Cell):
 
         `CheckpointCallback` calls it, and `ckptkit.data.resumable` brings it about; any other loop of one's own does
         after the last micro-step of each epoch and before the save there. At a boundary it does nothing.
+
+        Raises:
+            ResumeError: As a call.
         """
+        refuse_half_restored([self])
         if self.remainder == "carry" or self._counters.micro_step == 0:
             return
         if self.remainder == "flush":

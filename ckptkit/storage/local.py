@@ -17,6 +17,8 @@ from pathlib import Path
 from ckptkit.errors import StorageError
 from ckptkit.storage.protocol import Listing
 
+_MOST_BUFFERS = 1024  # IOV_MAX of Linux: of one system call
+
 
 class LocalStorage:
     """Files below ``root``, which is made at the first write.
@@ -58,14 +60,10 @@ class LocalStorage:
         with _storage_errors("read", self._root / key), open(self._root / key, "rb") as file:
             return file.read(max_bytes + 1)
 
-    def read_into(self, key: str, buffer: memoryview, offset_bytes: int = 0) -> int:
-        """Fill ``buffer`` from ``offset_bytes`` on."""
+    def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
+        """Fill ``buffers`` from ``offset_bytes`` on."""
         with _storage_errors("read", self._root / key), open(self._root / key, "rb", buffering=0) as file:
-            file.seek(offset_bytes)
-            done = 0
-            while done < len(buffer) and (count := file.readinto(buffer[done:])):
-                done += count
-            return done
+            return _read_all(file.fileno(), buffers, offset_bytes)
 
     def write(self, key: str, chunks: Iterable[memoryview]) -> None:
         """Write a new file and fsync it and its directories."""
@@ -140,6 +138,21 @@ class LocalStorage:
         for one in reversed([one for one in below if one not in self._durable and one not in missing]):
             _fsync_folder(one.parent)
         self._durable.update(below)
+
+
+def _read_all(descriptor: int, buffers: Sequence[memoryview], offset_bytes: int) -> int:
+    rest = [one for one in buffers if len(one)]
+    done = 0
+    while rest and (count := os.preadv(descriptor, rest[:_MOST_BUFFERS], offset_bytes + done)):
+        done += count
+        full = 0
+        while full < len(rest) and count >= len(rest[full]):
+            count -= len(rest[full])
+            full += 1
+        rest = rest[full:]
+        if count:
+            rest[0] = rest[0][count:]
+    return done
 
 
 def _write_all(descriptor: int, data: memoryview) -> None:

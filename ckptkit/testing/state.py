@@ -140,7 +140,7 @@ class NumpyRun:
                 f"{contents.checkpoint} has K = {contents.progress.accumulation_steps}, "
                 f"this run {self._accumulation_steps}"
             )
-        rng = decode_tree(contents.state["rng"], contents.tensors)
+        rng = decode_tree(contents.state["rng"], contents.state_tensors)
         self.accumulators[:] = 0
         for name, target in targets.items():
             target[:] = contents.tensors[name]
