@@ -1,7 +1,6 @@
 """`LocalStorage` keeps the contract, is durable in the right order, and never takes an error for an answer."""
 
 import errno
-import io
 import os
 from pathlib import Path
 
