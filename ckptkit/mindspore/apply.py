@@ -20,19 +20,26 @@ from mindspore.common.api import _no_grad
 from ckptkit.tensors import Array
 
 
-def live_bytes(parameter: ms.Parameter) -> memoryview | None:
-    """The parameter's own storage, or None where it cannot be had; good until the next micro-step.
+def can_be_live() -> bool:
+    """Whether `live_bytes` may be asked at all: elsewhere what it compares may be a host's copy of the device's."""
+    return bool(ms.get_context("device_target") == "CPU")
+
+
+def live_bytes(parameter: ms.Parameter, seen: Array | None = None) -> memoryview | None:
+    """The parameter's own storage, or None where ``asnumpy()`` copies; good until the next micro-step.
 
     Waits for every operation under way.
+
+    Args:
+        parameter: Of a training on CPU; see `can_be_live`.
+        seen: What ``asnumpy()`` gave before, still alive; without it, it is asked twice.
     """
-    if ms.get_context("device_target") != "CPU":
-        return None  # there, two calls may well share memory: a copy on the host, which the device never sees
-    first: Array = parameter.asnumpy()
-    second: Array = parameter.asnumpy()
-    alike = first.flags.c_contiguous and first.flags.writeable and np.shares_memory(first, second)
-    if first.size and not alike:
+    if seen is None:
+        seen = parameter.asnumpy()
+    now: Array = parameter.asnumpy()
+    if now.size and not (now.flags.c_contiguous and now.flags.writeable and np.shares_memory(now, seen)):
         return None
-    return first.reshape(-1).view(np.uint8).data
+    return now.reshape(-1).view(np.uint8).data
 
 
 def tensor_of(bits: Array, dtype: str) -> ms.Tensor:
@@ -53,9 +60,5 @@ def assign(parameter: ms.Parameter, bits: Array, dtype: str) -> None:
 
 def assign_zeros(parameter: ms.Parameter) -> None:
     """Give ``parameter`` all zeros."""
-    live = live_bytes(parameter)
-    if live is not None:
-        np.frombuffer(live, np.uint8).fill(0)
-        return
     with _no_grad():
         parameter.copy_(ms.Tensor(np.zeros_like(parameter.asnumpy())))

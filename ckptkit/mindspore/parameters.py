@@ -14,7 +14,6 @@ from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # m
 
 from ckptkit.contents import Contents
 from ckptkit.errors import StateMismatchError
-from ckptkit.mindspore.apply import assign_zeros, live_bytes
 from ckptkit.mindspore.landing import Landing
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.tensors import Leaf, Lifetime, Role, leaf_of
@@ -62,33 +61,40 @@ class CellParameters:
             array = parameter.asnumpy()
             yield leaf_of(name, array, role=self._role(name), lifetime=self._lifetime(name, array.nbytes))
 
+    def stored(self, leaves: Mapping[str, Leaf], *, at_boundary: bool) -> dict[str, Leaf]:
+        """Those of all ``leaves`` that a checkpoint holds."""
+        return {name: leaf for name, leaf in leaves.items() if not (at_boundary and name in self._accumulators)}
+
     def mutable_leaves(self) -> Iterator[Leaf]:
         """Those that a micro-step may change, but for the accumulators, which it changes for sure."""
         return (leaf for leaf in self.leaves(at_boundary=True) if leaf.lifetime == "micro")
 
-    def read_from(self, contents: Contents) -> None:
+    def read_from(self, contents: Contents, seen: Mapping[str, Leaf]) -> None:
         """Give each its stored value, read straight into its memory; accumulators that were left out become zero.
+
+        Args:
+            contents: Compared with the parameters before.
+            seen: All `leaves` by name, taken just now.
 
         Raises:
             CkptKitError: As `Contents.read_into`; the parameters then hold anything.
         """
-        self._read(contents, self._stored(contents).keys())
+        self._read(contents, seen, [name for name in self._by_name if name in contents.entries])
 
     def read_again_from(self, contents: Contents) -> None:
         """As `read_from`, after it, for what was changed since: reads only the files whose bytes are no longer here."""
-        live = {name: live_bytes(parameter) for name, parameter in self._stored(contents).items()}
-        held = {name: memory for name, memory in live.items() if memory is not None}
-        self._read(contents, contents.differing(held))
+        seen = {leaf.name: leaf for leaf in self.leaves(at_boundary=False)}
+        memory = Landing(self._by_name, contents.entries, seen, ())
+        live = {name: memory.live(name) for name in self._by_name if name in contents.entries}
+        held = {name: bits for name, bits in live.items() if bits is not None}
+        self._read(contents, seen, contents.differing(held))
 
-    def _stored(self, contents: Contents) -> dict[str, ms.Parameter]:
-        return {name: parameter for name, parameter in self._by_name.items() if name in contents.entries}
-
-    def _read(self, contents: Contents, names: Collection[str]) -> None:
-        landing = Landing({name: self._by_name[name] for name in names}, contents.entries)
+    def _read(self, contents: Contents, seen: Mapping[str, Leaf], names: Collection[str]) -> None:
+        landing = Landing(self._by_name, contents.entries, seen, names)
         contents.read_into(landing, landing.filled)
-        for name, parameter in self._by_name.items():
+        for name in self._by_name:
             if name not in contents.entries:
-                assign_zeros(parameter)
+                landing.zero(name)
 
     def _role(self, name: str) -> Role:
         if name in self._accumulators:

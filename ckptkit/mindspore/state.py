@@ -292,8 +292,8 @@ class StateManager:
         if self._batches is not None:
             self._batches.refuse_begun()
         state = decoded(contents)
-        expected = self._parameters.leaves(at_boundary=contents.progress.at_boundary)
-        check_leaves(contents, {leaf.name: leaf for leaf in expected})
+        seen = {leaf.name: leaf for leaf in self._parameters.leaves(at_boundary=False)}
+        check_leaves(contents, self._parameters.stored(seen, at_boundary=contents.progress.at_boundary))
         check_stateful(self._stateful.keys(), state["user"].keys())
         for name, one in self._stateful.items():
             if isinstance(one, ParameterHolder):
@@ -304,7 +304,7 @@ class StateManager:
         self._cycle_start = None
         self._restored = None
         mark_half_restored(self._cells, contents.checkpoint)
-        self._parameters.read_from(contents)
+        self._parameters.read_from(contents, seen)
         progress = contents.progress
         self.last_batch = self.last_outputs = None
         self._ended = state["train"]["ended"]

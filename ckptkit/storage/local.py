@@ -62,8 +62,13 @@ class LocalStorage:
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
         """Fill ``buffers`` from ``offset_bytes`` on."""
-        with _storage_errors("read", self._root / key), open(self._root / key, "rb", buffering=0) as file:
-            return _read_all(file.fileno(), buffers, offset_bytes)
+        path = f"{self._root}/{key}"  # a restore calls this for every few MiB: no Path, no file object
+        with _storage_errors("read", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return _read_all(descriptor, buffers, offset_bytes)
+            finally:
+                os.close(descriptor)
 
     def write(self, key: str, chunks: Iterable[memoryview]) -> None:
         """Write a new file and fsync it and its directories."""
@@ -169,7 +174,7 @@ def _fsync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _storage_errors(verb: str, path: Path) -> Iterator[None]:
+def _storage_errors(verb: str, path: Path | str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, FileExistsError) as error:
@@ -182,7 +187,7 @@ def _storage_errors(verb: str, path: Path) -> Iterator[None]:
         raise _storage_error(verb, path, error) from error
 
 
-def _storage_error(verb: str, path: Path, error: OSError) -> StorageError:
+def _storage_error(verb: str, path: Path | str, error: OSError) -> StorageError:
     hint = ""
     if verb == "create" and error.errno in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP):  # of link()
         hint = (
