@@ -89,7 +89,7 @@ def leaf_of(name: str, array: Array, *, role: Role, lifetime: Lifetime = "micro"
     Raises:
         TypeError: If safetensors has no such dtype; names the leaf.
     """
-    if array.dtype.name == "bfloat16" and array.dtype.itemsize == 2:
+    if array.dtype.itemsize == 2 and array.dtype.name == "bfloat16":  # the name takes NumPy long
         dtype = "BF16"
         array = array.view(np.uint16)
     else:

@@ -140,6 +140,9 @@ def _windows(shard: ShardEntry, targets: Mapping[str, memoryview]) -> Iterator[l
     window: list[_Piece] = []
     filled = 0
     for tensor, size_bytes in _segments(shard):
+        if window and size_bytes > WINDOW_BYTES - filled:
+            yield window  # so that memory for this tensor is asked for after the one before it was done
+            window, filled = [], 0
         wanted = tensor is not None and tensor.name in targets
         memory = _memory(tensor, targets) if tensor is not None and wanted else None
         start = 0
