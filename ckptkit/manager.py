@@ -159,7 +159,8 @@ class CheckpointManager:
 
         Raises:
             CheckpointNotFoundError: If the named checkpoint does not exist.
-            CorruptCheckpointError: If no checkpoint of the run is usable; names each.
+            CorruptCheckpointError: If no checkpoint of the run is usable; names each. ``state`` may be half of one of
+                them, and then refuses to be used, until a restore succeeds.
             StateMismatchError: If the checkpoint does not fit ``state``; nothing was changed.
             ResumeError: If the run could not continue exactly, or this manager has a run already.
             StaleAttemptError: If another start overtook this one.
@@ -169,7 +170,8 @@ class CheckpointManager:
             raise ResumeError("this manager has restored already or is closed; make a new one to start again")
         if self._rehearsal is not None:
             checkpoint, rewind = "latest", False  # what the script names is not in a scratch folder
-        self._begin_cycle(state, state.progress())  # first: where it is refused, nothing was touched
+        if self._mid_cycle == "rewind":
+            state.mark_cycle_start()  # first: where it is refused, nothing was touched
         opening = Opening(checkpoint, rewind, self._host, self._clock, self._new_token)
         opened = open_attempt(self._storage, opening, state)
         self._take_over(opened)

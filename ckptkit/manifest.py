@@ -29,7 +29,7 @@ from typing_extensions import Self
 
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError
 from ckptkit.progress import Progress
-from ckptkit.tensors import DTYPES, Role
+from ckptkit.tensors import DTYPES, Role, size_bytes_of
 
 FORMAT_VERSION = 1
 
@@ -152,7 +152,7 @@ class TensorEntry(_Document):
     def _size_is_that_of_the_shape(self) -> Self:
         if self.dtype not in DTYPES:
             raise ValueError(f"tensor {self.name[:80]!r}: unknown dtype {self.dtype[:20]!r}")
-        expected = math.prod(self.shape) * DTYPES[self.dtype].itemsize
+        expected = size_bytes_of(self.dtype, self.shape)
         if self.size_bytes != expected:
             raise ValueError(f"tensor {self.name[:80]!r}: {self.size_bytes} bytes, its shape needs {expected}")
         # An empty tensor of absurd extent needs no byte, and still NumPy cannot make it.

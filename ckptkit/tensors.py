@@ -6,7 +6,7 @@ Guarantees: bits go in and out unchanged, NaN payloads, signed zeros and bfloat1
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -43,6 +43,11 @@ _NAME_OF = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 CHUNK_BYTES = 8 << 20
 
 
+def size_bytes_of(dtype: str, shape: Sequence[int]) -> int:
+    """Bytes of a tensor; ``dtype`` is a name in `DTYPES`."""
+    return math.prod(shape) * DTYPES[dtype].itemsize
+
+
 @dataclass(frozen=True)
 class LeafSpec:
     """What a leaf is, apart from its bits; the same object from save to save, which is what makes plans reusable.
@@ -65,7 +70,7 @@ class LeafSpec:
     @cached_property
     def size_bytes(self) -> int:
         """Bytes of the tensor."""
-        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+        return size_bytes_of(self.dtype, self.shape)
 
 
 class Leaf(NamedTuple):
@@ -149,4 +154,4 @@ def bytes_of(array: Array) -> npt.NDArray[np.uint8]:
 
 
 def _is_bfloat16(array: Array) -> bool:
-    return array.dtype.itemsize == 2 and array.dtype.name == "bfloat16"
+    return array.dtype.itemsize == 2 and array.dtype.name == "bfloat16"  # the name takes NumPy long

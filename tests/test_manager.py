@@ -185,7 +185,7 @@ def test_a_save_at_a_boundary_holds_no_accumulators(root):
         train(run, at)
         contents = load(LocalStorage(root), opened(LocalStorage(root), manager.save(run).result()))
         held[at] = (
-            contents.roles,
+            {name: one.role for name, one in contents.entries.items()},
             sorted(p.name for p in (root / "checkpoints" / contents.checkpoint).rglob("*.s*")),
         )
     assert "accumulators" in held[3][0].values()

@@ -177,17 +177,21 @@ def test_a_short_write_of_the_system_is_continued(local, monkeypatch):
 
 
 def test_a_short_read_of_the_system_is_continued(local, monkeypatch):
-    class ShortReads(io.FileIO):
-        def readinto(self, buffer):
-            return super().readinto(memoryview(buffer)[:3])
+    real = os.preadv
+    counts = []
+
+    def short(descriptor, buffers, offset):
+        first, *others = buffers
+        cut = [first[:3]] if len(first) >= 3 or not others else [first, others[0][: 3 - len(first)]]
+        counts.append(real(descriptor, cut, offset))
+        return counts[-1]
 
     local.create("a/1", b"0123456789")
-    monkeypatch.setattr(
-        "ckptkit.storage.local.open", lambda path, mode, buffering: ShortReads(path, mode), raising=False
-    )
-    buffer = bytearray(12)
-    assert local.read_into("a/1", memoryview(buffer), 1) == 9
-    assert buffer == b"123456789\0\0\0"
+    monkeypatch.setattr(os, "preadv", short)
+    one, two, three = bytearray(4), bytearray(2), bytearray(6)
+    assert local.read_into("a/1", [memoryview(one), memoryview(two), memoryview(three)], 1) == 9
+    assert one + two + three == b"123456789\0\0\0"
+    assert counts == [3, 3, 3, 0]
 
 
 def test_nothing_lies_at_the_key_before_the_link(local, tmp_path, monkeypatch):

@@ -94,7 +94,7 @@ def test_every_dtype_is_stored_to_the_bit_for_both_readers(root, lifetime):
     for name, array in ARRAYS.items():
         assert same_bits(contents.tensors[name], array), name
         assert same_bits(by_library[name], array), name
-        assert contents.roles[name] == "weights"
+        assert contents.entries[name].role == "weights"
 
 
 def test_the_table_of_dtypes_is_the_library_s():
@@ -118,7 +118,7 @@ def test_bfloat16_is_known_by_its_dtype_s_name(root):
     leaf = leaf_of("b", bits.view(Extension), role="weights")
     assert (leaf.dtype, leaf.shape, leaf.size_bytes) == ("BF16", (5,), 10)
     contents, files = saved(root, leaf)
-    assert contents.dtypes["b"] == "BF16"
+    assert contents.entries["b"].dtype == "BF16"
     assert same_bits(contents.tensors["b"], bits)
     (file,) = [one for one in files if b'"b"' in one.read_bytes()]
     with safe_open(file, "numpy") as reader:
@@ -131,7 +131,7 @@ def test_bfloat16_is_known_by_its_dtype_s_name(root):
 
 def test_uint16_is_not_taken_for_bfloat16(root):
     contents, _ = saved(root, leaf_of("u", np.array([0x3F80], "<u2"), role="weights"))
-    assert contents.dtypes["u"] == "U16"
+    assert contents.entries["u"].dtype == "U16"
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,11 @@ def test_shards_are_split_between_leaves_and_only_when_full(specification, shard
 
 def test_a_leaf_larger_than_a_shard_gets_one_of_its_own():
     leaves = leaves_of([("F32", [4]), ("F32", [100]), ("F32", [4])])
-    assert [[leaf.name for leaf in shard.leaves] for shard in plan_shards(specs(leaves), 64)] == [["t0"], ["t1"], ["t2"]]
+    assert [[leaf.name for leaf in shard.leaves] for shard in plan_shards(specs(leaves), 64)] == [
+        ["t0"],
+        ["t1"],
+        ["t2"],
+    ]
 
 
 def test_roles_and_frozen_leaves_never_share_a_file():
@@ -230,7 +234,9 @@ def test_roles_and_frozen_leaves_never_share_a_file():
         for role in reversed(ROLES)
         for lifetime in ("frozen", "cycle", "micro")
     ]
-    shards = [(shard.role, shard.frozen, sorted(leaf.name for leaf in shard.leaves)) for shard in plan_shards(specs(leaves))]
+    shards = [
+        (shard.role, shard.frozen, sorted(leaf.name for leaf in shard.leaves)) for shard in plan_shards(specs(leaves))
+    ]
     assert shards == [
         (role, frozen, [f"{role}-frozen"] if frozen else [f"{role}-cycle", f"{role}-micro"])
         for role in ROLES

@@ -3,9 +3,10 @@
 Guarantees: the bits arrive unchanged, bfloat16 included, and are seen by graphs that are compiled already. The
 caller has compared shapes and dtypes. Main thread only.
 
-They are copied into the parameter's own storage: ``set_data`` would give it another one, and in PYNATIVE the
-stock optimizers, whose update is a ``@jit`` function, go on with the storage that they were compiled with.
-(``ops.assign`` has no bfloat16 kernel on CPU.) After a micro-step that raised, PYNATIVE still records gradients
+They go into the parameter's own storage: ``set_data`` would give it another one, and in PYNATIVE the stock
+optimizers, whose update is a ``@jit`` function, go on with the storage that they were compiled with.
+(``ops.assign`` has no bfloat16 kernel on CPU.) Where ``asnumpy()`` gives that storage itself (CPU), `live_bytes` is
+written to directly; elsewhere `assign` copies. After a micro-step that raised, PYNATIVE still records gradients
 and refuses in-place writes to weights, hence `_no_grad`: private, and the only switch there is. Should it move,
 the import fails, and every restore with it.
 """
@@ -17,6 +18,28 @@ import numpy as np
 from mindspore.common.api import _no_grad
 
 from ckptkit.tensors import Array
+
+
+def can_be_live() -> bool:
+    """Whether `live_bytes` may be asked at all: elsewhere what it compares may be a host's copy of the device's."""
+    return bool(ms.get_context("device_target") == "CPU")
+
+
+def live_bytes(parameter: ms.Parameter, seen: Array | None = None) -> memoryview | None:
+    """The parameter's own storage, or None where ``asnumpy()`` copies; good until the next micro-step.
+
+    Waits for every operation under way.
+
+    Args:
+        parameter: Of a training on CPU; see `can_be_live`.
+        seen: What ``asnumpy()`` gave before, still alive; without it, it is asked twice.
+    """
+    if seen is None:
+        seen = parameter.asnumpy()
+    now: Array = parameter.asnumpy()
+    if now.size and not (now.flags.c_contiguous and now.flags.writeable and np.shares_memory(now, seen)):
+        return None
+    return now.reshape(-1).view(np.uint8).data
 
 
 def tensor_of(bits: Array, dtype: str) -> ms.Tensor:

@@ -85,6 +85,10 @@ class Counting(Protocol):
         """Call ``fence`` before the next update."""
         ...
 
+    def fence(self) -> None:
+        """Call those now, because others than the train cell are about to change parameters."""
+        ...
+
 
 class OwnCounting:
     """Of an `AccumulationTrainCell`, which counts its own calls, until somebody counts beside it.
@@ -124,7 +128,7 @@ class OwnCounting:
         k = check_cycle(contents, before, self._cell.schedule, may_change=self._may_change_k)
         # When EarlyStopping ends a training, it may put the best weights back, accumulators and counters with them.
         if recorded["ended"] is None:
-            self._prove(contents.progress, contents.tensors, recorded["global_step_at_start"])
+            self._prove_stored(contents, recorded["global_step_at_start"])
         return k
 
     def load(self, progress: Progress, recorded: Mapping[str, Any], accumulation_steps: int) -> None:
@@ -174,9 +178,23 @@ class OwnCounting:
         """As `Counting`."""
         self._cell.guard(fence)
 
+    def fence(self) -> None:
+        """As `Counting`."""
+        self._cell.fence()
+
     def _accumulation(self) -> dict[str, Any]:
         cell = self._cell
         return {"steps": cell.schedule.recorded(), "normalize": cell.normalize, "remainder": cell.remainder}
+
+    def _prove_stored(self, contents: Contents, base: int | None) -> None:
+        step = getattr(self._cell.optimizer, "global_step", None)
+        counters = [self._cell.accumulators[-1].name, *([step.name] if isinstance(step, ms.Parameter) else [])]
+        names = [name for name in counters if name in contents.entries]
+        try:
+            self._prove(contents.progress, {name: contents.peek(name) for name in names}, base)
+        except ResumeError:
+            contents.prove(names)  # altered bytes are a corrupt checkpoint, not one of another training
+            raise
 
     def _prove(self, progress: Progress, arrays: Arrays, base: int | None) -> None:
         divisor = self._cell.accumulators[-1].name
@@ -205,7 +223,7 @@ class ForeignCounting:
     def deliver(self, batches: int | None) -> None:
         """As `Counting`."""
         self._delivered = self._delivered + 1 if batches is None else batches
-        self._fence()
+        self._fence_if_due()
 
     def now(self) -> tuple[CycleCounters, int]:
         """As `Counting`."""
@@ -245,14 +263,18 @@ class ForeignCounting:
     def guard(self, fence: Callable[[], None]) -> None:
         """As `Counting`."""
         self._fences.append(fence)
-        self._fence()
+        self._fence_if_due()
 
-    def _fence(self) -> None:
-        """If the next call updates: nobody can get between its micro-step and its update."""
+    def fence(self) -> None:
+        """As `Counting`."""
+        while self._fences:
+            self._fences[-1]()  # if it raises, it is still there for the next call
+            self._fences.pop()
+
+    def _fence_if_due(self) -> None:
+        """Where the next call updates: nobody can get between its micro-step and its update."""
         if self._fences and updates_next(self._cycle):
-            while self._fences:
-                self._fences[-1]()
-                self._fences.pop()
+            self.fence()
 
 
 def counting_of(cell: nn.Cell, cycle: CycleAdapter | None, *, may_change_k: bool) -> Counting:

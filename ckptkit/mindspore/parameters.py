@@ -18,7 +18,7 @@ from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # m
 
 from ckptkit.contents import Contents
 from ckptkit.errors import StateMismatchError
-from ckptkit.mindspore.apply import assign, assign_zeros
+from ckptkit.mindspore.landing import Landing
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.tensors import (
     DTYPES,
@@ -145,17 +145,40 @@ class CellParameters:
         self._demoted |= set(names)
         self._tracking = []
 
+    def stored(self, leaves: Mapping[str, Leaf], *, at_boundary: bool) -> dict[str, Leaf]:
+        """Those of all ``leaves`` that a checkpoint holds."""
+        return {name: leaf for name, leaf in leaves.items() if not (at_boundary and name in self._accumulators)}
+
     def mutable_leaves(self) -> Iterator[Leaf]:
         """Those that a micro-step may change, but for the accumulators, which it changes for sure."""
         return (leaf for leaf in self.leaves(at_boundary=True) if leaf.lifetime == "micro")
 
-    def assign(self, contents: Contents) -> None:
-        """Give each its stored value; accumulators that were left out become zero."""
-        for name, parameter in self._by_name.items():
-            if name in contents.tensors:
-                assign(parameter, contents.tensors[name], contents.dtypes[name])
-            else:
-                assign_zeros(parameter)
+    def read_from(self, contents: Contents, seen: Mapping[str, Leaf]) -> None:
+        """Give each its stored value, read straight into its memory; accumulators that were left out become zero.
+
+        Args:
+            contents: Compared with the parameters before.
+            seen: All `leaves` by name, taken just now.
+
+        Raises:
+            CkptKitError: As `Contents.read_into`; the parameters then hold anything.
+        """
+        self._read(contents, seen, [name for name in self._by_name if name in contents.entries])
+
+    def read_again_from(self, contents: Contents) -> None:
+        """As `read_from`, after it, for what was changed since: reads only the files whose bytes are no longer here."""
+        seen = {leaf.name: leaf for leaf in self.leaves(at_boundary=False)}
+        memory = Landing(self._by_name, contents.entries, seen, ())
+        live = {name: memory.live(name) for name in self._by_name if name in contents.entries}
+        held = {name: bits for name, bits in live.items() if bits is not None}
+        self._read(contents, seen, contents.differing(held))
+
+    def _read(self, contents: Contents, seen: Mapping[str, Leaf], names: Collection[str]) -> None:
+        landing = Landing(self._by_name, contents.entries, seen, names)
+        contents.read_into(landing, landing.filled)
+        for name in self._by_name:
+            if name not in contents.entries:
+                landing.zero(name)
 
     def _role(self, name: str) -> Role:
         if name in self._accumulators:

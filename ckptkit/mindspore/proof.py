@@ -19,14 +19,15 @@ from ckptkit.tensors import Leaf
 
 def check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
     """Raise StateMismatchError, naming every leaf, unless the checkpoint holds exactly ``expected``."""
-    found = {name for name, role in contents.roles.items() if role != "state"}
+    found = {name for name, one in contents.entries.items() if one.role != "state"}
     problems = [f"missing in the checkpoint: {name}" for name in sorted(expected.keys() - found)]
     problems += [f"not in this training: {name}" for name in sorted(found - expected.keys())]
     for name in sorted(expected.keys() & found):
-        leaf, dtype, shape = expected[name], contents.dtypes[name], contents.tensors[name].shape
-        if (leaf.dtype, leaf.shape) != (dtype, shape):
+        leaf, stored = expected[name], contents.entries[name]
+        if (leaf.dtype, leaf.shape) != (stored.dtype, stored.shape):
             problems.append(
-                f"{name}: the checkpoint has {dtype} {list(shape)}, this training has {leaf.dtype} {list(leaf.shape)}"
+                f"{name}: the checkpoint has {stored.dtype} {list(stored.shape)}, "
+                f"this training has {leaf.dtype} {list(leaf.shape)}"
             )
     if problems:
         raise StateMismatchError(

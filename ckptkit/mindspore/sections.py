@@ -35,7 +35,7 @@ def decoded(contents: Contents) -> dict[str, Any]:
     """
     sections = {name: _section(contents, name) for name in _SECTIONS}
     try:
-        state = {name: decode_tree(section, contents.tensors) for name, section in sections.items()}
+        state = {name: decode_tree(section, contents.state_tensors) for name, section in sections.items()}
     except ValueError as error:
         raise CorruptCheckpointError(f"{contents.checkpoint}: {error}") from error
     if state["train"].keys() != _TRAIN_KEYS:

@@ -2,7 +2,8 @@
 
 Guarantees: a capture is taken after every operation under way has ended and advances no generator; a restore
 compares every leaf, the accumulation steps, the data pipeline and its own counters before it changes
-anything, and then changes all of it. It does not write files. Main thread only, between two micro-steps.
+anything, and then changes all of it, or, if reading fails, refuses to go on. It does not write files. Main thread
+only, between two micro-steps.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable
 from ckptkit.mindspore.dataset import Augmentation, DatasetPosition
 from ckptkit.mindspore.findings import Finding, find
+from ckptkit.mindspore.half_restored import clear_half_restored, mark_half_restored, refuse_half_restored
 from ckptkit.mindspore.holder import ParameterHolder, Stateful, stateful_of
 from ckptkit.mindspore.parameters import CellParameters
 from ckptkit.mindspore.proof import (
@@ -194,8 +196,13 @@ class StateManager:
         """Where the training stands.
 
         Raises:
-            ResumeError: If the cell's and the data's counters disagree, so that no resume could be exact.
+            ResumeError: If the cell's and the data's counters disagree, so that no resume could be exact, or if a
+                restore failed after it had changed something, and none succeeded since.
         """
+        refuse_half_restored(self._cells)
+        return self._progress()
+
+    def _progress(self) -> Progress:
         counters, delivered = self._counting.now()
         epoch, batch = self.position.at(delivered) if self.position else (0, delivered)
         if isinstance(self.position, DatasetPosition) and self._batches is None:
@@ -221,7 +228,7 @@ class StateManager:
         """References to the whole state as it is now.
 
         Raises:
-            ResumeError: If the counters disagree: such a checkpoint could not be resumed exactly.
+            ResumeError: As `progress`: such a checkpoint could not be resumed exactly.
             TypeError: If something in the state has no place in a checkpoint; names it.
         """
         progress = self.progress()
@@ -248,7 +255,7 @@ class StateManager:
             )
         check_rewindable(self.cell)
         self._marks_cycles = True
-        progress = self.progress()
+        progress = self._progress()  # also where the parameters are half restored: this comes before a restore as well
         if progress.at_boundary:
             sections = self._sections(progress) if self._prepared else {}
             self._cycle_start = CycleStart(progress, sections, self._parameters.mutable_leaves())
@@ -274,16 +281,24 @@ class StateManager:
 
         With a dataset, make its iterator next and then call `iterator_made`; `CheckpointCallback` does that.
 
+        The parameters are read straight into their memory, and whether they were altered is known only then. If
+        reading fails, they are half of the checkpoint, and nothing else has been changed: from then on `progress`,
+        `capture` and `begin` refuse, for every `StateManager` over one of these cells, as does a call of an
+        `AccumulationTrainCell`, until another `apply` has succeeded. The call of any other cell, and of the network
+        by itself, cannot be refused: do not train it after a restore that raised.
+
         Raises:
             StateMismatchError: If leaves or stateful objects differ; names every one. Nothing was changed.
             ResumeError: If K, the data pipeline or the counters differ, or ``strict`` refuses. Nothing was changed.
-            CorruptCheckpointError: If the stored state makes no sense. Nothing was changed.
+            CorruptCheckpointError: If the stored state makes no sense: nothing was changed. Or if a file of the
+                parameters is altered: they are half restored, unless it was noticed by its size.
+            CheckpointNotFoundError, StorageError: If reading failed; the parameters may be half restored.
         """
         if self._batches is not None:
             self._batches.refuse_begun()
         state = decoded(contents)
-        expected = self._parameters.leaves(at_boundary=contents.progress.at_boundary)
-        check_leaves(contents, {leaf.name: leaf for leaf in expected})
+        seen = {leaf.name: leaf for leaf in self._parameters.leaves(at_boundary=False)}
+        check_leaves(contents, self._parameters.stored(seen, at_boundary=contents.progress.at_boundary))
         check_stateful(self._stateful.keys(), state["user"].keys())
         for name, one in self._stateful.items():
             if isinstance(one, ParameterHolder):
@@ -291,8 +306,11 @@ class StateManager:
         check_data(contents, self.position, state["data"])
         k = self._counting.check(contents, state["train"])
         self._judge()
-        self._parameters.assign(contents)
         self._cycle_start = None
+        self._restored = None
+        self._counting.fence()
+        mark_half_restored(self._cells, contents.checkpoint)
+        self._parameters.read_from(contents, seen)
         progress = contents.progress
         self.last_batch = self.last_outputs = None
         self._ended = state["train"]["ended"]
@@ -302,6 +320,7 @@ class StateManager:
         for name, one in self._stateful.items():
             one.load_state_dict(state["user"][name])
         self._counting.load(progress, state["train"], k)  # last: a foreign cell may count in one of those objects
+        clear_half_restored(self._cells)
         self._rng = state["rng"]
         restore_rng(self._rng)
         self._restored = contents
@@ -314,7 +333,7 @@ class StateManager:
 
         Raises:
             ResumeError: If the train cell has been called already: a later resume could not begin there. Or
-                ``strict`` refuses.
+                ``strict`` refuses. Or as `progress`.
         """
         if self._batches is not None:
             self._batches.refuse_begun()
@@ -349,12 +368,21 @@ class StateManager:
             restore_rng(self._rng, keep=self.position.own_draws if self.position else ())
 
     def restore_again(self) -> None:
-        """Undo what others did to the state since `apply`; without one, or trained, do nothing."""
+        """Undo what others did to the state since `apply`; without one, or trained, do nothing.
+
+        Reads again only those files of the checkpoint whose tensors were changed, where that can be seen.
+
+        Raises:
+            CkptKitError: If one had to be read and could not be, as `apply`; the parameters are half restored then.
+        """
         if self._restored is not None:
-            self._parameters.assign(self._restored)
+            self._counting.fence()
+            mark_half_restored(self._cells, self._restored.checkpoint)
+            self._parameters.read_again_from(self._restored)
             user = decoded(self._restored)["user"]
             for name, one in self._stateful.items():
                 one.load_state_dict(user[name])
+            clear_half_restored(self._cells)
             self.restore_random_state()
 
     def trained(self) -> None:

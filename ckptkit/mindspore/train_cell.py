@@ -34,6 +34,7 @@ from mindspore import nn, ops
 
 from ckptkit.accumulation import AccumulationSchedule, AccumulationSteps
 from ckptkit.mindspore.cycle import CycleCounters
+from ckptkit.mindspore.half_restored import clear_half_restored, refuse_half_restored
 from ckptkit.mindspore.loss_scale import LossScale, LossScaler
 from ckptkit.mindspore.micro_step import MicroStep, Normalize, WeightedMicroStep
 from ckptkit.mindspore.nesting import refuse_capture, refuse_graph, wrapper_name
@@ -160,10 +161,16 @@ class AccumulationTrainCell(nn.Cell):
         self._counters = counters
         self._updated = False
         self._last_of_epoch = False
+        clear_half_restored([self])
 
     def __call__(self, *inputs: Any) -> Any:
-        """Run one micro-step over one micro-batch and return its loss, unscaled."""
+        """Run one micro-step over one micro-batch and return its loss, unscaled.
+
+        Raises:
+            ResumeError: If a restore failed after it had changed some of the parameters, and none succeeded since.
+        """
         refuse_capture()
+        refuse_half_restored([self])
         # MindSpore caches graphs by phase, not by the training flag: without this a graph compiled before
         # set_train() would be kept after it, with BatchNorm in inference mode.
         self._micro.phase = "train" if self.network.training else "predict"
@@ -182,6 +189,12 @@ class AccumulationTrainCell(nn.Cell):
         """Call ``fence`` once, right before the next update: between the micro-step's graph and the update's."""
         self._fences.append(fence)
 
+    def fence(self) -> None:
+        """Do now what was asked for by `guard`; call before anything else changes a parameter of the optimizer."""
+        while self._fences:
+            self._fences[-1]()  # if it raises, it is still there for the next call
+            self._fences.pop()
+
     def watch(self, begin: Callable[[], Callable[[], None]]) -> None:
         """Call ``begin`` before the next forward and backward pass, and what it returned right after it."""
         self._watch = begin
@@ -191,7 +204,11 @@ class AccumulationTrainCell(nn.Cell):
 
         `CheckpointCallback` calls it, and `ckptkit.data.resumable` brings it about; any other loop of one's own does
         after the last micro-step of each epoch and before the save there. At a boundary it does nothing.
+
+        Raises:
+            ResumeError: As a call.
         """
+        refuse_half_restored([self])
         if self.remainder == "carry" or self._counters.micro_step == 0:
             return
         if self.remainder == "flush":
@@ -215,18 +232,13 @@ class AccumulationTrainCell(nn.Cell):
         end()
         return loss
 
-    def _fence(self) -> None:
-        while self._fences:
-            self._fences[-1]()  # if it raises, it is still there for the next call
-            self._fences.pop()
-
     def _end_cycle(self, micro_steps: int) -> None:
         finite = True
         if self.loss_scale is not None:
             finite = bool(self._finite().asnumpy())
             self.loss_scale.adapt(finite=finite)
         if finite:
-            self._fence()
+            self.fence()
             self._norm = self._update()
         else:
             self._clear()

@@ -83,7 +83,7 @@ class Restorable(Protocol):
     """What an attempt is opened for: the half of `ckptkit.snapshot.Capturable` that takes a state over."""
 
     def apply(self, contents: Contents) -> None:
-        """Take over ``contents``; whatever it raises, nothing was changed."""
+        """Take over ``contents``, all of it or nothing: what reading it overwrote is out of use until another call."""
         ...
 
     def begin(self) -> None:

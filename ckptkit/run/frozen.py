@@ -7,15 +7,14 @@ changes after all is noticed at the next save, before anything refers to it. Wri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from ckptkit.errors import StorageError
 from ckptkit.manifest import AttemptDocument
+from ckptkit.run.digesting import DigestingStream, LeafDigests
 from ckptkit.run.names import frozen_folder
-from ckptkit.run.shard_stream import ShardStream, leaf_digests
 from ckptkit.run.staged import Staged
-from ckptkit.shards import Shard
-from ckptkit.storage import ByteStream, Storage
+from ckptkit.storage import Storage
 
 
 class FrozenShards:
@@ -55,7 +54,7 @@ class FrozenShards:
         names = tuple(leaf.name for leaf in shard.leaves)
         known = self._written.get(names)
         if known is not None:
-            self._check(shard, staged.open_shard(number))
+            self._check(staged, number)
             if self._is_there(known):
                 return self._key(known), known
             del self._written[names]
@@ -64,24 +63,27 @@ class FrozenShards:
                     f"{self._key(known)} is gone, which this process wrote: somebody deleted a part of the run. This "
                     "save is given up; the next one writes it again."
                 )
-        return self._write(staged, number, names)
+        digest = self._write(staged, number)
+        self._written[names] = digest
+        self.written_bytes += shard.size_bytes
+        return self._key(digest), digest
 
-    def _write(self, staged: Staged, number: int, names: tuple[str, ...]) -> tuple[str, str]:
+    def _write(self, staged: Staged, number: int) -> str:
         shard = staged.shards[number]
-        whole = ShardStream(staged.open_shard(number, last=False))
-        digests = leaf_digests(shard, whole)
-        digest = whole.digest()
+        before, written = LeafDigests(shard), LeafDigests(shard)
+        digest = DigestingStream(staged.open_shard(number, last=False), before).exhaust()
         if self._is_there(digest):
             # What a failed write left may be whole and yet not durable; no commit refers to it.
             self._storage.delete([self._key(digest)])
-        stream = ShardStream(staged.open_shard(number))
-        self._storage.write(self._key(digest), stream, shard.size_bytes)
-        if stream.digest() != digest:
-            self._demote(names)
-        self._written[names] = digest
-        self._digests.update(digests)
-        self.written_bytes += shard.size_bytes
-        return self._key(digest), digest
+        self._storage.write(self._key(digest), DigestingStream(staged.open_shard(number), written), shard.size_bytes)
+        self._refuse_change(before.found, written.found)
+        self._digests.update(written.found)
+        return digest
+
+    def _check(self, staged: Staged, number: int) -> None:
+        now = LeafDigests(staged.shards[number])
+        DigestingStream(staged.open_shard(number), now).exhaust()
+        self._refuse_change(self._digests, now.found)
 
     def _is_there(self, digest: str) -> bool:
         return f"{digest}.safetensors" in self._storage.list(self._folder).files
@@ -89,15 +91,12 @@ class FrozenShards:
     def _key(self, digest: str) -> str:
         return f"{self._folder}/{digest}.safetensors"
 
-    def _check(self, shard: Shard, stream: ByteStream) -> None:
-        digests = leaf_digests(shard, stream)
-        changed = [name for name, digest in digests.items() if self._digests[name] != digest]
-        if changed:
-            self._demote(changed)
-
-    def _demote(self, names: Sequence[str]) -> None:
-        self.demoted |= set(names)
+    def _refuse_change(self, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+        changed = [name for name, digest in now.items() if before[name] != digest]
+        if not changed:
+            return
+        self.demoted |= set(changed)
         raise ValueError(
-            f"declared frozen, but changed by training: {', '.join(names)}. This save is given up; from the "
+            f"declared frozen, but changed by training: {', '.join(changed)}. This save is given up; from the "
             "next one on they are stored with every checkpoint. Take them out of frozen=."
         )

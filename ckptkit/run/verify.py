@@ -1,53 +1,55 @@
-"""Reads the bytes of an opened checkpoint and proves them against their digests.
+"""Gives the contents of an opened checkpoint, and proves bytes against their digests.
 
-Guarantees: no byte is handed out before the digest of its whole file agreed; sizes on storage are compared
-before memory is taken, so that a hostile manifest cannot ask for more than what lies there. Any thread.
+Guarantees: sizes on storage are compared before memory is taken or a byte is read, so that a hostile manifest cannot
+ask for more than what lies there; what `load` has read itself is verified. Any thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
-import xxhash
 
-from ckptkit.contents import Contents
+from ckptkit.contents import Contents, TensorInfo
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.manifest import ShardEntry
-from ckptkit.run.names import CheckpointName
-from ckptkit.run.read import OpenedCheckpoint, check_digest, missing
+from ckptkit.run.read import OpenedCheckpoint, missing
+from ckptkit.run.stream import ShardStream
 from ckptkit.storage import Storage
-from ckptkit.tensors import CHUNK_BYTES, DTYPES, Array
 
 
-def load(storage: Storage, opened: OpenedCheckpoint, rank: int = 0) -> Contents:
-    """All that ``rank`` stored, in memory, verified.
+def load(
+    storage: Storage, opened: OpenedCheckpoint, rank: int = 0, *, report: Callable[[int], None] | None = None
+) -> Contents:
+    """What ``rank`` stored; of its tensors only the small ones that its state refers to have been read.
+
+    Args:
+        storage: The run root.
+        opened: The checkpoint.
+        rank: Whose.
+        report: Called with a number of bytes whenever so many more have been read, later on as well.
 
     Raises:
         CheckpointNotFoundError: If the checkpoint was removed meanwhile.
-        CorruptCheckpointError: If a shard is missing or altered; names it.
+        CorruptCheckpointError: If a shard is missing or of another size, or one of those read is altered; names it.
     """
     check_sizes(storage, opened)
     document = opened.ranks[rank]
-    tensors: dict[str, Array] = {}
-    dtypes: dict[str, str] = {}
-    roles: dict[str, str] = {}
-    for shard in document.shards:
-        data = np.empty(shard.size_bytes, np.uint8)
-        _read_verified(storage, opened.name, shard, data.data)
-        for entry in shard.tensors:
-            bits = data[entry.offset_bytes : entry.offset_bytes + entry.size_bytes]
-            tensors[entry.name] = bits.view(DTYPES[entry.dtype]).reshape(entry.shape)
-            dtypes[entry.name] = entry.dtype
-            roles[entry.name] = shard.role
-    return Contents(str(opened.name), opened.manifest.progress, tensors, dtypes, roles, document.state)
+    entries = {
+        entry.name: TensorInfo(entry.dtype, tuple(entry.shape), shard.role)
+        for shard in document.shards
+        for entry in shard.tensors
+    }
+    stream = ShardStream(storage, opened.name, document.shards, report)
+    state_tensors = {name: one.empty() for name, one in entries.items() if one.role == "state"}
+    stream.read_into({name: array.reshape(-1).view(np.uint8).data for name, array in state_tensors.items()})
+    return Contents(str(opened.name), opened.manifest.progress, entries, document.state, state_tensors, stream)
 
 
 def verify(storage: Storage, opened: OpenedCheckpoint) -> None:
-    """Prove every byte of every rank, in bounded memory; raises as `load` does."""
+    """Prove every byte of every rank, in bounded memory; raises as `load` and `Contents.read_into` do."""
     check_sizes(storage, opened)
-    buffer = memoryview(bytearray(CHUNK_BYTES))
     for document in opened.ranks:
-        for shard in document.shards:
-            _digest_in_chunks(storage, opened.name, shard, buffer)
+        ShardStream(storage, opened.name, document.shards).prove()
 
 
 def check_sizes(storage: Storage, opened: OpenedCheckpoint) -> None:
@@ -62,29 +64,3 @@ def check_sizes(storage: Storage, opened: OpenedCheckpoint) -> None:
                 raise missing(storage, opened.name, shard.key)
             if found[shard.key] != shard.size_bytes:
                 raise CorruptCheckpointError(f"{shard.key} has {found[shard.key]} bytes, expected {shard.size_bytes}")
-
-
-def _read_verified(storage: Storage, name: CheckpointName, shard: ShardEntry, into: memoryview) -> None:
-    hasher = xxhash.xxh3_128()
-    for start in range(0, shard.size_bytes, CHUNK_BYTES):
-        _fill(storage, name, shard, into[start : start + CHUNK_BYTES], start)
-        hasher.update(into[start : start + CHUNK_BYTES])
-    check_digest(shard, hasher.hexdigest())
-
-
-def _digest_in_chunks(storage: Storage, name: CheckpointName, shard: ShardEntry, buffer: memoryview) -> None:
-    hasher = xxhash.xxh3_128()
-    for start in range(0, shard.size_bytes, len(buffer)):
-        part = buffer[: min(len(buffer), shard.size_bytes - start)]
-        _fill(storage, name, shard, part, start)
-        hasher.update(part)
-    check_digest(shard, hasher.hexdigest())
-
-
-def _fill(storage: Storage, name: CheckpointName, shard: ShardEntry, part: memoryview, start: int) -> None:
-    try:
-        count = storage.read_into(shard.key, part, start)
-    except FileNotFoundError as error:
-        raise missing(storage, name, shard.key) from error
-    if count != len(part):
-        raise CorruptCheckpointError(f"{shard.key} ends at byte {start + count}, expected {shard.size_bytes}")

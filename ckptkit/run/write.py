@@ -26,9 +26,9 @@ from ckptkit.manifest import (
     digest_of,
     encode,
 )
+from ckptkit.run.digesting import DigestingStream
 from ckptkit.run.frozen import FrozenShards
 from ckptkit.run.names import CheckpointName
-from ckptkit.run.shard_stream import ShardStream
 from ckptkit.run.staged import Staged
 from ckptkit.storage import Storage
 
@@ -104,7 +104,7 @@ def _write_rank(
         else:
             number = numbers[shard.role] = numbers.get(shard.role, -1) + 1
             key = f"{folder}/{shard.role}-{number:03d}.safetensors"
-            stream = ShardStream(request.staged.open_shard(place))
+            stream = DigestingStream(request.staged.open_shard(place))
             storage.write(key, stream, shard.size_bytes)
             digest = stream.digest()
             cost.digest_seconds += stream.seconds

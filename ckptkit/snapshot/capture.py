@@ -66,7 +66,10 @@ class Capturable(Protocol):
         Raises:
             StateMismatchError: If the two do not fit; raised before anything was changed.
             ResumeError: If the run could not continue exactly; raised before anything was changed.
-            CorruptCheckpointError: If the contents make no sense; raised before anything was changed, and an
-                older checkpoint is tried.
+            CorruptCheckpointError: If the contents make no sense, which is raised before anything was changed; or if
+                reading them found altered bytes. An older checkpoint is tried. One that reads straight into its own
+                memory (`Contents.read_into`) is half overwritten then, and must refuse to go on and to be saved
+                until another `apply` has succeeded.
+            CheckpointNotFoundError, StorageError: From reading; the same holds.
         """
         ...

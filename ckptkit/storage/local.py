@@ -22,6 +22,8 @@ from ckptkit.storage.source import ByteStream, Source
 
 LARGE_BYTES = 1 << 20
 
+_MOST_BUFFERS = 1024  # IOV_MAX of Linux: of one system call
+
 
 class LocalStorage:
     """Files below ``root``, which is made at the first write.
@@ -65,14 +67,15 @@ class LocalStorage:
         with _storage_errors("read", self._root / key), open(self._root / key, "rb") as file:
             return file.read(max_bytes + 1)
 
-    def read_into(self, key: str, buffer: memoryview, offset_bytes: int = 0) -> int:
-        """Fill ``buffer`` from ``offset_bytes`` on."""
-        with _storage_errors("read", self._root / key), open(self._root / key, "rb", buffering=0) as file:
-            file.seek(offset_bytes)
-            done = 0
-            while done < len(buffer) and (count := file.readinto(buffer[done:])):
-                done += count
-            return done
+    def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
+        """Fill ``buffers`` from ``offset_bytes`` on."""
+        path = f"{self._root}/{key}"  # a restore calls this for every few MiB: no Path, no file object
+        with _storage_errors("read", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return _read_all(descriptor, buffers, offset_bytes)
+            finally:
+                os.close(descriptor)
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
         """Write a new file and fsync it and its directories."""
@@ -180,6 +183,21 @@ def _write_small(descriptor: int, source: Source, path: Path) -> None:
         _write_all(descriptor, data)
 
 
+def _read_all(descriptor: int, buffers: Sequence[memoryview], offset_bytes: int) -> int:
+    rest = [one for one in buffers if len(one)]
+    done = 0
+    while rest and (count := os.preadv(descriptor, rest[:_MOST_BUFFERS], offset_bytes + done)):
+        done += count
+        full = 0
+        while full < len(rest) and count >= len(rest[full]):
+            count -= len(rest[full])
+            full += 1
+        rest = rest[full:]
+        if count:
+            rest[0] = rest[0][count:]
+    return done
+
+
 def _write_all(descriptor: int, data: memoryview) -> None:
     while data:
         data = data[os.write(descriptor, data) :]
@@ -194,7 +212,7 @@ def _fsync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _storage_errors(verb: str, path: Path) -> Iterator[None]:
+def _storage_errors(verb: str, path: Path | str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, FileExistsError) as error:
@@ -207,7 +225,7 @@ def _storage_errors(verb: str, path: Path) -> Iterator[None]:
         raise _storage_error(verb, path, error) from error
 
 
-def _storage_error(verb: str, path: Path, error: OSError) -> StorageError:
+def _storage_error(verb: str, path: Path | str, error: OSError) -> StorageError:
     hint = ""
     if verb == "create" and error.errno in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP):  # of link()
         hint = (

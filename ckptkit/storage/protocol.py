@@ -58,8 +58,16 @@ class Storage(Protocol):
         """
         ...
 
-    def read_into(self, key: str, buffer: memoryview, offset_bytes: int = 0) -> int:
-        """Fill ``buffer`` from ``offset_bytes`` on; returns the bytes read, fewer only at the end of file.
+    def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
+        """Fill ``buffers`` one after the other with the bytes from ``offset_bytes`` on.
+
+        Args:
+            key: The file.
+            buffers: Any number of flat, writable views of bytes, empty ones among them.
+            offset_bytes: Where in the file to begin.
+
+        Returns:
+            The bytes read, fewer than there is room for only at the end of the file.
 
         Raises:
             FileNotFoundError: If there is no such file.

@@ -119,7 +119,7 @@ class StorageContract:
             storage.read(key, 10)
         assert not isinstance(raised.value, StorageError)
         with pytest.raises(FileNotFoundError) as raised:
-            storage.read_into(key, memoryview(bytearray(3)))
+            storage.read_into(key, [memoryview(bytearray(3))])
         assert not isinstance(raised.value, StorageError)
 
     def test_a_read_is_not_cached(self, storage: Storage) -> None:
@@ -141,33 +141,50 @@ class StorageContract:
         """And leaves the rest of the buffer alone."""
         self.raw_put(storage, "a/1", b"0123456789")
         buffer = bytearray(b"." * size_bytes)
-        assert storage.read_into("a/1", memoryview(buffer), offset_bytes) == len(expected)
+        assert storage.read_into("a/1", [memoryview(buffer)], offset_bytes) == len(expected)
         assert buffer == expected + b"." * (size_bytes - len(expected))
 
     @pytest.mark.parametrize("offset_bytes", [10, 11, 1000])
     def test_read_into_beyond_the_end_reads_nothing(self, storage: Storage, offset_bytes: int) -> None:
         """Zero, not an error: the caller compares sizes."""
         self.raw_put(storage, "a/1", b"0123456789")
-        assert storage.read_into("a/1", memoryview(bytearray(3)), offset_bytes) == 0
+        assert storage.read_into("a/1", [memoryview(bytearray(3))], offset_bytes) == 0
 
     @pytest.mark.parametrize("data", [b"", b"0123456789"])
     def test_a_read_of_zero_bytes_reads_nothing(self, storage: Storage, data: bytes) -> None:
         """Object stores have no empty ranges; the backend sees to it."""
         self.raw_put(storage, "a/1", data)
-        assert storage.read_into("a/1", memoryview(bytearray()), 0) == 0
+        assert storage.read_into("a/1", [memoryview(bytearray())], 0) == 0
 
     def test_read_into_of_an_empty_file_reads_nothing(self, storage: Storage) -> None:
         """Empty is not absent."""
         self.raw_put(storage, "a/1", b"")
-        assert storage.read_into("a/1", memoryview(bytearray(3))) == 0
+        assert storage.read_into("a/1", [memoryview(bytearray(3))]) == 0
 
     def test_read_into_fills_a_large_buffer(self, storage: Storage) -> None:
         """Whatever the backend reads at a time."""
         data = _pattern(5 * _MIB + 11)
         self.raw_put(storage, "a/1", data)
         buffer = bytearray(3 * _MIB + 7)
-        assert storage.read_into("a/1", memoryview(buffer), 1234) == len(buffer)
+        assert storage.read_into("a/1", [memoryview(buffer)], 1234) == len(buffer)
         assert buffer == data[1234 : 1234 + len(buffer)]
+
+    @pytest.mark.parametrize(
+        ("sizes", "size_bytes"),
+        [([], 10), ([3, 4], 10), ([0, 3, 0, 7, 0], 10), ([6, 6, 6], 10), ([10, 5], 10), ([1] * 3000, 2990)],
+        ids=["none", "part", "empty-ones", "ends-within-one", "ends-between-two", "more-than-one-call-takes"],
+    )
+    def test_read_into_fills_one_buffer_after_the_other(
+        self, storage: Storage, sizes: list[int], size_bytes: int
+    ) -> None:
+        """Without a gap, and what is beyond the end of the file stays as it was."""
+        data = _pattern(size_bytes)
+        self.raw_put(storage, "a/1", data)
+        buffers = [bytearray(b"." * size) for size in sizes]
+        read = storage.read_into("a/1", [memoryview(one) for one in buffers], 2)
+        room = sum(sizes)
+        assert read == min(room, size_bytes - 2)
+        assert b"".join(buffers) == data[2 : 2 + read] + b"." * (room - read)
 
     # write
 
@@ -358,7 +375,7 @@ class StorageContract:
                 data = f"{thread}-{number}".encode() * 100
                 storage.write(key, io.BytesIO(data), len(data))
                 buffer = bytearray(len(data))
-                storage.read_into(key, memoryview(buffer))
+                storage.read_into(key, [memoryview(buffer)])
                 same = same and buffer == data and storage.read(key, len(data)) == data
                 storage.delete([key])
             return same

@@ -165,10 +165,10 @@ class FaultyStorage:
         with self._call("read", key):
             return self._inner.read(key, max_bytes)
 
-    def read_into(self, key: str, buffer: memoryview, offset_bytes: int = 0) -> int:
+    def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
         """Read through the faults."""
         with self._call("read_into", key):
-            return self._inner.read_into(key, buffer, offset_bytes)
+            return self._inner.read_into(key, buffers, offset_bytes)
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
         """Write through the faults; a write broken off leaves half of its bytes at the key."""

@@ -150,7 +150,7 @@ class NumpyRun:
                 f"{contents.checkpoint} has K = {contents.progress.accumulation_steps}, "
                 f"this run {self._accumulation_steps}"
             )
-        rng = decode_tree(contents.state["rng"], contents.tensors)
+        rng = decode_tree(contents.state["rng"], contents.state_tensors)
         self._fence()
         self.accumulators[:] = 0
         for name, target in targets.items():

@@ -1,14 +1,15 @@
 """The instruments themselves: a fault that does not do what it says would let every crash suite pass."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from ckptkit.contents import Contents
 from ckptkit.errors import StateMismatchError, StorageError
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
+from ckptkit.testing.memory import MemorySource, contents_of
 from ckptkit.testing.state import NumpyRun
 
 from .scenario import digest_at, tree
@@ -29,7 +30,7 @@ CALLS = {
     "delete": lambda storage: storage.delete(["b/3", "a/1", "a/4"]),
     "list": lambda storage: storage.list("a"),
     "read": lambda storage: storage.read("a/1", 10),
-    "read_into": lambda storage: storage.read_into("a/1", memoryview(bytearray(3))),
+    "read_into": lambda storage: storage.read_into("a/1", [memoryview(bytearray(3))]),
 }
 
 
@@ -167,17 +168,7 @@ def test_a_fault_during_a_call_that_has_no_inside_fails_the_test_that_asked_for_
 # The training state
 
 
-def contents_of(run):
-    """What a checkpoint of ``run`` would hold."""
-    capture = run.capture()
-    return Contents(
-        "a000001-c0000000000-m0000",
-        capture.progress,
-        {leaf.name: leaf.array.copy() for leaf in capture.leaves},
-        {leaf.name: leaf.dtype for leaf in capture.leaves},
-        {leaf.name: leaf.role for leaf in capture.leaves},
-        dict(capture.state),
-    )
+NAME = "a000001-c0000000000-m0000"
 
 
 def trained(batches, **options):
@@ -190,7 +181,7 @@ def trained(batches, **options):
 @pytest.mark.parametrize("batches", range(1, 9))
 def test_a_run_that_took_over_anothers_state_goes_on_as_that_one_bit_by_bit(batches):
     run = trained(3, seed=99)
-    run.apply(contents_of(trained(batches)))
+    run.apply(contents_of(trained(batches).capture(), NAME))
     assert run.digest() == digest_at(batches)
     for _ in run.train_until(batches + 6):
         pass
@@ -211,14 +202,14 @@ def test_the_digest_notices_one_bit_of_any_tensor(tensor):
 @pytest.mark.parametrize("left_out", ["weights", "embedding", "moments", "accumulators", "rng", "progress"])
 def test_a_restore_that_leaves_any_part_out_is_noticed(left_out):
     run = trained(3, seed=99)
-    whole, before = contents_of(trained(6)), contents_of(run)
+    whole, before = contents_of(trained(6).capture(), NAME), contents_of(run.capture(), NAME)
     tensors, state = dict(whole.tensors), dict(whole.state)
     if left_out in tensors:
         tensors[left_out] = before.tensors[left_out]
     elif left_out == "rng":
         state["rng"] = before.state["rng"]
     progress = whole.progress if left_out != "progress" else trained(5).progress()
-    run.apply(Contents(whole.checkpoint, progress, tensors, whole.dtypes, whole.roles, state))
+    run.apply(replace(whole, progress=progress, state=state, source=MemorySource(tensors)))
     assert run.digest() != digest_at(6)
 
 
@@ -235,5 +226,5 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(options):
     run = NumpyRun(**{"accumulation_steps": 4, **options})
     before = run.digest()
     with pytest.raises(StateMismatchError):
-        run.apply(contents_of(trained(2)))
+        run.apply(contents_of(trained(2).capture(), NAME))
     assert run.digest() == before

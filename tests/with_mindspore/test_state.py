@@ -31,24 +31,17 @@ from training import (
 )
 
 import ckptkit as ck
-from ckptkit.contents import Contents
 from ckptkit.mindspore.state import StateManager
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
+from ckptkit.testing.memory import contents_of
 
 both_modes = pytest.mark.parametrize("mode", ["graph", "pynative"])
 
 
 def stored(capture, name="a000001-c0000000001-m0001"):
     """What a checkpoint of ``capture`` gives back."""
-    return Contents(
-        checkpoint=name,
-        progress=capture.progress,
-        tensors={leaf.name: np.array(leaf.array) for leaf in capture.leaves},
-        dtypes={leaf.name: leaf.dtype for leaf in capture.leaves},
-        roles={leaf.name: leaf.role for leaf in capture.leaves},
-        state=dict(capture.state),
-    )
+    return contents_of(capture, name)
 
 
 def manager(root, **options):
@@ -518,9 +511,10 @@ def test_checkpoint_that_no_state_manager_made_is_refused(contents):
 
 
 def test_state_that_names_a_tensor_that_is_not_there_is_corrupt(contents):
-    kept = {name: one for name, one in contents.tensors.items() if not name.startswith("rng/")}
+    kept = {name: one for name, one in contents.state_tensors.items() if not name.startswith("rng/")}
+    assert kept.keys() != contents.state_tensors.keys()
     with pytest.raises(ck.CorruptCheckpointError, match="a000001-c0000000001-m0001"):
-        StateManager(accumulation_cell(), pipeline(), box=Box()).apply(replace(contents, tensors=kept))
+        StateManager(accumulation_cell(), pipeline(), box=Box()).apply(replace(contents, state_tensors=kept))
 
 
 # Counters that disagree

@@ -1,0 +1,88 @@
+"""A shard on its way to the storage, digested as it goes.
+
+Guarantees: the digest is of the very bytes that were handed out. Writer thread only.
+"""
+
+from __future__ import annotations
+
+import time
+
+import xxhash
+
+from ckptkit.shards import Shard
+from ckptkit.storage import ByteStream
+
+PIECE_BYTES = 256 << 10  # copied, then digested while it is still in the cache of its core
+
+
+class LeafDigests:
+    """Digests of the leaves of ``shard``, fed with the bytes of its file in order.
+
+    Attributes:
+        found: xxh3_128 by name, of every leaf that is complete.
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        self.found: dict[str, str] = {}
+        self._ends = [(leaf.name, offset, offset + leaf.size_bytes) for leaf, offset in shard.offsets_bytes()]
+        self._next = 0
+        self._at = 0
+        self._hasher = xxhash.xxh3_128()
+
+    def update(self, data: memoryview) -> None:
+        """Take the next bytes."""
+        until = self._at + len(data)
+        while self._next < len(self._ends):
+            name, start, end = self._ends[self._next]
+            self._hasher.update(data[max(start, self._at) - self._at : max(0, end - self._at)])
+            if end > until:
+                break
+            self.found[name] = self._hasher.hexdigest()
+            self._hasher.reset()
+            self._next += 1
+        self._at = until
+
+
+class DigestingStream:
+    """What ``inner`` gives, digested.
+
+    Args:
+        inner: The bytes of the file.
+        leaves: Fed with them as well.
+
+    Attributes:
+        seconds: Spent on copying and digesting.
+    """
+
+    def __init__(self, inner: ByteStream, leaves: LeafDigests | None = None) -> None:
+        self._inner = inner
+        self._leaves = leaves
+        self._hasher = xxhash.xxh3_128()
+        self.seconds = 0.0
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Fill ``buffer`` with the next bytes; returns how many, fewer than its length only at the end."""
+        begun = time.perf_counter()
+        filled = 0
+        while filled < len(buffer):
+            piece = buffer[filled : filled + PIECE_BYTES]
+            count = self._inner.readinto(piece)
+            self._hasher.update(piece[:count])
+            if self._leaves is not None:
+                self._leaves.update(piece[:count])
+            filled += count
+            if count < len(piece):
+                break
+        self.seconds += time.perf_counter() - begun
+        return filled
+
+    def exhaust(self) -> str:
+        """Read all of it to no other end; returns its digest."""
+        piece = memoryview(bytearray(PIECE_BYTES))
+        while self.readinto(piece) == len(piece):
+            pass
+        return self.digest()
+
+    def digest(self) -> str:
+        """xxh3_128 of all bytes handed out so far."""
+        return self._hasher.hexdigest()

@@ -1,0 +1,55 @@
+"""`contents_of`: what a checkpoint of a capture would give back, without a checkpoint.
+
+Guarantees: the bits are those of the capture at the time of the call; nothing is ever corrupt. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import numpy as np
+
+from ckptkit.contents import Capture, Contents, TensorInfo
+from ckptkit.tensors import Array
+
+
+class MemorySource:
+    """A `ckptkit.contents.Source` over arrays.
+
+    Args:
+        tensors: By name, C-contiguous.
+    """
+
+    def __init__(self, tensors: Mapping[str, Array]) -> None:
+        self._tensors = tensors
+
+    def read_into(self, targets: Mapping[str, memoryview], done: Callable[[str], None] | None = None) -> None:
+        """As `ckptkit.contents.Contents.read_into`."""
+        for name in self._tensors:
+            if name in targets:
+                targets[name][:] = self._bytes(name)
+                if done is not None:
+                    done(name)
+
+    def peek(self, name: str) -> Array:
+        """As `ckptkit.contents.Contents.peek`."""
+        return self._tensors[name]
+
+    def prove(self, names: Collection[str]) -> None:
+        """Nothing: memory is right."""
+
+    def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
+        """As `ckptkit.contents.Contents.differing`, each tensor a file of its own."""
+        return frozenset(name for name in self._tensors if name not in held or held[name] != self._bytes(name))
+
+    def _bytes(self, name: str) -> memoryview:
+        return self._tensors[name].reshape(-1).view(np.uint8).data
+
+
+def contents_of(capture: Capture, checkpoint: str) -> Contents:
+    """What a checkpoint of ``capture`` would give back, under the name ``checkpoint``."""
+    arrays = {leaf.name: np.array(leaf.array, order="C") for leaf in capture.leaves}
+    entries = {leaf.name: TensorInfo(leaf.dtype, leaf.shape, leaf.role) for leaf in capture.leaves}
+    small = {name: array for name, array in arrays.items() if entries[name].role == "state"}
+    rest = {name: array for name, array in arrays.items() if name not in small}
+    return Contents(checkpoint, capture.progress, entries, dict(capture.state), small, MemorySource(rest))

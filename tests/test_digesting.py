@@ -1,0 +1,95 @@
+"""A shard is digested as it was given, whatever the size of the pieces, and so is each leaf of it."""
+
+import io
+
+import numpy as np
+import pytest
+
+from ckptkit.contents import Capture
+from ckptkit.cost import SaveCost
+from ckptkit.errors import StorageError
+from ckptkit.manifest import AttemptDocument, digest_of
+from ckptkit.progress import Progress
+from ckptkit.run.digesting import PIECE_BYTES, DigestingStream, LeafDigests
+from ckptkit.run.frozen import FrozenShards
+from ckptkit.shards import plan_shards
+from ckptkit.snapshot import Handling, StagingArea
+from ckptkit.storage import LocalStorage
+from ckptkit.tensors import leaf_of
+
+START = Progress(
+    epoch=0, batch=0, cycles=0, updates=0, micro_step=0, accumulation_steps=1, batches_delivered=0, cycle_first_batch=0
+)
+
+
+def leaves_of(*sizes, lifetime="micro"):
+    rng = np.random.default_rng(1)
+    arrays = [rng.integers(0, 255, size, dtype=np.uint8) for size in sizes]
+    return [leaf_of(f"leaf{n}", one, role="weights", lifetime=lifetime) for n, one in enumerate(arrays)]
+
+
+def file_of(leaves):
+    """The shard of ``leaves`` and its bytes."""
+    (shard,) = plan_shards([leaf.spec for leaf in leaves])
+    arrays = {leaf.name: leaf.array for leaf in leaves}
+    return shard, shard.header + b"".join(arrays[leaf.name].tobytes() for leaf in shard.leaves)
+
+
+@pytest.mark.parametrize("asked", [1, 7, 4096, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 8 << 20])
+@pytest.mark.parametrize("sizes", [(0,), (1, 0, 5), (4096, 4097, 3), (0, 0, 1, 0)])
+def test_small_leaves_in_any_pieces(asked, sizes):
+    check(leaves_of(*sizes), asked)
+
+
+@pytest.mark.parametrize("asked", [4096, PIECE_BYTES - 1, PIECE_BYTES + 1, 4 << 20, 64 << 20])
+def test_large_leaves_in_any_pieces(asked):
+    check(leaves_of((9 << 20) + 3, 1, PIECE_BYTES, 3 * PIECE_BYTES + 1), asked)
+
+
+def check(leaves, asked):
+    shard, file = file_of(leaves)
+    digests = LeafDigests(shard)
+    stream = DigestingStream(io.BytesIO(file), digests)
+    given = bytearray()
+    buffer = bytearray(asked)
+    while count := stream.readinto(memoryview(buffer)):
+        given += buffer[:count]
+        assert count == asked or len(given) == len(file)
+    assert given == file
+    assert stream.digest() == digest_of(file)
+    assert digests.found == {leaf.name: digest_of(leaf.array.tobytes()) for leaf in leaves}
+    assert stream.readinto(memoryview(buffer)) == 0
+
+
+def test_the_rest_of_the_last_buffer_is_left_alone():
+    buffer = bytearray(b"." * 8)
+    assert DigestingStream(io.BytesIO(b"12345")).readinto(memoryview(buffer)) == 5
+    assert buffer == b"12345..."
+
+
+def test_a_stream_that_gave_all_gives_no_file_more(tmp_path):
+    stream = DigestingStream(io.BytesIO(b"12345"))
+    LocalStorage(tmp_path).write("a/1", stream, 5)
+    with pytest.raises(StorageError, match="announced"):
+        LocalStorage(tmp_path).write("a/2", stream, 5)
+
+
+def test_a_frozen_leaf_that_changes_between_its_name_and_its_bytes_is_refused_and_demoted(tmp_path):
+    leaves = leaves_of(2 << 20, 100, lifetime="frozen")
+
+    class Changing(LocalStorage):
+        changed = 0
+
+        def write(self, key, stream, size_bytes):
+            leaves[0].array[:1] ^= 1
+            self.changed += 1
+            super().write(key, stream, size_bytes)
+
+    attempt = AttemptDocument(attempt=1, token="0" * 32, parent=None, host="h", created_at="now")
+    frozen = FrozenShards(storage := Changing(tmp_path), attempt)
+    window = StagingArea().open(Capture(START, tuple(leaves), {}), SaveCost(), Handling())
+    with pytest.raises(ValueError, match="changed by training: leaf0"):
+        frozen.share(window, 0)
+    assert storage.changed == 1
+    assert frozen.demoted == {"leaf0"}
+    assert not frozen.settled
