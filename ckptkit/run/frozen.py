@@ -74,6 +74,10 @@ class FrozenShards:
             stream = ShardStream(shard)
             self._storage.write(key, stream, shard.size_bytes)
             if stream.digest() != hasher.hexdigest():
-                raise ValueError(f"declared frozen, but changed by training while {key} was written")
+                names = ", ".join(leaf.name for leaf in shard.leaves)
+                raise ValueError(
+                    f"declared frozen, but changed by training while they were saved: one or more of {names[:1000]}."
+                    " This save is given up. Take them out of frozen=."
+                )
             self._written.add(key)
         return key, hasher.hexdigest()
