@@ -74,7 +74,6 @@ class FrozenShards:
         digest = DigestingStream(staged.open_shard(number, last=False), leaves=before).exhaust()
         if self._is_there(digest):
             # What a failed write left may be whole and yet not durable; no commit refers to it.
-<<<<<<< HEAD
             self._storage.delete([self._key(digest)])
         stream = DigestingStream(staged.open_shard(number), leaves=written, cost=staged.cost)
         self._storage.write(self._key(digest), stream, shard.size_bytes)
@@ -102,18 +101,3 @@ class FrozenShards:
             f"declared frozen, but changed by training: {', '.join(changed)}. This save is given up; from the "
             "next one on they are stored with every checkpoint. Take them out of frozen=."
         )
-=======
-            self._storage.delete([key])
-            present = False
-        if not present:
-            stream = ShardStream(shard)
-            self._storage.write(key, stream, shard.size_bytes)
-            if stream.digest() != hasher.hexdigest():
-                names = ", ".join(leaf.name for leaf in shard.leaves)
-                raise ValueError(
-                    f"declared frozen, but changed by training while they were saved: one or more of {names[:1000]}."
-                    " This save is given up. Take them out of frozen=."
-                )
-            self._written.add(key)
-        return key, hasher.hexdigest()
->>>>>>> stream-write
