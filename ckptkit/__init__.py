@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ckptkit import data, nn
     from ckptkit.background import SaveHandle
+    from ckptkit.cost import SaveReport
     from ckptkit.errors import (
         CheckpointNotFoundError,
         CkptKitError,
@@ -53,6 +54,7 @@ _HOME = {
     "SaveEvery": "ckptkit.policies",
     "SaveFailedError": "ckptkit.errors",
     "SaveHandle": "ckptkit.background",
+    "SaveReport": "ckptkit.cost",
     "StaleAttemptError": "ckptkit.errors",
     "StateManager": "ckptkit.mindspore.state",
     "StateMismatchError": "ckptkit.errors",
@@ -83,6 +85,7 @@ __all__ = [
     "SaveEvery",
     "SaveFailedError",
     "SaveHandle",
+    "SaveReport",
     "StaleAttemptError",
     "StateManager",
     "StateMismatchError",

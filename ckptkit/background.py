@@ -13,15 +13,19 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from datetime import timedelta
 
 from ckptkit.cost import SaveReport
+from ckptkit.run.staged import Staged
+from ckptkit.waiting import LongWait
 
 _log = logging.getLogger("ckptkit")
 _LOWEST_PRIORITY = 19
+_GLANCE_SECONDS = 0.5
 
 
 class SaveHandle:
@@ -29,12 +33,12 @@ class SaveHandle:
 
     Args:
         future: Of the save.
-        feed: Gives the writer what it may be waiting for; called before every wait.
+        staged: What it writes.
     """
 
-    def __init__(self, future: Future[SaveReport], feed: Callable[[], None]) -> None:
+    def __init__(self, future: Future[SaveReport], staged: Staged) -> None:
         self._future = future
-        self._feed = feed
+        self._staged = staged
 
     def done(self) -> bool:
         """Whether the save has ended, well or not."""
@@ -56,22 +60,34 @@ class SaveHandle:
     def settled(self, timeout: timedelta | None = None) -> Future[SaveReport]:
         """The future, once it has ended; TimeoutError as in `result`."""
         if not self._future.done():
-            self._feed()
-        _, pending = wait_for([self._future], None if timeout is None else timeout.total_seconds())
-        if pending:
-            raise TimeoutError(f"the save under way has not ended within {timeout}; it goes on in the background")
+            self._staged.feed()
+            self._wait(timeout)
         return self._future
 
+    def _wait(self, timeout: timedelta | None) -> None:
+        until = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        size_bytes = sum(shard.size_bytes for shard in self._staged.shards)
+        with LongWait("writing the checkpoint", size_bytes) as wait:
+            while True:
+                left = _GLANCE_SECONDS if until is None else min(_GLANCE_SECONDS, max(0.0, until - time.monotonic()))
+                if wait_for([self._future], left).done:
+                    return
+                if until is not None and time.monotonic() >= until:
+                    raise TimeoutError(
+                        f"the save under way has not ended within {timeout}; it goes on in the background"
+                    )
+                wait.reach(self._staged.cost.streamed_bytes)
 
-def save_in_background(save: Callable[[], SaveReport], feed: Callable[[], None]) -> SaveHandle:
+
+def save_in_background(save: Callable[[], SaveReport], staged: Staged) -> SaveHandle:
     """Run ``save`` in a thread of its own.
 
     Args:
         save: What to run.
-        feed: As for `SaveHandle`.
+        staged: What it writes.
     """
     future: Future[SaveReport] = Future()
-    handle = SaveHandle(future, feed)
+    handle = SaveHandle(future, staged)
 
     def finish() -> None:
         handle.settled()

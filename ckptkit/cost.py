@@ -25,6 +25,7 @@ class SaveCost:
         write_seconds: Of the writer, waiting for the storage.
         copied_bytes: Copied by the save call.
         fenced_bytes: Copied later: by the fence, and slice by slice.
+        streamed_bytes: Handed to the storage so far.
         in_place_bytes: Read by the writer from live memory.
         buffer_bytes: Memory of all buffers after the save.
         skipped_saves: Saves that were due while this one was written, and not taken.
@@ -38,6 +39,7 @@ class SaveCost:
     write_seconds: float = 0.0
     copied_bytes: int = 0
     fenced_bytes: int = 0
+    streamed_bytes: int = 0
     in_place_bytes: int = 0
     buffer_bytes: int = 0
     skipped_saves: int = 0

@@ -349,7 +349,7 @@ class CheckpointManager:
             took = timedelta(seconds=self._monotonic() - begun)
             return SaveReport(str(saved.checkpoint), staged.progress, took, saved.written_bytes, staged.cost)
 
-        return save_in_background(save, staged.feed)
+        return save_in_background(save, staged)
 
     def _handling(self, saver: Saver) -> Handling:
         return Handling(

@@ -229,6 +229,7 @@ class Cost(_Document):
     write_seconds: Seconds
     copied_bytes: SizeBytes
     fenced_bytes: SizeBytes
+    streamed_bytes: SizeBytes
     in_place_bytes: SizeBytes
     buffer_bytes: SizeBytes
     skipped_saves: int = Field(ge=0, le=10**15)

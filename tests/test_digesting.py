@@ -49,7 +49,7 @@ def test_large_leaves_in_any_pieces(asked):
 def check(leaves, asked):
     shard, file = file_of(leaves)
     digests = LeafDigests(shard)
-    stream = DigestingStream(io.BytesIO(file), digests)
+    stream = DigestingStream(io.BytesIO(file), leaves=digests)
     given = bytearray()
     buffer = bytearray(asked)
     while count := stream.readinto(memoryview(buffer)):

@@ -17,6 +17,7 @@ PACKAGE = Path(ckptkit.__file__).parent
 LAYERS = {
     "errors": 0,
     "console": 0,
+    "waiting": 0,
     "progress": 1,
     "policies": 1,
     "accumulation": 1,

@@ -34,6 +34,7 @@ PUBLIC = [
     "SaveEvery",
     "SaveFailedError",
     "SaveHandle",
+    "SaveReport",
     "StaleAttemptError",
     "StateManager",
     "StateMismatchError",

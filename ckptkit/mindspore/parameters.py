@@ -140,6 +140,14 @@ class CellParameters:
         steady = [leaf for leaf in self.leaves(at_boundary=True) if leaf.lifetime != "micro"]
         return {leaf.name: xxhash.xxh3_128_hexdigest(bytes_of(leaf.array).data) for leaf in steady}
 
+    def idle_bytes(self) -> tuple[int, int]:
+        """Bytes of the parameters that no optimizer owns and nobody declared frozen, and of all."""
+        leaves = self.leaves(at_boundary=True)
+        known = self._owned | self._frozen
+        return sum(leaf.size_bytes for leaf in leaves if leaf.name not in known), sum(
+            leaf.size_bytes for leaf in leaves
+        )
+
     def demote(self, names: Collection[str]) -> None:
         """From now on take ``names`` as changing at every micro-step."""
         self._demoted |= set(names)

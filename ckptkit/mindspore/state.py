@@ -45,6 +45,7 @@ __all__ = ["StateManager", "Stateful"]
 OnKChange: TypeAlias = Literal["refuse", "next_cycle"]
 
 _log = logging.getLogger("ckptkit")
+_MUCH_BYTES = 64 << 20
 
 
 class StateManager:
@@ -413,8 +414,16 @@ class StateManager:
 
     def _watch_forward(self) -> None:
         """See once whether the forward pass leaves alone what is read in place while it runs."""
-        if isinstance(self.cell, AccumulationTrainCell):
-            self.cell.watch(lambda: functools.partial(self._demote_changed, self._parameters.steady_digests()))
+        if not isinstance(self.cell, AccumulationTrainCell):
+            return
+        idle_bytes, all_bytes = self._parameters.idle_bytes()
+        if idle_bytes > max(_MUCH_BYTES, all_bytes // 4):
+            _log.info(
+                "%d of %d MiB of parameters belong to no optimizer and are copied by every save. If training never "
+                "changes them, declare it: frozen=[names], or a predicate over names",
+                *(idle_bytes >> 20, all_bytes >> 20),
+            )
+        self.cell.watch(lambda: functools.partial(self._demote_changed, self._parameters.steady_digests()))
 
     def _demote_changed(self, before: dict[str, str]) -> None:
         after = self._parameters.steady_digests()

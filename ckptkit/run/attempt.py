@@ -39,6 +39,7 @@ from ckptkit.run.names import ATTEMPTS, RUN, CheckpointName, attempt_key, parse_
 from ckptkit.run.read import committed, open_checkpoint
 from ckptkit.run.verify import load
 from ckptkit.storage import Storage
+from ckptkit.waiting import LongWait
 
 _log = logging.getLogger("ckptkit")
 _ROUNDS = 50  # each round lost means that somebody else made progress; nobody loses that often by chance
@@ -179,8 +180,9 @@ def _apply_first(storage: Storage, index: Index, choice: Choice, state: Restorab
     for name in choice.candidates:
         try:
             opened = open_checkpoint(storage, name, index.document(name.attempt))
-            contents = load(storage, opened)
-            state.apply(contents)
+            with LongWait(f"restoring {name}", opened.size_bytes) as wait:
+                contents = load(storage, opened, report=wait.advance)
+                state.apply(contents)
         except CorruptCheckpointError as error:
             if choice.branch is not None:
                 raise CorruptCheckpointError(

@@ -9,6 +9,7 @@ import time
 
 import xxhash
 
+from ckptkit.cost import SaveCost
 from ckptkit.shards import Shard
 from ckptkit.storage import ByteStream
 
@@ -49,16 +50,14 @@ class DigestingStream:
     Args:
         inner: The bytes of the file.
         leaves: Fed with them as well.
-
-    Attributes:
-        seconds: Spent on copying and digesting.
+        cost: Where to count bytes and seconds.
     """
 
-    def __init__(self, inner: ByteStream, leaves: LeafDigests | None = None) -> None:
+    def __init__(self, inner: ByteStream, *, leaves: LeafDigests | None = None, cost: SaveCost | None = None) -> None:
         self._inner = inner
         self._leaves = leaves
+        self._cost = cost
         self._hasher = xxhash.xxh3_128()
-        self.seconds = 0.0
 
     def readinto(self, buffer: memoryview, /) -> int:
         """Fill ``buffer`` with the next bytes; returns how many, fewer than its length only at the end."""
@@ -73,7 +72,9 @@ class DigestingStream:
             filled += count
             if count < len(piece):
                 break
-        self.seconds += time.perf_counter() - begun
+        if self._cost is not None:
+            self._cost.digest_seconds += time.perf_counter() - begun
+            self._cost.streamed_bytes += filled
         return filled
 
     def exhaust(self) -> str:

@@ -71,18 +71,19 @@ class FrozenShards:
     def _write(self, staged: Staged, number: int) -> str:
         shard = staged.shards[number]
         before, written = LeafDigests(shard), LeafDigests(shard)
-        digest = DigestingStream(staged.open_shard(number, last=False), before).exhaust()
+        digest = DigestingStream(staged.open_shard(number, last=False), leaves=before).exhaust()
         if self._is_there(digest):
             # What a failed write left may be whole and yet not durable; no commit refers to it.
             self._storage.delete([self._key(digest)])
-        self._storage.write(self._key(digest), DigestingStream(staged.open_shard(number), written), shard.size_bytes)
+        stream = DigestingStream(staged.open_shard(number), leaves=written, cost=staged.cost)
+        self._storage.write(self._key(digest), stream, shard.size_bytes)
         self._refuse_change(before.found, written.found)
         self._digests.update(written.found)
         return digest
 
     def _check(self, staged: Staged, number: int) -> None:
         now = LeafDigests(staged.shards[number])
-        DigestingStream(staged.open_shard(number), now).exhaust()
+        DigestingStream(staged.open_shard(number), leaves=now).exhaust()
         self._refuse_change(self._digests, now.found)
 
     def _is_there(self, digest: str) -> bool:

@@ -96,22 +96,20 @@ def _write_rank(
     entries = []
     numbers: dict[str, int] = {}
     cost = request.staged.cost
+    begun = time.perf_counter()
     for place, shard in enumerate(request.staged.shards):
-        begun = time.perf_counter()
         if shard.frozen:
             key, digest = frozen.share(request.staged, place)
-            cost.write_seconds += time.perf_counter() - begun
         else:
             number = numbers[shard.role] = numbers.get(shard.role, -1) + 1
             key = f"{folder}/{shard.role}-{number:03d}.safetensors"
-            stream = DigestingStream(request.staged.open_shard(place))
+            stream = DigestingStream(request.staged.open_shard(place), cost=cost)
             storage.write(key, stream, shard.size_bytes)
             digest = stream.digest()
-            cost.digest_seconds += stream.seconds
-            cost.write_seconds += time.perf_counter() - begun - stream.seconds
         entries.append(
             ShardEntry(key=key, size_bytes=shard.size_bytes, digest=digest, role=shard.role, tensors=shard.table)
         )
+    cost.write_seconds = time.perf_counter() - begun - cost.digest_seconds
     document = RankManifest(
         checkpoint=str(name),
         rank=0,

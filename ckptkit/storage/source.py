@@ -47,7 +47,7 @@ class Source:
             at = self._size_bytes - self.left_bytes
             raise StorageError(
                 f"could not write {self._target}: of {self._size_bytes} bytes announced, its source was asked for"
-                f" {wanted} after the first {at} and gave {given}. The state changed its size while it was saved."
+                f" {wanted} after the first {at} and gave {given}"
             )
         self.left_bytes -= given
         return given
@@ -60,6 +60,5 @@ class Source:
         """
         if self._stream.readinto(memoryview(bytearray(1))):
             raise StorageError(
-                f"could not write {self._target}: its source goes on after the {self._size_bytes} bytes announced."
-                " The state changed its size while it was saved."
+                f"could not write {self._target}: its source goes on after the {self._size_bytes} bytes announced"
             )
