@@ -90,6 +90,7 @@ class Writer:
         self.size_bytes = sum(map(len, self.expected))
         self._readers = [window.open_shard(number, last=last) for number, last in self._passes]
         self._pass = 0
+        self.reading = False
 
     @property
     def read_bytes(self) -> int:
@@ -105,7 +106,10 @@ class Writer:
         while done < count and self._pass < len(self._passes):
             into, whole = self.found[self._pass], self.expected[self._pass]
             out = memoryview(bytearray(min(count - done, len(whole) - len(into))))
+            assert not self.reading
+            self.reading = True
             assert self._readers[self._pass].readinto(out) == len(out)
+            self.reading = False
             into += out
             done += len(out)
             if len(into) == len(whole):

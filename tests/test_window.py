@@ -16,7 +16,7 @@ from ckptkit.cost import SaveCost
 from ckptkit.snapshot import Handling, StagingArea
 from ckptkit.tensors import DTYPES, Lifetime, Role
 
-LONG_SECONDS = 60.0
+LONG_SECONDS = 10.0
 ONE_BUFFER = SMALL_BUFFER_BYTES
 PLENTY = 1 << 20
 
@@ -68,7 +68,8 @@ def go_on(live, window, *, held=()) -> None:
 def all_cuts(state, **handling) -> list[int]:
     live = Live(*STATES[state])
     window, _ = opened(live, buffer_bytes=PLENTY, **handling)
-    return list(cuts(Writer(window, live)))
+    places = list(cuts(Writer(window, live)))
+    return places[:: 1 + len(places) // 300]
 
 
 # The fence at every place
@@ -96,7 +97,7 @@ def test_a_fence_at_any_place_tears_nothing(state, buffer_bytes):
 
 
 @pytest.mark.parametrize("copying", [False, True])
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", ["everything", "cycle", "dtypes"])
 @pytest.mark.parametrize("per_step", [1, 100, 10**6])
 def test_slices_at_any_place_tear_nothing(state, copying, per_step):
     for cut in all_cuts(state, by_slices=True):
@@ -168,9 +169,13 @@ def test_a_demoted_leaf_is_copied_like_any_that_changes(by_slices):
 
 
 class CopiesWatched:
-    """`np` of the window's module, whose ``copyto`` lets others act right before, halfway through or after a copy."""
+    """`np` of the window's module, whose ``copyto`` lets others act right before, halfway through or after a copy.
 
-    def __init__(self, nth: int, act, where: str) -> None:
+    The ``nth`` copy of those at which ``counts`` is true.
+    """
+
+    def __init__(self, nth: int, act, where: str, counts=lambda: True) -> None:
+        self._counts = counts
         self.copies = 0
         self.acted = False
         self._nth = nth
@@ -180,8 +185,8 @@ class CopiesWatched:
         self.uint8 = np.uint8
 
     def copyto(self, into, source) -> None:
-        self.copies += 1
-        if self.copies != self._nth:
+        self.copies += self._counts()
+        if self.acted or self.copies != self._nth:
             np.copyto(into, source)
             return
         half = len(into) // 2 if self._where == "halfway" else 0 if self._where == "before" else len(into)
@@ -230,7 +235,7 @@ def test_a_writer_that_goes_on_within_the_fences_copy_gets_every_byte_once(
             writer = Writer(window, live)
             writer.read(first)
             stepped.while_waiting = lambda writer=writer: writer.read(5)
-            watched = CopiesWatched(nth, lambda writer=writer: writer.read(meanwhile), where)
+            watched = CopiesWatched(nth, lambda writer=writer: writer.read(meanwhile), where, lambda writer=writer: not writer.reading)
             monkeypatch.setattr("ckptkit.snapshot.window.np", watched)
             go_on(live, window)
             if not watched.acted:

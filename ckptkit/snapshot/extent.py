@@ -53,8 +53,9 @@ class Extent:
 
     def live(self) -> Bytes | None:
         """The live memory; None once it was let go. A source that copies is asked once, by the training thread."""
-        if self._live is None and self._source is not None:
-            self._live = bytes_of(self._source() if callable(self._source) else self._source)
+        source = self._source  # once, because the writer may let go of it meanwhile
+        if self._live is None and source is not None:
+            self._live = bytes_of(source() if callable(source) else source)
         return self._live
 
     def let_go(self) -> None:

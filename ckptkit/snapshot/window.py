@@ -3,7 +3,7 @@
 Guarantees: every byte that the writer gets is as it was at the capture, wherever training and storage stall. The
 writer reads live memory without asking anybody and looks afterwards whether the fence has overtaken it: if so, it
 throws away what it read and takes the copy. So the fence never waits for the writer, except for memory: its copies
-stay within the pool's limit. It does not know who else writes to the parameters: `Window.close` must be called before
+stay within the pool's limit, but for one buffer where the writer itself waits for a slice. It does not know who else writes to the parameters: `Window.close` must be called before
 anybody does.
 
 Threads: `open_shard` and `release` are the writer's, everything else the training thread's. What they share is
@@ -69,6 +69,7 @@ class Window:
         self._monotonic = monotonic
         self._open = [one for file in extents for one in file if not one.held and not one.all_copied]
         self._filling = filling
+        self._starving = False
         self._ended = False
 
     @property
@@ -160,6 +161,8 @@ class Window:
         with self._changed:
             piece = extent.piece_at(at)
             while piece is None and self.by_slices and not extent.held:
+                self._starving = True
+                self._changed.notify_all()
                 self._changed.wait()  # for the training thread's next slice, or its fence
                 piece = extent.piece_at(at)
             live = extent.live() if piece is None else None
@@ -219,6 +222,7 @@ class Window:
                 extent.live_to = first
             buffer.filled_bytes += stop - start
             buffer.pending_bytes += stop - first
+            self._starving = False
             self.cost.fenced_bytes += stop - first
             self._changed.notify_all()
         return stop - first
@@ -233,7 +237,9 @@ class Window:
             if self._filling is not None and not self._filling.pending_bytes:
                 self._pool.give_back(self._filling)  # read already, while it was the one to fill
             self._filling = None
-        buffer = self._pool.take()
+            # The buffers are full of what the writer comes to only after this slice: it would wait for ever.
+            starving = self._starving
+        buffer = self._pool.take(beyond_limit=starving)
         if buffer is None and wait:
             buffer = self._wait_for_buffer(extent)
         with self._changed:
@@ -250,7 +256,7 @@ class Window:
     def _wait_for_buffer(self, extent: Extent) -> Buffer | None:
         begun = self._monotonic()
         with self._changed:
-            while not (self._ended or extent.all_copied or self._pool.has_free):
+            while not (self._ended or extent.all_copied or self._pool.has_free or self._starving):
                 if not self._changed.wait(_PATIENCE_SECONDS):
                     _log.warning(
                         "training waits for the checkpoint of cycle %d: the buffers (%d MiB) are full and the storage "
@@ -258,7 +264,7 @@ class Window:
                         *(self.progress.cycles, self._pool.made_bytes >> 20),
                     )
         self.cost.fence_wait_seconds += self._monotonic() - begun
-        return self._pool.take()
+        return self._pool.take(beyond_limit=self._starving)
 
 
 class ShardReader:
