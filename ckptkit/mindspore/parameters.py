@@ -8,10 +8,9 @@ says.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from functools import partial
 
 import mindspore as ms
-import numpy as np
 import xxhash
 from mindspore import nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # mindspore.mint.optim's as well
@@ -19,29 +18,11 @@ from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # m
 from ckptkit.contents import Contents
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.landing import Landing
+from ckptkit.mindspore.tracked import TrackedParameter, looking_copies, synchronize
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
-from ckptkit.tensors import (
-    DTYPES,
-    Array,
-    Leaf,
-    LeafSpec,
-    Lifetime,
-    Role,
-    bits_of,
-    bytes_of,
-    dtype_of,
-)
+from ckptkit.tensors import Array, Leaf, Lifetime, Role, bytes_of
 
 _SMALL_BYTES = 64 * 1024  # below this copying is cheaper than a fence
-
-
-@dataclass
-class _Tracked:
-    """A parameter and what it was the last time it was looked at."""
-
-    parameter: ms.Parameter
-    spec: LeafSpec
-    dtype: np.dtype[np.generic]
 
 
 class CellParameters:
@@ -75,9 +56,8 @@ class CellParameters:
         self._owned = {one.name for optimizer in optimizers for one in _all_of(optimizer)}
         self._steady = _steady_names(optimizers, steady)
         self._demoted: set[str] = set()
-        self._tracking: list[_Tracked] = []
-        self._tracking_at_boundary: list[_Tracked] = []
-        self._aliases: bool | None = None
+        self._tracking: list[TrackedParameter] = []
+        self._tracking_at_boundary: list[TrackedParameter] = []
 
     def objects(self) -> list[ms.Parameter]:
         """The parameters themselves."""
@@ -92,48 +72,21 @@ class CellParameters:
         return array
 
     def leaves(self, *, at_boundary: bool) -> list[Leaf]:
-        """Each as a leaf; at a boundary the accumulators are zero and are left out.
-
-        Taken afresh every time, because `set_data` gives a parameter other memory. On CPU an array is the live memory;
-        taking it waits for every operation under way.
-        """
-        if self._aliases is None:
-            self._aliases = _is_live(list(self._by_name.values()))
+        """Each as a leaf, after waiting for every operation under way; at a boundary without the accumulators."""
         chosen = self._tracked(at_boundary)
-        if not self._aliases:
-            return [self._leaf_of_copy(one) for one in chosen]
-        arrays = [one.parameter.asnumpy() for one in chosen]
-        return [
-            Leaf(one.spec, array)
-            if array.shape == one.spec.shape and array.dtype == one.dtype and array.flags.c_contiguous
-            else self._leaf(one, array)
-            for one, array in zip(chosen, arrays, strict=True)
-        ]
+        synchronize([one.parameter for one in chosen])
+        return [one.leaf() for one in chosen]
 
-    def _tracked(self, at_boundary: bool) -> list[_Tracked]:
+    def _tracked(self, at_boundary: bool) -> list[TrackedParameter]:
         if not self._tracking:
-            self._tracking = [self._track(name, parameter) for name, parameter in self._by_name.items()]
-            self._tracking_at_boundary = [one for one in self._tracking if one.spec.name not in self._accumulators]
+            parameters = self.objects()
+            deferred = looking_copies(parameters)
+            self._tracking = [
+                TrackedParameter(one, self._role(one.name), partial(self._lifetime, one.name), deferred=deferred)
+                for one in parameters
+            ]
+            self._tracking_at_boundary = [one for one in self._tracking if one.parameter.name not in self._accumulators]
         return self._tracking_at_boundary if at_boundary else self._tracking
-
-    def _track(self, name: str, parameter: ms.Parameter) -> _Tracked:
-        array = parameter.asnumpy()
-        lifetime = self._lifetime(name, array.nbytes)
-        spec = LeafSpec(name, self._role(name), lifetime, dtype_of(name, array), tuple(array.shape))
-        return _Tracked(parameter, spec, DTYPES[spec.dtype])
-
-    def _leaf(self, one: _Tracked, array: Array) -> Leaf:
-        name = one.spec.name
-        if (tuple(array.shape), dtype_of(name, array)) != (one.spec.shape, one.spec.dtype):
-            one.spec = replace(one.spec, shape=tuple(array.shape), dtype=dtype_of(name, array))
-            one.dtype = DTYPES[one.spec.dtype]
-        return Leaf(one.spec, bits_of(array))
-
-    def _leaf_of_copy(self, one: _Tracked) -> Leaf:
-        """Of a backend where looking at a parameter copies it, which is put off where it can be."""
-        if one.spec.lifetime == "micro":
-            return self._leaf(one, one.parameter.asnumpy())
-        return Leaf(one.spec, lambda: self._leaf(one, one.parameter.asnumpy()).array)
 
     def steady_digests(self) -> dict[str, str]:
         """Digest by name of every parameter that is taken not to change within a cycle."""
@@ -225,15 +178,6 @@ def _steady_names(optimizers: Sequence[nn.Cell], steady: Collection[nn.Cell]) ->
     others = [one for one in optimizers if not any(one is other for other in steady)]
     written = {one.name for optimizer in others for one in _all_of(optimizer)}
     return {one.name for optimizer in steady for one in _all_of(optimizer)} - written
-
-
-def _is_live(parameters: Sequence[ms.Parameter]) -> bool:
-    """Whether looking at a parameter gives its memory and not a copy; asked by behaviour, of the smallest one."""
-    filled = [one for one in parameters if one.size]
-    if not filled:
-        return True
-    smallest = min(filled, key=lambda one: one.size)
-    return np.may_share_memory(smallest.asnumpy(), smallest.asnumpy())
 
 
 def _by_name(cells: Sequence[nn.Cell]) -> dict[str, ms.Parameter]:
