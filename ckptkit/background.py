@@ -106,7 +106,12 @@ def save_in_background(save: Callable[[], SaveReport], staged: Staged) -> SaveHa
     # A daemon, because the interpreter joins others before it runs exit handlers, and this one may need `feed` first.
     thread = threading.Thread(target=run, name="ckptkit-writer", daemon=True)
     atexit.register(finish)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:  # the process may have no more threads: a failed save like any other
+        atexit.unregister(finish)
+        staged.release()
+        future.set_exception(error)
     return handle
 
 

@@ -193,3 +193,25 @@ def cuts(writer: Writer) -> Iterator[int]:
         at += shard.size_bytes
     near = {border + delta for border in borders for delta in (-1, 0, 1)}
     yield from sorted(cut for cut in near if 0 <= cut <= writer.size_bytes)
+
+
+LONG_SECONDS = 60.0
+
+
+class Stall:
+    """What a storage does at one call: it waits there until it is let go.
+
+    Attributes:
+        reached: Set when it waits.
+    """
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self._go = threading.Event()
+
+    def __call__(self) -> None:
+        self.reached.set()
+        assert self._go.wait(LONG_SECONDS)
+
+    def let_go(self) -> None:
+        self._go.set()

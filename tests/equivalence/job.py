@@ -28,7 +28,7 @@ Moment = Literal[
 Tampering = Literal["moment", "accumulator", "numpy", "python", "batch", "counter"]
 
 
-_ORDINARY = ("carry", "micro_batches", "no", "exact")
+_ORDINARY = ("carry", "micro_batches", "no", "exact", "auto")
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class Case:
         remainder, normalize: As for `AccumulationTrainCell`.
         scaled: By which dynamic loss scaler, if any; it begins so high that it overflows, and then adapts.
         mid_cycle: As for `CheckpointCallback`.
+        window: As for `CheckpointCallback`.
     """
 
     mode: Literal["graph", "pynative"]
@@ -65,9 +66,11 @@ class Case:
     normalize: Literal["micro_batches", "samples"] = "micro_batches"
     scaled: Literal["no", "scaler", "cell"] = "no"
     mid_cycle: Literal["exact", "align", "rewind"] = "exact"
+    window: Literal["auto", "slice"] = "auto"
 
     def __str__(self) -> str:
-        special = [x for x in (self.remainder, self.normalize, self.scaled, self.mid_cycle) if x not in _ORDINARY]
+        chosen = (self.remainder, self.normalize, self.scaled, self.mid_cycle, self.window)
+        special = [one for one in chosen if one not in _ORDINARY]
         return "-".join([self.mode, f"K{self.accumulation_steps}", self.optimizer, self.network, self.api, *special])
 
     def place(self, at: int) -> tuple[int, int]:

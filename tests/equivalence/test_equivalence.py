@@ -12,34 +12,36 @@ from equivalence.chain import Chain, run_uninterrupted
 from equivalence.job import BATCHES_PER_EPOCH, MICRO_STEPS, Case, Kill, Moment
 
 CASES = [
-    Case("graph", 1, "Momentum", "dense", "train", "micro_steps", "before_save"),
-    Case("pynative", 1, "Adam", "dense", "fit", "micro_steps", "after_save"),
+    Case("graph", 1, "Momentum", "dense", "train", "micro_steps", "before_save", window="slice"),
+    Case("pynative", 1, "Adam", "dense", "fit", "micro_steps", "after_save", window="slice"),
     Case("graph", 1, "AdamWeightDecay", "conv", "fit", "micro_steps", "after_save"),
-    Case("pynative", 1, "RMSProp", "conv", "train", "micro_steps", "before_save"),
+    Case("pynative", 1, "RMSProp", "conv", "train", "micro_steps", "before_save", window="slice"),
     Case("pynative", 3, "Momentum", "conv", "train", "micro_steps", "after_save"),
     Case("graph", 3, "Adam", "conv", "fit", "micro_steps", "before_save"),
-    Case("pynative", 3, "AdamWeightDecay", "dense", "fit", "optimizer_steps", "before_save"),
-    Case("graph", 3, "RMSProp", "dense", "train", "micro_steps", "after_save"),
+    Case("pynative", 3, "AdamWeightDecay", "dense", "fit", "optimizer_steps", "before_save", window="slice"),
+    Case("graph", 3, "RMSProp", "dense", "train", "micro_steps", "after_save", window="slice"),
     Case("graph", 4, "Momentum", "dense", "fit", "micro_steps", "after_save"),
     Case("pynative", 4, "Adam", "dense", "train", "micro_steps", "before_save"),
-    Case("graph", 4, "AdamWeightDecay", "conv", "train", "micro_steps", "before_save"),
+    Case("graph", 4, "AdamWeightDecay", "conv", "train", "micro_steps", "before_save", window="slice"),
     Case("pynative", 4, "RMSProp", "conv", "fit", "optimizer_steps", "after_save"),
     Case("pynative", 5, "Momentum", "conv", "fit", "micro_steps", "before_save"),
     Case("graph", 5, "Adam", "conv", "train", "optimizer_steps", "after_save"),
-    Case("pynative", 5, "AdamWeightDecay", "dense", "train", "micro_steps", "after_save"),
-    Case("graph", 5, "RMSProp", "dense", "fit", "micro_steps", "before_save"),
+    Case("pynative", 5, "AdamWeightDecay", "dense", "train", "micro_steps", "after_save", window="slice"),
+    Case("graph", 5, "RMSProp", "dense", "fit", "micro_steps", "before_save", window="slice"),
 ]
 # What is not combined with everything: each with what it may clash with. Tracing comes last, after the end of epochs.
 SPECIAL = [
     Case(
         "graph", 3, "Adam", "dense", "fit", traced="after_save", remainder="flush", normalize="samples", scaled="scaler"
     ),
-    Case("pynative", 4, "Momentum", "conv", "train", traced="after_save", remainder="drop", scaled="cell"),
+    Case(
+        "pynative", 4, "Momentum", "conv", "train", traced="after_save", remainder="drop", scaled="cell", window="slice"
+    ),
     Case("pynative", 5, "Adam", "dense", "fit", mid_cycle="align"),
-    Case("graph", 4, "Momentum", "dense", "train", mid_cycle="rewind"),
+    Case("graph", 4, "Momentum", "dense", "train", mid_cycle="rewind", window="slice"),
     Case("pynative", 3, "RMSProp", "dense", "fit", mid_cycle="rewind"),
 ]
-COVERED = ("mode", "accumulation_steps", "optimizer", "network", "api", "traced")
+COVERED = ("mode", "accumulation_steps", "optimizer", "network", "api", "traced", "window")
 
 
 def plan(case: Case) -> list[Kill]:

@@ -21,6 +21,7 @@ from mindspore import amp, nn, ops
 from mindspore.train import Callback, Model
 
 import ckptkit as ck
+from ckptkit.mindspore import parameters
 from ckptkit.mindspore.rng import capture_rng
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
@@ -262,7 +263,14 @@ class Mortal(ck.CheckpointCallback):
         self.death.inside(cell)
         storage = FaultyStorage(open_storage(job.root), self.death.in_writer(job.case))
         save = ck.SaveEvery(**{job.case.save: 1})
-        super().__init__(storage, save=save, when_busy="wait", mid_cycle=job.case.mid_cycle)
+        super().__init__(
+            storage,
+            save=save,
+            when_busy="wait",
+            mid_cycle=job.case.mid_cycle,
+            window=job.case.window,
+            read_only=[Loop],  # but for the scale, which no optimizer owns
+        )
         self.job = job
         self.trace = trace
         self.cell = cell
@@ -336,6 +344,7 @@ def tamper_with(what: str | None, cell: ck.AccumulationTrainCell) -> None:
 
 def main(job: Job) -> None:
     case = job.case
+    parameters._SMALL_BYTES = 1  # so that weights this small are read in place as large ones are
     ms.set_context(mode=ms.GRAPH_MODE if case.mode == "graph" else ms.PYNATIVE_MODE, device_target="CPU")
     if case.seed is not None:
         ms.set_seed(case.seed)
