@@ -260,7 +260,8 @@ def digest_of(data: bytes | memoryview) -> str:
 
 def canonical(value: Any) -> bytes:
     """JSON in UTF-8 with sorted keys and no white space: equal values give equal bytes."""
-    return _json(value, sort_keys=True)
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode()
 
 
 def encode(document: BaseModel) -> bytes:
@@ -268,12 +269,10 @@ def encode(document: BaseModel) -> bytes:
 
     Only those are sorted: a dict of the user's state must come back in its own order, which a loop may follow.
     """
-    return _json(document.model_dump(mode="json"), sort_keys=isinstance(document, Sealed))
-
-
-def _json(value: Any, *, sort_keys: bool) -> bytes:
-    text = json.dumps(value, sort_keys=sort_keys, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.encode()
+    if isinstance(document, Sealed | Void):
+        return canonical(document.model_dump(mode="json"))
+    # Not by the json module, which would hold the interpreter, and with it training, for seconds of 100,000 tensors.
+    return document.model_dump_json().encode()
 
 
 def decode(data: bytes, model: type[Model], key: str) -> Model:
