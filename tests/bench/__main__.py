@@ -16,6 +16,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -26,11 +27,11 @@ from .measurement import CHECKOUT
 from .options import Options
 
 
-def run_positioning(options: Options) -> dict[str, Any]:
+def run_positioning(options: Options) -> Iterator[dict[str, Any]]:
     """In its own process, as it always was."""
     command = [sys.executable, "-m", "tests.bench.positioning", "1" if options.quick else "3"]
     done = subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True)
-    return {"table": done.stdout}
+    yield {"table": done.stdout}
 
 
 BENCHMARKS: dict[str, ModuleType | SimpleNamespace] = {
@@ -84,8 +85,8 @@ def main(arguments: list[str]) -> None:
         path = results / f"{name}.json"
         if not given.table:
             ran_on = machine.describe(options.workdir, arguments)
-            found = BENCHMARKS[name].run(options)
-            path.write_text(json.dumps({"machine": ran_on, "found": found}, indent=1))
+            for found in BENCHMARKS[name].run(options):  # kept as they come: a long run may be interrupted
+                path.write_text(json.dumps({"machine": ran_on, "found": found}, indent=1))
         if path.exists():
             print(text_of(name, json.loads(path.read_text())), flush=True)
     shutil.rmtree(options.scratch, ignore_errors=True)

@@ -7,6 +7,7 @@ part its fence comes at once, so that nothing overlaps. In the others the fence 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -79,29 +80,28 @@ def measure_loop(options: Options, name: str) -> dict[str, Any]:
     return {**loop, "memcpy": _memcpy_seconds(trainer)}
 
 
-def run(options: Options) -> dict[str, Any]:
-    """All three parts."""
+def run(options: Options) -> Iterator[dict[str, Any]]:
+    """All three parts; gives what is known after each point."""
     names = [one for one in options.systems if one == "copy" or one.startswith("ckptkit")]
     few = slice(0, 3) if options.quick else slice(None)
     mib = 16 if options.quick else TENSORS_MIB
-    found: dict[str, Any] = {"tensors": [], "sizes": [], "steps": [], "tensors_mib": mib}
-    for count in TENSORS[few]:
+    found: dict[str, Any] = {"tensors": [], "sizes": [], "steps": []}
+    found |= {"tensors_mib": mib, "mib": options.mib, "micro_ms": options.micro_ms, "k": options.micro_steps}
+    points = [("tensors", count, options) for count in TENSORS[few]]
+    points += [("sizes", size, replace(options, mib=size)) for size in SIZES_MIB[few]]
+    points += [("steps", steps, replace(options, micro_steps=steps)) for steps in STEPS[few]]
+    for part, at, chosen in points:
         for name in names:
-            print(f"growth: {name}, {count:,} tensors", flush=True)
-            point = _point("growth:measure_tensors", options, name=name, count=count, mib=mib)
-            found["tensors"].append({"system": name, "at": count, **point})
-    for part, points, field in (("sizes", SIZES_MIB, "mib"), ("steps", STEPS, "micro_steps")):
-        for at in points[few]:
-            for name in names:
-                print(f"growth: {name}, {field} = {at}", flush=True)
-                point = _point("growth:measure_loop", replace(options, **{field: at}), name=name)
-                found[part].append({"system": name, "at": at, **point})
-    return {**found, "mib": options.mib, "micro_ms": options.micro_ms, "k": options.micro_steps}
+            print(f"growth: {name}, {part}: {at:,}", flush=True)
+            found[part].append({"system": name, "at": at, **_point(part, chosen, name, at, mib)})
+            yield found
 
 
-def _point(call: str, options: Options, **arguments: Any) -> dict[str, Any]:
+def _point(part: str, options: Options, name: str, at: int, mib: int) -> dict[str, Any]:
     try:
-        return measure(call, options, **arguments)
+        if part == "tensors":
+            return measure("growth:measure_tensors", options, name=name, count=at, mib=mib)
+        return measure("growth:measure_loop", options, name=name)
     except MeasurementError as error:  # the other points are measured all the same
         return {"error": str(error)}
 

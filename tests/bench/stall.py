@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from statistics import median
 from typing import Any
 
@@ -115,16 +115,18 @@ def restore_system(options: Options, name: str, layout: str, label: int) -> dict
     }
 
 
-def run(options: Options) -> dict[str, Any]:
-    """Every system, one process each, and the limits before and after."""
-    found: dict[str, Any] = {"limits": [measure("limits:limits", options)], "systems": []}
+def run(options: Options) -> Iterator[dict[str, Any]]:
+    """Every system, one process each, and the limits before and after; gives what is known after each."""
+    limits_before = measure("limits:limits", options)
+    found: dict[str, Any] = {"limits": [limits_before], "systems": [], "state_bytes": options.state_bytes}
     for number in range(options.rounds):
         for layout, text in LAYOUTS.items():
             for name in options.systems[:: -1 if number % 2 else 1]:
                 print(f"stall: {name}, {text}", flush=True)
                 found["systems"].append(measure("stall:measure_system", options, name=name, layout=layout))
+                yield found
     found["limits"].append(measure("limits:limits", options))
-    return {**found, "state_bytes": options.state_bytes}
+    yield found
 
 
 def tables(found: dict[str, Any]) -> str:
@@ -135,6 +137,8 @@ def tables(found: dict[str, Any]) -> str:
     parts = [f"State {size // MIB} MiB. {limits.line(machine)}."]
     for layout, text in LAYOUTS.items():
         of_layout = [one for one in found["systems"] if one["layout"] == layout]
+        if not of_layout:
+            continue
         by_name = {name: [one for one in of_layout if one["system"] == name] for name in _names(of_layout)}
         header = ["system", "stall ms", "stall / memcpy", "of it fence and step ms", "loop slowdown"]
         header += ["complete in loop s", "left to flush s", "extra peak / state", "of the machine"]

@@ -51,7 +51,7 @@ def test_limits_are_measured(tiny):
 
 
 def test_training_is_measured(tiny):
-    found = training.run_size(tiny, {"layers": 1, "width": 8, "batch": 2})
+    (found,) = training.run(tiny, {"layers": 1, "width": 8, "batch": 2})
     (loop,) = found["systems"][0]["with"]
     assert len(loop["stalls"]) == tiny.saves
     assert [row.split("|")[2].strip() for row in rows(training.tables(found), "pynative")] == ["ckptkit"]

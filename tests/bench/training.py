@@ -12,7 +12,7 @@ import gc
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,7 +31,7 @@ from .table import cell, table
 from .trainer import timed
 from .watcher import Watcher
 
-LAYERS, WIDTH, BATCH = 12, 2048, 32
+SIZE = {"layers": 12, "width": 2048, "batch": 32}
 CYCLES = 2  # between two saves
 MODES = {"graph": ms.GRAPH_MODE, "pynative": ms.PYNATIVE_MODE}
 
@@ -185,22 +185,18 @@ def _run_loop(training: _Training, saves: Any, watcher: Watcher, count: int) -> 
     return {"wall": time.perf_counter() - began - paused, "stalls": stalls, "peak": watcher.peak_bytes()}
 
 
-def run(options: Options) -> dict[str, Any]:
-    """Every mode and system, one process each."""
-    size = {"layers": LAYERS, "width": WIDTH, "batch": BATCH}
-    return run_size(options, size)
-
-
-def run_size(options: Options, size: dict[str, int]) -> dict[str, Any]:
-    """As `run`, of another size."""
-    found: dict[str, Any] = {"size": size, "saves": options.saves, "k": options.micro_steps, "systems": []}
+def run(options: Options, size: Mapping[str, int] = SIZE) -> Iterator[dict[str, Any]]:
+    """Every mode and system, one process each; gives what is known after each."""
+    found: dict[str, Any] = {"size": dict(size), "saves": options.saves, "k": options.micro_steps, "systems": []}
     for number in range(options.rounds):
         for mode in options.modes:
             for name in [one for one in options.systems if one in SAVES][:: -1 if number % 2 else 1]:
                 print(f"training: {name}, {mode}", flush=True)
                 call = "training:measure_mode"
-                found["systems"].append(measure(call, options, one_thread=False, name=name, mode=mode, size=size))
-    return found
+                found["systems"].append(
+                    measure(call, options, one_thread=False, name=name, mode=mode, size=found["size"])
+                )
+                yield found
 
 
 def tables(found: dict[str, Any]) -> str:
