@@ -28,18 +28,17 @@ def can_be_live() -> bool:
 def live_bytes(parameter: ms.Parameter, seen: Array | None = None) -> memoryview | None:
     """The parameter's own storage, or None where ``asnumpy()`` copies; good until the next micro-step.
 
-    Waits for every operation under way.
-
     Args:
         parameter: Of a training on CPU; see `can_be_live`.
-        seen: What ``asnumpy()`` gave before, still alive; without it, it is asked twice.
+        seen: What ``asnumpy()`` gave just now, still alive; without it, it is asked, which waits for every operation
+            under way.
     """
     if seen is None:
         seen = parameter.asnumpy()
-    now: Array = parameter.asnumpy()
-    if now.size and not (now.flags.c_contiguous and now.flags.writeable and np.shares_memory(now, seen)):
+    address = seen.__array_interface__["data"][0]
+    if seen.size and not (seen.flags.c_contiguous and seen.flags.writeable and address == parameter.data_ptr()):
         return None
-    return now.reshape(-1).view(np.uint8).data
+    return seen.reshape(-1).view(np.uint8).data
 
 
 def tensor_of(bits: Array, dtype: str) -> ms.Tensor:

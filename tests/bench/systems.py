@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import fields, is_dataclass
-from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ import numpy as np
 from mindspore import nn
 
 import ckptkit as ck
+from ckptkit.manager import WindowUse
 
 from .options import MIB
 from .trainer import Trainer
@@ -182,23 +182,21 @@ class CkptKit(Nothing):
     Args:
         trainer: Its own Capturable.
         folder: The run root.
-        window: As for the manager; None is what users get who do not ask.
+        window: As for the manager.
     """
 
-    def __init__(self, trainer: Trainer, folder: Path, window: str | None = None) -> None:
-        options: dict[str, Any] = {} if window is None else {"window": window}
+    def __init__(self, trainer: Trainer, folder: Path, window: WindowUse = "auto") -> None:
         self._trainer = trainer
         self._folder = folder
         self._names: dict[int, str] = {}
         self._reports: list[Any] = []
-        if "on_save" in signature(ck.CheckpointManager).parameters:  # older checkouts are measured, too
-            options["on_save"] = self._note
         self._manager = ck.CheckpointManager(
             folder,
             save=ck.SaveEvery(micro_steps=10**12),
             keep=ck.KeepEvery(optimizer_steps=1),
             on_save_error="raise",
-            **options,
+            window=window,
+            on_save=self._note,
         )
         if self._manager.latest() is None:
             self._manager.restore(trainer)
@@ -212,8 +210,7 @@ class CkptKit(Nothing):
         self._manager.step(self._trainer)
 
     def fence(self) -> None:
-        if hasattr(self._manager, "fence"):
-            self._manager.fence()
+        self._manager.fence()
 
     def path(self, label: int) -> Path:
         return self._folder / "checkpoints" / self._names[label]

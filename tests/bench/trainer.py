@@ -21,8 +21,9 @@ from mindspore import nn
 
 from ckptkit.contents import Capture, Contents
 from ckptkit.errors import StateMismatchError
+from ckptkit.mindspore.tracked import TrackedParameter, synchronize
 from ckptkit.progress import Progress
-from ckptkit.tensors import Leaf, leaf_of
+from ckptkit.tensors import Leaf, Lifetime, Role
 
 from .options import MIB, Options
 
@@ -85,6 +86,7 @@ class Trainer:
         self._fence: Callable[[], None] = lambda: None
         self.micro_step = self.cycles = self.batches = 0
         self.parameters: dict[str, ms.Parameter] = {}
+        self._tracked: list[TrackedParameter] = []
         self.cell = nn.Cell()
         ms.set_device("CPU")
         ms.set_context(mode=ms.PYNATIVE_MODE)
@@ -192,15 +194,13 @@ class Trainer:
         progress = self.progress()
         return Capture(progress, tuple(self._leaves(at_boundary=progress.at_boundary)), {})
 
-    def _leaves(self, *, at_boundary: bool) -> Iterator[Leaf]:
-        for name, parameter in self.parameters.items():
-            kind = name[0]
-            if kind == "a":
-                if not at_boundary:
-                    yield leaf_of(name, parameter.asnumpy(), role="accumulators", lifetime="micro")
-            else:
-                role = "weights" if kind == "p" else "optimizer"
-                yield leaf_of(name, parameter.asnumpy(), role=role, lifetime="cycle")
+    def _leaves(self, *, at_boundary: bool) -> list[Leaf]:
+        """As a `ckptkit.StateManager` takes them."""
+        if not self._tracked:
+            self._tracked = [_tracked(name, parameter) for name, parameter in self.parameters.items()]
+        chosen = [one for one in self._tracked if not (at_boundary and one.parameter.name[0] == "a")]
+        synchronize([one.parameter for one in chosen])
+        return [one.leaf() for one in chosen]
 
     def mark_cycle_start(self) -> Progress:
         """Never called: ``mid_cycle`` is "exact"."""
@@ -220,20 +220,24 @@ class Trainer:
             StateMismatchError: If other tensors are in it.
         """
         stored = {name for name in self.parameters if name[0] != "a" or not contents.progress.at_boundary}
-        by_reading = hasattr(contents, "read_into")  # older checkouts are measured, too
-        found = contents.entries if by_reading else contents.tensors
-        if stored != found.keys():
+        found = contents.entries.keys()
+        if stored != found:
             raise StateMismatchError(f"{contents.checkpoint} holds {len(found)} tensors, this training {len(stored)}")
-        live = {name: parameter.asnumpy() for name, parameter in self.parameters.items()}
-        if by_reading:
-            contents.read_into({name: live[name].reshape(-1).view(np.uint8).data for name in stored})
-        for name, array in live.items():
-            if name not in stored:
-                array[...] = 0
-            elif not by_reading:
-                array[...] = found[name]
+        live = {leaf.name: leaf.array for leaf in self._leaves(at_boundary=False)}
+        contents.read_into({name: live[name].reshape(-1).view(np.uint8).data for name in stored})
+        for name in live.keys() - stored:
+            live[name][...] = 0
         progress = contents.progress
         self.micro_step, self.cycles, self.batches = progress.micro_step, progress.cycles, progress.batches_delivered
+
+
+def _tracked(name: str, parameter: ms.Parameter) -> TrackedParameter:
+    roles: dict[str, Role] = {"p": "weights", "a": "accumulators", "m": "optimizer", "v": "optimizer"}
+
+    def lifetime_of(size_bytes: int) -> Lifetime:
+        return "micro" if name[0] == "a" or size_bytes < 64 << 10 else "cycle"
+
+    return TrackedParameter(parameter, roles[name[0]], lifetime_of, deferred=False)
 
 
 def _values(rng: Any, kind: str, shape: tuple[int, ...], *, fresh: bool) -> np.ndarray:

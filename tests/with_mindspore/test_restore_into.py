@@ -299,6 +299,9 @@ def test_what_asnumpy_gives_is_judged_by_what_it_does(gives):
         def asnumpy(self):
             return gives(array)
 
+        def data_ptr(self):
+            return array.ctypes.data
+
     live = apply.live_bytes(Stub())
     assert (live is not None) == (np.shares_memory(gives(array), gives(array)) and gives(array).flags.c_contiguous)
 
@@ -310,6 +313,9 @@ def test_read_only_memory_is_not_written_to():
     class Stub:
         def asnumpy(self):
             return array
+
+        def data_ptr(self):
+            return array.ctypes.data
 
     assert apply.live_bytes(Stub()) is None
 
