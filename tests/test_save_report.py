@@ -1,0 +1,121 @@
+"""What a save cost is told to a callback, stands in its manifest, and is summed up."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+
+import ckptkit as ck
+from ckptkit.cost import SaveCost, SaveReport, SaveTotals
+from ckptkit.manifest import Cost
+from ckptkit.run.find import Index
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.read import open_checkpoint
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.state import NumpyRun
+
+SIZE = 100_000  # floats per tensor
+
+
+def opened(root, name):
+    storage = LocalStorage(root)
+    checkpoint = CheckpointName.parse(name)
+    return open_checkpoint(storage, checkpoint, Index(storage).document(checkpoint.attempt))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    reports = []
+    threads = []
+
+    def note(report):
+        reports.append(report)
+        threads.append(threading.current_thread())
+
+    manager = ck.CheckpointManager(tmp_path, save=ck.SaveEvery(micro_steps=10**6), on_save=note)
+    run = NumpyRun(size=SIZE)
+    manager.restore(run)
+    yield manager, run, reports
+    manager.close()
+    assert set(threads) <= {threading.main_thread()}
+
+
+def test_a_boundary_copies_nothing_of_the_model(saved):
+    manager, run, reports = saved
+    list(run.train_until(4))
+    manager.save(run)
+    manager.wait()
+    (report,) = reports
+    assert report.progress == run.progress()
+    assert report.cost.copied_bytes < 4096  # the generator
+    assert report.cost.in_place_bytes == 3 * 4 * SIZE  # weights, moments, and the embedding, for the first time
+    assert report.cost.fenced_bytes == 0
+    assert report.size_bytes >= 3 * 4 * SIZE
+    assert report.stall == timedelta(seconds=report.cost.stall_seconds) > timedelta(0)
+    assert report.took > timedelta(0)
+
+
+def test_in_mid_cycle_the_accumulators_are_copied(saved):
+    manager, run, reports = saved
+    list(run.train_until(6))
+    manager.save(run)
+    manager.wait()
+    assert 4 * SIZE <= reports[0].cost.copied_bytes < 4 * SIZE + 4096
+
+
+def test_frozen_weights_are_counted_where_they_are_written(saved):
+    manager, run, reports = saved
+    for batches in (4, 8):
+        list(run.train_until(batches))
+        manager.save(run)
+        manager.wait()
+    first, second = (report.size_bytes for report in reports)
+    assert first - second == pytest.approx(4 * SIZE, abs=4096)
+
+
+def test_what_is_fenced_is_not_read_in_place(saved):
+    manager, run, reports = saved
+    list(run.train_until(4))
+    manager.save(run)
+    manager.fence()
+    manager.wait()
+    cost = reports[0].cost
+    assert cost.fenced_bytes + cost.in_place_bytes == 3 * 4 * SIZE
+    assert cost.fence_seconds <= cost.stall_seconds
+
+
+def test_the_manifest_carries_the_same_figures(saved, tmp_path):
+    manager, run, reports = saved
+    list(run.train_until(4))
+    name = manager.save(run).result()
+    manager.wait()
+    cost = opened(tmp_path, name).manifest.cost
+    assert isinstance(cost, Cost)
+    assert cost.copied_bytes == reports[0].cost.copied_bytes
+    assert cost.in_place_bytes == reports[0].cost.in_place_bytes
+    assert cost.streamed_bytes == reports[0].cost.streamed_bytes == reports[0].size_bytes
+    assert 0 < cost.digest_seconds < reports[0].took.total_seconds()
+
+
+def test_the_totals_say_it_in_a_line(saved):
+    manager, run, _ = saved
+    assert str(manager.totals) == "no save"
+    for batches in (4, 8):
+        list(run.train_until(batches))
+        manager.save(run)
+    manager.wait()
+    assert manager.totals.saves == 2
+    assert str(manager.totals).startswith("2 saves of ")
+    assert 0 < manager.totals.longest_stall_seconds < manager.totals.stall_seconds
+
+
+def test_totals_add_up():
+    totals = SaveTotals()
+    progress = NumpyRun().progress()
+    for stall, size in ((0.5, 1 << 20), (0.25, 3 << 20)):
+        cost = SaveCost(stall_seconds=stall, buffer_bytes=8 << 20)
+        totals.add(SaveReport("a", progress, timedelta(seconds=2), size, cost))
+    assert str(totals) == (
+        "2 saves of 2.0 MiB took 2.00 s each and kept training waiting for 375.0 ms each (at most 500.0 ms), "
+        "with 8 MiB of buffers"
+    )

@@ -1,0 +1,72 @@
+"""A long wait shows how it goes on, a short one shows nothing, and neither draws a random number."""
+
+import io
+import logging
+import random
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from ckptkit.waiting import LongWait
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def shown(clock, steps, *, terminal):
+    """What a wait of (seconds, bytes) steps puts on the console."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=100)
+    with LongWait("restoring it", 100 << 20, monotonic=clock, console=console) as wait:
+        for seconds, done_bytes in steps:
+            clock.now += seconds
+            wait.advance(done_bytes)
+    return out.getvalue()
+
+
+def test_a_terminal_sees_a_bar_after_a_moment(clock):
+    text = shown(clock, [(1.0, 10 << 20), (1.5, 40 << 20)], terminal=True)
+    assert "restoring it" in text
+    assert "52.4/104.9" in text.replace(" ", "") or "50.0/100.0" in text.replace(" ", "")
+
+
+def test_a_short_wait_shows_nothing(clock, caplog):
+    caplog.set_level(logging.INFO, "ckptkit")
+    assert not shown(clock, [(1.9, 100 << 20)], terminal=True)
+    assert not shown(clock, [(1.9, 100 << 20)], terminal=False)
+    assert not caplog.messages
+
+
+def test_without_a_terminal_a_line_comes_every_half_minute(clock, caplog):
+    caplog.set_level(logging.INFO, "ckptkit")
+    assert not shown(clock, [(29.0, 1 << 20), (2.0, 9 << 20), (10.0, 1 << 20), (25.0, 9 << 20)], terminal=False)
+    assert caplog.messages == ["restoring it: 10 of 100 MiB after 0:00:31", "restoring it: 20 of 100 MiB after 0:01:06"]
+
+
+def test_after_its_end_it_says_nothing_more(clock, caplog):
+    caplog.set_level(logging.INFO, "ckptkit")
+    with LongWait("it", 100, monotonic=clock, console=Console(file=io.StringIO())) as wait:
+        pass
+    clock.now = 100.0
+    wait.advance(1)
+    assert not caplog.messages
+
+
+def test_the_import_and_a_bar_leave_the_global_generator_alone(clock):
+    before = random.getstate()
+    shown(clock, [(3.0, 1)], terminal=True)
+    assert random.getstate() == before
+    code = "import random; random.seed(3); a = random.getstate(); import ckptkit.waiting; assert a == random.getstate()"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
