@@ -40,8 +40,6 @@ DTYPES: dict[str, np.dtype[np.generic]] = {
 
 _NAME_OF = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 
-CHUNK_BYTES = 8 << 20
-
 
 def size_bytes_of(dtype: str, shape: Sequence[int]) -> int:
     """Bytes of a tensor; ``dtype`` is a name in `DTYPES`."""

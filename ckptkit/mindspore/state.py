@@ -8,7 +8,6 @@ only, between two micro-steps.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias, get_args
@@ -36,6 +35,7 @@ from ckptkit.mindspore.proof import (
 )
 from ckptkit.mindspore.rng import capture_rng, restore_rng, seed_operators
 from ckptkit.mindspore.sections import captured, decoded
+from ckptkit.mindspore.steadiness import watch_forward
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.progress import Progress
 from ckptkit.rehearsal import Observer
@@ -45,7 +45,6 @@ __all__ = ["StateManager", "Stateful"]
 OnKChange: TypeAlias = Literal["refuse", "next_cycle"]
 
 _log = logging.getLogger("ckptkit")
-_MUCH_BYTES = 64 << 20
 
 
 class StateManager:
@@ -325,7 +324,7 @@ class StateManager:
         self._rng = state["rng"]
         restore_rng(self._rng)
         self._restored = contents
-        self._watch_forward()
+        watch_forward(self.cell, self._parameters)
 
     def begin(self) -> None:
         """Start afresh: settle the seeds of the data and of the operators where the user has set none.
@@ -349,7 +348,7 @@ class StateManager:
         if self.position is not None and not self._prepared:
             self.position.prepare(0, None)
         self._prepared = True
-        self._watch_forward()
+        watch_forward(self.cell, self._parameters)
 
     def iterator_made(self) -> None:
         """Call right after the dataset's iterator was made: restores the random state once more.
@@ -411,30 +410,6 @@ class StateManager:
             },
             "user": {name: one.state_dict() for name, one in self._stateful.items()},
         }
-
-    def _watch_forward(self) -> None:
-        """See once whether the forward pass leaves alone what is read in place while it runs."""
-        if not isinstance(self.cell, AccumulationTrainCell):
-            return
-        idle_bytes, all_bytes = self._parameters.idle_bytes()
-        if idle_bytes > max(_MUCH_BYTES, all_bytes // 4):
-            _log.info(
-                "%d of %d MiB of parameters belong to no optimizer and are copied by every save. If training never "
-                "changes them, declare it: frozen=[names], or a predicate over names",
-                *(idle_bytes >> 20, all_bytes >> 20),
-            )
-        self.cell.watch(lambda: functools.partial(self._demote_changed, self._parameters.steady_digests()))
-
-    def _demote_changed(self, before: dict[str, str]) -> None:
-        after = self._parameters.steady_digests()
-        changed = sorted(name for name, digest in before.items() if after[name] != digest)
-        if changed:
-            _log.warning(
-                "the forward pass changes %s, which only an update should: each save copies them at once. If that is "
-                "not meant, take them out of the optimizer, or of frozen=",
-                ", ".join(changed),
-            )
-            self._parameters.demote(changed)
 
     def _judge(self) -> None:
         if self._judged:
