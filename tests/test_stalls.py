@@ -523,4 +523,3 @@ def test_beside_a_demoted_leaf_the_other_frozen_ones_are_written_again(root, win
     held = load(LocalStorage(root), opened(LocalStorage(root), handle.result()))
     assert held.tensors["base"].tobytes() == run.base.tobytes()
     assert held.tensors["embedding"].tobytes() == embedding
-

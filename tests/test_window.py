@@ -135,9 +135,7 @@ def test_settled_frozen_leaves_are_read_in_place_whatever_happens(copy_all, by_s
     names = frozenset(name for name, *_ in FROZEN)
     for cut in all_cuts("everything"):
         live = Live(*EVERYTHING)
-        window, _ = opened(
-            live, buffer_bytes=PLENTY, settled=names, copy_all=copy_all, by_slices=by_slices
-        )
+        window, _ = opened(live, buffer_bytes=PLENTY, settled=names, copy_all=copy_all, by_slices=by_slices)
         writer = Writer(window, live, settled=True)
         writer.read_what_is_there(cut) if by_slices else writer.read(cut)
         go_on(live, window, held=["frozen"])
@@ -223,9 +221,7 @@ def test_a_fence_within_the_writers_copy_makes_it_throw_the_copy_away(monkeypatc
 @pytest.mark.parametrize("where", ["before", "halfway", "after"])
 @pytest.mark.parametrize("meanwhile", [1, 30, 64, 200, 10**6])
 @pytest.mark.parametrize("buffer_bytes", [ONE_BUFFER, PLENTY])
-def test_a_writer_that_goes_on_within_the_fences_copy_gets_every_byte_once(
-    monkeypatch, where, meanwhile, buffer_bytes
-):
+def test_a_writer_that_goes_on_within_the_fences_copy_gets_every_byte_once(monkeypatch, where, meanwhile, buffer_bytes):
     for first in (0, 40, 300):
         nth = 0
         while True:
@@ -235,7 +231,9 @@ def test_a_writer_that_goes_on_within_the_fences_copy_gets_every_byte_once(
             writer = Writer(window, live)
             writer.read(first)
             stepped.while_waiting = lambda writer=writer: writer.read(5)
-            watched = CopiesWatched(nth, lambda writer=writer: writer.read(meanwhile), where, lambda writer=writer: not writer.reading)
+            watched = CopiesWatched(
+                nth, lambda writer=writer: writer.read(meanwhile), where, lambda writer=writer: not writer.reading
+            )
             monkeypatch.setattr("ckptkit.snapshot.window.np", watched)
             go_on(live, window)
             if not watched.acted:
