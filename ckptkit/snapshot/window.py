@@ -3,8 +3,8 @@
 Guarantees: every byte that the writer gets is as it was at the capture, wherever training and storage stall. The
 writer reads live memory without asking anybody and looks afterwards whether the fence has overtaken it: if so, it
 throws away what it read and takes the copy. So the fence never waits for the writer, except for memory: its copies
-stay within the pool's limit, but for one buffer where the writer itself waits for a slice. It does not know who else writes to the parameters: `Window.close` must be called before
-anybody does.
+stay within the pool's limit, but for one buffer where the writer itself waits for a slice. It does not know who else
+writes to the parameters: `Window.close` must be called before anybody does.
 
 Threads: `open_shard` and `release` are the writer's, everything else the training thread's. What they share is
 guarded by the pool's condition, which is never held while bytes are copied.

@@ -169,7 +169,7 @@ def assert_window(report, *, copied_whole=False):
 @each_window
 @pytest.mark.parametrize(("k", "at"), [(1, 2), (3, 3), (3, 4), (3, 5)])
 @pytest.mark.parametrize("key", ["*/weights-000.safetensors", "*/optimizer-000.safetensors"])
-def test_updates_while_the_storage_stalls_tear_nothing(root, copies, mode, window, k, at, key):
+def test_updates_while_the_storage_stalls_tear_nothing(root, copies, *, mode, window, k, at, key):
     begin_process(mode=mode)
     storage, stall = stalling(root, key)
     loop = Loop(storage, train_cell(k), calls=at, window=window)
@@ -451,7 +451,7 @@ class Job:
 @each_window
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("remainder", ["carry", "flush"])
-def test_a_slow_disk_under_model_tears_nothing(root, copies, monkeypatch, shown, mode, window, k, remainder):
+def test_a_slow_disk_under_model_tears_nothing(root, copies, monkeypatch, *, shown, mode, window, k, remainder):
     begin_process(mode=mode)
     job = Job(root, monkeypatch, window=window, cell=train_cell(k, remainder=remainder))
     job.train()
@@ -494,7 +494,7 @@ class AveragedAtSteps(Averaged):
 @each_window
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_weights_that_a_callback_swaps_at_steps_are_copied_at_once(
-    root, copies, monkeypatch, shown, mode, window, place
+    root, copies, monkeypatch, *, shown, mode, window, place
 ):
     begin_process(mode=mode)
     job = Job(root, monkeypatch, window=window)
@@ -511,7 +511,7 @@ def test_weights_that_a_callback_swaps_at_steps_are_copied_at_once(
 @pytest.mark.parametrize("place", ["before", "after"])
 @pytest.mark.parametrize("hooks", [("on_eval_begin", "on_eval_end"), ("on_train_epoch_end",), ("on_train_end",)])
 def test_weights_that_a_callback_swaps_around_an_evaluation_are_fenced(
-    root, copies, monkeypatch, mode, window, place, hooks
+    root, copies, monkeypatch, *, mode, window, place, hooks
 ):
     begin_process(mode=mode)
     job = Job(root, monkeypatch, window=window)
@@ -539,7 +539,9 @@ class StoppingAtEpochs(Callback):
 @each_window
 @pytest.mark.parametrize("at", [4, SIZE, SIZE + 2])
 @pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_train_end", "on_eval_begin"])
-def test_whoever_comes_later_and_ends_training_does_not_get_others_between(root, copies, monkeypatch, window, at, hook):
+def test_whoever_comes_later_and_ends_training_does_not_get_others_between(
+    root, copies, monkeypatch, *, window, at, hook
+):
     job = Job(root, monkeypatch, window=window, read_only=[Stopping])
     job.fit(before=[Averaged(job.cell, hook)], after=[Stopping(at)], epochs=3)
     assert_whole(root, copies)
@@ -569,7 +571,7 @@ class OnlyLooking(Callback):
 
 @each_window
 @pytest.mark.parametrize("read_only", ["none", "class", "object"])
-def test_a_callback_that_is_declared_read_only_keeps_the_window(root, copies, monkeypatch, shown, window, read_only):
+def test_a_callback_that_is_declared_read_only_keeps_the_window(root, copies, monkeypatch, *, shown, window, read_only):
     looking = OnlyLooking()
     declared = {"none": [], "class": [OnlyLooking], "object": [looking]}[read_only]
     job = Job(root, monkeypatch, window=window, read_only=declared)
