@@ -1,4 +1,4 @@
-"""A storage that stalls, fails or dies at any point, while training goes on: what is committed is the moment of the save."""
+"""A storage stalls, fails or dies at any point while training goes on: what is committed is the moment of the save."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ KEYS = ["*/weights-000.safetensors", "*/optimizer-000.safetensors", "frozen/*"]
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("share", [0, 0.5, 1])
 @pytest.mark.usefixtures("_small_buffers")
-def test_a_stall_inside_of_a_file_tears_nothing(root, window, at, k, key, share):
+def test_a_stall_inside_of_a_file_tears_nothing(root, *, window, at, k, key, share):
     stall = Stall()
     manager, run = begun(Streams(root, key, share, stall), k, at, window=window, buffer_bytes=1 << 30)
     name, digest = through_a_stall(manager, run, stall, k)
@@ -197,6 +197,7 @@ def test_every_save_of_a_slow_disk_is_of_its_moment(root, monkeypatch, window, k
     monkeypatch.setattr(SaveHandle, "_wait", seen_waiting)
     let_go_by_fence(manager, stalls)
     digests = {}
+    last, under_way = 0, None
     for _ in run.train_until(4 * k + 3):
         progress = run.progress()
         handle = manager.step(run)
@@ -204,9 +205,9 @@ def test_every_save_of_a_slow_disk_is_of_its_moment(root, monkeypatch, window, k
             if run.batches - last > k:
                 for stall in stalls:
                     stall.let_go()
-                handle_before.result()
+                under_way.result()
             continue
-        last, handle_before = run.batches, handle
+        last, under_way = run.batches, handle
         digests[progress.cycles, progress.micro_step] = run.digest()
         stalls.append(Stall())
         storage.inject(Fault(stalls[-1], operations={"create"}, key="*/COMMIT"))
@@ -251,7 +252,7 @@ def let_go_by_fence(manager, stalls) -> Seen:
 @pytest.mark.parametrize("share", [0, 0.5])
 @pytest.mark.parametrize("window", ["auto", "slice"])
 @pytest.mark.usefixtures("_small_buffers")
-def test_a_fence_that_finds_its_buffers_full_waits_for_the_storage(root, at, k, key, share, window):
+def test_a_fence_that_finds_its_buffers_full_waits_for_the_storage(root, *, at, k, key, share, window):
     stall = Stall()
     manager, run = begun(Streams(root, key, share, stall), k, at, window=window, buffer_bytes=2 * SMALL_BUFFER_BYTES)
     seen = let_go_by_fence(manager, [stall])

@@ -193,6 +193,11 @@ class CopiesWatched:
         np.copyto(into[half:], source[half:])
 
 
+def writers_turn(nth, writer, meanwhile, where) -> CopiesWatched:
+    """The writer goes on in the middle of the ``nth`` copy of the fence."""
+    return CopiesWatched(nth, lambda: writer.read(meanwhile), where, lambda: not writer.reading)
+
+
 @pytest.mark.parametrize("where", ["before", "halfway", "after"])
 @pytest.mark.parametrize("piece_bytes", [17, 64, 1000])
 def test_a_fence_within_the_writers_copy_makes_it_throw_the_copy_away(monkeypatch, where, piece_bytes):
@@ -230,9 +235,7 @@ def test_a_writer_that_goes_on_within_the_fences_copy_gets_every_byte_once(monke
             writer = Writer(window, live)
             writer.read(first)
             stepped.while_waiting = lambda writer=writer: writer.read(5)
-            watched = CopiesWatched(
-                nth, lambda writer=writer: writer.read(meanwhile), where, lambda writer=writer: not writer.reading
-            )
+            watched = writers_turn(nth, writer, meanwhile, where)
             monkeypatch.setattr("ckptkit.snapshot.window.np", watched)
             go_on(live, window)
             if not watched.acted:

@@ -29,6 +29,8 @@ from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.progress import Progress
 from ckptkit.tensors import Array
 
+_FENCES = "_ckptkit_fences"
+
 
 class Arrays(Protocol):
     """Bits of tensors by name."""
@@ -217,7 +219,8 @@ class ForeignCounting:
         self._cell = cell
         self._cycle = cycle
         self._delivered = 0
-        self._fences: list[Callable[[], None]] = []
+        # On the cell, past nn.Cell's own bookkeeping: whoever restores into it must find the fences of all others.
+        self._fences: list[Callable[[], None]] = vars(cell).setdefault(_FENCES, [])
         self._base = _global_step(cell)
 
     def deliver(self, batches: int | None) -> None:

@@ -226,6 +226,7 @@ class AccumulationTrainCell(nn.Cell):
 
     def _watched(self, *inputs: Any) -> Any:
         assert self._watch is not None  # noqa: S101 - asked by the caller
+        self.fence()  # nobody knows yet whether this forward pass changes what it should not
         end = self._watch()
         loss = self._micro(*inputs)
         self._watch = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mindspore.train import Callback, LambdaCallback
+from mindspore.train import Callback, LambdaCallback, OnRequestExit
 
 # Those that run while a window may be open; all others are preceded by a fence.
 _HOOKS = (
@@ -31,6 +31,16 @@ def may_write_within_epoch(callbacks: Sequence[Callback], read_only: Sequence[Ca
     """
     suspects = [one for one in callbacks if not _is_declared(one, read_only) and _acts_within_epoch(one)]
     return sorted({type(one).__name__ for one in suspects})
+
+
+def acts_after(me: Callback, callbacks: Sequence[Callback]) -> bool:
+    """Whether one of ``callbacks`` that follows ``me`` runs code of the user's, or may end training."""
+    after = callbacks[[one is me for one in callbacks].index(True) + 1 :]
+    hooks = (*_HOOKS, "epoch_end", "on_train_epoch_end")
+    return any(
+        isinstance(one, (LambdaCallback, OnRequestExit)) or any(not _is_known(one, hook) for hook in hooks)
+        for one in after
+    )
 
 
 def _is_declared(callback: Callback, read_only: Sequence[Callback | type[Callback]]) -> bool:

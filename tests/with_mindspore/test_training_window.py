@@ -1,0 +1,606 @@
+"""Under MindSpore, a checkpoint that is written while training goes on holds the bytes of the moment of its save."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import wait as wait_for
+
+import mindspore as ms
+import numpy as np
+import pytest
+from live import LONG_SECONDS, Stall
+from mindspore import amp, nn, ops
+from mindspore.train import Callback, EarlyStopping, LossMonitor, Model
+from training import MODES, begin_process
+
+import ckptkit as ck
+from ckptkit.background import SaveHandle
+from ckptkit.mindspore.state import StateManager
+from ckptkit.run.find import Index
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.read import open_checkpoint
+from ckptkit.run.verify import load
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
+
+each_mode = pytest.mark.parametrize("mode", list(MODES))
+each_window = pytest.mark.parametrize("window", ["auto", "slice"])
+WIDTH = 160  # its square, and six times the width, have more than 64 KiB or less
+SIZE = 7  # batches per epoch
+
+
+class Wide(nn.Cell):
+    """Weights of 100 KiB, and buffers that the forward pass changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Dense(6, WIDTH)
+        self.hidden = nn.Dense(WIDTH, WIDTH)
+        self.norm = nn.BatchNorm1d(WIDTH)
+        self.out = nn.Dense(WIDTH, WIDTH)
+        self.last = nn.Dense(WIDTH, 3)
+
+    def logits(self, x):
+        return self.last(self.out(ops.tanh(self.norm(self.hidden(self.first(x))))))
+
+    def construct(self, x, y):
+        return ops.square(self.logits(x) - y).mean()
+
+
+class Assigning(Wide):
+    """Its forward pass changes a weight, as spectral normalization written by hand may."""
+
+    def construct(self, x, y):
+        ops.assign(self.hidden.weight, self.hidden.weight * 0.999)
+        return ops.square(self.logits(x) - y).mean()
+
+
+class Evaluating(nn.Cell):
+    def __init__(self, network):
+        super().__init__(auto_prefix=False)
+        self.network = network
+
+    def construct(self, x, y):
+        logits = self.network.logits(x)
+        return ops.square(logits - y).mean(), logits, y
+
+
+def data(batches=SIZE):
+    rng = np.random.default_rng(0)
+    columns = {
+        "x": rng.normal(size=(4 * batches, 6)).astype(np.float32),
+        "y": rng.normal(size=(4 * batches, 3)).astype(np.float32),
+    }
+    return ms.dataset.NumpySlicesDataset(columns, shuffle=False).batch(4)
+
+
+def train_cell(k=3, network=Wide, **options):
+    network = network()
+    cell = ck.AccumulationTrainCell(network, nn.Adam(network.trainable_params(), 1e-2), k, **options)
+    return cell.set_train()
+
+
+def large(cell):
+    return cell.network.hidden.weight
+
+
+def change(parameter):
+    ops.assign(parameter, ops.zeros_like(parameter) + float(np.random.default_rng().random()))
+
+
+@pytest.fixture
+def copies(monkeypatch):
+    """Copies of every parameter of each capture, taken at once while the world stands still."""
+    taken = {}
+    capture, begin = StateManager.capture, StateManager.capture_cycle_start
+
+    def watched(original):
+        def copied(state):
+            found = original(state)
+            at = (found.progress.cycles, found.progress.micro_step)
+            taken[at] = {leaf.name: np.array(leaf.array, order="C").tobytes() for leaf in found.leaves}
+            return found
+
+        return copied
+
+    monkeypatch.setattr(StateManager, "capture", watched(capture))
+    monkeypatch.setattr(StateManager, "capture_cycle_start", watched(begin))
+    return taken
+
+
+def assert_whole(root, copies, *, at_least=1):
+    """Every checkpoint on ``root`` has the bytes of its copy."""
+    storage = LocalStorage(root)
+    found = ck.CheckpointManager(root).checkpoints()
+    assert len(found) >= at_least
+    for one in found:
+        name = CheckpointName.parse(one.name)
+        contents = load(storage, open_checkpoint(storage, name, Index(storage).document(name.attempt)))
+        expected = copies[name.cycles, name.micro_step]
+        assert contents.tensors.keys() == expected.keys()
+        torn = [key for key, bits in contents.tensors.items() if bits.tobytes() != expected[key]]
+        assert torn == [], one.name
+
+
+class Loop:
+    """One's own loop over one train cell."""
+
+    def __init__(self, storage, cell, *, calls=0, state=None, count=False, **options):
+        self.cell = cell
+        self.state = state or ck.StateManager(cell)
+        self.reports = []
+        self.count = count
+        options = {"save": ck.SaveEvery(micro_steps=10**9), "keep": ck.KeepLatest(99), **options}
+        self.manager = ck.CheckpointManager(storage, on_save=self.reports.append, buffer_bytes=1 << 30, **options)
+        self.manager.restore(self.state)
+        self.run(calls)
+
+    def run(self, calls):
+        rng = np.random.default_rng(1)
+        for _ in range(calls):
+            self.cell(
+                ms.Tensor(rng.normal(size=(4, 6)).astype(np.float32)),
+                ms.Tensor(rng.normal(size=(4, 3)).astype(np.float32)),
+            )
+            if self.count:
+                self.state.count_delivered()
+            self.manager.step(self.state)
+
+
+def stalling(root, key="*/weights-000.safetensors"):
+    """A storage that stalls in the middle of a file."""
+    stall = Stall()
+    return FaultyStorage(LocalStorage(root), [Fault(stall, operations={"write"}, key=key, when="during")]), stall
+
+
+def assert_window(report, *, copied_whole=False):
+    """Whether the window was used."""
+    later = report.cost.in_place_bytes + report.cost.fenced_bytes
+    assert (later == 0) == copied_whole
+    if not copied_whole:
+        assert later >= 6 * WIDTH * WIDTH * 4
+
+
+# One's own loop
+
+
+@each_mode
+@each_window
+@pytest.mark.parametrize(("k", "at"), [(1, 2), (3, 3), (3, 4), (3, 5)])
+@pytest.mark.parametrize("key", ["*/weights-000.safetensors", "*/optimizer-000.safetensors"])
+def test_updates_while_the_storage_stalls_tear_nothing(root, copies, *, mode, window, k, at, key):
+    begin_process(mode=mode)
+    storage, stall = stalling(root, key)
+    loop = Loop(storage, train_cell(k), calls=at, window=window)
+    handle = loop.manager.save(loop.state)
+    loop.run(k + 1)
+    assert stall.reached.wait(LONG_SECONDS)
+    loop.run(k)
+    stall.let_go()
+    handle.result()
+    loop.manager.close()
+    assert_whole(root, copies)
+    assert_window(loop.reports[0])
+
+
+@each_mode
+@each_window
+@pytest.mark.parametrize("within", [False, True])
+def test_set_data_gives_a_weight_other_memory(root, copies, mode, window, within):
+    """Between two saves; or after the fence, while the storage stalls."""
+    begin_process(mode=mode)
+    storage, stall = stalling(root)
+    loop = Loop(storage, train_cell(), calls=4, window=window)
+    handle = loop.manager.save(loop.state)
+    if within:
+        loop.manager.fence()
+    else:
+        stall.let_go()
+        handle.result()
+    large(loop.cell).set_data(ms.Tensor(np.full((WIDTH, WIDTH), 0.25, np.float32)))
+    loop.run(1)
+    stall.let_go()
+    handle.result()
+    handle = loop.manager.save(loop.state)
+    loop.run(3)
+    handle.result()
+    assert_whole(root, copies, at_least=2)
+
+
+@each_mode
+@each_window
+def test_whoever_calls_the_fence_may_write(root, copies, mode, window):
+    begin_process(mode=mode)
+    storage, stall = stalling(root)
+    loop = Loop(storage, train_cell(), calls=4, window=window)
+    handle = loop.manager.save(loop.state)
+    loop.manager.fence()
+    change(large(loop.cell))
+    loop.run(1)
+    stall.let_go()
+    handle.result()
+    assert_whole(root, copies)
+
+
+@each_mode
+@each_window
+def test_a_forward_pass_that_changes_a_weight_is_noticed_in_the_first_step(root, copies, mode, window, shown):
+    begin_process(mode=mode)
+    storage, stall = stalling(root)
+    loop = Loop(storage, train_cell(network=Assigning), window=window)
+    assert "the forward pass changes" not in shown()
+    loop.run(1)
+    assert "the forward pass changes hidden.weight, which only an update should" in shown()
+    handle = loop.manager.save(loop.state)
+    loop.run(1)
+    stall.let_go()
+    handle.result()
+    loop.run(3)
+    loop.manager.save(loop.state).result()
+    assert_whole(root, copies, at_least=2)
+
+
+@each_mode
+@each_window
+def test_a_save_before_the_first_step_is_fenced_from_a_forward_pass_nobody_has_seen_yet(root, copies, mode, window):
+    begin_process(mode=mode)
+    storage, stall = stalling(root)
+    loop = Loop(storage, train_cell(network=Assigning), window=window)
+    handle = loop.manager.save(loop.state)
+    loop.run(1)
+    stall.let_go()
+    handle.result()
+    assert_whole(root, copies)
+
+
+@each_mode
+@each_window
+def test_what_a_second_optimizer_writes_is_copied(root, copies, mode, window):
+    """Its step comes whenever its loop calls it, in the middle of the train cell's cycle."""
+    begin_process(mode=mode)
+    storage, stall = stalling(root)
+    cell, other = train_cell(), Wide().set_train()
+    other.update_parameters_name("other.")
+    sgd = nn.Momentum([*other.trainable_params(), large(cell)], 0.1, 0.9)
+    for one in (sgd.global_step, sgd.learning_rate):
+        one.name = f"sgd.{one.name}"
+    step = Second(other, cell.network, sgd)
+    loop = Loop(storage, cell, calls=4, state=ck.StateManager([cell, step]), window=window)
+    handle = loop.manager.save(loop.state)
+    step(ms.Tensor(np.ones((4, 6), np.float32)), ms.Tensor(np.ones((4, 3), np.float32)))
+    loop.run(1)
+    stall.let_go()
+    handle.result()
+    assert_whole(root, copies)
+
+
+class Second(nn.Cell):
+    """Trains a network and a weight of another one."""
+
+    def __init__(self, network, shared, optimizer):
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.shared = shared
+        self.optimizer = optimizer
+        self.differentiate = ops.value_and_grad(self.forward, None, optimizer.parameters)
+
+    def forward(self, x, y):
+        return self.network(x, y) + self.shared(x, y)
+
+    def construct(self, x, y):
+        loss, gradients = self.differentiate(x, y)
+        self.optimizer(gradients)
+        return loss
+
+
+class Foreign(nn.Cell):
+    """Somebody's train cell: updates at every third call, and says so where it is asked."""
+
+    def __init__(self, steady):
+        super().__init__()
+        self.network = Wide()
+        weights = self.network.trainable_params()
+        self.optimizer = nn.Adam(weights, 1e-2)
+        self.sums = ms.ParameterTuple([ms.Parameter(ops.zeros_like(w), name=f"sum.{w.name}") for w in weights])
+        self.differentiate = ops.value_and_grad(self.network, None, weights)
+        self.accumulation_steps = 3
+        self.micro_step = ms.Parameter(ms.Tensor(np.zeros(1), ms.int32), name="micro_step", requires_grad=False)
+        self.steady_within_cycle = steady
+
+    def construct(self, x, y):
+        loss, gradients = self.differentiate(x, y)
+        for total, gradient in zip(self.sums, gradients, strict=True):
+            ops.assign_add(total, gradient)
+        if self.micro_step.asnumpy()[0] == 2:
+            self.optimizer(self.sums)
+            for total in self.sums:
+                ops.assign(total, ops.zeros_like(total))
+            self.micro_step.set_data(ms.Tensor(np.zeros(1), ms.int32))
+        else:
+            self.micro_step.set_data(self.micro_step + 1)
+        return loss
+
+
+@each_window
+@pytest.mark.parametrize("steady", [False, True])
+@pytest.mark.parametrize("at", [3, 4, 5])
+def test_a_foreign_cell_has_a_window_only_if_it_promises(root, copies, window, steady, at):
+    begin_process(mode="pynative")
+    storage, stall = stalling(root)
+    loop = Loop(storage, Foreign(steady).set_train(), calls=at, count=True, window=window)
+    handle = loop.manager.save(loop.state)
+    loop.run(4)
+    assert stall.reached.wait(LONG_SECONDS)
+    loop.run(3)
+    stall.let_go()
+    handle.result()
+    loop.manager.close()
+    assert_whole(root, copies)
+    assert_window(loop.reports[0], copied_whole=not steady)
+
+
+@each_mode
+@each_window
+def test_a_restore_by_another_manager_waits_for_nobody_and_tears_nothing(tmp_path, root, copies, mode, window):
+    """The older one's save is still being written, from the very memory that the restore overwrites."""
+    begin_process(mode=mode)
+    other = Loop(tmp_path / "other", train_cell(), calls=2)
+    other.manager.save(other.state).result()
+    mine = dict(copies)
+    begin_process(mode=mode)
+    storage, stall = stalling(root)
+    loop = Loop(storage, train_cell(), calls=4, window=window)
+    handle = loop.manager.save(loop.state)
+    ck.CheckpointManager(tmp_path / "other").restore(ck.StateManager(loop.cell))
+    stall.let_go()
+    handle.result()
+    assert_whole(root, copies)
+    assert_whole(tmp_path / "other", mine)
+
+
+@each_window
+def test_a_restore_by_another_manager_into_a_foreign_cell_tears_nothing(tmp_path, root, copies, window):
+    begin_process(mode="pynative")
+    other = Loop(tmp_path / "other", Foreign(True).set_train(), calls=2, count=True)
+    other.manager.save(other.state).result()
+    storage, stall = stalling(root)
+    loop = Loop(storage, Foreign(True).set_train(), calls=4, count=True, window=window)
+    handle = loop.manager.save(loop.state)
+    ck.CheckpointManager(tmp_path / "other").restore(ck.StateManager(loop.cell))
+    stall.let_go()
+    handle.result()
+    copies_here = {at: one for at, one in copies.items() if at == (1, 1)}
+    assert_whole(root, copies_here)
+
+
+# Under Model
+
+
+class LetGo(Callback):
+    """Lets each save go as soon as the update after it was made, and lets training wait until it is written."""
+
+    def __init__(self, cell):
+        self.cell = cell
+        self.manager = None
+        self._moved = threading.Condition()
+        self._cycles = -1
+        self._free = False
+
+    def __call__(self) -> None:
+        saved_at = self._saved_at()
+        with self._moved:
+            assert self._moved.wait_for(lambda: self._free or self._cycles > saved_at, LONG_SECONDS)
+
+    def _saved_at(self):
+        return self.manager()._window.progress.cycles
+
+    def on_train_step_end(self, run_context):
+        with self._moved:
+            self._cycles = self.cell.counters.cycles
+            self._moved.notify_all()
+        handle = self.manager()._in_flight
+        if handle is not None and self._cycles > self._saved_at():
+            assert wait_for([handle._future], LONG_SECONDS).done
+
+    def free(self):
+        with self._moved:
+            self._free = True
+            self._moved.notify_all()
+
+
+class Job:
+    """What a script does: ``Model.train`` or ``Model.fit`` with saves as often as can be."""
+
+    def __init__(self, root, monkeypatch, *, window="auto", k=3, cell=None, read_only=(), **options):
+        self.root = root
+        self.cell = cell or train_cell(k)
+        self.letting = LetGo(self.cell)
+        stall = Fault(self.letting, operations={"write"}, key="*/weights-000.safetensors", when="during", times=None)
+        wait = SaveHandle._wait
+        monkeypatch.setattr(SaveHandle, "_wait", lambda handle, timeout: self.letting.free() or wait(handle, timeout))
+        self.reports = []
+        options = {"save": ck.SaveEvery(micro_steps=1), "keep": ck.KeepLatest(99), "when_busy": "skip", **options}
+        self.ckpt = ck.CheckpointCallback(
+            FaultyStorage(LocalStorage(root), [stall]),
+            window=window,
+            read_only=[LetGo, *read_only],
+            buffer_bytes=1 << 30,
+            on_save=self.reports.append,
+            **options,
+        )
+        self.letting.manager = lambda: self.ckpt._session.manager
+
+    def train(self, before=(), after=(), epochs=2):
+        model = Model(self.cell)
+        self._run(model.train, model, before, after, epochs)
+
+    def fit(self, before=(), after=(), epochs=2):
+        evaluating = Evaluating(self.cell.network)
+        model = Model(self.cell, eval_network=evaluating, eval_indexes=[0, 1, 2], metrics={"mae"})
+        self._run(model.fit, model, before, after, epochs, data(2))
+
+    def _run(self, verb, model, before, after, epochs, *more):
+        dataset = data()
+        point = self.ckpt.resume(model, dataset, epochs)
+        callbacks = [self.letting, *before, self.ckpt, *after]
+        verb(epochs, dataset, *more, callbacks=callbacks, initial_epoch=point.epoch)
+
+
+@each_mode
+@each_window
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("remainder", ["carry", "flush"])
+def test_a_slow_disk_under_model_tears_nothing(root, copies, monkeypatch, *, shown, mode, window, k, remainder):
+    begin_process(mode=mode)
+    job = Job(root, monkeypatch, window=window, cell=train_cell(k, remainder=remainder))
+    job.train()
+    assert_whole(root, copies, at_least=3)
+    for report in job.reports:
+        assert_window(report)
+    assert "may change parameters" not in shown()
+
+
+@each_mode
+@each_window
+def test_an_update_that_a_loss_scaler_skips_tears_nothing(root, copies, monkeypatch, mode, window):
+    begin_process(mode=mode)
+    cell = train_cell(loss_scaler=amp.DynamicLossScaler(2.0**127, 2**16, 2))
+    job = Job(root, monkeypatch, window=window, cell=cell)
+    job.train()
+    assert 0 < cell.counters.updates < cell.counters.cycles
+    assert_whole(root, copies, at_least=3)
+
+
+class Averaged(Callback):
+    """Puts other weights in the place of the trained ones, at the hooks that are named."""
+
+    def __init__(self, cell, *hooks):
+        self.cell = cell
+        for hook in hooks:
+            setattr(self, hook, self._swap)
+
+    def _swap(self, run_context):
+        for one in (large(self.cell), self.cell.network.out.weight):
+            change(one)
+
+
+class AveragedAtSteps(Averaged):
+    def on_train_step_end(self, run_context):
+        self._swap(run_context)
+
+
+@each_mode
+@each_window
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_weights_that_a_callback_swaps_at_steps_are_copied_at_once(
+    root, copies, monkeypatch, *, shown, mode, window, place
+):
+    begin_process(mode=mode)
+    job = Job(root, monkeypatch, window=window)
+    job.train(**{place: [AveragedAtSteps(job.cell)]})
+    assert "AveragedAtSteps may change parameters within an epoch" in shown()
+    assert "read_only=[AveragedAtSteps]" in shown()
+    assert_whole(root, copies, at_least=3)
+    for report in job.reports:
+        assert_window(report, copied_whole=True)
+
+
+@each_mode
+@each_window
+@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.parametrize("hooks", [("on_eval_begin", "on_eval_end"), ("on_train_epoch_end",), ("on_train_end",)])
+def test_weights_that_a_callback_swaps_around_an_evaluation_are_fenced(
+    root, copies, monkeypatch, *, mode, window, place, hooks
+):
+    begin_process(mode=mode)
+    job = Job(root, monkeypatch, window=window)
+    job.fit(**{place: [Averaged(job.cell, *hooks)]}, epochs=3)
+    assert_whole(root, copies, at_least=4)
+    assert_window(job.reports[0])
+
+
+class Stopping(Callback):
+    """Ends training in the middle of an epoch, or at its end."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def on_train_step_end(self, run_context):
+        if run_context.original_args().cur_step_num == self.at:
+            run_context.request_stop()
+
+
+class StoppingAtEpochs(Callback):
+    def on_train_epoch_end(self, run_context):
+        run_context.request_stop()
+
+
+@each_window
+@pytest.mark.parametrize("at", [4, SIZE, SIZE + 2])
+@pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_train_end", "on_eval_begin"])
+def test_whoever_comes_later_and_ends_training_does_not_get_others_between(
+    root, copies, monkeypatch, *, window, at, hook
+):
+    job = Job(root, monkeypatch, window=window, read_only=[Stopping])
+    job.fit(before=[Averaged(job.cell, hook)], after=[Stopping(at)], epochs=3)
+    assert_whole(root, copies)
+
+
+@each_window
+def test_whoever_ends_training_after_an_epoch_was_saved_does_not_either(root, copies, monkeypatch, window):
+    job = Job(root, monkeypatch, window=window)
+    job.train(before=[Averaged(job.cell, "on_train_end")], after=[StoppingAtEpochs()], epochs=3)
+    assert_whole(root, copies)
+
+
+@each_mode
+@each_window
+def test_the_best_weights_that_early_stopping_puts_back_are_fenced(root, copies, monkeypatch, mode, window):
+    begin_process(mode=mode)
+    job = Job(root, monkeypatch, window=window)
+    job.fit(before=[EarlyStopping("mae", patience=0, min_delta=1e9, mode="min", restore_best_weights=True)], epochs=4)
+    assert_whole(root, copies, at_least=3)
+    assert_window(job.reports[0])
+
+
+class OnlyLooking(Callback):
+    def on_train_step_end(self, run_context):
+        run_context.original_args()
+
+
+@each_window
+@pytest.mark.parametrize("read_only", ["none", "class", "object"])
+def test_a_callback_that_is_declared_read_only_keeps_the_window(root, copies, monkeypatch, *, shown, window, read_only):
+    looking = OnlyLooking()
+    declared = {"none": [], "class": [OnlyLooking], "object": [looking]}[read_only]
+    job = Job(root, monkeypatch, window=window, read_only=declared)
+    job.train(before=[looking, LossMonitor()])
+    assert ("OnlyLooking may change parameters" in shown()) == (read_only == "none")
+    assert_whole(root, copies, at_least=3)
+    assert_window(job.reports[0], copied_whole=read_only == "none")
+
+
+class Plain(Wide):
+    """Without anything that a forward pass changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.Identity()
+
+
+@each_mode
+@pytest.mark.parametrize("mid_cycle", ["align", "rewind"])
+def test_aligned_and_rewound_saves_are_whole(root, copies, monkeypatch, mode, mid_cycle):
+    begin_process(mode=mode)
+
+    cell = train_cell(network=Plain)
+    job = Job(root, monkeypatch, cell=cell, mid_cycle=mid_cycle)
+    job.train()
+    assert_whole(root, copies, at_least=2)
+
+
+def test_no_warning_where_there_is_nothing_to_warn_of(root, monkeypatch, caplog):
+    caplog.set_level(logging.WARNING, "ckptkit")
+    Job(root, monkeypatch).train(before=[LossMonitor()])
+    assert "may change parameters" not in caplog.text
