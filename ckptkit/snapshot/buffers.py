@@ -39,13 +39,8 @@ class BufferPool:
 
     Attributes:
         changed: Notified when a buffer comes back; guards everything that several threads share in a window.
-<<<<<<< HEAD
         limit_bytes: How much memory to have at most, unless a capture itself needs more, or the writer waits for a
             slice and frees nothing before; at least one buffer.
-=======
-        limit_bytes: How much memory to have at most, at least one buffer; more only where a capture itself needs it, or
-            where the writer waits for a slice and gives nothing back before.
->>>>>>> window-tests
     """
 
     def __init__(self) -> None:
