@@ -89,8 +89,11 @@ def save_in_background(save: Callable[[], SaveReport], staged: Staged) -> SaveHa
     future: Future[SaveReport] = Future()
     handle = SaveHandle(future, staged)
 
+    process = os.getpid()
+
     def finish() -> None:
-        handle.settled()
+        if os.getpid() == process:  # a forked child has these handlers, but not the thread
+            handle.settled()
 
     def run() -> None:
         _lower_priority()
