@@ -171,8 +171,9 @@ class OwnCounting:
             )
 
     def steady_optimizers(self) -> list[nn.Cell]:
-        """As `Counting`."""
-        return [self._cell.optimizer]
+        """As `Counting`; none of a subclass whose call may write before or after the fence."""
+        own_call = type(self._cell).__call__ is not AccumulationTrainCell.__call__
+        return [] if own_call else [self._cell.optimizer]
 
     def guard(self, fence: Callable[[], None]) -> None:
         """As `Counting`."""

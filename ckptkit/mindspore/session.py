@@ -19,7 +19,7 @@ from ckptkit.manager import CheckpointManager
 from ckptkit.mindspore.companions import Companions
 from ckptkit.mindspore.dataset import DatasetPosition
 from ckptkit.mindspore.state import StateManager
-from ckptkit.mindspore.writers import may_write_within_epoch
+from ckptkit.mindspore.writers import may_write_in_window
 from ckptkit.progress import ResumePoint
 
 _log = logging.getLogger("ckptkit")
@@ -62,7 +62,7 @@ class TrainingSession:
         callbacks = [one for one in params.list_callback if isinstance(one, Callback) and one is not me]
         self._companions.bind(callbacks, self._state.stateful_objects())
         self._refuse_late_callbacks(list(params.list_callback), me)
-        writers = may_write_within_epoch(callbacks, self._read_only)
+        writers = may_write_in_window(callbacks, self._read_only, followed=params.list_callback[-1] is not me)
         if writers:
             self._give_up_window(writers)
         if params.optimizer is None:
