@@ -1,8 +1,8 @@
 """Who but the train cell may write to the parameters while a checkpoint still reads them.
 
 Guarantees: a callback of the user's that acts while a checkpoint may still be read from live memory is named, unless it
-is declared to change nothing; whether it really does is not examined. MindSpore's own callbacks change only what a save copies
-anyway. Pure functions, any thread.
+is declared to change nothing; whether it really does is not examined. MindSpore's own callbacks change only what a
+save copies anyway. Pure functions, any thread.
 """
 
 from __future__ import annotations
