@@ -26,6 +26,7 @@ from ckptkit.waiting import LongWait
 _log = logging.getLogger("ckptkit")
 _LOWEST_PRIORITY = 19
 _GLANCE_SECONDS = 0.5
+_SLICE_SECONDS = 0.005
 
 
 class SaveHandle:
@@ -41,7 +42,12 @@ class SaveHandle:
         self._staged = staged
 
     def done(self) -> bool:
-        """Whether the save has ended, well or not."""
+        """Whether the save has ended, well or not.
+
+        Gives the writer what it may be waiting for, as far as there is room, so that asking again and again ends.
+        """
+        if not self._future.done():
+            self._staged.advance(1)
         return self._future.done()
 
     def result(self, timeout: timedelta | None = None) -> str:
@@ -60,7 +66,6 @@ class SaveHandle:
     def settled(self, timeout: timedelta | None = None) -> Future[SaveReport]:
         """The future, once it has ended; TimeoutError as in `result`."""
         if not self._future.done():
-            self._staged.feed()
             self._wait(timeout)
         return self._future
 
@@ -70,7 +75,8 @@ class SaveHandle:
         with LongWait("writing the checkpoint", size_bytes) as wait:
             while True:
                 left = _GLANCE_SECONDS if until is None else min(_GLANCE_SECONDS, max(0.0, until - time.monotonic()))
-                if wait_for([self._future], left).done:
+                self._staged.advance(1)  # a writer that waits for slices would wait for ever
+                if wait_for([self._future], min(left, _SLICE_SECONDS) if self._staged.by_slices else left).done:
                     return
                 if until is not None and time.monotonic() >= until:
                     raise TimeoutError(
@@ -89,8 +95,11 @@ def save_in_background(save: Callable[[], SaveReport], staged: Staged) -> SaveHa
     future: Future[SaveReport] = Future()
     handle = SaveHandle(future, staged)
 
+    process = os.getpid()
+
     def finish() -> None:
-        handle.settled()
+        if os.getpid() == process:  # a forked child has these handlers, but not the thread
+            handle.settled()
 
     def run() -> None:
         _lower_priority()
@@ -103,7 +112,7 @@ def save_in_background(save: Callable[[], SaveReport], staged: Staged) -> SaveHa
         finally:
             atexit.unregister(finish)
 
-    # A daemon, because the interpreter joins others before it runs exit handlers, and this one may need `feed` first.
+    # A daemon, because the interpreter joins others before it runs exit handlers, and this one may need slices first.
     thread = threading.Thread(target=run, name="ckptkit-writer", daemon=True)
     atexit.register(finish)
     try:

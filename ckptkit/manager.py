@@ -128,6 +128,7 @@ class CheckpointManager:
         self._host = host if host is not None else socket.gethostname()
         self._window_use: WindowUse = window
         self._on_save = on_save
+        self._untold: list[SaveReport] = []
         self._area = StagingArea(buffer_bytes, monotonic)
         self._window: Window | None = None
         self._saver: Saver | None = None
@@ -196,6 +197,11 @@ class CheckpointManager:
             StaleAttemptError: If another process took the run over.
             ResumeError: If no micro-step was counted since the restore, so that nothing would ever be due.
         """
+        handle = self._step(state, metrics)
+        self._tell()
+        return handle
+
+    def _step(self, state: Capturable, metrics: Mapping[str, float] | None) -> SaveHandle | None:
         saver = self._started()
         self._collect()
         progress = state.progress()
@@ -235,7 +241,9 @@ class CheckpointManager:
         """
         self._started()
         self._begin_cycle(state, state.progress())
-        return self._save(state, metrics, rewound=False)
+        handle = self._save(state, metrics, rewound=False)
+        self._tell()
+        return handle
 
     def fence(self) -> None:
         """Make sure that nothing reads live memory any more; call before changing parameters yourself.
@@ -269,8 +277,11 @@ class CheckpointManager:
         while True:
             there = saver.committed_at(state.progress())
             if there is not None:
+                self._collect(tolerate=True)
+                self._tell()
                 return str(there)
-            error = self.save(state, metrics).exception()
+            self._begin_cycle(state, state.progress())
+            error = self._save(state, metrics, rewound=False).exception()
             if error is None:
                 continue
             self._collect(tolerate=self._failures_in_a_row + 1 < ERROR_BUDGET)
@@ -285,13 +296,15 @@ class CheckpointManager:
         """
         self._drain(timeout)
         self._collect()
+        self._tell()
 
     def close(self, timeout: timedelta | None = None) -> None:
         """Wait as `wait` does, then let the writer thread go; the manager saves no more."""
         try:
             self.wait(timeout)
         finally:
-            self.fence()
+            if self._window is not None:
+                self._window.close(patient=False)  # after a timeout; else it has ended
             self._saver = None
             self._closed = True
 
@@ -314,8 +327,8 @@ class CheckpointManager:
             return
         try:
             self.close()
-        except (SaveFailedError, StaleAttemptError) as also:
-            _log.warning("while the error above was on its way: %s", also)  # it must not hide the first error
+        except Exception as also:  # noqa: BLE001 - on_save's own too: none may hide the first error, which is on its way
+            _log.warning("while another error was on its way: %s", also, exc_info=also)
 
     def _save(self, state: Capturable, metrics: Mapping[str, float] | None, *, rewound: bool) -> SaveHandle:
         saver = self._started()
@@ -329,7 +342,7 @@ class CheckpointManager:
         capture = state.capture_cycle_start() if rewound else state.capture()
         window = self._area.open(capture, cost, self._handling(saver))
         if window.is_open:
-            state.guard(window.close)
+            state.guard(self.fence)
         self._window = window
         self._save_number += 1
         self._last_save_at = self._monotonic()
@@ -393,6 +406,11 @@ class CheckpointManager:
             )
         return self._saver
 
+    def _tell(self) -> None:
+        """Tell ``on_save`` what is new; last of all, since it may raise, and may call this manager."""
+        while self._untold and self._on_save is not None:
+            self._on_save(self._untold.pop(0))
+
     def _drain(self, timeout: timedelta | None) -> None:
         if self._in_flight is not None:
             self._in_flight.settled(timeout)
@@ -410,8 +428,7 @@ class CheckpointManager:
             self._failures_in_a_row = 0
             report = future.result()
             self.totals.add(report)
-            if self._on_save is not None:
-                self._on_save(report)
+            self._untold.append(report)
             return
         if isinstance(error, StaleAttemptError):
             self._stale = error

@@ -524,3 +524,38 @@ def test_beside_a_demoted_leaf_the_other_frozen_ones_are_written_again(root, win
     held = load(LocalStorage(root), opened(LocalStorage(root), handle.result()))
     assert held.tensors["base"].tobytes() == run.base.tobytes()
     assert held.tensors["embedding"].tobytes() == embedding
+
+
+FORKING = """
+import os, sys, threading
+from ckptkit.manager import CheckpointManager
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
+from ckptkit.testing.state import NumpyRun
+
+go = threading.Event()
+storage = FaultyStorage(LocalStorage(sys.argv[1]), [Fault(lambda: go.wait(60), operations={"write"}, key="*")])
+manager, run = CheckpointManager(storage), NumpyRun()
+manager.restore(run)
+for _ in run.train_until(6):
+    pass
+handle = manager.save(run)
+child = os.fork()
+if not child:
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+go.set()
+handle.result()
+"""
+
+
+def test_a_forked_child_does_not_wait_for_a_writer_that_it_does_not_have(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(Path(ckptkit.__file__).parents[1])},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr

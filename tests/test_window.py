@@ -457,7 +457,8 @@ class Windows(RuleBasedStateMachine):
     @precondition(lambda self: self.writer is not None)
     @rule()
     def feed(self) -> None:
-        self.window.feed()
+        if self.window.by_slices:
+            self.window.close()
         assert not (self.window.by_slices and self.window.is_open)
 
     @precondition(lambda self: self.writer is not None)
@@ -465,7 +466,7 @@ class Windows(RuleBasedStateMachine):
     def end(self, whole) -> None:
         if whole:
             if self.window.by_slices:
-                self.window.feed()
+                self.window.close()
             if self.writer is None:
                 return
             self.writer.check()

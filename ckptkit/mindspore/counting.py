@@ -173,8 +173,9 @@ class OwnCounting:
             )
 
     def steady_optimizers(self) -> list[nn.Cell]:
-        """As `Counting`."""
-        return [self._cell.optimizer]
+        """As `Counting`; none of a subclass whose call may write before or after the fence."""
+        own_call = type(self._cell).__call__ is not AccumulationTrainCell.__call__
+        return [] if own_call else [self._cell.optimizer]
 
     def guard(self, fence: Callable[[], None]) -> None:
         """As `Counting`."""
@@ -265,7 +266,8 @@ class ForeignCounting:
 
     def guard(self, fence: Callable[[], None]) -> None:
         """As `Counting`."""
-        self._fences.append(fence)
+        if fence not in self._fences:
+            self._fences.append(fence)
         self._fence_if_due()
 
     def fence(self) -> None:

@@ -19,7 +19,7 @@ from ckptkit.manager import CheckpointManager
 from ckptkit.mindspore.companions import Companions
 from ckptkit.mindspore.dataset import DatasetPosition
 from ckptkit.mindspore.state import StateManager
-from ckptkit.mindspore.writers import acts_after, may_write_within_epoch
+from ckptkit.mindspore.writers import may_write_in_window
 from ckptkit.progress import ResumePoint
 
 _log = logging.getLogger("ckptkit")
@@ -50,7 +50,6 @@ class TrainingSession:
         self._size = state.position.size
         self._read_only = read_only
         self._begun = False
-        self._followed = False
         self._metrics: tuple[int, dict[str, float]] = (-1, {})
 
     def begin(self, params: Any, me: Callback) -> None:
@@ -63,8 +62,7 @@ class TrainingSession:
         callbacks = [one for one in params.list_callback if isinstance(one, Callback) and one is not me]
         self._companions.bind(callbacks, self._state.stateful_objects())
         self._refuse_late_callbacks(list(params.list_callback), me)
-        self._followed = acts_after(me, list(params.list_callback))
-        writers = may_write_within_epoch(callbacks, self._read_only)
+        writers = may_write_in_window(callbacks, self._read_only, followed=params.list_callback[-1] is not me)
         if writers:
             self._give_up_window(writers)
         if params.optimizer is None:
@@ -106,8 +104,6 @@ class TrainingSession:
             self.manager.save_final(self._state)
         else:
             self.manager.step(self._state)
-        if self._followed:
-            self.manager.fence()  # one that follows may end the epoch here, whose end others see before this callback
 
     def end_epoch(self, params: Any, *, stopping: bool, save_evaluated: bool) -> None:
         """Save if one is due after a whole epoch, with the metrics of its evaluation."""
@@ -115,6 +111,7 @@ class TrainingSession:
             # request_stop ends an epoch early and still gets here; its last step dealt with that half epoch.
             if not stopping:
                 raise ResumeError(self._other_size(params))
+            self.manager.fence()  # as below: it may have been requested by a callback that follows this one
             return
         metrics = _numbers(params.get("eval_results") or {})
         self._metrics = (params.cur_step_num, metrics)
@@ -123,10 +120,8 @@ class TrainingSession:
             self.manager.save(self._state, metrics)
         else:
             self.manager.step(self._state, metrics)
-        if stopping or self._followed or params.cur_epoch_num == self._epochs:
-            # The others' on_train_end, such as EarlyStopping's, come before this callback's; and on_train_epoch_end of
-            # those that follow comes after it.
-            self.manager.fence()
+        if stopping or params.cur_epoch_num == self._epochs:
+            self.manager.fence()  # the others' on_train_end, such as EarlyStopping's, come before this callback's
 
     def end(self) -> None:
         """Commit the last state and say so."""

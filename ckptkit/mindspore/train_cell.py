@@ -187,7 +187,8 @@ class AccumulationTrainCell(nn.Cell):
 
     def guard(self, fence: Callable[[], None]) -> None:
         """Call ``fence`` once, right before the next update: between the micro-step's graph and the update's."""
-        self._fences.append(fence)
+        if fence not in self._fences:
+            self._fences.append(fence)
 
     def fence(self) -> None:
         """Do now what was asked for by `guard`; call before anything else changes a parameter of the optimizer."""

@@ -52,6 +52,6 @@ class Staged(Protocol):
         """The save has ended, well or not."""
         ...
 
-    def feed(self) -> None:
-        """Training thread: give the writer what it waits for."""
+    def advance(self, micro_steps_left: int) -> None:
+        """Training thread: give the writer what it may wait for, as far as there is room; does not wait itself."""
         ...

@@ -78,10 +78,13 @@ class Window:
         with self._changed:
             return not self._ended and any(not one.all_copied for one in self._open)
 
-    def close(self) -> None:
+    def close(self, *, patient: bool = True) -> None:
         """The fence: when this returns, training may change what it wants.
 
         Copies what the writer has not read yet, and waits for it where the buffers are full.
+
+        Args:
+            patient: Without it, it does not wait but takes the memory that it needs.
         """
         if self._ended:
             self._open = []
@@ -90,7 +93,7 @@ class Window:
         begun = self._monotonic()
         # From the end, because the writer comes from the start; but it may not go ahead of slices.
         for extent in self._open if self.by_slices else reversed(self._open):
-            while self._copy_some(extent, BUFFER_BYTES, wait=True):
+            while self._copy_some(extent, BUFFER_BYTES, wait=patient, beyond_limit=not patient):
                 pass
             extent.let_go()
         self._open = []
@@ -98,11 +101,6 @@ class Window:
         took = self._monotonic() - begun
         self.cost.fence_seconds += took
         self.cost.stall_seconds += took
-
-    def feed(self) -> None:
-        """Where the writer waits for the training thread's slices, give it all of them; else do nothing."""
-        if self.by_slices:
-            self.close()
 
     def advance(self, micro_steps_left: int) -> None:
         """Where memory is copied slice by slice, copy the next one; call between two micro-steps.
@@ -193,9 +191,9 @@ class Window:
                     self._pool.give_back(piece.buffer)
         return count
 
-    def _copy_some(self, extent: Extent, at_most_bytes: int, *, wait: bool) -> int:
+    def _copy_some(self, extent: Extent, at_most_bytes: int, *, wait: bool, beyond_limit: bool = False) -> int:
         """Copy at most a buffer of what is live of ``extent``; returns how much, 0 when nothing is left to copy."""
-        buffer = self._room(extent, wait=wait)
+        buffer = self._room(extent, wait=wait, beyond_limit=beyond_limit)
         if buffer is None:
             return 0
         offset = buffer.filled_bytes
@@ -227,7 +225,7 @@ class Window:
             self._changed.notify_all()
         return stop - first
 
-    def _room(self, extent: Extent, *, wait: bool) -> Buffer | None:
+    def _room(self, extent: Extent, *, wait: bool, beyond_limit: bool) -> Buffer | None:
         """The buffer to fill next; None where there is none to be had, or nothing to put into it any more."""
         with self._changed:
             if self._ended or extent.all_copied:
@@ -239,7 +237,7 @@ class Window:
             self._filling = None
             # The buffers are full of what the writer comes to only after this slice: it would wait for ever.
             starving = self._starving
-        buffer = self._pool.take(beyond_limit=starving)
+        buffer = self._pool.take(beyond_limit=starving or beyond_limit)
         if buffer is None and wait:
             buffer = self._wait_for_buffer(extent)
         with self._changed:

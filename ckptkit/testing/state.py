@@ -97,7 +97,8 @@ class NumpyRun:
 
     def guard(self, fence: Callable[[], None]) -> None:
         """Call ``fence`` before the next update."""
-        self._fences.append(fence)
+        if fence not in self._fences:
+            self._fences.append(fence)
 
     def _fence(self) -> None:
         while self._fences:

@@ -1,0 +1,118 @@
+"""Who else may write within a window: a checkpoint holds the bits of its moment, whoever that is."""
+
+from __future__ import annotations
+
+import threading
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+import pytest
+from mindspore import nn, ops
+from mindspore.train import Callback, Model
+from safetensors.numpy import load_file
+
+import ckptkit as ck
+from ckptkit.storage.local import LocalStorage
+
+_WIDTH = 160  # of a weight above the size below which everything is copied
+
+
+class _Held(LocalStorage):
+    """Writes no shard before it may."""
+
+    def __init__(self, root):
+        super().__init__(root)
+        self.go = threading.Event()
+
+    def write(self, key, stream, size_bytes):
+        if key.endswith(".safetensors"):
+            self.go.wait()
+        super().write(key, stream, size_bytes)
+
+
+class _Loss(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.weight = ms.Parameter(ms.Tensor(np.ones((_WIDTH, _WIDTH), np.float32)), name="weight")
+
+    def construct(self, x):
+        return ops.mean(ops.matmul(x, self.weight) ** 2)
+
+
+class _Halving(ck.AccumulationTrainCell):
+    def __call__(self, *inputs):
+        loss = super().__call__(*inputs)
+        _halve(self)
+        return loss
+
+
+class _AtEpochEnd(Callback):
+    """Halves the weights in place, and lets the storage go on only then."""
+
+    def __init__(self, cell, storage):
+        self._cell = cell
+        self._storage = storage
+
+    def on_train_epoch_end(self, run_context):
+        _halve(self._cell)
+        self._storage.go.set()
+
+
+class _Stop(Callback):
+    def on_train_step_end(self, run_context):
+        if run_context.original_args().cur_step_num == 3:
+            run_context.request_stop()
+
+
+def _halve(cell):
+    ops.assign(cell.network.weight, cell.network.weight * 0.5)
+    cell.network.weight.asnumpy()
+
+
+def _cell(kind=ck.AccumulationTrainCell):
+    network = _Loss()
+    return kind(network, nn.Momentum(network.trainable_params(), 0.01, 0.9), 4)
+
+
+def _stored(root, name):
+    return load_file(root / "checkpoints" / name / "rank-00000" / "weights-000.safetensors")["weight"]
+
+
+def test_a_train_cell_with_a_call_of_its_own_has_no_window(tmp_path):
+    storage, cell = _Held(tmp_path), _cell(_Halving)
+    batch = ms.Tensor(np.ones((1, _WIDTH), np.float32))
+    with ck.CheckpointManager(storage) as manager:
+        state = ck.StateManager(cell)
+        manager.restore(state)
+        cell(batch)
+        handle = manager.save(state)
+        then = cell.network.weight.asnumpy().copy()
+        cell(batch)
+        storage.go.set()
+        name = handle.result()
+    np.testing.assert_array_equal(_stored(tmp_path, name), then)
+
+
+@pytest.mark.parametrize("order", ["writer after", "stopped from behind"])
+def test_epoch_ends_that_no_fence_precedes_find_no_window(tmp_path, order, monkeypatch):
+    storage, cell = _Held(tmp_path), _cell()
+    dataset = ds.NumpySlicesDataset({"x": np.ones((6, _WIDTH), np.float32)}, shuffle=False).batch(1)
+    then = []
+    begin = ck.CheckpointManager._save
+
+    def save(self, state, metrics, *, rewound):
+        handle = begin(self, state, metrics, rewound=rewound)
+        then.append((handle, cell.network.weight.asnumpy().copy()))
+        return handle
+
+    monkeypatch.setattr(ck.CheckpointManager, "_save", save)
+    writer, stop = _AtEpochEnd(cell, storage), _Stop()
+    every = 6 if order == "writer after" else 3
+    ckpt = ck.CheckpointCallback(storage, save=ck.SaveEvery(micro_steps=every), read_only=[_Stop])
+    model = Model(cell)
+    ckpt.resume(model, dataset, 2)
+    callbacks = [ckpt, writer] if order == "writer after" else [writer, ckpt, stop]
+    model.train(2, dataset, callbacks=callbacks, dataset_sink_mode=False)
+    handle, weight = then[0]
+    np.testing.assert_array_equal(_stored(tmp_path, handle.result()), weight)
