@@ -13,7 +13,7 @@ from ckptkit.cost import SaveCost
 from ckptkit.shards import Shard
 from ckptkit.storage import ByteStream
 
-PIECE_BYTES = 256 << 10  # copied, then digested while it is still in the cache of its core
+PIECE_BYTES = 4 << 20  # each piece costs two turns at the interpreter lock, which training wants as well
 
 
 class LeafDigests:
