@@ -28,6 +28,7 @@ TRANSLATED = {
     "docs/exactness.md": "docs/zh/exactness.md",
     "docs/guide.md": "docs/zh/guide.md",
     "docs/guarantees.md": "docs/zh/guarantees.md",
+    "docs/performance.md": "docs/zh/performance.md",
     "docs/troubleshooting.md": "docs/zh/troubleshooting.md",
 }
 
