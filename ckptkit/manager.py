@@ -328,7 +328,7 @@ class CheckpointManager:
         try:
             self.close()
         except Exception as also:  # noqa: BLE001 - on_save's own too: none may hide the first error, which is on its way
-            _log.warning("while another error was on its way: %s", also, exc_info=also)
+            _log.warning("while the error above was on its way: %s", also, exc_info=also)
 
     def _save(self, state: Capturable, metrics: Mapping[str, float] | None, *, rewound: bool) -> SaveHandle:
         saver = self._started()
