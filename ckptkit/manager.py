@@ -341,9 +341,9 @@ class CheckpointManager:
         self._collect()
         capture = state.capture_cycle_start() if rewound else state.capture()
         window = self._area.open(capture, cost, self._handling(saver))
+        self._window = window  # first: a state whose next call updates fences at once
         if window.is_open:
             state.guard(self.fence)
-        self._window = window
         self._save_number += 1
         self._last_save_at = self._monotonic()
         self._in_flight = self._write(saver, SaveRequest(window, numbers, self._clock(), self._save_number))

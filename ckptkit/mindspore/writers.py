@@ -22,7 +22,18 @@ _STEP_HOOKS = (
 )
 # Preceded by a fence, unless callbacks follow the one that fences: these come after the save at the end of an epoch, or
 # stop an epoch when that one has seen its last step already.
-_END_HOOKS = ("epoch_end", "end", "on_train_epoch_end", "on_train_end")
+_END_HOOKS = (
+    "epoch_end",
+    "end",
+    "on_train_epoch_end",
+    "on_train_end",
+    "on_eval_begin",
+    "on_eval_end",
+    "on_eval_epoch_begin",
+    "on_eval_epoch_end",
+    "on_eval_step_begin",
+    "on_eval_step_end",
+)
 
 
 def may_write_in_window(
