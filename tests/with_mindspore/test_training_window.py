@@ -12,7 +12,7 @@ import pytest
 from live import LONG_SECONDS, Stall
 from mindspore import amp, nn, ops
 from mindspore.train import Callback, EarlyStopping, LossMonitor, Model
-from training import MODES, begin_process
+from training import MODES, Stop, begin_process
 
 import ckptkit as ck
 from ckptkit.background import SaveHandle
@@ -522,17 +522,6 @@ def test_weights_that_a_callback_swaps_around_an_evaluation_are_fenced(
     assert_window(job.reports[0], copied_whole=place == "after")
 
 
-class Stopping(Callback):
-    """Ends training in the middle of an epoch, or at its end."""
-
-    def __init__(self, at):
-        self.at = at
-
-    def on_train_step_end(self, run_context):
-        if run_context.original_args().cur_step_num == self.at:
-            run_context.request_stop()
-
-
 class StoppingAtEpochs(Callback):
     def on_train_epoch_end(self, run_context):
         run_context.request_stop()
@@ -544,8 +533,8 @@ class StoppingAtEpochs(Callback):
 def test_whoever_comes_later_and_ends_training_does_not_get_others_between(
     root, copies, monkeypatch, *, window, at, hook
 ):
-    job = Job(root, monkeypatch, window=window, read_only=[Stopping])
-    job.fit(before=[Averaged(job.cell, hook)], after=[Stopping(at)], epochs=3)
+    job = Job(root, monkeypatch, window=window, read_only=[Stop])
+    job.fit(before=[Averaged(job.cell, hook)], after=[Stop(at)], epochs=3)
     assert_whole(root, copies)
 
 
