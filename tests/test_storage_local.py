@@ -295,3 +295,22 @@ def test_a_folder_that_a_dead_process_left_is_synced_once_before_anything_is_put
     before = len(disk.events)
     local.write("a/b/2", io.BytesIO(b"2"), 1)
     assert ("fsync", "a") not in disk.events[before:]
+
+
+def test_what_a_killed_create_left_is_cleared_where_its_writer_is_dead(local):
+    root = Path(local.url)
+    for key in (
+        "attempts/.000001.json.0123456789abcdef.tmp",
+        "attempts/.000002.json.0123456789abcdef.tmp",
+        "attempts/.mine.tmp",
+    ):
+        (root / key).parent.mkdir(parents=True, exist_ok=True)
+        (root / key).write_bytes(b"half")
+    asked = []
+    assert local.clear_unfinished("attempts/", lambda key: asked.append(key) or key == "attempts/000001.json") == 1
+    assert sorted(asked) == ["attempts/000001.json", "attempts/000002.json"]
+    assert sorted(path.name for path in (root / "attempts").iterdir()) == [
+        ".000002.json.0123456789abcdef.tmp",
+        ".mine.tmp",
+    ]
+    assert local.clear_unfinished("checkpoints/", lambda key: True) == 0

@@ -15,7 +15,7 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.manager import CheckpointManager
 from ckptkit.run import stream
 from ckptkit.run.verify import load, verify
-from ckptkit.storage import LocalStorage
+from ckptkit.storage import LocalStorage, local
 from ckptkit.tensors import leaf_of
 from ckptkit.testing.faults import FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -63,7 +63,7 @@ def flip(path, position):
 @pytest.mark.parametrize("window_bytes", [7, 1000, 2 << 20])
 @pytest.mark.parametrize("names", ["abcdef", "d", "bc", "ace", "f"])
 def test_what_is_wanted_arrives_whatever_the_windows(checkpoint, names, window_bytes, monkeypatch):
-    monkeypatch.setattr(stream, "WINDOW_BYTES", window_bytes)
+    monkeypatch.setattr(LocalStorage, "window_bytes", window_bytes)
     contents, storage = loaded(checkpoint)
     found = buffers(names)
     done = []
@@ -112,7 +112,7 @@ class Lazy(Mapping):
 
 
 def test_memory_is_asked_for_when_it_is_needed(checkpoint, monkeypatch):
-    monkeypatch.setattr(stream, "WINDOW_BYTES", 512)
+    monkeypatch.setattr(LocalStorage, "window_bytes", 512)
     contents, _ = loaded(checkpoint)
     lazy = Lazy()
     contents.read_into(lazy, lazy.filled)
@@ -195,7 +195,7 @@ def test_only_files_whose_bytes_are_no_longer_there_differ(checkpoint):
 
 
 def test_more_between_the_tensors_than_is_remembered_is_read_again(checkpoint, monkeypatch):
-    monkeypatch.setattr(stream, "WINDOW_BYTES", 64)  # the headers are longer
+    monkeypatch.setattr(stream, "_BETWEEN_BYTES", 64)  # the headers are longer
     contents, _ = loaded(checkpoint)
     _, held = all_held(contents)
     contents.read_into(held)
@@ -261,5 +261,5 @@ def in_a_process(root, what):
 def test_a_restore_needs_a_few_windows_of_memory_beside_the_state(root):
     in_a_process(root, "save")
     state_kib = 12 * 8 << 10
-    assert int(in_a_process(root, "read_into")) < 4 * (stream.WINDOW_BYTES >> 10)
+    assert int(in_a_process(root, "read_into")) < 4 * (local.WINDOW_BYTES >> 10)
     assert int(in_a_process(root, "tensors")) > 0.9 * state_kib  # the counterpart: it would have been seen

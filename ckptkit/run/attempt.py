@@ -107,6 +107,7 @@ def open_attempt(storage: Storage, opening: Opening, state: Restorable) -> Opene
         StaleAttemptError: If another start overtook this one.
         StorageError: If the storage failed; no conclusion was drawn from it.
     """
+    storage.probe()  # now and not after an hour of training, nor after gigabytes were read
     abandoned: set[int] = set()
     with contextlib.suppress(FileNotFoundError, CorruptCheckpointError):
         decode(storage.read(RUN, MAX_SEALED_BYTES), RunDocument, RUN)  # a newer format: before anything is applied

@@ -96,8 +96,4 @@ def remove_checkpoint(storage: Storage, name: CheckpointName) -> None:
 
 def keys_below(storage: Storage, folder: str) -> list[str]:
     """Keys of all files below ``folder``."""
-    listing = storage.list(folder)
-    below = [f"{folder}/{file}" for file in sorted(listing.files)]
-    for child in sorted(listing.folders):
-        below.extend(keys_below(storage, f"{folder}/{child}"))
-    return below
+    return sorted(storage.walk(f"{folder}/"))

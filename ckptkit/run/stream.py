@@ -20,8 +20,7 @@ from ckptkit.run.read import check_digest, missing
 from ckptkit.storage import Storage
 from ckptkit.tensors import DTYPES, Array
 
-# Small enough for the digest to find the bytes in the processor's cache; 1 to 4 MiB are alike.
-WINDOW_BYTES = 2 << 20
+_BETWEEN_BYTES = 2 << 20  # of what is no tensor, remembered per file
 
 
 class _Piece(NamedTuple):
@@ -84,12 +83,12 @@ class ShardStream:
         hasher = xxhash.xxh3_128()
         between = bytearray()
         at = 0
-        for window in _windows(shard, targets):
+        for window in _windows(shard, targets, self._storage.window_bytes):
             at += self._fill(shard, [piece.memory for piece in window], at)
             for piece in window:
                 hasher.update(piece.memory)
                 if piece.tensor is None:
-                    between += piece.memory[: WINDOW_BYTES - len(between)]  # a hostile file may be nothing else
+                    between += piece.memory[: _BETWEEN_BYTES - len(between)]  # a hostile file may be nothing else
                 elif piece.wanted and piece.last and done is not None:
                     done(piece.tensor.name)
         check_digest(shard, hasher.hexdigest())
@@ -134,25 +133,25 @@ def _segments(shard: ShardEntry) -> Iterator[tuple[TensorEntry | None, int]]:
         yield None, shard.size_bytes - at
 
 
-def _windows(shard: ShardEntry, targets: Mapping[str, memoryview]) -> Iterator[list[_Piece]]:
-    """The file in parts of `WINDOW_BYTES`; what is not in ``targets`` gets memory that the next part reuses."""
-    scratch = memoryview(bytearray(min(WINDOW_BYTES, shard.size_bytes)))
+def _windows(shard: ShardEntry, targets: Mapping[str, memoryview], window_bytes: int) -> Iterator[list[_Piece]]:
+    """The file in parts of ``window_bytes``; what is not in ``targets`` gets memory that the next part reuses."""
+    scratch = memoryview(bytearray(min(window_bytes, shard.size_bytes)))
     window: list[_Piece] = []
     filled = 0
     for tensor, size_bytes in _segments(shard):
-        if window and size_bytes > WINDOW_BYTES - filled:
+        if window and size_bytes > window_bytes - filled:
             yield window  # so that memory for this tensor is asked for after the one before it was done
             window, filled = [], 0
         wanted = tensor is not None and tensor.name in targets
         memory = _memory(tensor, targets) if tensor is not None and wanted else None
         start = 0
         while True:
-            count = min(WINDOW_BYTES - filled, size_bytes - start)
+            count = min(window_bytes - filled, size_bytes - start)
             part = memory[start : start + count] if memory is not None else scratch[filled : filled + count]
             start += count
             filled += count
             window.append(_Piece(tensor, wanted, part, last=start == size_bytes))
-            if filled == WINDOW_BYTES:
+            if filled == window_bytes:
                 yield window
                 window, filled = [], 0
             if start == size_bytes:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ckptkit.errors import StorageError
@@ -22,6 +23,10 @@ from ckptkit.storage.source import ByteStream, Source
 
 LARGE_BYTES = 1 << 20
 
+# Small enough for the digest to find the bytes in the processor's cache; 1 to 4 MiB are alike.
+WINDOW_BYTES = 2 << 20
+
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")  # of a create under way
 _MOST_BUFFERS = 1024  # IOV_MAX of Linux: of one system call
 
 
@@ -43,8 +48,21 @@ class LocalStorage:
         """The absolute path of the root."""
         return str(self._root)
 
-    def list(self, folder: str) -> Listing:
-        """List what lies directly below ``folder``."""
+    @property
+    def is_remote(self) -> bool:
+        """No: also a network file system is written through this machine's cache."""
+        return False
+
+    @property
+    def window_bytes(self) -> int:
+        """As much as a processor's cache holds."""
+        return WINDOW_BYTES
+
+    def probe(self) -> None:
+        """Nothing: the first file of a start, which comes before training, tells as much."""
+
+    def list(self, folder: str, prefix: str = "") -> Listing:
+        """List what lies directly below ``folder`` and begins with ``prefix``."""
         folders: set[str] = set()
         files: dict[str, int] = {}
         with _storage_errors("list", self._root / folder):
@@ -54,6 +72,8 @@ class LocalStorage:
                 return Listing()
             with entries:
                 for entry in entries:
+                    if not entry.name.startswith(prefix):
+                        continue
                     if entry.is_dir():
                         folders.add(entry.name)
                         continue
@@ -61,6 +81,19 @@ class LocalStorage:
                     with contextlib.suppress(FileNotFoundError):
                         files[entry.name] = entry.stat().st_size
         return Listing(frozenset(folders), files)
+
+    def walk(self, prefix: str) -> Mapping[str, int]:
+        """All files whose keys begin with ``prefix``."""
+        folder, _, start = prefix.rpartition("/")
+        found: dict[str, int] = {}
+        waiting = [(folder, start)]
+        while waiting:
+            folder, start = waiting.pop()
+            below = f"{folder}/" if folder else ""
+            listing = self.list(folder, start)
+            found.update({below + file: size for file, size in listing.files.items()})
+            waiting.extend((below + child, "") for child in listing.folders)
+        return found
 
     def read(self, key: str, max_bytes: int) -> bytes:
         """The content of ``key``, cut after ``max_bytes + 1`` bytes."""
@@ -141,6 +174,20 @@ class LocalStorage:
         for parent in sorted(parents, key=lambda path: len(path.parts), reverse=True):
             with _storage_errors("delete", parent):
                 self._fsync_or_remove(parent)
+
+    def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
+        """Remove the temporary files of creates that were killed."""
+        folder, _, start = prefix.rpartition("/")
+        below = f"{folder}/" if folder else ""
+        dead = []
+        for key in self.walk(below):
+            parent, slash, file = key.rpartition("/")
+            match = _TEMPORARY.fullmatch(file)
+            target = f"{parent}{slash}{match[1]}" if match else ""
+            if match and target.startswith(below + start) and is_dead(target):
+                dead.append(key)
+        self.delete(dead)
+        return len(dead)
 
     def _fsync_or_remove(self, folder: Path) -> None:
         while len(folder.relative_to(self._root).parts) > 1:

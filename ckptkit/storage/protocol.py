@@ -2,7 +2,8 @@
 
 It is as small as the protocol of design section 3 allows, because every backend, every fault wrapper and every
 test must get all of it right: list, read, write, create, delete. There is no rename, no append, no
-overwrite and no modification time, since object stores have none that could be trusted.
+overwrite and no modification time, since object stores have none that could be trusted. Two more verbs are about the
+storage itself: `Storage.probe` at a start, and `Storage.clear_unfinished` for what deaths leave behind.
 
 Keys are plain relative paths with ``/`` below the run root (`ckptkit.manifest.checked_key`). Absence is the
 builtin FileNotFoundError; a lost create-only race is the builtin FileExistsError; everything else that goes
@@ -12,7 +13,7 @@ wrong is a `StorageError` with the backend's error as ``__cause__``. An error is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -41,11 +42,37 @@ class Storage(Protocol):
         """The run root as the user may type it."""
         ...
 
-    def list(self, folder: str) -> Listing:
-        """List what lies directly below ``folder``.
+    @property
+    def is_remote(self) -> bool:
+        """Whether bytes go over a network, so that a write may take long, or stand still for minutes."""
+        ...
+
+    @property
+    def window_bytes(self) -> int:
+        """How much to ask of one `read_into` for full speed."""
+        ...
+
+    def probe(self) -> None:
+        """Find out whether files can be written here, as far as a start can tell.
+
+        Raises:
+            StorageError: If not; says what to change.
+        """
+        ...
+
+    def list(self, folder: str, prefix: str = "") -> Listing:
+        """List what lies directly below ``folder`` and has a name that begins with ``prefix``.
 
         Raises:
             StorageError: If it could not be listed.
+        """
+        ...
+
+    def walk(self, prefix: str) -> Mapping[str, int]:
+        """Sizes in bytes of all files, at any depth, whose keys begin with ``prefix``.
+
+        Raises:
+            StorageError: If they could not be listed.
         """
         ...
 
@@ -100,6 +127,23 @@ class Storage(Protocol):
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove files, and folders that this empties; absent ones are fine. Durable when this returns.
+
+        Raises:
+            StorageError: If one could not be removed; others may be.
+        """
+        ...
+
+    def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
+        """Remove what writes and creates that never ended have left, such as parts of uploads.
+
+        What a listing shows as a file under the key itself is not meant: `delete` removes that.
+
+        Args:
+            prefix: Where: only what was to become a key that begins with it.
+            is_dead: Whether nobody writes the given key any more.
+
+        Returns:
+            How many were removed.
 
         Raises:
             StorageError: If one could not be removed; others may be.

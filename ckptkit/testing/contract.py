@@ -96,6 +96,43 @@ class StorageContract:
             self.raw_put(storage, f"many/{number:04d}", b"")
         assert len(storage.list("many").files) == 1100
 
+    def test_a_listing_can_be_of_names_that_begin_alike(self, storage: Storage) -> None:
+        """Of folders and files, and only directly below."""
+        for key in ("a/x1", "a/x2/y", "a/y1", "a/y2/x", "ax/1", "x3"):
+            self.raw_put(storage, key, b"1")
+        listing = storage.list("a", "x")
+        assert (listing.folders, dict(listing.files)) == (frozenset({"x2"}), {"x1": 1})
+        listing = storage.list("a", "z")
+        assert (listing.folders, dict(listing.files)) == (frozenset(), {})
+
+    # walk
+
+    @pytest.mark.parametrize(
+        ("prefix", "expected"),
+        [
+            ("", {"a/1", "a/b/2", "a/b/c/3", "ab/4", "5"}),
+            ("a/", {"a/1", "a/b/2", "a/b/c/3"}),
+            ("a/b", {"a/b/2", "a/b/c/3"}),
+            ("a/b/c/", {"a/b/c/3"}),
+            ("a", {"a/1", "a/b/2", "a/b/c/3", "ab/4"}),
+            ("a/1", {"a/1"}),
+            ("no/such", set()),
+        ],
+    )
+    def test_a_walk_finds_every_key_that_begins_so(self, storage: Storage, prefix: str, expected: set[str]) -> None:
+        """At any depth, with its size."""
+        for number, key in enumerate(("a/1", "a/b/2", "a/b/c/3", "ab/4", "5")):
+            self.raw_put(storage, key, b"x" * number)
+        found = dict(storage.walk(prefix))
+        assert set(found) == expected
+        assert all(size == len(self.raw_get(storage, key) or b"") for key, size in found.items())
+
+    def test_a_long_walk_is_whole(self, storage: Storage) -> None:
+        """More files than a page of an object store's answer."""
+        for number in range(1100):
+            self.raw_put(storage, f"many/{number % 7}/{number:04d}", b"")
+        assert len(storage.walk("many/")) == 1100
+
     # read
 
     @pytest.mark.parametrize(("max_bytes", "expected"), [(10, b"12345"), (5, b"12345"), (4, b"12345"), (2, b"123")])
@@ -362,6 +399,22 @@ class StorageContract:
         assert storage.list("top").folders == {"stays"}
         assert storage.list("top/stays").folders == frozenset()
         assert self.raw_get(storage, "top/stays/3") == b"x"
+
+    # the storage itself
+
+    def test_a_probe_leaves_nothing_behind(self, storage: Storage) -> None:
+        """Whatever it tries."""
+        storage.create("a/1", b"x")
+        storage.probe()
+        assert set(storage.walk("")) == {"a/1"}
+        assert storage.clear_unfinished("", lambda key: True) == 0
+
+    def test_nothing_that_is_finished_is_cleared(self, storage: Storage) -> None:
+        """However dead its writer."""
+        storage.create("a/1", b"x")
+        storage.write("b/2", io.BytesIO(_pattern(17 * _MIB)), 17 * _MIB)
+        assert storage.clear_unfinished("", lambda key: True) == 0
+        assert set(storage.walk("")) == {"a/1", "b/2"}
 
     # from several threads
 

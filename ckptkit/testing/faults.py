@@ -11,18 +11,18 @@ from __future__ import annotations
 import errno
 import fnmatch
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 from ckptkit.errors import StorageError
 from ckptkit.storage import ByteStream, Listing, Storage
 
-Operation = Literal["list", "read", "read_into", "write", "create", "delete"]
+Operation = Literal["probe", "list", "walk", "read", "read_into", "write", "create", "delete", "clear_unfinished"]
 When = Literal["before", "during", "after"]
 
-READING: frozenset[Operation] = frozenset({"list", "read", "read_into"})
-MUTATING: frozenset[Operation] = frozenset({"write", "create", "delete"})
+READING: frozenset[Operation] = frozenset({"probe", "list", "walk", "read", "read_into"})
+MUTATING: frozenset[Operation] = frozenset({"write", "create", "delete", "clear_unfinished"})
 EVERY: frozenset[Operation] = READING | MUTATING
 # Those that a fault may break off halfway; a create is atomic, so it has no inside.
 DIVISIBLE: frozenset[Operation] = frozenset({"write", "delete"})
@@ -94,7 +94,7 @@ class Fault:
         """Whether this fault happens at ``call``; counts it if it matches, so ask once per call."""
         if call.operation not in self._operations:
             return False
-        if not any(fnmatch.fnmatchcase(key, self._key) for key in call.keys):
+        if not any(fnmatch.fnmatchcase(key, self._key) for key in call.keys or ("",)):
             return False
         self._seen += 1
         since = self._seen - self._nth
@@ -155,10 +155,30 @@ class FaultyStorage:
         with self._lock:
             self._faults.clear()
 
-    def list(self, folder: str) -> Listing:
+    @property
+    def is_remote(self) -> bool:
+        """As the wrapped storage."""
+        return self._inner.is_remote
+
+    @property
+    def window_bytes(self) -> int:
+        """As the wrapped storage."""
+        return self._inner.window_bytes
+
+    def probe(self) -> None:
+        """Probe through the faults."""
+        with self._call("probe"):
+            self._inner.probe()
+
+    def list(self, folder: str, prefix: str = "") -> Listing:
         """List through the faults."""
         with self._call("list", folder):
-            return self._inner.list(folder)
+            return self._inner.list(folder, prefix)
+
+    def walk(self, prefix: str) -> Mapping[str, int]:
+        """List through the faults."""
+        with self._call("walk", prefix):
+            return self._inner.walk(prefix)
 
     def read(self, key: str, max_bytes: int) -> bytes:
         """Read through the faults."""
@@ -198,6 +218,11 @@ class FaultyStorage:
             self._inner.delete(keys[:half])
             inside.happen_now()
             self._inner.delete(keys[half:])
+
+    def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
+        """Clear through the faults."""
+        with self._call("clear_unfinished", prefix):
+            return self._inner.clear_unfinished(prefix, is_dead)
 
     @contextmanager
     def _call(self, operation: Operation, *keys: str) -> Iterator[_Inside | None]:
