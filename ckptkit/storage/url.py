@@ -1,4 +1,8 @@
-"""From what a user types as a run root to a `Storage`."""
+"""From what a user types as a run root to a `Storage`.
+
+The schemes that ckptkit knows are its own table, looked at first: no other package's entry point takes their place. Any
+other scheme is fsspec's.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +16,43 @@ from ckptkit.errors import StorageError
 from ckptkit.storage.local import LocalStorage
 from ckptkit.storage.protocol import Storage
 
+_LOCAL = (None, "file", "local")
+_S3 = ("s3", "s3a", "obs")
+
 
 def open_storage(root: str | os.PathLike[str] | Storage, storage_options: Mapping[str, Any] | None = None) -> Storage:
-    """Open a run root: a path, a ``file://`` URL, or a `Storage`, which is returned as it is.
+    """Open a run root: a path, a URL, or a `Storage`, which is returned as it is. Sends nothing over a network.
 
     Raises:
         TypeError: If it is none of these.
         ValueError: If it is an empty text.
-        StorageError: If the URL's scheme has no backend, or was given options that it does not take.
+        StorageError: If the URL's scheme has no backend, names no place, or was given options that it does not take.
     """
     if isinstance(root, Storage):
         return root
     if not isinstance(root, str | os.PathLike):
         raise TypeError(f"a run root is a path, a URL or a Storage, got {type(root).__name__}")
-    if not os.fspath(root):
+    text = os.fspath(root)
+    if not text:
         raise ValueError("the run root is empty; give a folder of its own for each run")
-    scheme, path = split_protocol(os.fspath(root))
-    if scheme not in (None, "file", "local"):
-        raise StorageError(
-            f"no storage for {scheme}:// in this version of ckptkit; give a local path (root was {root!r})"
-        )
-    if storage_options:
-        raise StorageError(f"a local run root takes no storage_options, got {sorted(storage_options)}")
-    return LocalStorage(path)
+    scheme, path = split_protocol(text)
+    options = dict(storage_options or {})
+    if scheme in _LOCAL:
+        if options:
+            raise StorageError(f"a local run root takes no storage_options, got {sorted(options)}")
+        return LocalStorage(path)
+    if scheme in _S3:
+        return _open_s3(str(scheme), path, options)
+    from ckptkit.storage.generic import open_generic
+
+    return open_generic(text, options)
+
+
+def _open_s3(scheme: str, path: str, options: Mapping[str, Any]) -> Storage:
+    try:
+        from ckptkit.storage.s3_root import open_s3
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith(("botocore", "urllib3")):
+            raise
+        raise StorageError(f"{scheme}:// needs botocore: pip install 'ckptkit[s3]'") from error
+    return open_s3(scheme, path, options)

@@ -1,0 +1,236 @@
+"""The requests that a run makes of a bucket, each with a deadline and tried again while that may help.
+
+Guarantees: every request ends by its deadline, or a read timeout after it; a body is sent from the memory that it lies
+in and received into the memory that it belongs to; absence is FileNotFoundError, a condition that did not hold is
+FileExistsError, all else that fails is a StorageError. After a lost reply a conditional put may report its own file as
+there already. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from botocore.exceptions import BotoCoreError, ClientError
+from urllib3.exceptions import HTTPError
+
+from ckptkit.errors import StorageError
+from ckptkit.storage.retry import Retry, Transient
+from ckptkit.storage.s3_errors import code_of, is_expired, raise_as_ours
+from ckptkit.storage.s3_options import Client
+
+_T = TypeVar("_T")
+
+_BLOCK_BYTES = 1 << 20
+_BEYOND_THE_END = {"InvalidRange", "416"}
+_GONE = {"NoSuchUpload"}
+
+
+@dataclass(frozen=True)
+class Page:
+    """One answer of a listing.
+
+    Attributes:
+        files: Size in bytes by key.
+        folders: Common prefixes, each with its last slash.
+    """
+
+    files: Mapping[str, int]
+    folders: Sequence[str]
+
+
+class Bucket:
+    """Requests to one bucket.
+
+    Args:
+        name: Of the bucket.
+        client: Sends them.
+        retry: Repeats them.
+        written_with: Options of every object written, such as its encryption.
+    """
+
+    def __init__(self, name: str, client: Client, retry: Retry, written_with: Mapping[str, Any]) -> None:
+        self.name = name
+        self._client = client
+        self._retry = retry
+        self._written_with = dict(written_with)
+
+    def pages(self, prefix: str, delimiter: str = "") -> Iterator[Page]:
+        """List the keys that begin with ``prefix``, a page of at most 1000 at a time."""
+        # The first version of the call: stores beside Amazon's may lack the second one.
+        arguments = {"Prefix": prefix, **({"Delimiter": delimiter} if delimiter else {})}
+        marker: str | None = None
+        while True:
+            begin = {} if marker is None else {"Marker": marker}
+            answer = self._send("list", prefix, "list_objects", {**arguments, **begin})
+            files = {one["Key"]: int(one["Size"]) for one in answer.get("Contents", ())}
+            folders = [one["Prefix"] for one in answer.get("CommonPrefixes", ())]
+            yield Page(files, folders)
+            if not answer.get("IsTruncated"):
+                return
+            last = answer.get("NextMarker") or max((*files, *folders), default=None)
+            if last is None or (marker is not None and last <= marker):
+                raise StorageError(
+                    f"could not list {self._where(prefix)}: the server's pages do not go on after {marker!r}"
+                )
+            marker = last
+
+    def size_bytes(self, key: str) -> int | None:
+        """The size of an object, None where there is none."""
+        try:
+            return int(self._send("look at", key, "head_object", {"Key": key})["ContentLength"])
+        except FileNotFoundError:
+            return None
+
+    def mark(self, key: str) -> Mapping[str, str]:
+        """The metadata of an object, with lower-case names; FileNotFoundError where there is none."""
+        return dict(self._send("look at", key, "head_object", {"Key": key})["Metadata"])
+
+    def get_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int) -> int:
+        """Fill ``buffers``, at least a byte of room, from ``offset_bytes`` on; returns the bytes that there were."""
+        room = sum(map(len, buffers))
+        arguments = {"Key": key, "Range": f"bytes={offset_bytes}-{offset_bytes + room - 1}"}
+
+        def request(until: float) -> int:
+            try:
+                answer = self._client.api.get_object(Bucket=self.name, **arguments)
+            except ClientError as error:
+                if code_of(error) in _BEYOND_THE_END:
+                    return 0
+                raise
+            with answer["Body"] as body:
+                if "ContentRange" not in answer and answer["ContentLength"] > room:
+                    raise StorageError(f"could not read {self._where(key)}: the server gives no parts of files")
+                return _receive(body, buffers, lambda: self._check(until))
+
+        return self._call(f"read {self._where(key)}", request)
+
+    def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
+        """Write an object at once."""
+        condition = {"IfNoneMatch": "*"} if if_absent else {}
+        self._send_body("write", key, data, "put_object", {"Key": key, **self._written_with, **condition})
+
+    def delete(self, key: str) -> None:
+        """Delete an object, if there is one."""
+        self._send("delete", key, "delete_object", {"Key": key})
+
+    def begin_upload(self, key: str, mark: Mapping[str, str]) -> str:
+        """Begin an upload in parts, whose object will have ``mark`` as metadata; returns its id."""
+        arguments = {"Key": key, "Metadata": dict(mark), **self._written_with}
+        return str(self._send("begin to write", key, "create_multipart_upload", arguments)["UploadId"])
+
+    def put_part(self, key: str, upload: str, number: int, data: memoryview) -> str:
+        """Write part ``number``, from 1; returns its tag."""
+        arguments = {"Key": key, "UploadId": upload, "PartNumber": number}
+        return str(self._send_body(f"write part {number} of", key, data, "upload_part", arguments)["ETag"])
+
+    def complete_upload(self, key: str, upload: str, tags: Sequence[str]) -> None:
+        """Make the object of the parts with ``tags``, in order; FileNotFoundError if the upload is gone."""
+        parts = [{"ETag": tag, "PartNumber": number} for number, tag in enumerate(tags, 1)]
+        arguments = {"Key": key, "UploadId": upload, "MultipartUpload": {"Parts": parts}}
+        self._send("complete", key, "complete_multipart_upload", arguments)
+
+    def abort_upload(self, key: str, upload: str) -> None:
+        """Discard an upload and its parts, if there is one."""
+        try:
+            self._send("abort", key, "abort_multipart_upload", {"Key": key, "UploadId": upload})
+        except FileNotFoundError:
+            return
+
+    def uploads(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """Key and id of every upload under way whose key begins with ``prefix``."""
+        begin: dict[str, str] = {}
+        while True:
+            answer = self._send("list uploads of", prefix, "list_multipart_uploads", {"Prefix": prefix, **begin})
+            for one in answer.get("Uploads", ()):
+                # Some servers list by prefix, some give everything.
+                if one["Key"].startswith(prefix):
+                    yield one["Key"], one["UploadId"]
+            after = {
+                "KeyMarker": answer.get("NextKeyMarker", ""),
+                "UploadIdMarker": answer.get("NextUploadIdMarker", ""),
+            }
+            if not answer.get("IsTruncated") or after == begin:
+                return
+            begin = after
+
+    def _send(self, verb: str, key: str, operation: str, arguments: Mapping[str, Any]) -> Any:
+        send = getattr(self._client.api, operation)
+        return self._call(f"{verb} {self._where(key)}", lambda _: send(Bucket=self.name, **arguments))
+
+    def _send_body(
+        self, verb: str, key: str, data: bytes | memoryview, operation: str, arguments: Mapping[str, Any]
+    ) -> Any:
+        send = getattr(self._client.api, operation)
+
+        def request(until: float) -> Any:
+            body = _Body(data, lambda: self._check(until)) if len(data) > _BLOCK_BYTES else bytes(data)
+            return send(Bucket=self.name, Body=body, **arguments)
+
+        return self._call(f"{verb} {self._where(key)}", request)
+
+    def _call(self, what: str, request: Callable[[float], _T]) -> _T:
+        def once(until: float) -> _T:
+            try:
+                return request(until)
+            except (ClientError, BotoCoreError) as error:
+                if code_of(error) in _GONE:
+                    raise FileNotFoundError(f"could not {what}: the upload is gone") from error
+                if is_expired(error) and self._client.credentials is not None and self._client.credentials.renew():
+                    raise Transient(str(error)) from error
+                raise_as_ours(error, what)
+            except StorageError:
+                raise
+            except (HTTPError, OSError) as error:  # while a body came in
+                raise Transient(str(error)) from error
+
+        return self._retry.call(what, once)
+
+    def _check(self, until: float) -> None:
+        if self._retry.monotonic() >= until:
+            raise TimeoutError("the request took longer than request_timeout")
+
+    def _where(self, key: str) -> str:
+        return f"{key} in the bucket {self.name}"
+
+
+class _Body:
+    """Memory as the file that botocore sends."""
+
+    def __init__(self, data: bytes | memoryview, check: Callable[[], None]) -> None:
+        self._data = memoryview(data)
+        self._check = check
+        self._at = 0
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def read(self, size: int | None = None) -> memoryview:
+        # The HTTP library asks for 16 KiB and sends whatever it is given: larger blocks save a thousand turns.
+        self._check()
+        wanted = _BLOCK_BYTES if size is not None and size >= 0 else len(self._data)
+        block = self._data[self._at : self._at + wanted]
+        self._at += len(block)
+        return block
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, len(self._data))[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+
+def _receive(body: Any, buffers: Sequence[memoryview], check: Callable[[], None]) -> int:
+    received = 0
+    for buffer in buffers:
+        at = 0
+        while at < len(buffer):
+            check()
+            count = body.readinto(buffer[at : at + _BLOCK_BYTES])
+            if not count:
+                return received
+            at += count
+            received += count
+    return received

@@ -1,0 +1,243 @@
+"""A run root anywhere that fsspec reaches: the backend for every URL that has none of its own.
+
+Guarantees: the protocol's promises as far as the file system keeps fsspec's: nothing is taken from a listing cache,
+and a failure is never an answer. Create-only files are made by a lease, since few file systems of fsspec honour
+``mode="create"`` and none says whether it is atomic; threads of one process exclude each other. Not promised: a
+deadline and another try (the file system's own), durability beyond ``close``, and more than one transfer at a time.
+Any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import fsspec
+
+from ckptkit.errors import StorageError
+from ckptkit.storage.lease import SETTLE, Lease
+from ckptkit.storage.protocol import Listing
+from ckptkit.storage.source import ByteStream, Source
+
+_log = logging.getLogger("ckptkit")
+_PIECE_BYTES = 8 << 20
+_WINDOW_BYTES = 32 << 20
+_CREATING = threading.Lock()  # also between storages on one root: each has a lease of its own
+
+
+def open_generic(url: str, storage_options: Mapping[str, Any]) -> FsspecStorage:
+    """Open a run root by fsspec; ``settle`` in ``storage_options`` is the lease's, everything else the file system's.
+
+    Raises:
+        StorageError: If fsspec knows no such scheme, or the file system refuses the options.
+    """
+    options = dict(storage_options)
+    settle = options.pop("settle", SETTLE)
+    if not isinstance(settle, timedelta):
+        raise StorageError(f"settle must be a timedelta, got {settle!r}")
+    try:
+        system, path = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
+    except (ValueError, ImportError, TypeError) as error:
+        raise StorageError(f"could not open {url}: {error}") from error
+    return FsspecStorage(url, system, path, settle=settle)
+
+
+class FsspecStorage:
+    """Files below ``path`` of a file system of fsspec.
+
+    Args:
+        url: As the user typed it.
+        system: An `fsspec.AbstractFileSystem`.
+        path: The root's, as ``system`` writes paths.
+        settle: Of the lease.
+    """
+
+    def __init__(self, url: str, system: Any, path: str, *, settle: timedelta = SETTLE) -> None:
+        self._url = url
+        self._system = system
+        self._path = path.rstrip("/")
+        self._lease = Lease(self, settle=settle)
+        self._warned = False
+
+    @property
+    def url(self) -> str:
+        """The run root as the user typed it."""
+        return self._url
+
+    @property
+    def is_remote(self) -> bool:
+        """Yes, as far as is known."""
+        return True
+
+    @property
+    def window_bytes(self) -> int:
+        """Enough for a request to be worth its while."""
+        return _WINDOW_BYTES
+
+    def probe(self) -> None:
+        """Write the lease, which every start does anyway."""
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s has no create-only files that ckptkit knows of. A lease takes their place, and each save waits for "
+                "it; two jobs that start on this run within %s may both go on. Make sure that there is only one",
+                self._url,
+                SETTLE,
+            )
+
+    def list(self, folder: str, prefix: str = "") -> Listing:
+        """List what lies directly below ``folder`` and begins with ``prefix``."""
+        folders: set[str] = set()
+        files: dict[str, int] = {}
+        for name, size in self._entries(folder):
+            if not name.startswith(prefix):
+                continue
+            if size is None:
+                folders.add(name)
+            else:
+                files[name] = size
+        return Listing(frozenset(folders), files)
+
+    def walk(self, prefix: str) -> Mapping[str, int]:
+        """All files whose keys begin with ``prefix``."""
+        folder, _, start = prefix.rpartition("/")
+        found: dict[str, int] = {}
+        waiting = [(folder, start)]
+        while waiting:
+            folder, start = waiting.pop()
+            below = f"{folder}/" if folder else ""
+            listing = self.list(folder, start)
+            found.update({below + file: size for file, size in listing.files.items()})
+            waiting.extend((below + child, "") for child in listing.folders)
+        return found
+
+    def exists(self, key: str) -> bool:
+        """Whether there is such a file."""
+        with self._errors("look at", key):
+            self._forget()
+            return bool(self._system.isfile(self._at(key)))
+
+    def read(self, key: str, max_bytes: int) -> bytes:
+        """The content of ``key``, cut after ``max_bytes + 1`` bytes."""
+        with self._errors("read", key), self._open(key) as file:
+            return bytes(file.read(max_bytes + 1))
+
+    def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
+        """Fill ``buffers`` from ``offset_bytes`` on."""
+        done = 0
+        with self._errors("read", key), self._open(key) as file:
+            file.seek(offset_bytes)
+            for buffer in buffers:
+                at = 0
+                while at < len(buffer):
+                    data = file.read(min(_PIECE_BYTES, len(buffer) - at))
+                    if not data:
+                        return done
+                    buffer[at : at + len(data)] = data
+                    at += len(data)
+                    done += len(data)
+        return done
+
+    def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
+        """Write a new file; after a failure a part of it may lie there, and is not taken for the whole."""
+        source = Source(stream, size_bytes, f"{self._url}/{key}")
+        if self.exists(key):
+            raise StorageError(f"could not write {self._url}/{key}: it exists, and nothing is ever overwritten")
+        memory = memoryview(bytearray(min(_PIECE_BYTES, size_bytes)))
+        with self._errors("write", key):
+            self._make_folder(key)
+            file = self._system.open(self._at(key), "wb")
+        whole = False
+        try:
+            while source.left_bytes:
+                piece = memory[: source.fill(memory)]
+                with self._errors("write", key):
+                    file.write(bytes(piece))  # not every file system takes, or lets go of, a view
+            source.expect_end()
+            whole = True
+        finally:
+            with self._errors("write", key):
+                file.close()
+                if not whole:
+                    self._system.rm_file(self._at(key))  # closing may have published what there was
+        self._forget()
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write a file, also over another one: for the lease."""
+        with self._errors("write", key):
+            self._make_folder(key)
+            self._system.pipe_file(self._at(key), data)
+            self._forget()
+
+    def create(self, key: str, data: bytes) -> None:
+        """Publish ``data`` at ``key`` unless it exists."""
+        with _CREATING:
+            self._lease.create(key, data)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove ``keys``, and folders that this empties where the file system has any."""
+        for key in dict.fromkeys(keys):
+            try:
+                with self._errors("delete", key):
+                    self._system.rm_file(self._at(key))
+            except FileNotFoundError:
+                continue
+        self._forget()
+        for folder in sorted({key.rpartition("/")[0] for key in keys}, key=len, reverse=True):
+            self._remove_if_empty(folder)
+
+    def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
+        """Nothing: fsspec has no way to find what its file systems leave behind."""
+        return 0
+
+    def _at(self, key: str) -> str:
+        return f"{self._path}/{key}" if key else self._path
+
+    def _open(self, key: str) -> Any:
+        self._forget()
+        return self._system.open(self._at(key), "rb", cache_type="none")
+
+    def _forget(self) -> None:
+        self._system.invalidate_cache()
+
+    def _make_folder(self, key: str) -> None:
+        self._system.makedirs(self._at(key.rpartition("/")[0]), exist_ok=True)
+
+    def _entries(self, folder: str) -> Iterator[tuple[str, int | None]]:
+        """Name and size of what is in ``folder``; no size for a folder."""
+        where = self._at(folder)
+        try:
+            with self._errors("list", folder):
+                self._forget()
+                entries = self._system.ls(where, detail=True)
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            path = str(entry["name"]).rstrip("/")
+            if path.rpartition("/")[0].lstrip("/") != where.lstrip("/"):
+                continue  # some list the folder itself, or a file of that name
+            name = path.rpartition("/")[2]
+            yield name, None if entry["type"] == "directory" else int(entry["size"])
+
+    def _remove_if_empty(self, folder: str) -> None:
+        while folder.count("/") >= 1 and not any(self._entries(folder)):
+            with self._errors("delete", folder):
+                if not self._system.isdir(self._at(folder)):
+                    return
+                self._system.rmdir(self._at(folder))
+            folder = folder.rpartition("/")[0]
+
+    @contextmanager
+    def _errors(self, verb: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except StorageError:
+            raise
+        except Exception as error:  # every file system of fsspec has errors of its own
+            if isinstance(error, FileNotFoundError) and verb in ("read", "list", "delete"):
+                raise
+            raise StorageError(f"could not {verb} {self._url}/{key}: {error}") from error

@@ -1,0 +1,93 @@
+"""Huawei OBS, by its S3 protocol: addressing, region, and where its users keep their keys.
+
+Sources: "Accessing an OBS Bucket Using a Domain Name" of the OBS documentation (virtual-hosted addressing on
+``obs.<region>.myhuaweicloud.com``; path style is refused there), and the names of environment variables in obsfs, the
+Huawei Cloud SDK and MoXing. Never tried against the real service: see docs/obs.md. Pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from ckptkit.errors import StorageError
+from ckptkit.storage.credentials import Keys
+from ckptkit.storage.s3_options import S3Options
+
+_PUBLIC = re.compile(r"obs\.([a-z0-9-]+)\.myhuaweicloud\.[a-z.]+")
+
+# In this order: access key, secret key, session token. A token counts only beside the keys that it belongs to.
+_KEYS = (
+    ("OBS_ACCESS_KEY_ID", "OBS_SECRET_ACCESS_KEY", "OBS_SECURITY_TOKEN"),
+    ("HUAWEICLOUD_SDK_AK", "HUAWEICLOUD_SDK_SK", "HUAWEICLOUD_SDK_SECURITY_TOKEN"),
+    ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SECURITY_TOKEN"),  # MoXing's
+    ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+)
+_ENDPOINTS = ("OBS_ENDPOINT", "S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+
+
+def with_endpoint(options: S3Options, environment: Mapping[str, str] = os.environ) -> S3Options:
+    """``options`` with the endpoint that the environment names, if they name none.
+
+    Raises:
+        StorageError: If there is none.
+    """
+    found = options.endpoint_url or options.client_kwargs.get("endpoint_url")
+    found = found or next((environment[name] for name in _ENDPOINTS if environment.get(name)), None)
+    if not found:
+        raise StorageError(
+            "obs:// needs an endpoint such as https://obs.cn-north-4.myhuaweicloud.com: set OBS_ENDPOINT, or give "
+            'storage_options={"endpoint_url": ...}'
+        )
+    if "://" not in found:
+        secure = options.use_ssl and environment.get("S3_USE_HTTPS", "1") != "0"  # the latter is MoXing's
+        found = f"{'https' if secure else 'http'}://{found}"
+    rest = {name: value for name, value in options.client_kwargs.items() if name != "endpoint_url"}
+    return replace(options, endpoint_url=found, client_kwargs=rest)
+
+
+def region_of(endpoint_url: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The region that requests are signed for: ``OBS_REGION``, else what the endpoint's name says."""
+    match = _PUBLIC.fullmatch(urlsplit(endpoint_url).hostname or "")
+    return environment.get("OBS_REGION") or (match[1] if match else "us-east-1")
+
+
+def addressing_of(endpoint_url: str) -> str:
+    """``"virtual"``, or ``"path"`` for an address, this machine, or a name that is not Huawei's public cloud."""
+    host = urlsplit(endpoint_url).hostname or ""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return "virtual" if _PUBLIC.fullmatch(host) or host.endswith(".myhuaweicloud.com") else "path"
+    return "path"
+
+
+def config_of(endpoint_url: str) -> dict[str, Any]:
+    """What botocore's ``Config`` needs for OBS."""
+    return {"signature_version": "s3v4", "s3": {"addressing_style": addressing_of(endpoint_url)}}
+
+
+def keys_of(options: S3Options, environment: Mapping[str, str] = os.environ) -> Callable[[], Keys] | None:
+    """Where keys come from: the options, else the environment, read again whenever keys have expired.
+
+    Raises:
+        StorageError: If there are none.
+    """
+    given = options.keys()
+    if given is not None or options.anon or options.profile is not None:
+        return given
+    _from_environment(environment)  # now and not at the first request
+    return lambda: _from_environment(environment)
+
+
+def _from_environment(environment: Mapping[str, str]) -> Keys:
+    for key, secret, token in _KEYS:
+        if environment.get(key) and environment.get(secret):
+            return Keys(environment[key], environment[secret], environment.get(token) or None)
+    names = " or ".join(f"{key} and {secret}" for key, secret, _ in _KEYS)
+    raise StorageError(f"obs:// needs credentials: set {names}, or give key and secret in storage_options")

@@ -1,0 +1,131 @@
+"""Tries a request again while its failure may pass, with backoff and jitter, inside a deadline.
+
+The delays are "full jitter" (exponential, drawn from zero on), as in "Exponential Backoff And Jitter" of the AWS
+Architecture Blog. Guarantees: a request that failed for good is never repeated; the log tells of trouble that lasts,
+and when it ends; no random number is drawn from Python's own generator, whose state belongs to training. Clients' own
+retries are switched off for these reasons: they have no deadline, and draw from that generator. Any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+from ckptkit.errors import StorageError
+
+_log = logging.getLogger("ckptkit")
+_T = TypeVar("_T")
+
+_FIRST_DELAY_SECONDS = 0.2
+_LONGEST_DELAY_SECONDS = 15.0
+_TELL_AFTER_SECONDS = 5.0
+_TELL_EVERY_SECONDS = 60.0
+
+
+class Transient(Exception):  # noqa: N818 - a state of the world, not of this program
+    """A failure that may pass: the request is to be sent again. The backend's error is the ``__cause__``."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait for a storage.
+
+    Attributes:
+        request: For one request, from its first byte to the last one of its answer.
+        retrying: For a request and all its repetitions.
+    """
+
+    request: timedelta = timedelta(minutes=2)
+    retrying: timedelta = timedelta(minutes=5)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no duration."""
+        for name, value in (("request", self.request), ("retrying", self.retrying)):
+            if not isinstance(value, timedelta) or value <= timedelta():
+                raise ValueError(f"the patience for {name} must be a timedelta above zero, got {value!r}")
+
+
+class Retry:
+    """Repeats requests to one storage.
+
+    Args:
+        patience: How long.
+        monotonic: Gives seconds.
+        wait: Waits for seconds.
+        rng: Draws the delays.
+    """
+
+    def __init__(
+        self,
+        patience: Patience,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._patience = patience
+        self.monotonic = monotonic
+        self._wait = wait or threading.Event().wait
+        self._rng = rng or random.Random()  # noqa: S311 - delays are no secret
+        self._lock = threading.Lock()
+        self._since: float | None = None
+        self._told_at: float | None = None
+
+    def call(self, what: str, request: Callable[[float], _T]) -> _T:
+        """Send ``request`` until it succeeds, fails for good, or patience ends.
+
+        Args:
+            what: What is being done, for messages: "could not {what}".
+            request: Is given the moment by which it has to have ended.
+
+        Raises:
+            StorageError: If patience ended; whatever else ``request`` raises comes through as it is.
+        """
+        until = self.monotonic() + self._patience.retrying.total_seconds()
+        tries = 0
+        while True:
+            tries += 1
+            begun = self.monotonic()
+            try:
+                answer = request(begun + self._patience.request.total_seconds())
+            except Transient as trouble:
+                delay = self._delay(tries)
+                if self.monotonic() + delay >= until:
+                    raise StorageError(
+                        f"could not {what}: {trouble}. It was tried {tries} times within {self._patience.retrying}; "
+                        "see whether the storage can be reached, then try again"
+                    ) from trouble.__cause__
+                self._tell_of(what, trouble, begun)
+            else:
+                self._tell_of_recovery()
+                return answer
+            self._wait(delay)
+
+    def _delay(self, tries: int) -> float:
+        return self._rng.uniform(0.0, min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2.0 ** min(tries, 16)))
+
+    def _tell_of(self, what: str, trouble: Transient, begun: float) -> None:
+        now = self.monotonic()
+        with self._lock:
+            self._since = begun if self._since is None else self._since
+            lasted = now - self._since
+            silent = now - (self._since if self._told_at is None else self._told_at)
+            if silent < (_TELL_AFTER_SECONDS if self._told_at is None else _TELL_EVERY_SECONDS):
+                return
+            self._told_at = now
+        _log.warning("the storage has failed for %.0f s and is tried again (could not %s: %s)", lasted, what, trouble)
+
+    def _tell_of_recovery(self) -> None:
+        if self._since is None:  # the usual case, without the lock
+            return
+        with self._lock:
+            since, told = self._since, self._told_at is not None
+            self._since = self._told_at = None
+        if told and since is not None:
+            _log.warning("the storage answers again, after %.0f s", self.monotonic() - since)

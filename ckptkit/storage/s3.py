@@ -1,0 +1,232 @@
+"""A run root in a bucket of S3 or of a store that speaks its protocol.
+
+Guarantees: what `write` and `create` have returned from is durable as far as the store is; `create` publishes with
+one conditional put (``If-None-Match: *``), or with a lease where the server ignores the condition, which is found out
+once and said in the log; files go out in parts from a few reused buffers, and come in into the memory that they
+belong to. Nothing is cached. Any thread; files are read and written by threads of this module's own.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from botocore.exceptions import ClientError
+
+from ckptkit.errors import StorageError
+from ckptkit.storage.bucket import Bucket
+from ckptkit.storage.lanes import Lanes, in_lanes
+from ckptkit.storage.lease import SETTLE, Lease
+from ckptkit.storage.protocol import Listing
+from ckptkit.storage.s3_errors import status_of
+from ckptkit.storage.s3_options import LANES, PART_BYTES
+from ckptkit.storage.source import ByteStream, Source
+from ckptkit.storage.upload import Upload
+
+PROBE = "probe"
+
+_log = logging.getLogger("ckptkit")
+_MOST_PARTS = 10_000  # of a multipart upload, by the S3 API
+_DELETE_LANES = 8
+
+
+class S3Storage:
+    """Objects below ``prefix`` in ``bucket``.
+
+    Args:
+        url: As the user typed it.
+        bucket: Sends the requests.
+        prefix: Of all keys, without a slash at either end; may be empty.
+        part_bytes: Of a file that is sent or fetched in parts.
+        lanes: Parts on their way at once.
+        lease: Takes the place of conditional puts; made for this storage if None.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        bucket: Bucket,
+        prefix: str,
+        *,
+        part_bytes: int = PART_BYTES,
+        lanes: int = LANES,
+        lease: Callable[[S3Storage], Lease] = lambda storage: Lease(storage, settle=SETTLE),
+    ) -> None:
+        self._url = url
+        self._bucket = bucket
+        self._below = f"{prefix}/" if prefix else ""
+        self._part_bytes = part_bytes
+        self._lanes = lanes
+        self._lease = lease(self)
+        self._probing = threading.Lock()
+        self._has_conditions: bool | None = None
+
+    @property
+    def url(self) -> str:
+        """The run root as the user typed it."""
+        return self._url
+
+    @property
+    def is_remote(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def window_bytes(self) -> int:
+        """Two rounds of parts, so that lanes seldom wait for the slowest one."""
+        return 2 * self._lanes * self._part_bytes
+
+    def probe(self) -> None:
+        """Find out whether objects can be put and deleted here, and whether conditions are honoured."""
+        self._conditional()
+        try:
+            self._bucket.delete(f"{self._below}{PROBE}-absent")
+        except StorageError as error:
+            _log.warning("%s. Saves go on, but retention cannot remove any", error)
+
+    def list(self, folder: str, prefix: str = "") -> Listing:
+        """List what lies directly below ``folder`` and begins with ``prefix``."""
+        below = f"{self._below}{folder}/" if folder else self._below
+        folders: set[str] = set()
+        files: dict[str, int] = {}
+        for page in self._bucket.pages(below + prefix, "/"):
+            folders.update(one[len(below) : -1] for one in page.folders)
+            files.update({key[len(below) :]: size for key, size in page.files.items() if key != below})
+        return Listing(frozenset(folders), files)
+
+    def walk(self, prefix: str) -> Mapping[str, int]:
+        """All files whose keys begin with ``prefix``."""
+        pages = self._bucket.pages(self._below + prefix)
+        # An object whose key ends in a slash is what consoles make for a folder.
+        return {
+            key[len(self._below) :]: size for page in pages for key, size in page.files.items() if not key.endswith("/")
+        }
+
+    def exists(self, key: str) -> bool:
+        """Whether there is such a file."""
+        return self._bucket.size_bytes(self._below + key) is not None
+
+    def read(self, key: str, max_bytes: int) -> bytes:
+        """The content of ``key``, cut after ``max_bytes + 1`` bytes."""
+        data = bytearray(max_bytes + 1)
+        count = self._bucket.get_into(self._below + key, [memoryview(data)], 0)
+        return bytes(data[:count])
+
+    def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
+        """Fill ``buffers`` from ``offset_bytes`` on, in ranges beside each other."""
+        parts = _in_parts(buffers, self._part_bytes)
+        if not parts:
+            if not self.exists(key):
+                raise FileNotFoundError(f"there is no {key} in {self._url}")
+            return 0
+        if len(parts) == 1:
+            return self._bucket.get_into(self._below + key, parts[0], offset_bytes)
+        counts = [0] * len(parts)
+
+        def fetch(number: int) -> None:
+            at = offset_bytes + number * self._part_bytes
+            counts[number] = self._bucket.get_into(self._below + key, parts[number], at)
+
+        in_lanes(self._lanes, [partial(fetch, number) for number in range(len(parts))])
+        return sum(counts)
+
+    def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
+        """Write a new object, in parts if it is large."""
+        where = f"{self._url}/{key}"
+        source = Source(stream, size_bytes, where)
+        if self.exists(key):
+            raise StorageError(f"could not write {where}: it exists, and nothing is ever overwritten")
+        if size_bytes > self._part_bytes:
+            self._write_parts(key, source, size_bytes)
+            return
+        data = memoryview(bytearray(size_bytes))
+        source.fill(data)
+        source.expect_end()
+        self._bucket.put(self._below + key, data)
+
+    def _write_parts(self, key: str, source: Source, size_bytes: int) -> None:
+        part_bytes = max(self._part_bytes, -(-size_bytes // _MOST_PARTS))
+        upload = Upload(self._bucket, self._below + key)
+        with upload, Lanes(self._lanes) as lanes:
+            upload.send(source, part_bytes, lanes, buffers=self._lanes)
+            source.expect_end()
+            lanes.finish()
+            upload.complete()
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write a file, also over another one: for the lease."""
+        self._bucket.put(self._below + key, data)
+
+    def create(self, key: str, data: bytes) -> None:
+        """Publish ``data`` at ``key`` unless it exists."""
+        if self._conditional():
+            self._bucket.put(self._below + key, data, if_absent=True)
+        else:
+            self._lease.create(key, data)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove ``keys``."""
+        # One request for each: of the call that takes a thousand, stores beside Amazon's want other checksums.
+        jobs = [partial(self._bucket.delete, self._below + key) for key in dict.fromkeys(keys)]
+        in_lanes(min(_DELETE_LANES, len(jobs)), jobs)
+
+    def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
+        """Abort uploads that nobody goes on with: their parts cost space and are in no listing."""
+        dead = [
+            (key, upload)
+            for key, upload in self._bucket.uploads(self._below + prefix)
+            if is_dead(key[len(self._below) :])
+        ]
+        for key, upload in dead:
+            self._bucket.abort_upload(key, upload)
+        return len(dead)
+
+    def _conditional(self) -> bool:
+        """Whether the server honours ``If-None-Match``; asked once."""
+        with self._probing:
+            if self._has_conditions is None:
+                self._has_conditions = self._honours_conditions()
+                if not self._has_conditions:
+                    _log.warning(
+                        "%s ignores If-None-Match. A lease takes its place, and each save waits for it; two jobs that "
+                        "start on this run within its settle time may both go on. Make sure that there is only one",
+                        self._url,
+                    )
+            return self._has_conditions
+
+    def _honours_conditions(self) -> bool:
+        # The object stays: once it is there, a single refused put is the answer, whoever else is probing.
+        for _ in range(2):
+            try:
+                self._bucket.put(f"{self._below}{PROBE}", secrets.token_bytes(8), if_absent=True)
+            except FileExistsError:
+                return True
+            except StorageError as error:
+                if _is_unknown_condition(error):
+                    return False
+                raise
+        return False
+
+
+def _is_unknown_condition(error: StorageError) -> bool:
+    return isinstance(error.__cause__, ClientError) and status_of(error.__cause__) == 501
+
+
+def _in_parts(buffers: Sequence[memoryview], part_bytes: int) -> list[list[memoryview]]:
+    """The same memory in parts of ``part_bytes``, the last one perhaps shorter."""
+    parts: list[list[memoryview]] = []
+    room = 0
+    for buffer in buffers:
+        at = 0
+        while at < len(buffer):
+            if not room:
+                parts.append([])
+                room = part_bytes
+            piece = buffer[at : at + room]
+            parts[-1].append(piece)
+            at += len(piece)
+            room -= len(piece)
+    return parts

@@ -1,0 +1,123 @@
+"""What a failed S3 request means: absent, there already, worth another try, or wrong for good, and then what to change.
+
+Sources: the error codes of the Amazon S3 API reference ("Error responses") and of Huawei OBS ("OBS server-side error
+codes"); which of them a server really sends differs, so the HTTP status decides where the code says nothing.
+Guarantees: no error is an answer: only a 404 for a key is absence. Pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionError,  # botocore's own, which is not the builtin one
+    CredentialRetrievalError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ResponseStreamingError,
+)
+from botocore.parsers import ResponseParserError
+
+from ckptkit.errors import StorageError
+from ckptkit.storage.retry import Transient
+
+_ABSENT = {"NoSuchKey", "NotFound", "404"}
+_TAKEN = {"PreconditionFailed", "412"}
+_PASSING = {
+    "ConditionalRequestConflict",  # 409: another conditional write of the key is under way
+    "OperationAborted",
+    "RequestTimeout",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequests",
+    "BadDigest",  # the body was damaged on its way
+    "XAmzContentSHA256Mismatch",
+    "IncompleteBody",
+}
+_EXPIRED = {"ExpiredToken", "TokenRefreshRequired", "InvalidToken"}
+
+_PASSING_KINDS = (
+    ConnectionError,
+    HTTPClientError,  # also what a deadline inside a body becomes
+    IncompleteReadError,
+    ResponseStreamingError,
+    ResponseParserError,  # an answer that was cut off
+)
+
+_HINTS = {
+    "NoSuchBucket": "There is no such bucket at this endpoint: check its name, the endpoint and the region",
+    "AccessDenied": "The credentials may not do this: give them leave to list, read, write and delete here",
+    "AllAccessDisabled": "The bucket is locked, often for unpaid bills",
+    "InvalidAccessKeyId": "The access key is not known at this endpoint: check it, and whose cloud it is",
+    "SignatureDoesNotMatch": "The secret key does not belong to the access key, or the region is wrong",
+    "ExpiredToken": "The session token has expired: get a new one, or give credentials= a function",
+    "TokenRefreshRequired": "The session token has expired: get a new one, or give credentials= a function",
+    "InvalidToken": "The session token is not valid (any more): get a new one, or give credentials= a function",
+    "RequestTimeTooSkewed": "This machine's clock is wrong by more than the storage accepts: set it",
+    "PermanentRedirect": "The bucket is in another region: give its endpoint",
+    "AuthorizationHeaderMalformed": "The region is wrong: give region_name in client_kwargs",
+    "QuotaExceeded": "The quota is used up: make room, or ask for more",
+    "InsufficientStorageSpace": "The quota is used up: make room, or ask for more",  # OBS
+    "InArrearOrInsufficientBalance": "The account is in arrears",  # OBS
+    "EntityTooLarge": "The file is larger than the storage takes",
+    "VirtualHostDomainRequired": "This endpoint wants virtual-hosted addressing, which is the default of obs://",  # OBS
+}
+_STATUS_HINTS = {
+    401: "The credentials were refused: check them, and the endpoint",
+    403: "The storage refused: check the credentials and what they may do",
+    507: "The storage is full: make room",
+}
+
+
+def code_of(error: BaseException) -> str:
+    """The error code that the server gave, or an empty text."""
+    return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
+
+
+def status_of(error: ClientError) -> int:
+    """The HTTP status."""
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def is_expired(error: BaseException) -> bool:
+    """Whether newer credentials would help."""
+    return code_of(error) in _EXPIRED
+
+
+def raise_as_ours(error: Exception, what: str) -> NoReturn:
+    """Raise what ``error`` means.
+
+    Raises:
+        FileNotFoundError: If there is no such key.
+        FileExistsError: If a condition did not hold.
+        Transient: If another try may help.
+        StorageError: If it will not.
+    """
+    if isinstance(error, ClientError):
+        _raise_answer(error, what)
+    if isinstance(error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError):
+        raise StorageError(
+            f"could not {what}: {error}. Give key= and secret= in storage_options, or set the environment variables"
+        ) from error
+    if isinstance(error, _PASSING_KINDS):
+        raise Transient(str(error)) from error
+    if isinstance(error, BotoCoreError):
+        raise StorageError(f"could not {what}: {error}") from error
+    raise error
+
+
+def _raise_answer(error: ClientError, what: str) -> NoReturn:
+    code, status = code_of(error), status_of(error)
+    if code in _ABSENT or (status == 404 and not code.startswith("NoSuch")):
+        raise FileNotFoundError(f"could not {what}: there is no such file") from error
+    if code in _TAKEN or status == 412:
+        raise FileExistsError(f"could not {what}: it exists") from error
+    if code in _PASSING or status == 429 or (status >= 500 and status not in (501, 507)):
+        raise Transient(str(error)) from error
+    hint = _HINTS.get(code) or _STATUS_HINTS.get(status, "")
+    raise StorageError(f"could not {what}: {error}{f'. {hint}' if hint else ''}") from error

@@ -1,0 +1,169 @@
+"""From ``storage_options``, named as in s3fs, to a client of botocore.
+
+Guarantees: an option that is not known is an error and never ignored; botocore's own retries are off, because they have
+no deadline and draw from Python's random generator, whose state belongs to training; checksums are sent only where the
+protocol requires them, since stores beside Amazon's refuse the others. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import botocore.session
+from botocore import UNSIGNED
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError
+
+from ckptkit.errors import StorageError
+from ckptkit.storage.credentials import Keys, RenewedCredentials, use
+from ckptkit.storage.retry import Patience
+
+PART_BYTES = 16 << 20
+LANES = 4
+
+_SMALLEST_PART_BYTES = 5 << 20  # of a multipart upload, by the S3 API
+_CONNECT_SECONDS = 10.0
+_SILENCE_SECONDS = 30.0  # without a byte, a connection counts as dead
+
+
+@dataclass(frozen=True)
+class S3Options:
+    """How to reach a bucket; the names are those of `s3fs.S3FileSystem`, beside the last four.
+
+    Attributes:
+        key: Access key; without it, botocore looks where the AWS command line does.
+        secret: Secret key.
+        token: Session token of temporary keys.
+        anon: Do not sign requests.
+        endpoint_url: Of the service; None for Amazon's.
+        use_ssl: Whether an endpoint that names no scheme is ``https``.
+        profile: Of the AWS configuration files.
+        client_kwargs: For ``create_client`` of botocore, such as ``region_name`` and ``verify``.
+        config_kwargs: For `botocore.config.Config`.
+        s3_additional_kwargs: For each object written, such as ``ServerSideEncryption``.
+        default_block_size: Bytes of a part.
+        max_concurrency: Parts on their way at once.
+        credentials: Gives keys, now and whenever they expire: a mapping with key, secret, token, expires.
+        request_timeout: For one request.
+        retry_for: For a request and its repetitions.
+        settle: Of the lease, where the server ignores ``If-None-Match``.
+    """
+
+    key: str | None = None
+    secret: str | None = None
+    token: str | None = None
+    anon: bool = False
+    endpoint_url: str | None = None
+    use_ssl: bool = True
+    profile: str | None = None
+    client_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    config_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    s3_additional_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    default_block_size: int = PART_BYTES
+    max_concurrency: int = LANES
+    credentials: Callable[[], object] | None = None
+    request_timeout: timedelta = Patience.request
+    retry_for: timedelta = Patience.retrying
+    settle: timedelta = timedelta(seconds=2)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], scheme: str) -> S3Options:
+        """Check ``given``.
+
+        Raises:
+            StorageError: If an option is not known or cannot be.
+        """
+        unknown = sorted(set(given) - set(cls.__dataclass_fields__))
+        if unknown:
+            known = ", ".join(cls.__dataclass_fields__)
+            raise StorageError(f"{scheme}:// takes no storage_options {', '.join(unknown)}; it takes {known}")
+        options = cls(**{name: value for name, value in given.items() if value is not None})
+        if (options.key is None) != (options.secret is None):
+            raise StorageError("storage_options has one of key and secret; give both, or neither")
+        if options.default_block_size < _SMALLEST_PART_BYTES:
+            raise StorageError(f"default_block_size must be at least {_SMALLEST_PART_BYTES} bytes (5 MiB)")
+        if options.max_concurrency < 1:
+            raise StorageError("max_concurrency must be at least 1")
+        try:
+            options.patience  # noqa: B018 - its check is what is wanted
+        except ValueError as error:
+            raise StorageError(f"request_timeout and retry_for: {error}") from error
+        return options
+
+    @property
+    def patience(self) -> Patience:
+        """How long to wait for the server."""
+        return Patience(self.request_timeout, self.retry_for)
+
+    def keys(self) -> Callable[[], Keys] | None:
+        """Where keys come from, if these options tell."""
+        if self.credentials is not None:
+            source = self.credentials
+            return lambda: Keys.of(source())
+        if self.key is not None and self.secret is not None:
+            fixed = Keys(self.key, self.secret, self.token)
+            return lambda: fixed
+        return None
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client and the credentials that it can be told to renew.
+
+    Attributes:
+        api: botocore's client for S3; any thread may call it.
+        credentials: Ours, if it signs with them.
+    """
+
+    api: Any
+    credentials: RenewedCredentials | None
+
+
+def connect(options: S3Options, config: Mapping[str, Any], keys: Callable[[], Keys] | None, region: str) -> Client:
+    """Make a client; sends nothing.
+
+    Args:
+        options: Of the user.
+        config: What `Config` has beside the user's ``config_kwargs``.
+        keys: Where credentials come from; None for botocore's own chain.
+        region: Where the user names none.
+
+    Raises:
+        StorageError: If botocore refuses the options.
+    """
+    session = botocore.session.Session(profile=options.profile)
+    credentials = RenewedCredentials(keys) if keys is not None and not options.anon else None
+    if credentials is not None:
+        use(session, credentials)
+    own = {
+        "retries": {"total_max_attempts": 1},
+        "connect_timeout": min(_CONNECT_SECONDS, options.request_timeout.total_seconds()),
+        "read_timeout": min(_SILENCE_SECONDS, options.request_timeout.total_seconds()),
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
+        "max_pool_connections": 2 * options.max_concurrency + 4,
+        "tcp_keepalive": True,
+        **config,
+        **options.config_kwargs,
+    }
+    # The bodies' integrity is TLS's on the way and the digests' afterwards; a second hash costs half a core.
+    own["s3"] = {"payload_signing_enabled": False, **config.get("s3", {}), **options.config_kwargs.get("s3", {})}
+    if options.anon:
+        own["signature_version"] = UNSIGNED
+    try:
+        api = session.create_client(
+            "s3",
+            **{
+                "region_name": session.get_config_variable("region") or region,
+                "endpoint_url": options.endpoint_url,
+                "use_ssl": options.use_ssl,
+                **options.client_kwargs,
+                "config": Config(**own),
+            },
+        )
+    except (BotoCoreError, TypeError, ValueError) as error:
+        raise StorageError(f"could not use these storage_options: {error}") from error
+    return Client(api, credentials)

@@ -1,0 +1,49 @@
+"""Makes an `S3Storage` of what a user typed: ``s3://bucket/prefix`` or ``obs://bucket/prefix``. Sends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ckptkit.errors import StorageError
+from ckptkit.storage import obs
+from ckptkit.storage.bucket import Bucket
+from ckptkit.storage.lease import Lease
+from ckptkit.storage.retry import Retry
+from ckptkit.storage.s3 import S3Storage
+from ckptkit.storage.s3_options import Client, S3Options, connect
+
+
+def open_s3(scheme: str, path: str, storage_options: Mapping[str, Any]) -> S3Storage:
+    """Open a run root in a bucket.
+
+    Args:
+        scheme: ``obs``, or another name of S3.
+        path: ``bucket/prefix``.
+        storage_options: See `S3Options`.
+
+    Raises:
+        StorageError: If the path names no folder in a bucket, or the options cannot be.
+    """
+    options = S3Options.of(storage_options, scheme)
+    bucket, _, prefix = path.partition("/")
+    prefix = prefix.strip("/")
+    if not bucket or not prefix or "//" in prefix:
+        raise StorageError(
+            f"{scheme}://{path} names no folder in a bucket: give {scheme}://bucket/folder, one folder for each run"
+        )
+    client = _obs_client(options) if scheme == "obs" else connect(options, {}, options.keys(), "us-east-1")
+    return S3Storage(
+        f"{scheme}://{bucket}/{prefix}",
+        Bucket(bucket, client, Retry(options.patience), options.s3_additional_kwargs),
+        prefix,
+        part_bytes=options.default_block_size,
+        lanes=options.max_concurrency,
+        lease=lambda storage: Lease(storage, settle=options.settle),
+    )
+
+
+def _obs_client(options: S3Options) -> Client:
+    options = obs.with_endpoint(options)
+    endpoint = str(options.endpoint_url)
+    return connect(options, obs.config_of(endpoint), obs.keys_of(options), obs.region_of(endpoint))
