@@ -1,0 +1,1 @@
+"""Servers that tests of remote storage run against, and a proxy in front of them that fails as asked."""

@@ -1,0 +1,123 @@
+"""moto, an S3 in memory, in a process of its own.
+
+Guarantees: when `MotoServer.start` returns, the server answers; it ends with `stop`, and by itself when the process
+that started it is gone, however that ended. Loopback only. It checks no signatures and forgets everything when it ends.
+Run as a program, this file is the server: it prints its port, then serves until its standard input ends.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import subprocess
+import sys
+import tempfile
+from typing import IO
+
+from typing_extensions import Self
+
+HOST = "127.0.0.1"
+_START_SECONDS = 60
+_STOP_SECONDS = 10
+
+
+class MotoServer:
+    """One moto; a context manager."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._complaints: IO[str] | None = None
+        self.port = 0
+
+    @property
+    def endpoint(self) -> str:
+        """Its URL, for path-style addressing."""
+        return f"http://{HOST}:{self.port}"
+
+    def start(self) -> Self:
+        """Start it and return when it answers.
+
+        Raises:
+            RuntimeError: If it ended instead.
+        """
+        self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
+        self._process = subprocess.Popen(
+            # Isolated, or the modules beside this file would hide others of the same names from moto.
+            [sys.executable, "-I", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            text=True,
+            # An interrupt at the terminal is for pytest, whose fixtures still need the server to clean up.
+            start_new_session=True,
+            env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            said = self._ended()
+            raise RuntimeError(f"moto did not start:\n{said}")
+        self.port = int(line)
+        self._ask_once()
+        return self
+
+    def stop(self) -> None:
+        """End it; nothing happens if it is not running."""
+        if self._process is not None:
+            self._ended()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _ask_once(self) -> None:
+        """The first request makes moto load its S3, which takes longer than a test's deadline may be."""
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=_START_SECONDS)
+        connection.request("GET", "/", headers={"Authorization": "AWS4-HMAC-SHA256 Credential=t/t/us-east-1/s3/t"})
+        reply = connection.getresponse()
+        reply.read()
+        connection.close()
+        if reply.status != 200:
+            said = self._ended()
+            raise RuntimeError(f"moto answered {reply.status}:\n{said}")
+
+    def _ended(self) -> str:
+        """End the process and return what it wrote to its standard error."""
+        process, complaints = self._process, self._complaints
+        assert process is not None
+        assert complaints is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process = self._complaints = None
+        process.stdin.close()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+        with complaints:
+            complaints.seek(0)
+            return complaints.read()
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    import logging
+
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # one line per request otherwise
+    server = ThreadedMotoServer(ip_address=HOST, port=0, verbose=False)
+    server.start()
+    sys.stdout.write(f"{server.get_host_and_port()[1]}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+    # Its threads may still serve a connection that nobody closes.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

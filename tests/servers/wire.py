@@ -1,0 +1,201 @@
+"""HTTP/1.1 as it goes over the wire: heads, bodies, and connections that can be reset.
+
+Guarantees: a head that is read and encoded again says the same in the same order; a body's bytes, chunk sizes and
+trailers included, are passed on as they came. Nothing is decoded. One event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import struct
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Literal, cast
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+# How many bytes a body has, or how its end is known.
+Framing = int | Literal["chunked", "until_close"]
+
+_PIECE_BYTES = 1 << 18
+_READ_AHEAD_BYTES = 1 << 20
+# These are between two neighbours; Transfer-Encoding is too, but bodies are passed on in the encoding they came in.
+_HOP_BY_HOP = frozenset({"connection", "keep-alive", "proxy-connection", "te", "upgrade"})
+
+
+@dataclass(frozen=True)
+class Head:
+    """What comes before the body of a request or an answer."""
+
+    first_line: str
+    fields: tuple[tuple[str, str], ...]
+
+    def get(self, name: str) -> str:
+        """The first value of a field, whose name is given in lower case; empty if there is none."""
+        return next((value for field, value in self.fields if field.lower() == name), "")
+
+    def passed_on(self, *, without: Collection[str] = (), connection: str | None = None) -> bytes:
+        """The head for the next hop, without some more fields, and with that ``Connection`` field if any."""
+        dropped = _HOP_BY_HOP.union(without)
+        fields = [f"{name}: {value}" for name, value in self.fields if name.lower() not in dropped]
+        if connection is not None:
+            fields.append(f"Connection: {connection}")
+        return "\r\n".join([self.first_line, *fields, "", ""]).encode("latin-1")
+
+    @property
+    def status(self) -> int:
+        """That of an answer."""
+        return int(self.first_line.split(" ")[1])
+
+    @property
+    def expects_continue(self) -> bool:
+        """Whether a client may wait for a 100 before it sends its body."""
+        return self.get("expect").lower() == "100-continue"
+
+    @property
+    def stays_open(self) -> bool:
+        """Whether a client's connection is for more requests after this one."""
+        return self.first_line.endswith("HTTP/1.1") and self.get("connection").lower() != "close"
+
+    def request_framing(self) -> Framing:
+        """How long a request's body is."""
+        return "chunked" if self._is_chunked else int(self.get("content-length") or 0)
+
+    def reply_framing(self, method: str) -> Framing:
+        """How long an answer's body is, to a request with that method."""
+        if method == "HEAD" or self.status in (204, 304):
+            return 0
+        if self._is_chunked:
+            return "chunked"
+        length = self.get("content-length")
+        return int(length) if length else "until_close"
+
+    @property
+    def _is_chunked(self) -> bool:
+        return self.get("transfer-encoding").lower() == "chunked"
+
+
+class Peer:
+    """One end of a connection.
+
+    Args:
+        reader: What it sends.
+        writer: Where to answer.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._transport = cast(asyncio.Transport, writer.transport)  # both ways, unlike what the writer declares
+
+    @classmethod
+    async def connect(cls, host: str, port: int) -> Peer:
+        """Connect to a server."""
+        return cls(*await asyncio.open_connection(host, port, limit=_READ_AHEAD_BYTES))
+
+    @classmethod
+    async def accepted(cls, connection: socket.socket) -> Peer:
+        """A client's connection, which closes with it."""
+        return cls(*await asyncio.open_connection(sock=connection, limit=_READ_AHEAD_BYTES))
+
+    async def head(self) -> Head:
+        """Read the next head.
+
+        Raises:
+            asyncio.IncompleteReadError: If the peer left.
+        """
+        lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        fields = [line.partition(":") for line in lines[1:] if line]
+        return Head(lines[0], tuple((name, value.strip()) for name, _, value in fields))
+
+    async def body(self, framing: Framing) -> AsyncIterator[bytes]:
+        """Read a body in pieces, which joined are what came.
+
+        Raises:
+            asyncio.IncompleteReadError: If the peer left in the middle of it.
+        """
+        if framing == "chunked":
+            async for piece in self._chunks():
+                yield piece
+        elif framing == "until_close":
+            while piece := await self._reader.read(_PIECE_BYTES):
+                yield piece
+        else:
+            async for piece in self._counted(framing):
+                yield piece
+
+    async def _counted(self, left_bytes: int) -> AsyncIterator[bytes]:
+        while left_bytes:
+            piece = await self._reader.read(min(left_bytes, _PIECE_BYTES))
+            if not piece:
+                raise asyncio.IncompleteReadError(b"", left_bytes)
+            left_bytes -= len(piece)
+            yield piece
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        while True:
+            line = await self._reader.readuntil(b"\r\n")
+            size_bytes = int(line.split(b";")[0], 16)
+            if not size_bytes:
+                break
+            yield line + await self._reader.readexactly(size_bytes + len(b"\r\n"))
+        while line != b"\r\n":  # the last chunk's own line, then trailers, then an empty line
+            yield line
+            line = await self._reader.readuntil(b"\r\n")
+        yield line
+
+    async def send(self, data: bytes) -> None:
+        """Send ``data`` and return when most of it is on its way."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+    def pause(self) -> None:
+        """Take nothing more from the peer, so that its own sending stops when the buffers between are full."""
+        self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Take what it sends again."""
+        self._transport.resume_reading()
+
+    @asynccontextmanager
+    async def leaving(self) -> AsyncIterator[asyncio.Event]:
+        """An event that is set when the peer closes its end, which nothing has to be read to notice."""
+        left = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        with select.epoll() as watch:
+            watch.register(self._writer.get_extra_info("socket").fileno(), select.EPOLLRDHUP)
+            loop.add_reader(watch.fileno(), left.set)
+            try:
+                yield left
+            finally:
+                loop.remove_reader(watch.fileno())
+
+    async def abandon(self) -> None:
+        """Close the connection; what is not sent yet is lost. Nothing happens if it is closed already."""
+        self._transport.abort()
+        await self._closed()
+
+    async def close(self) -> None:
+        """Send what is left, then end the connection."""
+        self._writer.close()
+        await self._closed()
+
+    async def finish(self) -> None:
+        """Say that nothing more comes, and let the peer send what it has to, so that it gets to read the answer."""
+        self._writer.write_eof()
+        while await self._reader.read(_PIECE_BYTES):
+            pass
+        await self.close()
+
+    async def _closed(self) -> None:
+        with suppress(OSError):  # how a connection ended is no news once it is closed
+            await self._writer.wait_closed()
+
+
+def reset_at_close(connection: socket.socket) -> None:
+    """Make closing the connection a reset, which takes even what the other side has not read yet."""
+    with suppress(OSError):  # closed already
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
