@@ -61,8 +61,10 @@ class CheckpointManager:
         window: How the leaves that only an update changes are taken. ``"auto"``: the writer reads them where they
             are until the fence before the update, or, where looking at a tensor copies it, the training thread copies
             a slice after each micro-step. ``"slice"``: always by slices. ``"off"``: `save` itself copies everything.
-        buffer_bytes: Memory for what the fence has to copy; default a quarter of the state. When it is full, the fence
-            waits for the writer. What `save` itself copies comes on top where it is more than this.
+        buffer_bytes: Memory for what the fence has to copy; default a quarter of the state, and all of it where the
+            root is remote, so that training never waits for a network. When it is full, the fence waits for the writer;
+            on a remote root it gives the save up once nothing has moved for half a minute. What `save` itself copies
+            comes on top where it is more than this.
         on_save: Called with the `SaveReport` of every save, by the training thread, in a later call of this manager.
         storage_options: For the storage's backend.
         clock: Gives the time of day; stored for people, orders nothing.
@@ -129,7 +131,7 @@ class CheckpointManager:
         self._window_use: WindowUse = window
         self._on_save = on_save
         self._untold: list[SaveReport] = []
-        self._area = StagingArea(buffer_bytes, monotonic)
+        self._area = StagingArea(buffer_bytes, monotonic, is_remote=self._storage.is_remote)
         self._window: Window | None = None
         self._saver: Saver | None = None
         self._closed = False

@@ -74,3 +74,15 @@ def _life(steps: range, accuracy: float | None = None) -> demo.Life:
 
 def _lives() -> list[demo.Life]:
     return [_life(range(1, 60)), _life(range(50, demo.MICRO_STEPS + 1), accuracy=0.99)]
+
+
+def test_the_demo_runs_on_an_object_store(bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    root = f"s3://{bucket.name}/demo"
+    done = run_demo("--root", root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("resumed from") == 3
+    assert any(key.startswith("demo/interrupted/checkpoints/a000004-") for key in bucket.keys())
+    assert run_demo("--root", root).returncode == 2  # not empty any more

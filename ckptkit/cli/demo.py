@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ckptkit.errors import StorageError
-from ckptkit.storage import open_storage
+from ckptkit.storage import Listing, Storage, open_storage
 
 MICRO_STEPS = 180  # 6 epochs of 30 batches
 NEEDED_ACCURACY = 0.95
@@ -61,34 +61,36 @@ def run_demo(root: str | None, mode: Literal["graph", "pynative"], seed: int) ->
     """Run the demo and print its table; returns the exit code."""
     console = Console()
     try:
-        kept = Path(open_storage(root).url) if root is not None else None
+        storage = open_storage(root) if root is not None else None
+        if storage is not None and storage.list("") != Listing():
+            _complain(f"{storage.url} is not empty; give a new folder")
+            return 2
     except StorageError as error:
         _complain(str(error))
         return 3
-    if kept is not None and kept.exists() and any(kept.iterdir()):
-        _complain(f"{kept} is not empty; give a new folder")
-        return 2
-    with _folder(kept) as folder, _bars(console) as bars:
-        straight = _start(folder, "uninterrupted", mode, seed, when={}, run="uninterrupted")
+    with _folder(storage) as folder, _bars(console) as bars:
+        roots = storage.url if storage is not None else str(folder)
+        straight = _start(folder, "uninterrupted", mode, seed, when={}, root=f"{roots}/uninterrupted")
         straight_bar = bars.add_task("uninterrupted", total=MICRO_STEPS)
         killed_bar = bars.add_task("killed and resumed", total=MICRO_STEPS)
         try:
             lives: list[Life] = []
             for death, when in DEATHS:
-                process = _start(folder, f"interrupted-{len(lives)}", mode, seed, when=when, run="interrupted")
+                name = f"interrupted-{len(lives)}"
+                process = _start(folder, name, mode, seed, when=when, root=f"{roots}/interrupted")
                 try:
                     _watch(
                         process,
                         folder,
                         bars,
-                        {killed_bar: f"interrupted-{len(lives)}", straight_bar: "uninterrupted"},
+                        {killed_bar: name, straight_bar: "uninterrupted"},
                     )
                 finally:
                     process.kill()
-                lives.append(_life(folder, f"interrupted-{len(lives)}", death, process.wait()))
+                lives.append(_life(folder, name, death, process.wait()))
                 expected = -signal.SIGKILL if when else 0
                 if lives[-1].exit_code != expected:
-                    return _report_crash(folder, f"interrupted-{len(lives) - 1}", lives[-1].exit_code)
+                    return _report_crash(folder, name, lives[-1].exit_code)
             _watch(straight, folder, bars, {straight_bar: "uninterrupted"})
         finally:
             straight.kill()
@@ -103,8 +105,10 @@ def _complain(message: str) -> None:
 
 
 @contextlib.contextmanager
-def _folder(root: Path | None) -> Iterator[Path]:
-    if root is not None:
+def _folder(storage: Storage | None) -> Iterator[Path]:
+    """Where traces and logs go: beside the runs if these are kept on this machine."""
+    if storage is not None and not storage.is_remote:
+        root = Path(storage.url)
         root.mkdir(parents=True, exist_ok=True)
         yield root.resolve()
         return
@@ -117,9 +121,11 @@ def _bars(console: Console) -> Progress:
     return Progress(*columns, console=console)
 
 
-def _start(folder: Path, name: str, mode: str, seed: int, *, when: dict[str, int], run: str) -> subprocess.Popen[bytes]:
+def _start(
+    folder: Path, name: str, mode: str, seed: int, *, when: dict[str, int], root: str
+) -> subprocess.Popen[bytes]:
     plan = {
-        "root": str(folder / run),
+        "root": root,
         "trace": str(folder / f"{name}.trace"),
         "mode": mode,
         "seed": seed,

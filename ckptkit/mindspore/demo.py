@@ -40,7 +40,7 @@ class Plan:
     """What one process has to do.
 
     Attributes:
-        root: The run root.
+        root: The run root, a path or a URL.
         trace: File that the digests are appended to.
         mode: Execution mode of MindSpore.
         seed: Of the network and of the order of the data.
@@ -161,7 +161,7 @@ def training_data(digits: Digits) -> ds.Dataset:
 
 def live(plan: Plan) -> None:
     """Resume or start the run of ``plan``, train it to its end, and write the accuracy on held-out digits."""
-    from ckptkit.storage import LocalStorage
+    from ckptkit.storage import open_storage
     from ckptkit.testing.faults import Fault, FaultyStorage
 
     ms.set_context(mode=ms.GRAPH_MODE if plan.mode == "graph" else ms.PYNATIVE_MODE)
@@ -172,9 +172,10 @@ def live(plan: Plan) -> None:
     optimizer = nn.Adam(network.trainable_params(), learning_rate=0.01)
     cell = AccumulationTrainCell(WithLoss(network), optimizer, ACCUMULATION_STEPS, clip_norm=5.0)
 
-    storage = FaultyStorage(LocalStorage(plan.root))
+    storage = FaultyStorage(open_storage(plan.root))
     in_write = Fault(die, operations={"write"}, key="*optimizer-000*", when="during")
-    ckpt = CheckpointCallback(storage, save=SaveEvery(micro_steps=SAVE_EVERY_MICRO_STEPS))
+    # Waits, so that there is something to resume from at each death, however slow the storage.
+    ckpt = CheckpointCallback(storage, save=SaveEvery(micro_steps=SAVE_EVERY_MICRO_STEPS), when_busy="wait")
     model, data = Model(cell), training_data(digits)
     point = ckpt.resume(model, data, EPOCHS)
     trace = Trace(Path(plan.trace), cell)

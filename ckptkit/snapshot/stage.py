@@ -76,11 +76,20 @@ class StagingArea:
         buffer_bytes: Memory for what the fence copies, None for a quarter of the state; a capture that has to copy more
             than that takes what it needs.
         monotonic: Gives seconds.
+        is_remote: Whether the writer may be slow or stand still for minutes: None for ``buffer_bytes`` is then as much
+            as the state, and a fence that finds less full gives the save up once nothing moves.
     """
 
-    def __init__(self, buffer_bytes: int | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        buffer_bytes: int | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        is_remote: bool = False,
+    ) -> None:
         self._buffer_bytes = buffer_bytes
         self._monotonic = monotonic
+        self._is_remote = is_remote
         self._pool = BufferPool()
         self._plans: list[_Plan] = []
 
@@ -93,8 +102,7 @@ class StagingArea:
         if any(callable(leaf.source) for leaf in capture.leaves):
             handling = replace(handling, by_slices=True)
         plan = self._plan(tuple(leaf.spec for leaf in capture.leaves), handling)
-        budget = plan.size_bytes // 4 if self._buffer_bytes is None else self._buffer_bytes
-        self._pool.limit_bytes = max(BUFFER_BYTES, budget)
+        self._pool.limit_bytes = max(BUFFER_BYTES, self._budget_bytes(plan.size_bytes))
         copying = _Copying(self._pool, cost)
         extents = [
             [_header(shard), *(self._extent(part, capture.leaves, copying) for part in parts)]
@@ -111,7 +119,14 @@ class StagingArea:
             by_slices=handling.by_slices,
             filling=copying.buffer,
             monotonic=self._monotonic,
+            gives_up=self._is_remote,
         )
+
+    def _budget_bytes(self, size_bytes: int) -> int:
+        if self._buffer_bytes is not None:
+            return self._buffer_bytes
+        # Buffers have gaps, so a state fits into one and a half times its size; what is not needed is not made.
+        return size_bytes + size_bytes // 2 if self._is_remote else size_bytes // 4
 
     def _extent(self, part: _Run | _InPlace, leaves: Sequence[Leaf], copying: _Copying) -> Extent:
         if isinstance(part, _InPlace):

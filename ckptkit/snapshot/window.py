@@ -4,7 +4,8 @@ Guarantees: every byte that the writer gets is as it was at the capture, whereve
 writer reads live memory without asking anybody and looks afterwards whether the fence has overtaken it: if so, it
 throws away what it read and takes the copy. So the fence never waits for the writer, except for memory: its copies
 stay within the pool's limit, but for one buffer where the writer itself waits for a slice. It does not know who else
-writes to the parameters: `Window.close` must be called before anybody does.
+writes to the parameters: `Window.close` must be called before anybody does. Where the storage is remote, a fence that
+waits for memory while nothing moves gives the save up: the writer's next read raises, and training goes on.
 
 Threads: `open_shard` and `release` are the writer's, everything else the training thread's. What they share is
 guarded by the pool's condition, which is never held while bytes are copied.
@@ -20,6 +21,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from ckptkit.cost import SaveCost
+from ckptkit.errors import StorageError
 from ckptkit.progress import Progress
 from ckptkit.shards import Shard
 from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes
@@ -28,6 +30,7 @@ from ckptkit.snapshot.extent import Extent, Piece
 _log = logging.getLogger("ckptkit")
 
 _PATIENCE_SECONDS = 10.0
+_STANDSTILL_SECONDS = 30.0
 
 
 class Window:
@@ -43,6 +46,7 @@ class Window:
         by_slices: Whether only the training thread may look at live memory.
         filling: A buffer that has room left.
         monotonic: Gives seconds.
+        gives_up: Whether a fence that waits for memory gives the save up when nothing has moved for half a minute.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Window:
         by_slices: bool,
         filling: Buffer | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        gives_up: bool = False,
     ) -> None:
         self.progress = progress
         self.state = state
@@ -71,12 +76,14 @@ class Window:
         self._filling = filling
         self._starving = False
         self._ended = False
+        self._gives_up = gives_up
+        self._given_up = False
 
     @property
     def is_open(self) -> bool:
         """Whether live memory may still be read for this capture."""
         with self._changed:
-            return not self._ended and any(not one.all_copied for one in self._open)
+            return not self._is_over() and any(not one.all_copied for one in self._open)
 
     def close(self, *, patient: bool = True) -> None:
         """The fence: when this returns, training may change what it wants.
@@ -86,7 +93,7 @@ class Window:
         Args:
             patient: Without it, it does not wait but takes the memory that it needs.
         """
-        if self._ended:
+        if self._is_over():
             self._open = []
         if not self._open:
             return
@@ -158,11 +165,12 @@ class Window:
     def _read_some(self, extent: Extent, at: int, out: Bytes, *, last: bool) -> int:
         with self._changed:
             piece = extent.piece_at(at)
-            while piece is None and self.by_slices and not extent.held:
+            while piece is None and self.by_slices and not extent.held and not self._given_up:
                 self._starving = True
                 self._changed.notify_all()
                 self._changed.wait()  # for the training thread's next slice, or its fence
                 piece = extent.piece_at(at)
+            self._refuse_given_up()
             live = extent.live() if piece is None else None
             count = min(len(out), extent.live_to - at)
         if piece is not None:
@@ -172,6 +180,7 @@ class Window:
         if extent.held:
             return count
         with self._changed:
+            self._refuse_given_up()
             if at + count > extent.live_to:
                 return 0  # the fence has overtaken: what was read may be of a later moment
             if last:
@@ -228,7 +237,7 @@ class Window:
     def _room(self, extent: Extent, *, wait: bool, beyond_limit: bool) -> Buffer | None:
         """The buffer to fill next; None where there is none to be had, or nothing to put into it any more."""
         with self._changed:
-            if self._ended or extent.all_copied:
+            if self._is_over() or extent.all_copied:
                 return None
             if self._filling is not None and self._filling.filled_bytes < BUFFER_BYTES:
                 return self._filling
@@ -249,18 +258,28 @@ class Window:
         return None
 
     def _is_over(self) -> bool:
-        return self._ended  # which another thread sets
+        return self._ended or self._given_up  # another thread sets the former
+
+    def _refuse_given_up(self) -> None:
+        if self._given_up:
+            raise StorageError(
+                "the save was given up so that training could go on: its buffers were full, and the storage took "
+                f"nothing for {_STANDSTILL_SECONDS:.0f} s. Give more memory with buffer_bytes=, or see to the storage"
+            )
 
     def _wait_for_buffer(self, extent: Extent) -> Buffer | None:
-        begun = self._monotonic()
+        begun = moved = self._monotonic()
         with self._changed:
-            while not (self._ended or extent.all_copied or self._pool.has_free or self._starving):
-                if not self._changed.wait(_PATIENCE_SECONDS):
-                    _log.warning(
-                        "training waits for the checkpoint of cycle %d: the buffers (%d MiB) are full and the storage "
-                        "is slow. Give more with buffer_bytes=, or save less often",
-                        *(self.progress.cycles, self._pool.made_bytes >> 20),
-                    )
+            while not (self._is_over() or extent.all_copied or self._pool.has_free or self._starving):
+                if self._changed.wait(_PATIENCE_SECONDS):
+                    moved = self._monotonic()
+                    continue
+                _log.warning(
+                    "training waits for the checkpoint of cycle %d: the buffers (%d MiB) are full and the storage "
+                    "is slow. Give more with buffer_bytes=, or save less often",
+                    *(self.progress.cycles, self._pool.made_bytes >> 20),
+                )
+                self._given_up = self._gives_up and self._monotonic() - moved >= _STANDSTILL_SECONDS
         self.cost.fence_wait_seconds += self._monotonic() - begun
         return self._pool.take(beyond_limit=self._starving)
 

@@ -1,0 +1,42 @@
+"""`S3Storage` keeps the contract, through faults of the network and where conditions are ignored."""
+
+from datetime import timedelta
+
+import pytest
+
+from ckptkit.storage import open_storage
+from ckptkit.testing.contract import StorageContract
+
+PART = 5 << 20
+
+
+def opened(endpoint, bucket, **options):
+    given = {"key": "testing", "secret": "testing", "endpoint_url": endpoint, "default_block_size": PART, **options}
+    return open_storage(f"s3://{bucket.name}/runs/vit", given)
+
+
+class InBucket(StorageContract):
+    @pytest.fixture(autouse=True)
+    def _bucket(self, bucket):
+        self.bucket = bucket
+
+    def raw_get(self, storage, key):
+        return self.bucket.get(f"runs/vit/{key}")
+
+    def raw_put(self, storage, key, data):
+        self.bucket.put(f"runs/vit/{key}", data)
+
+
+class TestS3Storage(InBucket):
+    @pytest.fixture
+    def storage(self, bucket):
+        return opened(bucket.endpoint, bucket)
+
+
+class TestThroughALease(InBucket):
+    """The server ignores ``If-None-Match``."""
+
+    @pytest.fixture
+    def storage(self, bucket, proxy):
+        proxy.without_conditions = True
+        return opened(proxy.endpoint, bucket, settle=timedelta(milliseconds=1))
