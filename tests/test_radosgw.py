@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.client
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, HTTPClientError
 from servers.client import s3_client
+from servers.faults import RequestFault
 from servers.fixtures import Bucket
+from servers.proxy import HOST, FaultProxy
 
 pytestmark = pytest.mark.radosgw
 
@@ -38,12 +40,26 @@ def test_a_second_create_is_refused(ceph):
     assert ceph.get("once") == b"1"
 
 
-def test_a_request_without_a_signature_is_refused(ceph):
+def test_a_request_without_a_signature_is_refused(ceph, radosgw):
     ceph.put("a", b"1")
-    connection = http.client.HTTPConnection("127.0.0.1", int(ceph.endpoint.rpartition(":")[2]), timeout=30)
+    connection = http.client.HTTPConnection(HOST, radosgw.port, timeout=30)
     connection.request("GET", f"/{ceph.name}/a")
     assert connection.getresponse().status == 403
     connection.close()
+
+
+def test_the_proxy_keeps_signatures_whole(ceph, radosgw):
+    data = bytes(range(256)) * 40_000
+    with FaultProxy(HOST, radosgw.port) as proxy:
+        client = s3_client(proxy.endpoint)
+        client.put_object(Bucket=ceph.name, Key="a", Body=data)
+        assert client.get_object(Bucket=ceph.name, Key="a")["Body"].read() == data
+        lost = proxy.inject(RequestFault("reset_after", method="PUT"))
+        with pytest.raises(HTTPClientError):
+            client.put_object(Bucket=ceph.name, Key="lost", Body=data)
+        client.close()
+    assert lost.fired == 1
+    assert ceph.get("lost") == data
 
 
 @pytest.mark.usefixtures("localhost_names")

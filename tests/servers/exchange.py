@@ -133,13 +133,10 @@ class Exchange:
         """
         self._happened()
         released = asyncio.Event()
-        self._client.pause()
         with self._stalling(released):
-            async with self._client.leaving() as left:
-                await _first_of(released, left)
+            await _first_of(released, self._client.left)
         if not released.is_set():
             raise ConnectionResetError("the client left a stalled request")
-        self._client.resume()
 
     async def _ask(self, server: Peer) -> tuple[Head, bool]:
         """Pass the request on; returns the answer's head and whether the client got rid of its whole request."""

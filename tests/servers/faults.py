@@ -86,8 +86,8 @@ class RequestFault:
               nothing if it has none), then the connection is reset; nothing reaches the server.
             - ``"reset_after"``: the server did it, but the client gets a reset in place of the answer.
             - ``"truncate"``: half of the answer's body, then an orderly end of the connection.
-            - ``"stall_request"``: the request's body is not read and nothing is answered until `FaultProxy.release`,
-              which lets it through, or until the client leaves.
+            - ``"stall_request"``: nothing is answered and, beyond the first 8 MiB, nothing read until
+              `FaultProxy.release`, which lets the request through, or until the client leaves.
             - ``"stall_body"``: half of the answer's body, then nothing until released or the client leaves.
         method: Which methods count: one, several, or None for all.
         path: Shell pattern (``*`` also matches ``/``) for path and query as they are sent.

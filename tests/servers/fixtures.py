@@ -16,6 +16,7 @@ import pytest
 from servers.client import s3_client
 from servers.moto_server import HOST, MotoServer
 from servers.proxy import FaultProxy
+from servers.rclone_server import RcloneServer
 
 _RADOSGW = Path(__file__).with_name("radosgw.sh")
 
@@ -63,7 +64,10 @@ class Bucket:
         self.client.delete_bucket(Bucket=self.name)
 
     def _uploads(self) -> list[dict[str, Any]]:
-        return list(self.client.list_multipart_uploads(Bucket=self.name).get("Uploads", ()))
+        try:
+            return list(self.client.list_multipart_uploads(Bucket=self.name).get("Uploads", ()))
+        except self.client.exceptions.NoSuchUpload:  # rclone's way to say that there are none
+            return []
 
 
 @pytest.fixture(scope="session")
@@ -148,3 +152,10 @@ def _free_ports(count: int) -> list[int]:
         for place in places:
             place.bind((HOST, 0))
         return [place.getsockname()[1] for place in places]
+
+
+@pytest.fixture(scope="session")
+def rclone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RcloneServer]:
+    """An rclone of this pytest process; only for tests marked ``rclone``. Not there is a failure, not a skip."""
+    with RcloneServer(tmp_path_factory.mktemp("rclone")) as server:
+        yield server

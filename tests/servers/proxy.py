@@ -4,7 +4,8 @@ Guarantees: without faults it passes bytes on unchanged, both ways; with one, wh
 nothing else; `FaultProxy.down`, `up`, `release` and `stop` have done it when they return; it never waits for a clock.
 It is no model of a server's load: all faults are injected ones. HTTP/1.1 without TLS, on loopback. Any thread.
 
-A client that leaves a stalled upload with more unsent than the buffers between hold is noticed when it is released.
+A client that leaves a stalled upload is noticed if all it sent fits the buffers between, which is so up to 8 MiB; one
+that leaves a larger one is noticed when that is released, or when the proxy goes down.
 """
 
 from __future__ import annotations

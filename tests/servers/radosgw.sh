@@ -104,7 +104,8 @@ start() { # DIR PORT MON_PORT
   write_config "$1" "$2" "$3" "$fsid"
   export CEPH_CONF=$1/ceph.conf
   # What does not start is stopped again, and says why.
-  trap 'stop "$1"; tail -n 20 "$1/log/start.log" >&2' ERR
+  exec 3>&2
+  trap 'stop "$1"; tail -n 20 "$1/log/start.log" >&3' ERR
   {
     start_monitor "$1" "$3" "$fsid"
     start_store "$1"

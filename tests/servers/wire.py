@@ -7,13 +7,12 @@ trailers included, are passed on as they came. Nothing is decoded. One event loo
 from __future__ import annotations
 
 import asyncio
-import select
 import socket
 import struct
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -21,7 +20,8 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 Framing = int | Literal["chunked", "until_close"]
 
 _PIECE_BYTES = 1 << 18
-_READ_AHEAD_BYTES = 1 << 20
+# What is taken from a peer before it is asked for; then its own sending stops.
+_READ_AHEAD_BYTES = 8 << 20
 # These are between two neighbours; Transfer-Encoding is too, but bodies are passed on in the encoding they came in.
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "proxy-connection", "te", "upgrade"})
 
@@ -78,6 +78,22 @@ class Head:
         return self.get("transfer-encoding").lower() == "chunked"
 
 
+class _Reader(asyncio.StreamReader):
+    """A reader that says at once when nothing more comes, however much is still to be read."""
+
+    def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit=limit, loop=loop)
+        self.left = asyncio.Event()
+
+    def feed_eof(self) -> None:
+        super().feed_eof()
+        self.left.set()
+
+    def set_exception(self, exc: Exception) -> None:
+        super().set_exception(exc)
+        self.left.set()
+
+
 class Peer:
     """One end of a connection.
 
@@ -86,20 +102,32 @@ class Peer:
         writer: Where to answer.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._transport = cast(asyncio.Transport, writer.transport)  # both ways, unlike what the writer declares
 
     @classmethod
     async def connect(cls, host: str, port: int) -> Peer:
         """Connect to a server."""
-        return cls(*await asyncio.open_connection(host, port, limit=_READ_AHEAD_BYTES))
+        return await cls._opened(host=host, port=port)
 
     @classmethod
     async def accepted(cls, connection: socket.socket) -> Peer:
         """A client's connection, which closes with it."""
-        return cls(*await asyncio.open_connection(sock=connection, limit=_READ_AHEAD_BYTES))
+        return await cls._opened(sock=connection)
+
+    @classmethod
+    async def _opened(cls, **where: Any) -> Peer:
+        loop = asyncio.get_running_loop()
+        reader = _Reader(limit=_READ_AHEAD_BYTES // 2, loop=loop)  # stops at twice its limit
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport, _ = await loop.create_connection(lambda: protocol, **where)
+        return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+
+    @property
+    def left(self) -> asyncio.Event:
+        """Set when the peer closed its end, and not more than the read-ahead is unread before that."""
+        return self._reader.left
 
     async def head(self) -> Head:
         """Read the next head.
@@ -152,30 +180,9 @@ class Peer:
         self._writer.write(data)
         await self._writer.drain()
 
-    def pause(self) -> None:
-        """Take nothing more from the peer, so that its own sending stops when the buffers between are full."""
-        self._transport.pause_reading()
-
-    def resume(self) -> None:
-        """Take what it sends again."""
-        self._transport.resume_reading()
-
-    @asynccontextmanager
-    async def leaving(self) -> AsyncIterator[asyncio.Event]:
-        """An event that is set when the peer closes its end, which nothing has to be read to notice."""
-        left = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        with select.epoll() as watch:
-            watch.register(self._writer.get_extra_info("socket").fileno(), select.EPOLLRDHUP)
-            loop.add_reader(watch.fileno(), left.set)
-            try:
-                yield left
-            finally:
-                loop.remove_reader(watch.fileno())
-
     async def abandon(self) -> None:
         """Close the connection; what is not sent yet is lost. Nothing happens if it is closed already."""
-        self._transport.abort()
+        self._writer.transport.abort()
         await self._closed()
 
     async def close(self) -> None:
