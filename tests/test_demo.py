@@ -72,8 +72,16 @@ def _life(steps: range, accuracy: float | None = None) -> demo.Life:
     return life
 
 
+def test_a_life_that_did_not_resume_makes_the_demo_fail() -> None:
+    lives, reference = _lives(), _life(range(1, demo.MICRO_STEPS + 1), accuracy=0.99)
+    lives[1] = _life(range(1, demo.MICRO_STEPS + 1), accuracy=0.99)
+    assert demo._verdict(demo.Console(), reference, lives) == 1
+
+
 def _lives() -> list[demo.Life]:
-    return [_life(range(1, 60)), _life(range(50, demo.MICRO_STEPS + 1), accuracy=0.99)]
+    second = _life(range(50, demo.MICRO_STEPS + 1), accuracy=0.99)
+    second.resumed_from = "a000001-c0000000012-m0001"
+    return [_life(range(1, 60)), second]
 
 
 def test_the_demo_runs_on_an_object_store(bucket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,5 +92,5 @@ def test_the_demo_runs_on_an_object_store(bucket, monkeypatch: pytest.MonkeyPatc
     done = run_demo("--root", root)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("resumed from") == 3
-    assert any(key.startswith("demo/interrupted/checkpoints/a000004-") for key in bucket.keys())
+    assert any(key.startswith("demo/interrupted/checkpoints/a000004-") for key in bucket.keys())  # noqa: SIM118 - of a bucket
     assert run_demo("--root", root).returncode == 2  # not empty any more

@@ -190,13 +190,14 @@ def _verdict(console: Console, reference: Life, lives: list[Life]) -> int:
         table.add_row(_biography(life), *cells)
     console.print(table)
     begun_right = all(min(life.steps, default=0) == life.began_at + 1 for life in lives)
+    resumed = all(life.resumed_from for life in lives[1:])  # else nothing was tried
     whole = set(reference.steps) == set(range(1, MICRO_STEPS + 1)) == set().union(*(life.steps for life in lives))
     accuracy, alone = lives[-1].accuracy or 0.0, reference.accuracy or 0.0
     console.print(
         f"{sum(len(life.steps) for life in lives)} micro-steps compared in {len(KINDS)} respects, "
         f"{disagreements} disagreements. Accuracy on held-out digits: {accuracy:.1%} (uninterrupted {alone:.1%})."
     )
-    good = disagreements == 0 and begun_right and whole and accuracy == alone and accuracy > NEEDED_ACCURACY
+    good = disagreements == 0 and begun_right and resumed and whole and accuracy == alone and accuracy > NEEDED_ACCURACY
     if good:
         console.print("[bold green]Killed three times, and not one bit differs.[/bold green]")
     else:
