@@ -9,6 +9,7 @@ there already. Any thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -76,16 +77,24 @@ class Bucket:
                 )
             marker = last
 
-    def size_bytes(self, key: str) -> int | None:
-        """The size of an object, None where there is none."""
+    def mark(self, key: str) -> Mapping[str, str] | None:
+        """The metadata of an object, with lower-case names; None where there is no object."""
+
+        def request(_: float) -> Mapping[str, str]:
+            try:
+                # Not HEAD, whose failures have no body that would say what is wrong.
+                answer = self._client.api.get_object(Bucket=self.name, Key=key, Range="bytes=0-0")
+            except ClientError as error:
+                if code_of(error) in _BEYOND_THE_END:
+                    return {}  # an empty object; only uploads in parts are marked, which have bytes
+                raise
+            answer["Body"].close()
+            return dict(answer["Metadata"])
+
         try:
-            return int(self._send("look at", key, "head_object", {"Key": key})["ContentLength"])
+            return self._call(f"look at {self._where(key)}", request)
         except FileNotFoundError:
             return None
-
-    def mark(self, key: str) -> Mapping[str, str]:
-        """The metadata of an object, with lower-case names; FileNotFoundError where there is none."""
-        return dict(self._send("look at", key, "head_object", {"Key": key})["Metadata"])
 
     def get_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int) -> int:
         """Fill ``buffers``, at least a byte of room, from ``offset_bytes`` on; returns the bytes that there were."""
@@ -99,10 +108,14 @@ class Bucket:
                 if code_of(error) in _BEYOND_THE_END:
                     return 0
                 raise
-            with answer["Body"] as body:
+            # As a context, the body would give its raw stream, which does not notice that it was cut off.
+            with closing(answer["Body"]) as body:
                 if "ContentRange" not in answer and answer["ContentLength"] > room:
                     raise StorageError(f"could not read {self._where(key)}: the server gives no parts of files")
-                return _receive(body, buffers, lambda: self._check(until))
+                received = _receive(body, buffers, lambda: self._check(until))
+            if received != answer["ContentLength"]:
+                raise TimeoutError(f"the answer ended after {received} of {answer['ContentLength']} bytes")
+            return received
 
         return self._call(f"read {self._where(key)}", request)
 
@@ -115,10 +128,21 @@ class Bucket:
         """Delete an object, if there is one."""
         self._send("delete", key, "delete_object", {"Key": key})
 
-    def begin_upload(self, key: str, mark: Mapping[str, str]) -> str:
-        """Begin an upload in parts, whose object will have ``mark`` as metadata; returns its id."""
-        arguments = {"Key": key, "Metadata": dict(mark), **self._written_with}
-        return str(self._send("begin to write", key, "create_multipart_upload", arguments)["UploadId"])
+    def begin_upload(self, key: str, mark: Mapping[str, str]) -> tuple[str, bool]:
+        """Begin an upload in parts, whose object will have ``mark`` as metadata.
+
+        Returns:
+            Its id, and whether an earlier try may have begun another one, whose id was lost.
+        """
+        arguments = {"Bucket": self.name, "Key": key, "Metadata": dict(mark), **self._written_with}
+        tries = 0
+
+        def request(_: float) -> str:
+            nonlocal tries
+            tries += 1
+            return str(self._client.api.create_multipart_upload(**arguments)["UploadId"])
+
+        return self._call(f"begin to write {self._where(key)}", request), tries > 1
 
     def put_part(self, key: str, upload: str, number: int, data: memoryview) -> str:
         """Write part ``number``, from 1; returns its tag."""

@@ -107,7 +107,7 @@ class S3Storage:
 
     def exists(self, key: str) -> bool:
         """Whether there is such a file."""
-        return self._bucket.size_bytes(self._below + key) is not None
+        return self._bucket.mark(self._below + key) is not None
 
     def read(self, key: str, max_bytes: int) -> bytes:
         """The content of ``key``, cut after ``max_bytes + 1`` bytes."""

@@ -37,20 +37,24 @@ class Upload:
         self._key = key
         self._token = secrets.token_hex(16)
         self._id = ""
+        self._has_lost = False
         self._tags: list[str] = []
         self._completed = False
 
     def __enter__(self) -> Self:
-        self._id = self._bucket.begin_upload(self._key, {_MARK: self._token})
+        self._id, self._has_lost = self._bucket.begin_upload(self._key, {_MARK: self._token})
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._completed or (error is not None and not isinstance(error, Exception)):
+        if error is not None and not isinstance(error, Exception):
             return  # an interpreter that is being ended waits for no server
         try:
-            self._bucket.abort_upload(self._key, self._id)
+            if not self._completed:
+                self._bucket.abort_upload(self._key, self._id)
+            if self._has_lost:
+                self._abort_lost()
         except StorageError as also:
             _log.warning("an upload that failed could not be aborted, a later start will: %s", also)
 
@@ -67,7 +71,7 @@ class Upload:
             def job(number: int = number, memory: memoryview = memory, part: memoryview = part) -> None:
                 try:
                     if not lanes.failed:
-                        self._tags[number - 1] = self._bucket.put_part(self._key, self._id, number, part)
+                        self._tags[number - 1] = self._put(number, part)
                 finally:
                     free.put(memory)  # also after a failure: the caller waits for memory before it looks
 
@@ -83,15 +87,28 @@ class Upload:
             self._bucket.complete_upload(self._key, self._id, self._tags)
         except FileNotFoundError as error:
             if not self._is_ours():
-                raise StorageError(
-                    f"could not write {self._key}: its upload is gone. Another process that took this run over has "
-                    "cleared it away, or a lifecycle rule of the bucket has"
-                ) from error
+                raise self._gone() from error
             # Only the reply was lost: this was the second try, and the first had made the object.
         self._completed = True
 
-    def _is_ours(self) -> bool:
+    def _put(self, number: int, part: memoryview) -> str:
         try:
-            return self._bucket.mark(self._key).get(_MARK) == self._token
-        except FileNotFoundError:
-            return False
+            return self._bucket.put_part(self._key, self._id, number, part)
+        except FileNotFoundError as error:
+            raise self._gone() from error
+
+    def _gone(self) -> StorageError:
+        return StorageError(
+            f"could not write {self._key}: its upload is gone. Another process that took this run over has cleared it "
+            "away, or a lifecycle rule of the bucket has"
+        )
+
+    def _abort_lost(self) -> None:
+        # Nobody else writes this key: its name has the number of this process's attempt.
+        for key, upload in self._bucket.uploads(self._key):
+            if key == self._key and upload != self._id:
+                self._bucket.abort_upload(key, upload)
+
+    def _is_ours(self) -> bool:
+        mark = self._bucket.mark(self._key)
+        return mark is not None and mark.get(_MARK) == self._token
