@@ -79,18 +79,22 @@ def test_a_refusal_is_s3s_own_and_nothing_is_stored(s3, bucket, proxy, action):
     assert [request.action for request in proxy.requests] == [action, None]
 
 
-def test_a_refused_head_has_no_body(bucket, proxy):
-    bucket.put("a", DATA)
+def test_a_refused_head_has_no_body(client, proxy):
     proxy.inject(RequestFault("slow_down", method="HEAD"))
-    connection = http.client.HTTPConnection(HOST, proxy.port, timeout=30)
-    connection.request("HEAD", f"/{bucket.name}/a")
-    answer = connection.getresponse()
-    assert (answer.status, answer.read()) == (503, b"")
-    first = connection.sock
-    connection.request("GET", f"/{bucket.name}/a", headers={"Authorization": SIGNATURE})
-    assert connection.getresponse().read() == DATA
-    assert connection.sock is first
-    connection.close()
+    client.sendall(b"HEAD /b/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    said = b"".join(iter(lambda: client.recv(MIB), b""))
+    assert said.startswith(b"HTTP/1.1 503 Slow Down\r\n")
+    assert said.endswith(b"\r\n\r\n")
+
+
+def test_a_connection_is_good_for_more_after_a_refusal(client, bucket, proxy):
+    bucket.put("a", b"12345")
+    proxy.inject(RequestFault("500"))
+    client.sendall(put_request(bucket) + get_request(bucket))
+    said = b""
+    while not said.endswith(b"12345"):
+        said += client.recv(MIB)
+    assert said.startswith(b"HTTP/1.1 500 ")
 
 
 def test_reset_before_anything_is_done(client, bucket, proxy):

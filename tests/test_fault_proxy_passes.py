@@ -213,6 +213,18 @@ def test_an_answer_before_the_body_is_passed_on_at_once(expect):
     assert said == b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno"
 
 
+def test_the_server_hears_when_a_client_leaves_in_the_middle_of_a_body():
+    with socket.create_server((HOST, 0)) as listener, FaultProxy(HOST, listener.getsockname()[1]) as proxy:
+        listener.settimeout(30)
+        with socket.create_connection((HOST, proxy.port), timeout=30) as client:
+            client.sendall(b"PUT / HTTP/1.1\r\nContent-Length: 6\r\n\r\nabc")
+            server, _ = listener.accept()
+        with server:
+            server.settimeout(30)
+            heard = b"".join(iter(lambda: server.recv(MIB), b""))
+    assert heard.endswith(b"\r\n\r\nabc") or heard.endswith(b"\r\n\r\n")
+
+
 def test_a_server_that_is_gone_resets():
     with socket.socket() as nobody:
         nobody.bind((HOST, 0))

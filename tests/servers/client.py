@@ -28,6 +28,7 @@ def s3_client(endpoint: str, *, addressing_style: str = "path", read_timeout: fl
         aws_secret_access_key=SECRET_KEY,
         config=Config(
             retries={"total_max_attempts": 1},
+            proxies={},  # none but ours, whatever the environment says
             s3={"addressing_style": addressing_style},
             connect_timeout=10,
             read_timeout=read_timeout,
