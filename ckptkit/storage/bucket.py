@@ -166,7 +166,10 @@ class Bucket:
         """Key and id of every upload under way whose key begins with ``prefix``."""
         begin: dict[str, str] = {}
         while True:
-            answer = self._send("list uploads of", prefix, "list_multipart_uploads", {"Prefix": prefix, **begin})
+            try:
+                answer = self._send("list uploads of", prefix, "list_multipart_uploads", {"Prefix": prefix, **begin})
+            except FileNotFoundError:
+                return  # how rclone says that there is none
             for one in answer.get("Uploads", ()):
                 # Some servers list by prefix, some give everything.
                 if one["Key"].startswith(prefix):

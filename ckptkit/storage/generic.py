@@ -123,24 +123,21 @@ class FsspecStorage:
 
     def read(self, key: str, max_bytes: int) -> bytes:
         """The content of ``key``, cut after ``max_bytes + 1`` bytes."""
-        with self._errors("read", key), self._open(key) as file:
-            return bytes(file.read(max_bytes + 1))
+        return self._range(key, 0, min(self._size_bytes(key), max_bytes + 1))
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
         """Fill ``buffers`` from ``offset_bytes`` on."""
-        done = 0
-        with self._errors("read", key), self._open(key) as file:
-            file.seek(offset_bytes)
-            for buffer in buffers:
-                at = 0
-                while at < len(buffer):
-                    data = file.read(min(_PIECE_BYTES, len(buffer) - at))
-                    if not data:
-                        return done
-                    buffer[at : at + len(data)] = data
-                    at += len(data)
-                    done += len(data)
-        return done
+        size_bytes = self._size_bytes(key)
+        begin = offset_bytes
+        for buffer in buffers:
+            at = 0
+            while at < len(buffer) and offset_bytes < size_bytes:
+                stop = min(offset_bytes + min(_PIECE_BYTES, len(buffer) - at), size_bytes)
+                data = self._range(key, offset_bytes, stop)
+                buffer[at : at + len(data)] = data
+                at += len(data)
+                offset_bytes += len(data)
+        return max(0, offset_bytes - begin)
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
         """Write a new file; after a failure a part of it may lie there, and is not taken for the whole."""
@@ -197,9 +194,23 @@ class FsspecStorage:
     def _at(self, key: str) -> str:
         return f"{self._path}/{key}" if key else self._path
 
-    def _open(self, key: str) -> Any:
-        self._forget()
-        return self._system.open(self._at(key), "rb", cache_type="none")
+    def _size_bytes(self, key: str) -> int:
+        with self._errors("read", key):
+            self._forget()
+            entry = self._system.info(self._at(key))
+            if entry["type"] == "directory":
+                raise FileNotFoundError(f"{self._url}/{key} is a folder")
+            return int(entry["size"])
+
+    def _range(self, key: str, start: int, stop: int) -> bytes:
+        # Not an open file: some file systems share its position between threads.
+        if start >= stop:
+            return b""
+        with self._errors("read", key):
+            data = bytes(self._system.cat_file(self._at(key), start=start, end=stop))
+        if len(data) != stop - start:
+            raise StorageError(f"could not read {self._url}/{key}: {len(data)} bytes came of {stop - start}")
+        return data
 
     def _forget(self) -> None:
         self._system.invalidate_cache()

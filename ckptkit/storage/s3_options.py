@@ -53,8 +53,8 @@ class S3Options:
     """
 
     key: str | None = None
-    secret: str | None = None
-    token: str | None = None
+    secret: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
     anon: bool = False
     endpoint_url: str | None = None
     use_ssl: bool = True

@@ -27,8 +27,8 @@ def open_s3(scheme: str, path: str, storage_options: Mapping[str, Any]) -> S3Sto
     """
     options = S3Options.of(storage_options, scheme)
     bucket, _, prefix = path.partition("/")
-    prefix = prefix.strip("/")
-    if not bucket or not prefix or "//" in prefix:
+    prefix = prefix.removesuffix("/")
+    if not bucket or not prefix or "//" in f"/{prefix}/":
         raise StorageError(
             f"{scheme}://{path} names no folder in a bucket: give {scheme}://bucket/folder, one folder for each run"
         )

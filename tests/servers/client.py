@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-ACCESS_KEY = SECRET_KEY = "testing"  # noqa: S105 - what the test servers are told, too
+ACCESS_KEY = SECRET_KEY = "testing"
 REGION = "us-east-1"
 
 

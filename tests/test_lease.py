@@ -1,0 +1,113 @@
+"""Create-only files without a server that refuses: one writer at a time, and no file is ever replaced."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+
+from ckptkit.errors import StorageError
+from ckptkit.storage.lease import LEASE, Lease
+
+SETTLE = timedelta(seconds=2)
+
+
+class Overwriting:
+    """A storage where the last put wins."""
+
+    def __init__(self):
+        self.files = {}
+        self.puts = []
+
+    def exists(self, key):
+        return key in self.files
+
+    def read(self, key, max_bytes):
+        if key not in self.files:
+            raise FileNotFoundError(key)
+        return self.files[key][: max_bytes + 1]
+
+    def put(self, key, data):
+        self.puts.append(key)
+        self.files[key] = data
+
+
+def test_a_file_is_created_after_the_lease_has_settled():
+    storage, waits = Overwriting(), []
+    Lease(storage, settle=SETTLE, wait=waits.append).create("a/1", b"x")
+    assert storage.puts == [LEASE, "a/1"]
+    assert waits == [2.0]
+
+
+def test_a_file_that_is_there_is_never_replaced():
+    storage = Overwriting()
+    storage.files["a/1"] = b"first"
+    with pytest.raises(FileExistsError):
+        Lease(storage, settle=SETTLE, wait=lambda _: None).create("a/1", b"second")
+    assert storage.files == {"a/1": b"first"}
+
+
+def test_whoever_took_the_lease_last_goes_first():
+    storage = Overwriting()
+
+    def wait_for_the_other(_):
+        Lease(storage, settle=SETTLE, wait=lambda _: None).create("a/1", b"the other's")
+
+    with pytest.raises(FileExistsError):
+        Lease(storage, settle=SETTLE, wait=wait_for_the_other).create("a/1", b"mine")
+    assert storage.files["a/1"] == b"the other's"
+
+
+def test_a_lease_that_others_always_take_is_an_error_and_creates_nothing():
+    storage = Overwriting()
+    with pytest.raises(StorageError, match="only one job"):
+        Lease(storage, settle=SETTLE, wait=lambda _: storage.put(LEASE, b"another")).create("a/1", b"x")
+    assert "a/1" not in storage.files
+
+
+def test_a_lease_that_vanishes_was_not_held():
+    storage = Overwriting()
+    waits = []
+
+    def wait(_):
+        waits.append(1)
+        if len(waits) == 1:
+            del storage.files[LEASE]
+
+    Lease(storage, settle=SETTLE, wait=wait).create("a/1", b"x")
+    assert len(waits) == 2
+
+
+@pytest.mark.parametrize("writers", [2, 8])
+def test_of_writers_whose_puts_are_quicker_than_the_settle_time_one_wins(writers):
+    """Every one waits until all have put their lease, which is what the settle time stands for."""
+    storage, barrier = Overwriting(), threading.Barrier(writers)
+    won, lost = [], []
+
+    def wait(_):
+        barrier.wait(timeout=60) if not won and not lost and not storage.exists("a/1") else None
+
+    def run(number):
+        try:
+            Lease(storage, settle=SETTLE, wait=wait).create("a/1", b"%d" % number)
+            won.append(number)
+        except FileExistsError:
+            lost.append(number)
+        finally:
+            barrier.abort() if len(won) + len(lost) == writers else None
+
+    def patient(number):
+        try:
+            run(number)
+        except threading.BrokenBarrierError:
+            lost.append(number)
+
+    threads = [threading.Thread(target=patient, args=(number,)) for number in range(writers)]
+    for thread in threads:
+        thread.start()
+    first = threads[0]
+    first.join(timeout=30)
+    barrier.abort()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert len(won) == 1
+    assert storage.files["a/1"] == b"%d" % won[0]

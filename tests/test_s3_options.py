@@ -1,0 +1,187 @@
+"""What a user types for a bucket, and what becomes of it: addresses, regions, keys, and errors that help."""
+
+import dataclasses
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from ckptkit.errors import StorageError
+from ckptkit.storage import open_storage
+from ckptkit.storage.credentials import Keys, RenewedCredentials
+from ckptkit.storage.obs import addressing_of, keys_of, region_of, with_endpoint
+from ckptkit.storage.s3_options import S3Options
+
+GIVEN = {"key": "a", "secret": "b", "endpoint_url": "http://127.0.0.1:1"}
+PUBLIC = "https://obs.cn-north-4.myhuaweicloud.com"
+
+
+@pytest.fixture(autouse=True)
+def _no_keys_around(monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    "root", ["s3://", "s3://bucket", "s3://bucket/", "s3:///runs", "s3://bucket//runs", "obs://bucket"]
+)
+def test_a_root_is_a_folder_in_a_bucket(root):
+    with pytest.raises(StorageError, match="folder"):
+        open_storage(root, GIVEN)
+
+
+@pytest.mark.parametrize("root", ["s3://bucket/a", "s3://bucket/a/", "s3a://bucket/a", "obs://bucket/a/b/"])
+def test_the_url_is_what_was_typed_without_a_slash_at_the_end(root):
+    assert open_storage(root, GIVEN).url == root.rstrip("/")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keys": "a"}, "takes no storage_options keys; it takes key, secret"),
+        ({"key": "a"}, "one of key and secret"),
+        ({"secret": "a"}, "one of key and secret"),
+        ({"default_block_size": 1000}, "5 MiB"),
+        ({"max_concurrency": 0}, "max_concurrency"),
+        ({"retry_for": 60}, "timedelta"),
+        ({"request_timeout": timedelta(0)}, "timedelta"),
+        ({"config_kwargs": {"no_such": 1}}, "could not use these storage_options"),
+        ({"client_kwargs": {"no_such": 1}}, "could not use these storage_options"),
+    ],
+)
+def test_options_that_cannot_be_are_named(options, message):
+    with pytest.raises(StorageError, match=message):
+        open_storage("s3://bucket/a", options)
+
+
+def test_the_options_are_those_of_s3fs_and_reach_the_client():
+    options = {
+        **GIVEN,
+        "client_kwargs": {"region_name": "eu-north-1"},
+        "config_kwargs": {"s3": {"addressing_style": "path"}, "read_timeout": 7},
+        "max_concurrency": 3,
+        "request_timeout": timedelta(seconds=4),
+    }
+    client = open_storage("s3://bucket/a", options)._bucket._client.api
+    config = client.meta.config
+    assert client.meta.endpoint_url == "http://127.0.0.1:1"
+    assert client.meta.region_name == "eu-north-1"
+    assert config.s3 == {"addressing_style": "path", "payload_signing_enabled": False}
+    assert (config.read_timeout, config.connect_timeout) == (7, 4)
+    assert config.retries["total_max_attempts"] == 1
+    assert (config.request_checksum_calculation, config.response_checksum_validation) == ("when_required",) * 2
+
+
+# OBS
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "style", "region"),
+    [
+        (PUBLIC, "virtual", "cn-north-4"),
+        ("https://obs.ap-southeast-3.myhuaweicloud.com:443", "virtual", "ap-southeast-3"),
+        ("https://obs.eu-west-101.myhuaweicloud.eu", "virtual", "eu-west-101"),
+        ("http://10.0.0.7:9000", "path", "us-east-1"),
+        ("http://[::1]:9000", "path", "us-east-1"),
+        ("http://localhost:9000", "path", "us-east-1"),
+        ("https://obs.example.com", "path", "us-east-1"),
+    ],
+)
+def test_addressing_and_region_follow_from_the_endpoint(endpoint, style, region):
+    assert addressing_of(endpoint) == style
+    assert region_of(endpoint, {}) == region
+    assert region_of(endpoint, {"OBS_REGION": "af-south-1"}) == "af-south-1"
+
+
+def test_obs_is_reached_as_obs_wants_it(monkeypatch):
+    monkeypatch.setenv("OBS_ENDPOINT", PUBLIC)
+    monkeypatch.setenv("OBS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("OBS_SECRET_ACCESS_KEY", "b")
+    client = open_storage("obs://bucket/runs")._bucket._client.api
+    assert client.meta.config.signature_version == "s3v4"
+    assert client.meta.config.s3["addressing_style"] == "virtual"
+    assert client.meta.config.request_checksum_calculation == "when_required"
+    url = client.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": "k"})
+    assert url.startswith("https://bucket.obs.cn-north-4.myhuaweicloud.com/k?")
+    path = open_storage("obs://bucket/runs", {"config_kwargs": {"s3": {"addressing_style": "path"}}})
+    assert path._bucket._client.api.meta.config.s3["addressing_style"] == "path"
+
+
+KEYS = {
+    "OBS_ACCESS_KEY_ID": ("OBS_SECRET_ACCESS_KEY", "OBS_SECURITY_TOKEN"),
+    "HUAWEICLOUD_SDK_AK": ("HUAWEICLOUD_SDK_SK", "HUAWEICLOUD_SDK_SECURITY_TOKEN"),
+    "ACCESS_KEY_ID": ("SECRET_ACCESS_KEY", "SECURITY_TOKEN"),
+    "AWS_ACCESS_KEY_ID": ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+}
+
+
+def test_keys_are_taken_from_the_first_place_that_has_both():
+    environment = {}
+    for number, (key, (secret, token)) in reversed(list(enumerate(KEYS.items()))):
+        environment |= {key: f"key{number}", secret: f"secret{number}", token: f"token{number}"}
+        found = keys_of(S3Options(), environment)()
+        assert found == Keys(f"key{number}", f"secret{number}", f"token{number}")
+    del environment["OBS_SECRET_ACCESS_KEY"]
+    assert keys_of(S3Options(), environment)() == Keys("key1", "secret1", "token1")  # nothing of a half pair
+    explicit = S3Options(key="mine", secret="also")
+    assert keys_of(explicit, environment)() == Keys("mine", "also", None)
+
+
+def test_without_keys_or_endpoint_every_way_to_give_them_is_named():
+    with pytest.raises(StorageError, match="OBS_ENDPOINT"):
+        with_endpoint(S3Options(), {})
+    with pytest.raises(StorageError, match=r"OBS_ACCESS_KEY_ID.*HUAWEICLOUD_SDK_AK"):
+        keys_of(S3Options(), {})
+
+
+@pytest.mark.parametrize(
+    ("environment", "endpoint"),
+    [
+        ({"OBS_ENDPOINT": "obs.cn-north-4.myhuaweicloud.com"}, PUBLIC),
+        ({"S3_ENDPOINT": "obs.cn-north-4.myhuaweicloud.com", "S3_USE_HTTPS": "1"}, PUBLIC),
+        ({"S3_ENDPOINT": "10.0.0.7:9000", "S3_USE_HTTPS": "0"}, "http://10.0.0.7:9000"),
+        ({"OBS_ENDPOINT": PUBLIC, "S3_ENDPOINT": "http://other"}, PUBLIC),
+    ],
+)
+def test_the_endpoint_may_lack_its_scheme(environment, endpoint):
+    assert with_endpoint(S3Options(), environment).endpoint_url == endpoint
+
+
+def test_keys_in_the_environment_are_read_again(monkeypatch):
+    environment = {"OBS_ACCESS_KEY_ID": "a", "OBS_SECRET_ACCESS_KEY": "b"}
+    credentials = RenewedCredentials(keys_of(S3Options(), environment))
+    assert not credentials.renew()
+    environment["OBS_SECRET_ACCESS_KEY"] = "c"
+    assert credentials.get_frozen_credentials().secret_key == "b"
+    assert credentials.renew()
+    assert credentials.get_frozen_credentials().secret_key == "c"
+
+
+# Keys that end
+
+
+def test_keys_that_are_about_to_expire_are_renewed_before_they_do():
+    now = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    clock = [now]
+    given = [Keys("a", "1", "t1", now + timedelta(hours=1)), Keys("a", "2", "t2", now + timedelta(hours=2))]
+    credentials = RenewedCredentials(lambda: given.pop(0), lambda: clock[0])
+    assert credentials.get_frozen_credentials().token == "t1"
+    clock[0] += timedelta(minutes=54)
+    assert credentials.get_frozen_credentials().token == "t1"
+    clock[0] += timedelta(minutes=1)
+    assert credentials.get_frozen_credentials().token == "t2"
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [None, {"key": "a"}, {"key": "a", "secret": "b", "expire": 1}, {"key": "a", "secret": "b", "expires": 5}],
+)
+def test_a_function_that_gives_no_keys_is_told_what_it_should_give(returned):
+    with pytest.raises(StorageError, match="credentials="):
+        open_storage("s3://bucket/a", {"endpoint_url": "http://127.0.0.1:1", "credentials": lambda: returned})
+
+
+def test_no_secret_is_shown():
+    keys = Keys("AKIAABCDEFGH", "hidden", "also hidden")
+    assert "hidden" not in repr(keys)
+    assert "hidden" not in repr(RenewedCredentials(lambda: keys))
+    assert "hidden" not in repr(dataclasses.replace(S3Options(), key="AKIA", secret="hidden"))
