@@ -81,6 +81,7 @@ class Transfer:
     Attributes:
         copied_bytes: Written to the target so far.
         found_bytes: Lay at the target and were proven there.
+        is_committed: Whether the checkpoint was at the target already; known after `compare`.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Transfer:
         self._opened = opened
         self._proven = set() if proven is None else proven
         self._broken_off: set[str] = set()
-        self._is_committed = False
+        self.is_committed = False
         self.copied_bytes = 0
         self.found_bytes = 0
 
@@ -105,26 +106,26 @@ class Transfer:
         """
         name, sizes = self._opened.name, self._sizes()
         files = {file.key: file for file in files_of(self._opened)}
-        self._is_committed = name.commit_key in sizes
-        if self._is_committed and self._target.read(name.commit_key, MAX_SEALED_BYTES) != encode(self._opened.commit):
+        self.is_committed = name.commit_key in sizes
+        if self.is_committed and self._target.read(name.commit_key, MAX_SEALED_BYTES) != encode(self._opened.commit):
             raise self._differs(name.commit_key)
         for key in sorted(sizes.keys() - files.keys() - {name.commit_key}):
             if key.startswith(f"{name.folder}/") and not is_hidden(key):
-                raise ResumeError(f"{key} lies at {self._target.url} and not at {self._source.url}. {_ADVICE}")
+                raise ResumeError(f"{key} lies at {self._target.url} and not at {self._source.url}. {ADVICE}")
         for file in files.values():
             if file.key in self._proven:
                 continue
             if file.key not in sizes:
-                if self._is_committed:
+                if self.is_committed:
                     raise ResumeError(
-                        f"{file.key} is missing at {self._target.url}, where its checkpoint is committed. {_ADVICE}"
+                        f"{file.key} is missing at {self._target.url}, where its checkpoint is committed. {ADVICE}"
                     )
             elif sizes[file.key] == file.size_bytes and _digest(self._target, file) == file.digest:
                 self._proven.add(file.key)
                 self.found_bytes += file.size_bytes
                 if report is not None:
                     report(file.size_bytes)
-            elif not self._is_committed and self._is_broken_off(file, sizes[file.key]):
+            elif not self.is_committed and self._is_broken_off(file, sizes[file.key]):
                 self._broken_off.add(file.key)
             else:
                 raise self._differs(file.key)
@@ -138,7 +139,7 @@ class Transfer:
             StaleAttemptError: As in `transfer_checkpoint`.
             StorageError: As in `transfer_checkpoint`.
         """
-        if self._is_committed:
+        if self.is_committed:
             return Transferred("present", 0, self.found_bytes)
         check_sizes(self._source, self._opened)
         for file in files_of(self._opened):
@@ -194,10 +195,10 @@ class Transfer:
         return not any(padding)
 
     def _differs(self, key: str) -> ResumeError:
-        return ResumeError(f"{key} at {self._target.url} is not the file of {self._source.url}. {_ADVICE}")
+        return ResumeError(f"{key} at {self._target.url} is not the file of {self._source.url}. {ADVICE}")
 
 
-_ADVICE = "Nothing was changed. Copy to a root that is new, or remove what lies there if it is not needed."
+ADVICE = "Nothing was changed. Copy to a root that is new, or remove what lies there if it is not needed."
 
 
 def files_of(opened: OpenedCheckpoint) -> list[FileEntry]:
