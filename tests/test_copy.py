@@ -168,6 +168,56 @@ def test_a_source_that_went_on_brings_a_copy_up_to_date(source, target):
     assert Life(target).restore().checkpoint == name_at(3, 14)
 
 
+@pytest.mark.parametrize("moment", [f"{when} kill" for when in WHEN])
+def test_interrupted_while_it_is_brought_up_to_date_the_copy_stays_a_run(tmp_path, source, target, moment):
+    copy(source, target)
+    life = Life(source, keep=KeepLatest(5))
+    life.restore()
+    life.saved_at(14)
+    life = Life(source, keep=KeepLatest(5))
+    life.restore(AT_8)
+    life.saved_at(11)
+    shutil.copytree(target, tmp_path / "whole")
+    whole = FaultyStorage(LocalStorage(tmp_path / "whole"))
+    copy(source, whole)
+    expected = tree(tmp_path / "whole")
+    assert without_run(tmp_path / "whole") == files_of_copy(source)
+    when = moment.split()[0]
+    operations = DIVISIBLE if when == "during" else EVERY
+    struck = 0
+    for nth in itertools.count(1):
+        root = tmp_path / f"to-{nth}"
+        shutil.copytree(target, root)
+        storage = FaultyStorage(LocalStorage(root))
+        fault = storage.inject(Fault("kill", operations=operations, nth=nth, when=when))
+        try:
+            copy(source, storage)
+        except Killed:
+            struck += 1
+        assert fault.fired == (nth == struck)
+        shutil.copytree(root, tmp_path / f"start-{nth}")
+        life = Life(tmp_path / f"start-{nth}")
+        assert life.restore().checkpoint in (AT_8, AT_10, name_at(3, 14), name_at(4, 11))
+        copy(source, root)
+        assert tree(root) == expected
+        if not fault.fired:
+            break
+    assert struck > 10
+
+
+def test_what_killed_creates_left_goes_and_is_no_stranger(source, target):
+    left = ".COMMIT.0123456789abcdef.tmp"
+    copy(source, target)
+    expected = tree(target)
+    shutil.rmtree(target / "checkpoints" / AT_10)
+    for folder in ("attempts", f"checkpoints/{AT_10}", f"checkpoints/{AT_6}", "."):
+        (target / folder).mkdir(exist_ok=True)
+        name = left if folder != "." else ".run.json.0123456789abcdef.tmp"
+        (target / folder / name).write_bytes(b"{")
+    copy(source, target)
+    assert tree(target) == expected
+
+
 def test_what_the_source_has_removed_since_is_kept_and_named(source, target):
     copy(source, target)
     life = Life(source, keep=KeepLatest(2))
@@ -235,6 +285,8 @@ def test_no_start_takes_a_copy_without_any_checkpoint_for_a_new_run(source, targ
     assert list(tree(target)) == ["run.json"]
     with pytest.raises(ResumeError, match=r"has not ended: attempts/000002\.json"):
         Life(target).restore()
+    with pytest.raises(ResumeError, match="has not ended"):
+        Life(target).manager.latest()
 
 
 def test_a_copy_that_has_not_ended_is_not_copied(source, target, tmp_path):

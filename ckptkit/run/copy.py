@@ -20,7 +20,7 @@ from ckptkit.run.cargo import Cargo, Copied, CopyWatch
 from ckptkit.run.commit import create_once
 from ckptkit.run.destination import Destination
 from ckptkit.run.find import Index, choose
-from ckptkit.run.names import RUN, CheckpointName, attempt_key
+from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, FROZEN, RUN, CheckpointName, attempt_key
 from ckptkit.run.origin import is_unfinished, read_run, refuse_unfinished, without_credentials
 from ckptkit.run.transfer import ADVICE
 from ckptkit.storage import Storage
@@ -156,9 +156,9 @@ class _Copy:
     def _begin(self) -> None:
         """Write the first file; from here on the target is this copy's."""
         self._target.probe()
-        if self._destination.run is not None:
-            self._target.clear_unfinished("", lambda key: True)
-        elif create_once(self._target, RUN, encode(self._run)) != encode(self._run):
+        for prefix in (RUN, f"{ATTEMPTS}/", f"{CHECKPOINTS}/", f"{FROZEN}/"):
+            self._target.clear_unfinished(prefix, lambda key: True)  # of earlier calls, since only one copies at a time
+        if self._destination.run is None and create_once(self._target, RUN, encode(self._run)) != encode(self._run):
             raise ResumeError(f"another process has just begun to write to {self._target.url}. {ADVICE}")
 
     def _carry(self, index: Index) -> Index:
