@@ -289,6 +289,28 @@ def test_no_start_takes_a_copy_without_any_checkpoint_for_a_new_run(source, targ
         Life(target).manager.latest()
 
 
+def test_a_copy_that_begins_during_a_start_ends_the_start(source, target, tmp_path):
+    copy(source, tmp_path / "other")
+
+    def begin() -> None:
+        target.mkdir()
+        shutil.copy(tmp_path / "other" / "run.json", target)
+
+    life = Life(target, faults=[Fault(begin, operations={"create"}, key="run.json")])
+    with pytest.raises(ResumeError, match="has not ended"):
+        life.restore()
+    assert copy(source, target).copied == committed(source)
+
+
+def test_a_start_that_begins_during_a_copy_ends_the_copy(source, target):
+    to_there = FaultyStorage(LocalStorage(target))
+    to_there.inject(Fault(lambda: Life(target).restore(), operations={"create"}, key="run.json"))
+    with pytest.raises(ResumeError, match="another process"):
+        copy(source, to_there)
+    assert Life(target).restore().checkpoint is None
+    assert committed(target) == []
+
+
 def test_a_copy_that_has_not_ended_is_not_copied(source, target, tmp_path):
     copy(source, target)
     (target / "attempts/000002.json").unlink()
@@ -583,6 +605,8 @@ def test_one_that_goes_meanwhile_is_an_error(source, target):
     )
     with pytest.raises(CheckpointNotFoundError, match=AT_6):
         copy(from_there, target, AT_6)
+    with pytest.raises(CheckpointNotFoundError, match="copy another one to another root"):
+        copy(source, target, AT_6)
     with pytest.raises(CkptKitError, match="has not ended"):
         Life(target).restore()
 

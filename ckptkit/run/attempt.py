@@ -120,7 +120,7 @@ def open_attempt(storage: Storage, opening: Opening, state: Restorable) -> Opene
             if choice.branch is not None:
                 raise
             continue  # retention of a running attempt removed it meanwhile: list again
-        _ensure_run(storage, opening)
+        _ensure_run(storage, index, opening)
         document = _document(index.highest + 1, choice, applied, opening)
         data = encode(document)
         if create_once(storage, attempt_key(document.attempt), data) != data:
@@ -203,17 +203,19 @@ def _apply_first(storage: Storage, index: Index, choice: Choice, state: Restorab
     return Applied(None, tuple(passed_over))
 
 
-def _ensure_run(storage: Storage, opening: Opening) -> None:
+def _ensure_run(storage: Storage, index: Index, opening: Opening) -> None:
     fresh = RunDocument(run_id=opening.new_token(), created_at=opening.now().isoformat()).sealed()
     try:
         data = storage.read(RUN, MAX_SEALED_BYTES)
     except FileNotFoundError:
         data = create_once(storage, RUN, encode(fresh))
     try:
-        decode(data, RunDocument, RUN)
+        run = decode(data, RunDocument, RUN)
     except CorruptCheckpointError as error:
         # It holds an id and a date; no checkpoint depends on it, so it must not keep a run from going on.
         _log.warning("%s; the run goes on, since no checkpoint depends on this file", error)
+        return
+    refuse_unfinished(storage, index, run)  # a copy may have begun since this start looked
 
 
 def _document(number: int, choice: Choice, applied: Applied, opening: Opening) -> AttemptDocument:

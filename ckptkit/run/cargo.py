@@ -7,7 +7,7 @@ One thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -121,11 +121,8 @@ class Cargo:
             if transfer.is_committed:
                 self._end(name, "present")
 
-    def carry(self, on_pruned: Callable[[CheckpointName], None]) -> None:
+    def carry(self) -> None:
         """Copy what waits, oldest first; after `compare`.
-
-        Args:
-            on_pruned: Called with each that the source removed in the middle of its copy.
 
         Raises:
             ResumeError: As `compare`.
@@ -142,7 +139,6 @@ class Cargo:
                 outcome = transfer.finish(self._watch.advance).outcome
             except CheckpointNotFoundError:
                 self._end(name, "pruned")
-                on_pruned(name)
             except CorruptCheckpointError as error:
                 self._end(name, "corrupt", str(error))
             else:

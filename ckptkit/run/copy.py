@@ -21,7 +21,7 @@ from ckptkit.run.commit import create_once
 from ckptkit.run.destination import Destination
 from ckptkit.run.find import Index, choose
 from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, FROZEN, RUN, CheckpointName, attempt_key
-from ckptkit.run.origin import is_unfinished, read_run, refuse_unfinished, without_credentials
+from ckptkit.run.origin import read_run, refuse_unfinished, without_credentials
 from ckptkit.run.transfer import ADVICE
 from ckptkit.storage import Storage
 
@@ -80,9 +80,17 @@ def _alone(index: Index, wanted: str | None, begun: RunDocument | None) -> Check
     """Which checkpoint is copied alone, if one is."""
     if wanted is None:
         return None
-    if wanted == "latest" and begun is not None and begun.copied_from is not None and begun.copied_from.checkpoint:
-        wanted = begun.copied_from.checkpoint  # the source may have gone on since that copy was begun
-    candidates = choose(index, wanted, rewind=True).candidates
+    recorded = begun.copied_from.checkpoint if begun is not None and begun.copied_from is not None else None
+    if wanted == "latest" and recorded is not None:
+        wanted = recorded  # the source may have gone on since that copy was begun
+    try:
+        candidates = choose(index, wanted, rewind=True).candidates
+    except CheckpointNotFoundError as error:
+        if wanted != recorded:
+            raise
+        raise CheckpointNotFoundError(
+            f"{error}. The target holds what was copied of it so far; copy another one to another root."
+        ) from error
     if not candidates:
         raise CheckpointNotFoundError("there is no committed checkpoint to copy")
     return candidates[0]
@@ -142,7 +150,7 @@ class _Copy:
             self._require_any()
         self._begin()
         for name in others.left:
-            self._empty(name)
+            self._destination.empty(name, self._run.run_id)
         index = self._carry(index)
         self._require_any()
         self._put_attempts(index)
@@ -163,15 +171,18 @@ class _Copy:
 
     def _carry(self, index: Index) -> Index:
         """Copy the checkpoints; returns the look at the source that all of them were copied by."""
-        is_run = not is_unfinished(Index(self._target), self._run)
+        is_run = self._destination.has(self._last_key)
         lost = 0
         for _ in range(_ROUNDS):
             if is_run:
                 # Somebody may start on it: as in any run, a folder comes after its attempt's document.
                 self._put_attempts(index)
-            self._cargo.carry(self._empty)
+            self._cargo.carry()
             if len(self._copied.pruned) == lost:
                 return index
+            for name in map(CheckpointName.parse, self._copied.pruned[lost:]):
+                if name is not None:
+                    self._destination.empty(name, self._run.run_id)
             if self._alone is not None:
                 break
             lost = len(self._copied.pruned)
@@ -220,6 +231,3 @@ class _Copy:
                     f"another process has just made {key} at {self._target.url}: a job was started there. {ADVICE}"
                 )
             self._destination.add(key)
-
-    def _empty(self, name: CheckpointName) -> None:
-        self._destination.empty(name, self._run.run_id)

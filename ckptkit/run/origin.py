@@ -28,14 +28,9 @@ def read_run(storage: Storage) -> RunDocument | None:
         return None
 
 
-def is_unfinished(index: Index, run: RunDocument | None) -> bool:
-    """Whether ``run`` is that of a copy whose last file is not there."""
-    return run is not None and run.copied_from is not None and run.copied_from.last_attempt not in index.attempts
-
-
 def refuse_unfinished(storage: Storage, index: Index, run: RunDocument | None) -> None:
-    """Raise ResumeError if the run at ``storage`` is a copy that has not ended."""
-    if run is None or run.copied_from is None or not is_unfinished(index, run):
+    """Raise ResumeError if ``run``, that of ``storage``, is of a copy whose last file is not there."""
+    if run is None or run.copied_from is None or run.copied_from.last_attempt in index.attempts:
         return
     raise ResumeError(
         f"{storage.url} is a copy of {run.copied_from.url} that has not ended: "
