@@ -162,8 +162,11 @@ def test_a_source_that_went_on_brings_a_copy_up_to_date(source, target):
     life = Life(source, keep=KeepLatest(5))
     life.restore()
     life.saved_at(14)
-    done = copy(source, target)
+    storage = FaultyStorage(LocalStorage(target))
+    done = copy(source, storage)
     assert done.copied == [name_at(3, 14)]
+    changes = [call.keys[0] for call in storage.calls if call.operation in ("write", "create")]
+    assert changes[0] == "attempts/000003.json"  # as in any run, and so that a job started there meanwhile is noticed
     assert without_run(target) == files_of_copy(source)
     assert Life(target).restore().checkpoint == name_at(3, 14)
 
@@ -471,7 +474,10 @@ def test_where_all_that_was_planned_goes_the_newer_ones_are_copied(source, targe
 
     from_there = FaultyStorage(LocalStorage(source))
     from_there.inject(Fault(go_on, operations={"read_into"}))
-    done = copy(from_there, target)
+    to_there = FaultyStorage(LocalStorage(target))
+    done = copy(from_there, to_there)
+    created = [call.keys[0] for call in to_there.calls if call.operation == "create"]
+    assert created[-1] == "attempts/000002.json"  # which run.json named before there was a third
     assert set(done.pruned) == set(planned)
     assert done.copied == [name_at(3, 15), name_at(3, 16)] == committed(target)
     assert Life(target).restore().checkpoint == name_at(3, 16)
