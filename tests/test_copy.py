@@ -454,6 +454,8 @@ def test_a_part_whose_source_went_before_the_copy_was_resumed_is_emptied(source,
     with pytest.raises(Killed):
         copy(source, to_there)
     shutil.rmtree(source / "checkpoints" / AT_6)
+    with pytest.raises(Killed):  # void, and not emptied yet
+        copy(source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"delete"}, key=f"*/{AT_6}/*")]))
     done = copy(source, target)
     assert done.pruned == []
     assert [key for key in tree(target) if AT_6 in key] == [f"checkpoints/{AT_6}/COMMIT"]
@@ -592,6 +594,13 @@ def test_a_whole_run_and_one_checkpoint_do_not_mix(source, target, tmp_path):
     copy(source, tmp_path / "whole")
     with pytest.raises(ResumeError, match="the whole run"):
         copy(source, tmp_path / "whole", AT_8)
+
+
+def test_another_checkpoint_beside_one_alone_is_refused(source, target):
+    copy(source, target, AT_6)
+    shutil.move(source / "checkpoints" / AT_4, target / "checkpoints" / AT_4)
+    with pytest.raises(ResumeError, match=AT_4):
+        copy(source, target, AT_6)
 
 
 def test_one_that_is_gone_corrupt_or_unknown_writes_nothing(source, target):
