@@ -52,6 +52,41 @@ def list_checkpoints(
 
 
 @app.command()
+def copy(
+    source: Annotated[str, typer.Argument(help="The run root to copy: a path or a URL.")],
+    target: Annotated[str, typer.Argument(help="Where to: a new root, or one that this command has begun to fill.")],
+    *,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|latest", help="Copy this one alone, as a new run that goes on from it."),
+    ] = None,
+    source_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="For the source's storage; repeatable.")
+    ] = None,
+    target_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="For the target's storage; repeatable.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+) -> None:
+    """Copy a run from one root to another, every byte verified; run it again to resume or to bring the copy up to date.
+
+    Exits with 1 if a checkpoint is corrupt, or something else lies at the target, which then stays as it is.
+    Example: ckptkit copy runs/vit-17 /backup/vit-17
+    """
+    from ckptkit.cli.copy import run_copy
+
+    code = run_copy(
+        source,
+        target,
+        checkpoint=checkpoint,
+        source_options=source_option or [],
+        target_options=target_option or [],
+        as_json=as_json,
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
 def doctor(
     command: Annotated[list[str] | None, typer.Argument(help="The command that trains, after two dashes.")] = None,
     *,

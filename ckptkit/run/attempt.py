@@ -8,7 +8,6 @@ was on its lineage when it opened. Training thread only, once per process and ru
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from ckptkit.manifest import (
 from ckptkit.run.commit import create_once
 from ckptkit.run.find import Choice, Index, choose
 from ckptkit.run.names import ATTEMPTS, RUN, CheckpointName, attempt_key, parse_attempt
+from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.read import committed, open_checkpoint
 from ckptkit.run.verify import load
 from ckptkit.storage import Storage
@@ -101,7 +101,7 @@ def open_attempt(storage: Storage, opening: Opening, state: Restorable) -> Opene
         state: Takes over the contents of a checkpoint, or begins afresh; may be asked several times.
 
     Raises:
-        ResumeError: If ``state`` refuses, or the run has no attempt number left.
+        ResumeError: If ``state`` refuses, the run has no attempt number left, or is a copy that has not ended.
         CheckpointNotFoundError: If the named checkpoint does not exist.
         CorruptCheckpointError: If every candidate is corrupt; names each.
         StaleAttemptError: If another start overtook this one.
@@ -109,10 +109,10 @@ def open_attempt(storage: Storage, opening: Opening, state: Restorable) -> Opene
     """
     storage.probe()  # now and not after an hour of training, nor after gigabytes were read
     abandoned: set[int] = set()
-    with contextlib.suppress(FileNotFoundError, CorruptCheckpointError):
-        decode(storage.read(RUN, MAX_SEALED_BYTES), RunDocument, RUN)  # a newer format: before anything is applied
+    run = read_run(storage)  # a newer format raises: before anything is applied
     for _ in range(_ROUNDS):
         index = Index(storage, ignoring=abandoned)
+        refuse_unfinished(storage, index, run)
         choice = choose(index, opening.checkpoint, rewind=opening.rewind)
         try:
             applied = _apply_first(storage, index, choice, state)
@@ -120,7 +120,7 @@ def open_attempt(storage: Storage, opening: Opening, state: Restorable) -> Opene
             if choice.branch is not None:
                 raise
             continue  # retention of a running attempt removed it meanwhile: list again
-        _ensure_run(storage, opening)
+        _ensure_run(storage, index, opening)
         document = _document(index.highest + 1, choice, applied, opening)
         data = encode(document)
         if create_once(storage, attempt_key(document.attempt), data) != data:
@@ -203,17 +203,19 @@ def _apply_first(storage: Storage, index: Index, choice: Choice, state: Restorab
     return Applied(None, tuple(passed_over))
 
 
-def _ensure_run(storage: Storage, opening: Opening) -> None:
+def _ensure_run(storage: Storage, index: Index, opening: Opening) -> None:
     fresh = RunDocument(run_id=opening.new_token(), created_at=opening.now().isoformat()).sealed()
     try:
         data = storage.read(RUN, MAX_SEALED_BYTES)
     except FileNotFoundError:
         data = create_once(storage, RUN, encode(fresh))
     try:
-        decode(data, RunDocument, RUN)
+        run = decode(data, RunDocument, RUN)
     except CorruptCheckpointError as error:
         # It holds an id and a date; no checkpoint depends on it, so it must not keep a run from going on.
         _log.warning("%s; the run goes on, since no checkpoint depends on this file", error)
+        return
+    refuse_unfinished(storage, index, run)  # a copy may have begun since this start looked
 
 
 def _document(number: int, choice: Choice, applied: Applied, opening: Opening) -> AttemptDocument:

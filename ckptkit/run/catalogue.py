@@ -13,6 +13,7 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, Form
 from ckptkit.progress import Progress
 from ckptkit.run.find import Index, choose
 from ckptkit.run.names import CheckpointName
+from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.read import open_checkpoint
 from ckptkit.storage import Storage
 
@@ -52,8 +53,14 @@ def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
 
 
 def latest_checkpoint(storage: Storage) -> CheckpointInfo | None:
-    """The checkpoint that a start would try first, or None for a fresh start; raises as `choose` does."""
+    """The checkpoint that a start would try first, or None for a fresh start.
+
+    Raises:
+        ResumeError: If the run is a copy that has not ended.
+        CkptKitError: As `choose`.
+    """
     index = Index(storage)
+    refuse_unfinished(storage, index, read_run(storage))
     candidates = choose(index).candidates
     return _describe(storage, index, candidates[0]) if candidates else None
 
