@@ -3,7 +3,7 @@
 Guarantees: only names and create-only markers decide, never a clock, a modification time or a pointer file; a
 failed listing is an error and never an empty run; a COMMIT that does not parse counts as a (corrupt)
 checkpoint, never as an uncommitted folder. It does not open checkpoints: that is `ckptkit.run.read`; what a start
-should try is `ckptkit.run.choose`'s. An `Index` or a `Glance` is one look at the run and grows stale; any single thread.
+should try is `ckptkit.run.choose`'s. An `Index` or a `Glance` is one look and grows stale; any single thread.
 """
 
 from __future__ import annotations
