@@ -129,7 +129,7 @@ def test_a_start_after_many_attempts_reads_the_newest_ones_document_only():
     run = Counted(made)
     _, state = start(run)
     assert state.applied == names_of(made)[-1:]
-    assert set(key for key in run.keys("read") if key.startswith("attempts/")) == {"attempts/000060.json"}
+    assert {key for key in run.keys("read") if key.startswith("attempts/")} == {"attempts/000060.json"}
 
 
 def test_a_save_asks_as_little_with_10000_kept_as_with_10(run):

@@ -71,7 +71,7 @@ class Retention:
 
     def _list(self) -> list[CheckpointName]:
         """Folders on the lineage, committed or not, newest first."""
-        if self._lineage is None:
+        if self._lineage is None or self._lineage.broken is not None:  # somebody may have put the document back
             self._lineage = trace(self._documents, self._attempt.attempt)
         segments = {segment.attempt: segment for segment in self._lineage.segments}
         names = [name for name in list_names(self._storage) if name in segments.get(name.attempt, ())]
