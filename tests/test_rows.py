@@ -9,6 +9,8 @@ from dict_storage import Counted, DictStorage
 from forge import sealed
 from long_run import long_run, names_of
 
+from ckptkit.cli import ls
+from ckptkit.errors import StorageError
 from ckptkit.manifest import Void, encode
 from ckptkit.run.catalogue import list_checkpoints, list_rows
 from ckptkit.run.names import CheckpointName
@@ -113,3 +115,14 @@ def test_a_run_that_cannot_be_used_is_listed_with_the_error(storage):
 def test_nothing_at_all_is_an_empty_list():
     rows = list_rows(DictStorage(), 50)
     assert (rows.shown, rows.left_out, rows.latest, rows.problem) == ([], 0, None, None)
+
+
+def test_a_storage_that_fails_is_no_row_and_no_empty_list(storage, monkeypatch, capsys):
+    failing = Counted(storage, [Fault("error", operations={"read"}, key="*/manifest.json", times=None)])
+    with pytest.raises(StorageError, match="injected"):
+        list_rows(failing, None)
+    with pytest.raises(StorageError, match="injected"):
+        list_checkpoints(failing)
+    monkeypatch.setattr(ls, "open_storage", lambda root: failing)
+    assert ls.run_ls("run", as_json=False) == 3
+    assert "injected" in capsys.readouterr().err

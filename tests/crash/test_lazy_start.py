@@ -28,7 +28,16 @@ def late_start(root, meanwhile, **where):
     return life, fault
 
 
-def test_a_corrupt_newest_whose_elders_are_pruned_meanwhile_makes_the_start_look_again(root):
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"operations": {"read_into"}, "key": f"checkpoints/{name_at(1, 6)}/*"},
+        {"operations": {"read"}, "key": f"checkpoints/{name_at(1, 4)}/COMMIT"},
+        {"operations": {"read"}, "key": f"checkpoints/{name_at(1, 4)}/COMMIT", "when": "after"},
+    ],
+    ids=["while the newest is read", "before the elder is looked at", "after it was looked at"],
+)
+def test_a_corrupt_newest_whose_elders_are_pruned_meanwhile_makes_the_start_look_again(root, where):
     """Nothing that it knew of is left, and yet not all is corrupt: there is newer."""
     job = running(root, 4, 6)
     corrupt(root, name_at(1, 6))
@@ -37,7 +46,7 @@ def test_a_corrupt_newest_whose_elders_are_pruned_meanwhile_makes_the_start_look
         job.saved_at(8)
         job.saved_at(10)
 
-    life, fault = late_start(root, go_on, operations={"read_into"}, key=f"checkpoints/{name_at(1, 6)}/*")
+    life, fault = late_start(root, go_on, **where)
     assert life.restore().checkpoint == name_at(1, 10)
     assert fault.fired == 1
     assert committed(root) == [name_at(1, 8), name_at(1, 10)]

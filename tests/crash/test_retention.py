@@ -114,17 +114,18 @@ def test_what_was_removed_in_part_is_no_commit_to_the_next_round(root):
 
 
 def test_a_folder_that_comes_back_is_read_again(root):
-    saved(root, 2, 4, 6, 8)
-    _, keeping = retention(root, KeepLatest(2))
-    before = tree(root)
-    assert pruned(keeping) == [name_at(1, 2), name_at(1, 4)]
+    life = saved(root, 2, 4, 6, 8)
+    _, keeping = retention(root, KeepLatest(3))
+    assert pruned(keeping) == [name_at(1, 2)]  # the others were read for it
+    away = root.parent / "away"
+    folder = root / "checkpoints" / name_at(1, 4)
+    folder.rename(away)
     assert pruned(keeping) == []
-    for key, data in before.items():
-        if name_at(1, 4) in key:
-            (root / key).parent.mkdir(parents=True, exist_ok=True)
-            (root / key).write_bytes(data if not key.endswith("COMMIT") else b"{}")
+    away.rename(folder)
+    corrupt(root, name_at(1, 4), "COMMIT")
+    life.saved_at(9)
     assert pruned(keeping) == []
-    assert name_at(1, 4) in committed(root)
+    assert folder.exists()
 
 
 def test_a_void_of_an_earlier_attempt_does_not_keep_its_frozen_shards(root):
