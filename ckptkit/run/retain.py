@@ -87,13 +87,12 @@ class Retention:
             possible = [name for name in listed if isinstance(self._commits.get(name), Commit | None)]
             if not self._unwanted(possible, possible):
                 return []
-        newest_first = self._committed(listed)
-        if not self._can_be_read(newest_first[:2]):
-            return []
-        if not self._policy.needs_metrics:
-            return self._unwanted(newest_first, newest_first)
-        each_of([name for name in newest_first if name not in self._metrics], self._learn_metrics)
-        return self._unwanted(newest_first, [name for name in newest_first if name in self._metrics])
+        judged = newest_first = self._committed(listed)
+        if self._policy.needs_metrics:
+            each_of([name for name in newest_first if name not in self._metrics], self._learn_metrics)
+            judged = [name for name in newest_first if name in self._metrics]
+        doomed = self._unwanted(newest_first, judged)
+        return doomed if doomed and self._can_be_read(newest_first[:2]) else []
 
     def _unwanted(self, newest_first: Names, judged: Names) -> list[CheckpointName]:
         """What of ``judged`` may go, oldest first."""
@@ -106,12 +105,14 @@ class Retention:
         return [name for name in oldest_first if name not in spared and str(name) not in kept]
 
     def _committed(self, listed: Names) -> list[CheckpointName]:
-        """Those of ``listed`` whose COMMIT parses; the two newest are read anew."""
-        each_of([name for name in listed if name not in self._commits], self._read_commit)
+        """Those of ``listed`` whose COMMIT parses; those of the two newest are not from memory."""
+        unread = [name for name in listed if name not in self._commits]
+        each_of(unread, self._read_commit)
+        anew = set(unread)
         found: list[CheckpointName] = []
         for name in listed:
             if isinstance(self._commits.get(name), Commit):
-                if len(found) < 2:
+                if len(found) < 2 and name not in anew:
                     self._read_commit(name)
                 if isinstance(self._commits.get(name), Commit):
                     found.append(name)

@@ -71,7 +71,7 @@ def test_voids_on_the_lineage_do_not_count_and_are_read_once(root):
     storage, keeping = retention(root, KeepLatest(3))
     assert pruned(keeping) == []
     read = [call.keys[0] for call in storage.calls if call.operation == "read" and "checkpoints/" in call.keys[0]]
-    assert len(read) == 5 + 2  # each once, and the two newest commits anew
+    assert len(read) == len(set(read)) == 5
     life.saved_at(9)
     storage.calls.clear()
     assert pruned(keeping) == [name_at(1, 2)]
