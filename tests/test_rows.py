@@ -12,6 +12,7 @@ from long_run import long_run, names_of
 from ckptkit.cli import ls
 from ckptkit.errors import StorageError
 from ckptkit.manifest import Void, encode
+from ckptkit.run import catalogue
 from ckptkit.run.catalogue import list_checkpoints, list_rows
 from ckptkit.run.names import CheckpointName
 from ckptkit.testing.faults import Fault
@@ -59,6 +60,22 @@ def test_a_document_that_is_missing_is_seen(storage, name, file):
     key = name.manifest_key if file == "manifest" else name.rank_key(0)
     del storage.files[key]
     assert only_problem(storage, name) == f"{key} is missing"
+
+
+def test_no_more_is_asked_for_than_is_listed(storage, monkeypatch):
+    """A storage may take memory for all that it is allowed to read, and there are 16 threads."""
+    asked = {}
+    read = storage.read
+    monkeypatch.setattr(storage, "read", lambda key, most: asked.update({key: most}) or read(key, most))
+    list_rows(storage, None)
+    manifests = {key: most for key, most in asked.items() if key.endswith("/manifest.json")}
+    assert manifests == {key: len(storage.files[key]) for key in manifests}
+    assert len(manifests) == 4
+
+
+def test_a_manifest_that_is_too_long_for_one_is_not_read(storage, name, monkeypatch):
+    monkeypatch.setattr(catalogue, "MAX_DOCUMENT_BYTES", len(storage.files[name.manifest_key]) - 1)
+    assert "too many for a document" in list_rows(storage, None).shown[-1].problem
 
 
 def test_the_manifest_of_another_checkpoint_is_seen(storage, name):

@@ -15,7 +15,7 @@ from ckptkit.manifest import MAX_DOCUMENT_BYTES, AttemptDocument, Commit, Manife
 from ckptkit.progress import Progress
 from ckptkit.run.choose import choose, first_choice
 from ckptkit.run.find import Documents
-from ckptkit.run.names import CheckpointName
+from ckptkit.run.names import MANIFEST, CheckpointName
 from ckptkit.run.parallel import each_of
 from ckptkit.run.read import decode_manifest, missing, open_checkpoint, open_manifest
 from ckptkit.run.survey import Survey, commit_bytes
@@ -143,21 +143,25 @@ def _row(storage: Storage, survey: Survey, name: CheckpointName) -> CheckpointIn
 
 def _read_manifest(storage: Storage, files: Mapping[str, int], name: CheckpointName) -> Manifest:
     """The manifest of ``name``, compared with what the listing says of the files beside it."""
+    size_bytes = files.get(MANIFEST)
+    if size_bytes is None:
+        raise missing(storage, name, name.manifest_key)
+    if size_bytes > MAX_DOCUMENT_BYTES:
+        raise CorruptCheckpointError(f"{name.manifest_key} has {size_bytes} bytes, too many for a document")
     try:
-        data = storage.read(name.manifest_key, MAX_DOCUMENT_BYTES)
+        # Not more than was listed: a storage may take memory for all that it is allowed to read.
+        data = storage.read(name.manifest_key, size_bytes)
     except FileNotFoundError as error:
         raise missing(storage, name, name.manifest_key) from error
-    if len(data) > MAX_DOCUMENT_BYTES:
-        raise CorruptCheckpointError(f"{name.manifest_key} has more bytes than a document may have")
     manifest = decode_manifest(data, name)
     expected = {name.commit_key: commit_bytes(len(data))}
     expected.update({file.key: file.size_bytes for file in manifest.rank_files})
-    for key, size_bytes in expected.items():
-        found = files.get(key.removeprefix(f"{name.folder}/"))
-        if found is None:
+    for key, expected_bytes in expected.items():
+        found_bytes = files.get(key.removeprefix(f"{name.folder}/"))
+        if found_bytes is None:
             raise missing(storage, name, key)
-        if found != size_bytes:
-            raise CorruptCheckpointError(f"{key} has {found} bytes, expected {size_bytes}")
+        if found_bytes != expected_bytes:
+            raise CorruptCheckpointError(f"{key} has {found_bytes} bytes, expected {expected_bytes}")
     return manifest
 
 
