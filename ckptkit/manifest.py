@@ -37,6 +37,7 @@ MAX_SEALED_BYTES = 64 * 1024  # run.json, attempts, COMMIT
 MAX_DOCUMENT_BYTES = 128 * 1024 * 1024  # manifest.json and rank files: about 500,000 tensors
 MAX_ATTEMPT = 999_999
 MAX_SIZE_BYTES = 1 << 50  # of a shard: a petabyte
+MAX_TOTAL_BYTES = 1 << 59  # of all shards of a checkpoint
 
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 
@@ -252,7 +253,11 @@ class Cost(_Document):
 
 
 class Manifest(_Document):
-    """``manifest.json``: the checkpoint as a whole."""
+    """``manifest.json``: the checkpoint as a whole.
+
+    Attributes:
+        size_bytes: Of all shards of all ranks, shared frozen ones included: for lists, which read no rank file.
+    """
 
     format_version: Version = FORMAT_VERSION
     checkpoint: Text
@@ -260,6 +265,7 @@ class Manifest(_Document):
     progress: Progress
     world_size: int = Field(ge=1, le=100_000)
     mid_cycle: Literal["exact"] = "exact"
+    size_bytes: int = Field(ge=0, le=MAX_TOTAL_BYTES)
     metrics: dict[str, FiniteFloat | None] = {}  # None stands for NaN and infinities
     rank_files: Annotated[list[FileEntry], Field(min_length=1)]
     libraries: dict[str, Text] = {}

@@ -41,14 +41,15 @@ def demo(
 def list_checkpoints(
     root: Annotated[str, typer.Argument(help="The run root: a path or a URL.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="List every one, not only the newest 50.")] = False,
 ) -> None:
-    """List the committed checkpoints of a run, oldest first.
+    """List the newest committed checkpoints of a run, oldest first.
 
-    Exits with 1 if one of them is corrupt. Example: ckptkit ls runs/vit-17
+    Exits with 1 if one of them is seen to be corrupt; it looks at their manifests only. Example: ckptkit ls runs/vit-17
     """
     from ckptkit.cli.ls import run_ls
 
-    raise typer.Exit(run_ls(root, as_json=as_json))
+    raise typer.Exit(run_ls(root, as_json=as_json, show_all=show_all))
 
 
 @app.command()

@@ -17,9 +17,10 @@ from datetime import datetime
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from ckptkit.manifest import MAX_ATTEMPT, AttemptDocument, CopiedFrom, RunDocument, digest_of, encode
 from ckptkit.run.cargo import Cargo, Copied, CopyWatch
+from ckptkit.run.choose import choose
 from ckptkit.run.commit import create_once
 from ckptkit.run.destination import Destination
-from ckptkit.run.find import Index, choose
+from ckptkit.run.find import Index
 from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, FROZEN, RUN, CheckpointName, attempt_key
 from ckptkit.run.origin import read_run, refuse_unfinished, without_credentials
 from ckptkit.run.transfer import ADVICE
@@ -84,16 +85,16 @@ def _alone(index: Index, wanted: str | None, begun: RunDocument | None) -> Check
     if wanted == "latest" and recorded is not None:
         wanted = recorded  # the source may have gone on since that copy was begun
     try:
-        candidates = choose(index, wanted, rewind=True).candidates
+        first = choose(index, wanted, rewind=True).first
     except CheckpointNotFoundError as error:
         if wanted != recorded:
             raise
         raise CheckpointNotFoundError(
             f"{error}. The target holds what was copied of it so far; copy another one to another root."
         ) from error
-    if not candidates:
+    if first is None:
         raise CheckpointNotFoundError("there is no committed checkpoint to copy")
-    return candidates[0]
+    return first
 
 
 def _last_attempt(source: Storage, index: Index, alone: CheckpointName | None) -> int:
@@ -113,7 +114,7 @@ def _last_attempt(source: Storage, index: Index, alone: CheckpointName | None) -
 
 def _readable(index: Index) -> list[AttemptDocument]:
     found = []
-    for attempt in index.attempts:
+    for attempt in sorted(index.attempts):
         try:
             found.append(index.document(attempt))
         except CorruptCheckpointError:
