@@ -57,7 +57,7 @@ def test_latest_of_a_young_attempt_asks_for_the_one_before_it(run):
     latest = latest_checkpoint(run)
     assert latest.name == newest(run)
     assert len(run.keys("read")) == 4
-    assert run.pages == 4 + pages_of(COUNTS[-1])
+    assert run.pages == 2 + pages_of(COUNTS[-1])
 
 
 def test_latest_of_a_job_that_never_saved_does_not_list_for_each_of_its_attempts():
