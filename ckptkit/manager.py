@@ -32,6 +32,7 @@ from ckptkit.run.attempt import Opened, Opening, open_attempt
 from ckptkit.run.catalogue import CheckpointInfo, latest_checkpoint, list_checkpoints
 from ckptkit.run.retain import Retention
 from ckptkit.run.save import Saver
+from ckptkit.run.sweep import sweep
 from ckptkit.run.write import SaveRequest
 from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
 from ckptkit.storage import Storage, open_storage
@@ -375,13 +376,12 @@ class CheckpointManager:
         )
 
     def _take_over(self, opened: Opened) -> None:
-        retention = Retention(self._storage, opened.document, self._keep)
         try:
-            retention.sweep()
+            sweep(self._storage, opened.document)
         except StorageError as error:
             # The run is taken over already; what dead saves left costs space and nothing else.
             _log.warning("the remains of earlier saves could not be removed, a later start will: %s", error)
-        self._saver = Saver(self._storage, opened.document, retention)
+        self._saver = Saver(self._storage, opened.document, Retention(self._storage, opened.document, self._keep))
 
     def _due(self, progress: Progress, since: timedelta) -> bool:
         due = self._schedule.due(progress, since)

@@ -37,6 +37,7 @@ MAX_SEALED_BYTES = 64 * 1024  # run.json, attempts, COMMIT
 MAX_DOCUMENT_BYTES = 128 * 1024 * 1024  # manifest.json and rank files: about 500,000 tensors
 MAX_ATTEMPT = 999_999
 MAX_SIZE_BYTES = 1 << 50  # of a shard: a petabyte
+MAX_TOTAL_BYTES = 1 << 59  # of all shards of a checkpoint
 
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 
@@ -92,12 +93,28 @@ class Sealed(_Document):
         return self.model_copy(update={"digest": digest_of(canonical(rest))})
 
 
+class CopiedFrom(_Document):
+    """Where a run was copied from.
+
+    Attributes:
+        url: Of the source, without credentials; for people.
+        run_id: Of the source; None where it had none that could be read.
+        checkpoint: The one that was copied alone; None for a whole run.
+        last_attempt: The attempt whose document is the last file of the copy: without it, the copy has not ended.
+    """
+
+    url: Text
+    run_id: Token | None
+    checkpoint: Text | None
+    last_attempt: int = Field(ge=1, le=MAX_ATTEMPT)
+
+
 class RunDocument(Sealed):
-    """``run.json``: made once, by the first start."""
+    """``run.json``: made once, by the first start, or as the first file of a copy."""
 
     run_id: Token
     created_at: Text
-    copied_from: Text | None = None
+    copied_from: CopiedFrom | None = None
 
 
 class PassedOver(_Document):
@@ -236,7 +253,11 @@ class Cost(_Document):
 
 
 class Manifest(_Document):
-    """``manifest.json``: the checkpoint as a whole."""
+    """``manifest.json``: the checkpoint as a whole.
+
+    Attributes:
+        size_bytes: Of all shards of all ranks, shared frozen ones included: for lists, which read no rank file.
+    """
 
     format_version: Version = FORMAT_VERSION
     checkpoint: Text
@@ -244,6 +265,7 @@ class Manifest(_Document):
     progress: Progress
     world_size: int = Field(ge=1, le=100_000)
     mid_cycle: Literal["exact"] = "exact"
+    size_bytes: int = Field(ge=0, le=MAX_TOTAL_BYTES)
     metrics: dict[str, FiniteFloat | None] = {}  # None stands for NaN and infinities
     rank_files: Annotated[list[FileEntry], Field(min_length=1)]
     libraries: dict[str, Text] = {}

@@ -50,6 +50,7 @@ def forge(root: Path, name: str, kind: str, edit: Edit) -> None:
 
         def vouch_for_rank(manifest: dict[str, Any]) -> None:
             manifest["rank_files"][0].update(size_bytes=len(data), digest=digest_of(data))
+            manifest["size_bytes"] = _total_bytes(data, manifest["size_bytes"])
 
         forge(root, name, "manifest", vouch_for_rank)
     if kind == "manifest":
@@ -58,3 +59,13 @@ def forge(root: Path, name: str, kind: str, edit: Edit) -> None:
             commit.update(manifest_size_bytes=len(data), manifest_digest=digest_of(data))
 
         forge(root, name, "commit", vouch_for_manifest)
+
+
+def _total_bytes(rank_file: bytes, otherwise: int) -> int:
+    """What the manifest says of all shards, if ``rank_file`` is sound enough to have a sum."""
+    try:
+        sizes = [shard["size_bytes"] for shard in json.loads(rank_file)["shards"]]
+        total = sum(sizes)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return otherwise
+    return total if type(total) is int and 0 <= total < 1 << 59 else otherwise

@@ -2,8 +2,8 @@
 
 A block's info string says how: ``python`` is a script of its own; ``python file=X`` is the script X;
 ``python after=X`` continues X in one process, where X has run before; ``bash after=X`` runs where X has run.
-``bash`` alone is installation, which .ci/run takes from README.md word for word. ``json`` and ``text`` show
-something and are no code.
+``bash`` alone is installation, which .ci/run takes from README.md word for word; or it sets variables, whose values
+are then those of a test server, and calls ckptkit. ``json`` and ``text`` show something and are no code.
 """
 
 import os
@@ -11,10 +11,13 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from servers.client import s3_client
+from servers.fixtures import Bucket
 
 PROJECT = Path(__file__).parent.parent
 ENGLISH = [
@@ -22,6 +25,8 @@ ENGLISH = [
     *sorted((PROJECT / "docs").glob("*.md")),
     *sorted((PROJECT / "docs/adr").glob("*.md")),
 ]
+SET = {"AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+SET |= {"OBS_ENDPOINT", "OBS_ACCESS_KEY_ID", "OBS_SECRET_ACCESS_KEY"}
 INSTALLATION = {"pip install . && ckptkit demo", "pip install '.[test]' && pytest"}
 TRANSLATED = {
     "README.md": "README.zh-CN.md",
@@ -42,6 +47,17 @@ class Block(NamedTuple):
 def blocks(text: str) -> list[Block]:
     found = re.findall(r"^```([^\n]*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
     return [Block(*info.partition(" ")[::2], code) for info, code in found]
+
+
+@pytest.fixture
+def object_store(moto, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A server with the bucket that is called "bucket" in the documents, reached by what they say should be set."""
+    made = Bucket("bucket", moto.endpoint, s3_client(moto.endpoint))
+    made.client.create_bucket(Bucket=made.name)
+    for name in SET:
+        monkeypatch.setenv(name, moto.endpoint if "ENDPOINT" in name else "testing")
+    yield
+    made.delete()
 
 
 def run_python(code: str, folder: Path, name: str = "block.py") -> str:
@@ -78,6 +94,14 @@ def run_document(text: str, folder: Path) -> None:
                 program, *arguments = shlex.split(line)
                 assert program == "ckptkit", f"only ckptkit itself may be run after a script: {line}"
                 run([sys.executable, "-m", "ckptkit", *arguments], folder)
+        elif language == "bash" and option == "" and code.startswith(("export ", "ckptkit ")):
+            for line in code.splitlines():
+                program, *arguments = shlex.split(line)
+                assert program in ("ckptkit", "export"), f"only ckptkit itself may be run: {line}"
+                if program == "ckptkit":
+                    run([sys.executable, "-m", "ckptkit", *arguments], folder)
+                else:
+                    assert {one.partition("=")[0] for one in arguments} <= SET, f"no test sets this: {line}"
         elif language == "bash" and option == "":
             assert code.strip() in INSTALLATION, f"no test runs this block:\n{code}"
         else:
@@ -85,6 +109,7 @@ def run_document(text: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ENGLISH, ids=lambda path: str(path.relative_to(PROJECT)))
+@pytest.mark.usefixtures("object_store")
 def test_every_block_of_the_document_runs(path: Path, tmp_path: Path) -> None:
     run_document(path.read_text(encoding="utf-8"), tmp_path)
 
@@ -128,6 +153,7 @@ def test_every_relative_link_leads_somewhere() -> None:
     [
         "```python\nraise SystemExit(1)\n```\n",
         "```bash\nrm -rf build\n```\n",
+        "```bash\nexport PATH=here\nckptkit ls x\n```\n",
         "```bash after=nowhere.py\nckptkit ls x\n```\n",
         "```sh\nckptkit ls x\n```\n",
     ],

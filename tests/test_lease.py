@@ -1,6 +1,5 @@
 """Create-only files without a server that refuses: one writer at a time, and no file is ever replaced."""
 
-import threading
 from datetime import timedelta
 
 import pytest
@@ -78,36 +77,23 @@ def test_a_lease_that_vanishes_was_not_held():
 
 
 @pytest.mark.parametrize("writers", [2, 8])
-def test_of_writers_whose_puts_are_quicker_than_the_settle_time_one_wins(writers):
-    """Every one waits until all have put their lease, which is what the settle time stands for."""
-    storage, barrier = Overwriting(), threading.Barrier(writers)
-    won, lost = [], []
+def test_of_writers_that_begin_within_one_settle_time_one_wins(writers):
+    """Each takes the lease while the one before it waits; the last one holds it, and creates the file first."""
+    storage = Overwriting()
+    outcomes = []
 
-    def wait(_):
-        barrier.wait(timeout=60) if not won and not lost and not storage.exists("a/1") else None
+    def write(number):
+        def wait(_):
+            if number + 1 < writers and len(outcomes) == 0:
+                write(number + 1)
 
-    def run(number):
         try:
             Lease(storage, settle=SETTLE, wait=wait).create("a/1", b"%d" % number)
-            won.append(number)
+            outcomes.append((number, "won"))
         except FileExistsError:
-            lost.append(number)
-        finally:
-            barrier.abort() if len(won) + len(lost) == writers else None
+            outcomes.append((number, "lost"))
 
-    def patient(number):
-        try:
-            run(number)
-        except threading.BrokenBarrierError:
-            lost.append(number)
-
-    threads = [threading.Thread(target=patient, args=(number,)) for number in range(writers)]
-    for thread in threads:
-        thread.start()
-    first = threads[0]
-    first.join(timeout=30)
-    barrier.abort()
-    for thread in threads:
-        thread.join(timeout=30)
-    assert len(won) == 1
-    assert storage.files["a/1"] == b"%d" % won[0]
+    write(0)
+    assert [number for number, outcome in outcomes if outcome == "won"] == [writers - 1]
+    assert len(outcomes) == writers
+    assert storage.files["a/1"] == b"%d" % (writers - 1)

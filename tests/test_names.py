@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptkit.manifest import checked_key
-from ckptkit.run.names import CheckpointName, attempt_key, frozen_folder, parse_attempt, parse_frozen
+from ckptkit.run.names import CheckpointName, attempt_key, attempt_of, frozen_folder, parse_attempt, parse_frozen
 
 ATTEMPTS = st.integers(1, 999_999)
 COUNTS = st.integers(0, 10**15)
@@ -122,3 +122,26 @@ def test_near_misses_of_an_attempt_are_not_attempts(text):
 )
 def test_near_misses_of_a_frozen_folder_are_none(text):
     assert parse_frozen(text) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "attempt"),
+    [
+        ("attempts/000003.json", 3),
+        ("attempts/3.json", None),
+        ("attempts/000003.json/x", None),
+        ("attempts", None),
+        ("checkpoints/a000002-c0000000001-m0002/COMMIT", 2),
+        ("checkpoints/a000002-c0000000001-m0002/rank-00000/weights-000.safetensors", 2),
+        ("checkpoints/a000002-c0000000001-m0002", None),
+        ("checkpoints/a000002-c1-m2/COMMIT", None),
+        ("frozen/a000007/x.safetensors", 7),
+        ("frozen/a000007", None),
+        ("frozen/a7/x", None),
+        ("run.json", None),
+        ("other/a000002-c0000000001-m0002/COMMIT", None),
+        ("", None),
+    ],
+)
+def test_a_key_tells_whose_it_is(key, attempt):
+    assert attempt_of(key) == attempt

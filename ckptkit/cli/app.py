@@ -41,14 +41,50 @@ def demo(
 def list_checkpoints(
     root: Annotated[str, typer.Argument(help="The run root: a path or a URL.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="List every one, not only the newest 50.")] = False,
 ) -> None:
-    """List the committed checkpoints of a run, oldest first.
+    """List the newest committed checkpoints of a run, oldest first.
 
-    Exits with 1 if one of them is corrupt. Example: ckptkit ls runs/vit-17
+    Exits with 1 if one of them is seen to be corrupt; it looks at their manifests only. Example: ckptkit ls runs/vit-17
     """
     from ckptkit.cli.ls import run_ls
 
-    raise typer.Exit(run_ls(root, as_json=as_json))
+    raise typer.Exit(run_ls(root, as_json=as_json, show_all=show_all))
+
+
+@app.command()
+def copy(
+    source: Annotated[str, typer.Argument(help="The run root to copy: a path or a URL.")],
+    target: Annotated[str, typer.Argument(help="Where to: a new root, or one that this command has begun to fill.")],
+    *,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|latest", help="Copy this one alone, as a new run that goes on from it."),
+    ] = None,
+    source_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="For the source's storage; repeatable.")
+    ] = None,
+    target_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="For the target's storage; repeatable.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+) -> None:
+    """Copy a run from one root to another, every byte verified; run it again to resume or to bring the copy up to date.
+
+    Exits with 1 if a checkpoint is corrupt, or something else lies at the target, which then stays as it is.
+    Example: ckptkit copy runs/vit-17 /backup/vit-17
+    """
+    from ckptkit.cli.copy import run_copy
+
+    code = run_copy(
+        source,
+        target,
+        checkpoint=checkpoint,
+        source_options=source_option or [],
+        target_options=target_option or [],
+        as_json=as_json,
+    )
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -1,8 +1,10 @@
-"""``ckptkit ls``: the checkpoints of a run as a table, or as JSON.
+"""``ckptkit ls``: the newest checkpoints of a run as a table, or as JSON.
 
-The JSON is ``{"root": str, "latest": str or null, "checkpoints": [...]}``, each checkpoint with the fields of
-`ckptkit.run.catalogue.CheckpointInfo`; ``progress`` is null where the checkpoint is corrupt. What keeps a start
-from using any of them goes to stderr. Reads, never writes.
+The JSON is ``{"root": str, "latest": str or null, "checkpoints": [...], "left_out": int}``: oldest first, each
+checkpoint with the fields of `ckptkit.run.catalogue.CheckpointInfo`, of which ``progress`` is null where the checkpoint
+is corrupt; ``left_out`` counts older ones that are not among them, 0 with ``--all``. What keeps a start from using any
+of them goes to stderr. A row costs one read, that of its manifest: COMMIT's own digest, the insides of the rank files
+and the shards are for ``ckptkit verify``. Reads, never writes.
 """
 
 from __future__ import annotations
@@ -16,34 +18,37 @@ from rich.table import Table
 from rich.text import Text
 
 from ckptkit.errors import CkptKitError, StorageError
-from ckptkit.run.catalogue import CheckpointInfo, latest_checkpoint, list_checkpoints
+from ckptkit.run.catalogue import CheckpointInfo, Rows, list_rows
 from ckptkit.storage import open_storage
 
+NEWEST = 50
 
-def run_ls(root: str, *, as_json: bool) -> int:
+
+def run_ls(root: str, *, as_json: bool, show_all: bool = False) -> int:
     """Print the list; returns the exit code."""
     try:
         storage = open_storage(root)
-        found = list_checkpoints(storage)
+        rows = list_rows(storage, None if show_all else NEWEST)
     except StorageError as error:
         _complain(error)
         return 3
-    latest, usable = None, True
-    try:
-        latest = latest_checkpoint(storage)
-    except CkptKitError as error:
-        _complain(error)
-        usable = False
+    if rows.problem is not None:
+        _complain(rows.problem)
     if as_json:
-        rows = [_as_json(info) for info in found]
-        print(json.dumps({"root": storage.url, "latest": latest.name if latest else None, "checkpoints": rows}))
+        _print_json(storage.url, rows)
     else:
-        _print_table(storage.url, found, latest)
-    return 1 if not usable or any(info.problem for info in found) else 0
+        _print_table(storage.url, rows)
+    return 1 if rows.problem is not None or any(info.problem for info in rows.shown) else 0
 
 
 def _complain(error: CkptKitError) -> None:
     Console(stderr=True).print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_json(url: str, rows: Rows) -> None:
+    checkpoints = [_as_json(info) for info in rows.shown]
+    document = {"root": url, "latest": rows.latest, "checkpoints": checkpoints, "left_out": rows.left_out}
+    print(json.dumps(document))
 
 
 def _as_json(info: CheckpointInfo) -> dict[str, object]:
@@ -52,17 +57,17 @@ def _as_json(info: CheckpointInfo) -> dict[str, object]:
     return fields
 
 
-def _print_table(url: str, found: list[CheckpointInfo], latest: CheckpointInfo | None) -> None:
+def _print_table(url: str, rows: Rows) -> None:
     console = Console()
-    if not found:
+    if not rows.shown and not rows.left_out:
         console.print(f"no committed checkpoint at {url}", markup=False, highlight=False, soft_wrap=True)
         return
     table = Table(title=Text(url), title_justify="left", caption="* latest", caption_justify="left")
     for column in ("checkpoint", "epoch", "batch", "updates", "micro-step", "size", "saved at"):
         left = column in ("checkpoint", "saved at")
         table.add_column(column, justify="left" if left else "right", no_wrap=column == "checkpoint")
-    for info in found:
-        name = f"{info.name} *" if latest and info.name == latest.name else info.name
+    for info in rows.shown:
+        name = f"{info.name} *" if info.name == rows.latest else info.name
         if info.progress is None:
             table.add_row(name, *["-"] * 5, Text(info.problem or "", style="red"))
             continue
@@ -71,3 +76,6 @@ def _print_table(url: str, found: list[CheckpointInfo], latest: CheckpointInfo |
         numbers = (str(at.epoch), str(at.batch), str(at.updates), micro_step)
         table.add_row(name, *numbers, decimal(info.size_bytes), info.created_at[:19])
     console.print(table)
+    if rows.left_out:
+        many = "checkpoint is" if rows.left_out == 1 else "checkpoints are"
+        console.print(f"{rows.left_out} older {many} not shown; --all shows every one", highlight=False, soft_wrap=True)

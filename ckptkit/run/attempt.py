@@ -8,9 +8,8 @@ was on its lineage when it opened. Training thread only, once per process and ru
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -33,9 +32,11 @@ from ckptkit.manifest import (
     decode,
     encode,
 )
+from ckptkit.run.choose import Choice, choose, first_choice
 from ckptkit.run.commit import create_once
-from ckptkit.run.find import Choice, Index, choose
-from ckptkit.run.names import ATTEMPTS, RUN, CheckpointName, attempt_key, parse_attempt
+from ckptkit.run.find import Index, list_attempts
+from ckptkit.run.names import RUN, CheckpointName, attempt_key
+from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.read import committed, open_checkpoint
 from ckptkit.run.verify import load
 from ckptkit.storage import Storage
@@ -101,7 +102,7 @@ def open_attempt(storage: Storage, opening: Opening, state: Restorable) -> Opene
         state: Takes over the contents of a checkpoint, or begins afresh; may be asked several times.
 
     Raises:
-        ResumeError: If ``state`` refuses, or the run has no attempt number left.
+        ResumeError: If ``state`` refuses, the run has no attempt number left, or is a copy that has not ended.
         CheckpointNotFoundError: If the named checkpoint does not exist.
         CorruptCheckpointError: If every candidate is corrupt; names each.
         StaleAttemptError: If another start overtook this one.
@@ -109,18 +110,18 @@ def open_attempt(storage: Storage, opening: Opening, state: Restorable) -> Opene
     """
     storage.probe()  # now and not after an hour of training, nor after gigabytes were read
     abandoned: set[int] = set()
-    with contextlib.suppress(FileNotFoundError, CorruptCheckpointError):
-        decode(storage.read(RUN, MAX_SEALED_BYTES), RunDocument, RUN)  # a newer format: before anything is applied
+    run = read_run(storage)  # a newer format raises: before anything is applied
     for _ in range(_ROUNDS):
         index = Index(storage, ignoring=abandoned)
+        refuse_unfinished(storage, index, run)
         choice = choose(index, opening.checkpoint, rewind=opening.rewind)
         try:
-            applied = _apply_first(storage, index, choice, state)
+            applied = _apply_first(storage, index, choice, state, abandoned)
         except CheckpointNotFoundError:
             if choice.branch is not None:
                 raise
             continue  # retention of a running attempt removed it meanwhile: list again
-        _ensure_run(storage, opening)
+        _ensure_run(storage, index, opening)
         document = _document(index.highest + 1, choice, applied, opening)
         data = encode(document)
         if create_once(storage, attempt_key(document.attempt), data) != data:
@@ -149,8 +150,7 @@ def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: bool = 
         StorageError: If the own document is gone and may not be put back: in the middle of a save, what was written
             of that save may be gone too.
     """
-    files = storage.list(ATTEMPTS).files
-    numbers = {number for file in files if (number := parse_attempt(file)) is not None}
+    numbers = list_attempts(storage)
     highest = max(numbers, default=0)
     if highest <= attempt.attempt:
         if attempt.attempt not in numbers:
@@ -176,7 +176,9 @@ def _restore_document(storage: Storage, attempt: AttemptDocument, put_back: bool
     create_once(storage, key, encode(attempt))
 
 
-def _apply_first(storage: Storage, index: Index, choice: Choice, state: Restorable) -> Applied:
+def _apply_first(
+    storage: Storage, index: Index, choice: Choice, state: Restorable, ignoring: Collection[int]
+) -> Applied:
     passed_over = list(choice.passed_over)
     for name in choice.candidates:
         try:
@@ -193,7 +195,10 @@ def _apply_first(storage: Storage, index: Index, choice: Choice, state: Restorab
             passed_over.append(PassedOver(checkpoint=str(name), reason=str(error)[:1000]))
             continue
         return Applied(contents, tuple(passed_over))
-    if choice.candidates:
+    if choice.first is not None:
+        if choice.branch is None and first_choice(storage, ignoring)[1] != choice.first:
+            # What was found corrupt was the newest once: the others may be gone because there are newer ones.
+            raise CheckpointNotFoundError(f"the newest checkpoint is not {choice.first} any more")
         each = "\n  ".join(f"{one.checkpoint}: {one.reason}" for one in passed_over)
         raise CorruptCheckpointError(
             f"no checkpoint of the run {storage.url} can be used, and starting afresh would lose it:\n  {each}\n"
@@ -203,17 +208,19 @@ def _apply_first(storage: Storage, index: Index, choice: Choice, state: Restorab
     return Applied(None, tuple(passed_over))
 
 
-def _ensure_run(storage: Storage, opening: Opening) -> None:
+def _ensure_run(storage: Storage, index: Index, opening: Opening) -> None:
     fresh = RunDocument(run_id=opening.new_token(), created_at=opening.now().isoformat()).sealed()
     try:
         data = storage.read(RUN, MAX_SEALED_BYTES)
     except FileNotFoundError:
         data = create_once(storage, RUN, encode(fresh))
     try:
-        decode(data, RunDocument, RUN)
+        run = decode(data, RunDocument, RUN)
     except CorruptCheckpointError as error:
         # It holds an id and a date; no checkpoint depends on it, so it must not keep a run from going on.
         _log.warning("%s; the run goes on, since no checkpoint depends on this file", error)
+        return
+    refuse_unfinished(storage, index, run)  # a copy may have begun since this start looked
 
 
 def _document(number: int, choice: Choice, applied: Applied, opening: Opening) -> AttemptDocument:
@@ -243,8 +250,9 @@ def _still_newest(storage: Storage, own: set[int], choice: Choice, document: Att
             return False
     if choice.branch is not None:
         return True
-    now = choose(Index(storage, ignoring=own), opening.checkpoint, rewind=opening.rewind)
-    return now.candidates[:1] == choice.candidates[:1]
+    if opening.checkpoint == "latest":
+        return first_choice(storage, own)[1] == choice.first
+    return choose(Index(storage, ignoring=own), opening.checkpoint, rewind=opening.rewind).first == choice.first
 
 
 def _warn_of(passed_over: tuple[PassedOver, ...], document: AttemptDocument) -> None:

@@ -1,7 +1,8 @@
 """Lists checkpoints for people and programs: what is there, how far it is, how large.
 
-Guarantees: reads and never writes; a checkpoint whose documents are corrupt is listed with the reason. It does
-not read shards: that is `ckptkit.run.verify`. Any thread.
+Guarantees: reads and never writes; a checkpoint whose documents are corrupt is listed with the reason. How much of them
+is looked at differs: `list_checkpoints` all, `latest_checkpoint` all but the rank files, `list_rows` the manifest and
+what the listing tells. None reads shards: what is proven is `ckptkit.run.verify`'s. Any thread.
 """
 
 from __future__ import annotations
@@ -9,12 +10,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, FormatVersionError
+from ckptkit.errors import (
+    CheckpointNotFoundError,
+    CkptKitError,
+    CorruptCheckpointError,
+    FormatVersionError,
+    StorageError,
+)
+from ckptkit.manifest import MAX_DOCUMENT_BYTES, AttemptDocument, Commit, Manifest, Void
 from ckptkit.progress import Progress
-from ckptkit.run.find import Index, choose
-from ckptkit.run.names import CheckpointName
-from ckptkit.run.read import open_checkpoint
+from ckptkit.run.choose import choose, first_choice
+from ckptkit.run.find import Documents, Glance, Index
+from ckptkit.run.names import MANIFEST, CheckpointName
+from ckptkit.run.origin import read_run, refuse_unfinished
+from ckptkit.run.parallel import each_of
+from ckptkit.run.read import decode_manifest, missing, open_checkpoint, open_manifest
+from ckptkit.run.survey import Survey, commit_bytes
 from ckptkit.storage import Storage
+
+_LOOKS = 10  # a running job may remove what was found; so often in a row it does not
 
 
 @dataclass(frozen=True)
@@ -28,7 +42,7 @@ class CheckpointInfo:
         created_at: ISO 8601, by the clock of the writing process; for people only.
         size_bytes: Of all shards.
         metrics: Given at the save; None for one that was not finite.
-        problem: Why it cannot be used, as far as its documents tell; None where they are sound.
+        problem: Why it cannot be used, as far as was looked; None where nothing was found.
     """
 
     name: str
@@ -40,37 +54,161 @@ class CheckpointInfo:
     problem: str | None = None
 
 
+@dataclass(frozen=True)
+class Rows:
+    """The newest checkpoints, as far as a listing and their manifests tell.
+
+    Attributes:
+        shown: Oldest attempt first.
+        left_out: How many older ones there are.
+        latest: Name of the one that a start would try first; None for a fresh start, or where that is an error.
+        problem: That error.
+    """
+
+    shown: list[CheckpointInfo]
+    left_out: int
+    latest: str | None = None
+    problem: CkptKitError | None = None
+
+
 def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
-    """Every committed checkpoint, oldest attempt first.
+    """Every committed checkpoint, oldest attempt first, with all its documents looked at; 16 at a time.
 
     Raises:
         StorageError: If the storage failed.
     """
-    index = Index(storage)
-    found = (_describe(storage, index, name) for name in index.names if index.is_committed(name))
-    return [info for info in found if info is not None]
+    survey = Survey(storage)
+    names = list(filter(survey.is_committed, survey.names))
+    attempts = {number: _document(survey, number) for number in {name.attempt for name in names}}
+
+    def describe(name: CheckpointName) -> CheckpointInfo | None:
+        attempt = attempts[name.attempt]
+        try:
+            if not isinstance(attempt, AttemptDocument):
+                raise attempt
+            return _info(name, open_checkpoint(storage, name, attempt).manifest)
+        except CheckpointNotFoundError:
+            return None  # removed since it was listed
+        except (CorruptCheckpointError, FormatVersionError) as error:
+            return _unusable(name, error)
+
+    return [info for info in each_of(names, describe) if info is not None]
 
 
 def latest_checkpoint(storage: Storage) -> CheckpointInfo | None:
-    """The checkpoint that a start would try first, or None for a fresh start; raises as `choose` does."""
-    index = Index(storage)
-    candidates = choose(index).candidates
-    return _describe(storage, index, candidates[0]) if candidates else None
+    """The checkpoint that a start would try first, or None for a fresh start.
+
+    It takes three requests (the list of ``attempts/``, COMMIT and manifest) beside the list pages of the newest
+    attempt's folders, more only where that attempt has no commit. So that attempt's document is not looked at, nor are
+    rank files.
+
+    Raises:
+        ResumeError: If the run is a copy of which no attempt has arrived yet.
+        CkptKitError: As `choose`.
+    """
+    for _ in range(_LOOKS):
+        name, commit = _newest(storage)
+        if name is None:
+            return None
+        try:
+            if isinstance(commit, CorruptCheckpointError):
+                raise commit
+            if isinstance(commit, Commit):
+                return _info(name, open_manifest(storage, name, commit))
+        except CheckpointNotFoundError:
+            continue  # removed since it was listed: there is a newer one
+        except (CorruptCheckpointError, FormatVersionError) as error:
+            return _unusable(name, error)
+    raise StorageError(f"{_LOOKS} times in a row the newest checkpoint of {storage.url} was removed while it was read")
 
 
-def _describe(storage: Storage, index: Index, name: CheckpointName) -> CheckpointInfo | None:
+def _newest(storage: Storage) -> tuple[CheckpointName | None, Commit | Void | CorruptCheckpointError | None]:
+    """The name of the newest commit, and its COMMIT."""
+    glance = Glance(storage)
+    for name in reversed(glance.names_of(max(glance.attempts, default=0))):
+        if glance.is_committed(name):
+            return name, glance.commit(name)
+    if not glance.attempts:
+        refuse_unfinished(storage, Index(storage), read_run(storage))
+    look, first = first_choice(storage)
+    return first, look.commit(first) if first is not None else None
+
+
+def list_rows(storage: Storage, most: int | None) -> Rows:
+    """The newest ``most`` checkpoints, or all, for one read each; what no longer fits its manifest is not noticed.
+
+    That is: a COMMIT or a manifest altered within its form, an attempt's document and the insides of rank files are
+    for ``verify``.
+
+    Raises:
+        StorageError: If the storage failed.
+    """
+    survey = Survey(storage)
+    names = list(filter(survey.is_committed, survey.names))
+    shown = names if most is None else names[-most:]
+    rows = [
+        info
+        for info in each_of(shown, lambda name: _row(storage, survey.folders.files(name), name))
+        if info is not None
+    ]
+    left_out = len(names) - len(shown)
     try:
-        opened = open_checkpoint(storage, name, index.document(name.attempt))
+        latest = choose(survey).first
+    except (CorruptCheckpointError, FormatVersionError) as error:
+        return Rows(rows, left_out, problem=error)
+    return Rows(rows, left_out, str(latest) if latest else None)
+
+
+def _row(storage: Storage, files: Mapping[str, int], name: CheckpointName) -> CheckpointInfo | None:
+    try:
+        return _info(name, _read_manifest(storage, files, name))
     except CheckpointNotFoundError:
         return None  # removed since it was listed
     except (CorruptCheckpointError, FormatVersionError) as error:
-        return CheckpointInfo(str(name), name.attempt, problem=str(error))
-    manifest = opened.manifest
+        return _unusable(name, error)
+
+
+def _read_manifest(storage: Storage, files: Mapping[str, int], name: CheckpointName) -> Manifest:
+    """The manifest of ``name``, compared with what the listing says of the files beside it."""
+    size_bytes = files.get(MANIFEST)
+    if size_bytes is None:
+        raise missing(storage, name, name.manifest_key)
+    if size_bytes > MAX_DOCUMENT_BYTES:
+        raise CorruptCheckpointError(f"{name.manifest_key} has {size_bytes} bytes, too many for a document")
+    try:
+        # Not more than was listed: a storage may take memory for all that it is allowed to read.
+        data = storage.read(name.manifest_key, size_bytes)
+    except FileNotFoundError as error:
+        raise missing(storage, name, name.manifest_key) from error
+    manifest = decode_manifest(data, name)
+    expected = {name.commit_key: commit_bytes(len(data))}
+    expected.update({file.key: file.size_bytes for file in manifest.rank_files})
+    for key, expected_bytes in expected.items():
+        found_bytes = files.get(key.removeprefix(f"{name.folder}/"))
+        if found_bytes is None:
+            raise missing(storage, name, key)
+        if found_bytes != expected_bytes:
+            raise CorruptCheckpointError(f"{key} has {found_bytes} bytes, expected {expected_bytes}")
+    return manifest
+
+
+def _document(documents: Documents, attempt: int) -> AttemptDocument | CorruptCheckpointError | FormatVersionError:
+    try:
+        return documents.document(attempt)
+    except (CorruptCheckpointError, FormatVersionError) as error:
+        return error
+
+
+def _info(name: CheckpointName, manifest: Manifest) -> CheckpointInfo:
     return CheckpointInfo(
         name=str(name),
         attempt=name.attempt,
         progress=manifest.progress,
         created_at=manifest.created_at,
-        size_bytes=opened.size_bytes,
+        size_bytes=manifest.size_bytes,
         metrics=manifest.metrics,
     )
+
+
+def _unusable(name: CheckpointName, error: CkptKitError) -> CheckpointInfo:
+    return CheckpointInfo(str(name), name.attempt, problem=str(error))

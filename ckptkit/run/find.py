@@ -1,20 +1,18 @@
-"""Finds checkpoints by listing: what is there, what is committed, and in which order a start should try them.
+"""Finds checkpoints by listing: what is there, and what is committed.
 
 Guarantees: only names and create-only markers decide, never a clock, a modification time or a pointer file; a
 failed listing is an error and never an empty run; a COMMIT that does not parse counts as a (corrupt)
-checkpoint, never as an uncommitted folder. It does not open checkpoints: that is `ckptkit.run.read`. An
-`Index` is one look at the run and grows stale; any single thread.
+checkpoint, never as an uncommitted folder. It does not open checkpoints: that is `ckptkit.run.read`; what a start
+should try is `ckptkit.run.choose`'s. An `Index` or a `Glance` is one look and grows stale; any single thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
-from ckptkit.manifest import MAX_SEALED_BYTES, AttemptDocument, Commit, PassedOver, Void, decode, decode_commit
-from ckptkit.run.lineage import Lineage, trace
-from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, CheckpointName, attempt_key, parse_attempt
+from ckptkit.errors import CorruptCheckpointError
+from ckptkit.manifest import MAX_SEALED_BYTES, AttemptDocument, Commit, Void, decode, decode_commit
+from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, CheckpointName, attempt_key, checkpoints_prefix, parse_attempt
 from ckptkit.storage import Storage
 
 
@@ -33,24 +31,35 @@ def read_commit(storage: Storage, name: CheckpointName) -> Commit | Void | None:
     return decode_commit(data, name.commit_key)
 
 
-class Index:
-    """One look at a run: listed at once, documents read when asked for and then kept.
+def list_attempts(storage: Storage) -> frozenset[int]:
+    """Numbers of all attempts that have a document."""
+    files = storage.list(ATTEMPTS).files
+    return frozenset(number for file in files if (number := parse_attempt(file)) is not None)
+
+
+def list_names(storage: Storage, prefix: str = "") -> tuple[CheckpointName, ...]:
+    """Checkpoint folders whose names begin with ``prefix``, committed or not, in order."""
+    parsed = map(CheckpointName.parse, storage.list(CHECKPOINTS, prefix).folders)
+    return tuple(sorted(name for name in parsed if name is not None))
+
+
+def by_attempt(names: Iterable[CheckpointName]) -> Mapping[int, Sequence[CheckpointName]]:
+    """Names by the attempt that wrote them, in the same order."""
+    found: dict[int, list[CheckpointName]] = {}
+    for name in names:
+        found.setdefault(name.attempt, []).append(name)
+    return found
+
+
+class Documents:
+    """Documents of attempts and COMMITs, read when asked for and then kept.
 
     Args:
         storage: The run root.
-        ignoring: Attempt numbers to treat as if they had never been.
     """
 
-    def __init__(self, storage: Storage, ignoring: Collection[int] = ()) -> None:
+    def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        # In this order: a folder is made after its attempt's document, so no listed one lacks it.
-        folders = storage.list(CHECKPOINTS).folders
-        files = storage.list(ATTEMPTS).files
-        numbers = {number for file in files if (number := parse_attempt(file)) is not None}
-        self.attempts = tuple(sorted(numbers - set(ignoring)))
-        parsed = (CheckpointName.parse(folder) for folder in folders)
-        self.names = tuple(sorted(name for name in parsed if name is not None))
-        self.highest = max([0, *numbers, *(name.attempt for name in self.names)])
         self._documents: dict[int, AttemptDocument] = {}
         self._commits: dict[CheckpointName, Commit | Void | CorruptCheckpointError | None] = {}
 
@@ -85,99 +94,66 @@ class Index:
         """Whether the folder has a COMMIT that is not void; one that does not parse counts."""
         return isinstance(self.commit(name), Commit | CorruptCheckpointError)
 
-    def committed_on(self, lineage: Lineage) -> Iterable[CheckpointName]:
-        """Committed checkpoints of ``lineage``, newest first, read lazily."""
-        for segment in lineage.segments:
-            for name in reversed(self.names):
-                if name in segment and self.is_committed(name):
-                    yield name
 
-
-@dataclass(frozen=True)
-class Choice:
-    """What a start should try, in order.
-
-    Attributes:
-        candidates: Newest first; empty for a fresh start.
-        branch: The checkpoint that the user named, where this start begins a branch at it.
-        passed_over: What had to be left aside before any candidate was looked at.
-    """
-
-    candidates: tuple[CheckpointName, ...]
-    branch: str | None = None
-    passed_over: tuple[PassedOver, ...] = ()
-
-
-def choose(index: Index, checkpoint: str = "latest", *, rewind: bool = False) -> Choice:
-    """Which checkpoints a start should try.
+class Index(Documents):
+    """One look at a whole run: all names are listed at once, and each COMMIT is read when it is asked for.
 
     Args:
-        index: A fresh look at the run.
-        checkpoint: ``"latest"``, or the name of one.
-        rewind: With a name: go back to it even if the newest lineage already grew from it.
+        storage: The run root.
+        ignoring: Attempt numbers to treat as if they had never been.
 
-    Raises:
-        CheckpointNotFoundError: If the named checkpoint is not committed.
-        CorruptCheckpointError: If there are commits, but no attempt document leads to them.
+    Attributes:
+        names: Of all folders, in order.
+        attempts: Numbers of those with a document.
+        orphans: Numbers of attempts that have folders and no document.
+        highest: The highest number of an attempt, also of one whose document is gone.
     """
-    lineage, passed_over = newest_lineage(index)
-    if checkpoint != "latest":
-        grown = lineage is not None and checkpoint in lineage.branches
-        if rewind or not grown:
-            return Choice((_named(index, checkpoint),), branch=checkpoint)
-    if lineage is None:
-        _refuse_orphans(index, passed_over)
-        return Choice((), passed_over=passed_over)
-    return Choice(tuple(index.committed_on(lineage)), passed_over=passed_over)
+
+    def __init__(self, storage: Storage, ignoring: Collection[int] = ()) -> None:
+        super().__init__(storage)
+        # In this order: a folder is made after its attempt's document, so no listed one lacks it.
+        self.names = self._list_names()
+        numbers = list_attempts(storage)
+        self.attempts = numbers - set(ignoring)
+        self._by_attempt = by_attempt(self.names)
+        self.orphans = frozenset(self._by_attempt) - self.attempts
+        self.highest = max([0, *numbers, *self._by_attempt])
+
+    def names_of(self, attempt: int) -> Sequence[CheckpointName]:
+        """Folders of ``attempt``, committed or not, in order."""
+        return self._by_attempt.get(attempt, ())
+
+    def _list_names(self) -> tuple[CheckpointName, ...]:
+        return list_names(self._storage)
 
 
-def newest_lineage(index: Index) -> tuple[Lineage | None, tuple[PassedOver, ...]]:
-    """The lineage of the newest attempt that has anything, and what was passed over to find it."""
-    passed_over: dict[str, PassedOver] = {}
-    known = set(index.attempts)
-    committed = {name.attempt for name in index.names if name.attempt not in known and index.is_committed(name)}
-    for attempt in sorted(known | committed, reverse=True):
-        lineage = trace(index, attempt)
-        if _is_given_up(index, lineage):
-            continue
-        # An attempt that started fresh and never committed holds nothing that could be continued.
-        if any(True for _ in index.committed_on(lineage)):
-            return lineage, tuple(passed_over.values())
-        if lineage.broken_at is not None:
-            key = attempt_key(lineage.broken_at)
-            passed_over.setdefault(key, PassedOver(checkpoint=key, reason=str(lineage.broken)))
-    return None, tuple(passed_over.values())
+class Glance(Documents):
+    """One look at a run that lists the folders of an attempt only when they are asked for.
 
+    It knows of no attempt whose document is gone, so what it does not find, an `Index` may.
 
-def _is_given_up(index: Index, lineage: Lineage) -> bool:
-    """Whether the newest attempt of ``lineage`` committed nothing and its parent was removed.
+    Args:
+        storage: The run root.
+        ignoring: Attempt numbers to treat as if they had never been.
 
-    Retention keeps a parent until there are two own commits; so this one died while it was starting, and the
-    attempt before it had gone on. What is older than the parent is not what a start should go back to.
+    Attributes:
+        attempts: Numbers of those with a document.
+        orphans: None.
     """
-    if len(lineage.segments) < 2:
-        return False
-    own, parent = lineage.segments[:2]
-    if any(name in own and index.is_committed(name) for name in index.names):
-        return False
-    return parent.last is None or not index.is_committed(parent.last)
 
+    def __init__(self, storage: Storage, ignoring: Collection[int] = ()) -> None:
+        super().__init__(storage)
+        self.attempts = list_attempts(storage) - set(ignoring)
+        self.orphans: frozenset[int] = frozenset()
+        self._asked: dict[int, Sequence[CheckpointName]] = {}
+        self._rest: Mapping[int, Sequence[CheckpointName]] | None = None
 
-def _named(index: Index, checkpoint: str) -> CheckpointName:
-    name = CheckpointName.parse(checkpoint)
-    if name is None or name not in index.names or not index.is_committed(name):
-        there = [str(one) for one in index.names if index.is_committed(one)]
-        raise CheckpointNotFoundError(
-            f"there is no committed checkpoint {checkpoint!r}; there are: {', '.join(there[-10:]) or 'none'}"
-        )
-    return name
-
-
-def _refuse_orphans(index: Index, passed_over: tuple[PassedOver, ...]) -> None:
-    orphans = [str(name) for name in index.names if index.is_committed(name)]
-    if orphans:
-        why = "; ".join(one.reason for one in passed_over) or "no attempt document leads to them"
-        raise CorruptCheckpointError(
-            f"the run has committed checkpoints ({', '.join(orphans[-3:])}) that cannot be used: {why}. "
-            "Restore the files below attempts/, or start again under another root."
-        )
+    def names_of(self, attempt: int) -> Sequence[CheckpointName]:
+        """As `Index.names_of`; who asks for more than two attempts is given those of one listing of all."""
+        if attempt not in self._asked and len(self._asked) < 2:
+            self._asked[attempt] = list_names(self._storage, checkpoints_prefix(attempt))
+        if attempt in self._asked:
+            return self._asked[attempt]
+        if self._rest is None:
+            self._rest = by_attempt(list_names(self._storage))
+        return self._rest.get(attempt, ())

@@ -1,12 +1,13 @@
 """Which checkpoints belong to the history of an attempt, and which were left behind by a takeover.
 
 An attempt's lineage is its own commits, its parent, the parent's attempt up to the parent, and so on. A commit
-above a parent (a zombie that was late, saves below a corrupt latest) is not on it. Pure functions over an
-`AttemptLookup`, any thread.
+above a parent (a zombie that was late, saves below a corrupt latest) is not on it. A lineage of a thousand attempts
+costs a read each, so who may stop early walks an `Ancestry`. Over an `AttemptLookup`; any single thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,21 +56,63 @@ class Lineage:
         return any(name in segment for segment in self.segments)
 
 
+class Ancestry:
+    """A lineage that is read from the newest attempt on, only as far as it is looked at. One thread.
+
+    Iterating gives its segments newest first, from the beginning each time; no document is read twice.
+
+    Args:
+        attempts: Gives the documents.
+        newest: Where to begin.
+
+    Attributes:
+        broken: As that of `Lineage`, once the last segment was asked for.
+        broken_at: Likewise.
+    """
+
+    def __init__(self, attempts: AttemptLookup, newest: int) -> None:
+        self._attempts = attempts
+        self._next: Segment | None = Segment(newest, None)
+        self._segments: list[Segment] = []
+        self._branches: list[str | None] = []
+        self.broken: CorruptCheckpointError | None = None
+        self.broken_at: int | None = None
+
+    def __iter__(self) -> Iterator[Segment]:
+        at = 0
+        while at < len(self._segments) or self._go_back():
+            yield self._segments[at]
+            at += 1
+
+    def has_branch(self, checkpoint: str) -> bool:
+        """Whether the user chose ``checkpoint`` by name on the way."""
+        return any(self._branches[at] == checkpoint for at, _ in enumerate(self))
+
+    def whole(self) -> Lineage:
+        """All of it, read to the end."""
+        segments = tuple(self)
+        branches = frozenset(branch for branch in self._branches if branch is not None)
+        return Lineage(segments, branches, self.broken, self.broken_at)
+
+    def _go_back(self) -> bool:
+        step = self._next
+        if step is None:
+            return False
+        try:
+            document = self._attempts.document(step.attempt)
+            before = _before(document)
+        except CorruptCheckpointError as error:
+            self._next, self.broken, self.broken_at = None, error, step.attempt
+            return False
+        self._segments.append(step)
+        self._branches.append(document.branch)
+        self._next = before
+        return True
+
+
 def trace(attempts: AttemptLookup, newest: int) -> Lineage:
-    """Follow the parents from ``newest`` back."""
-    segments: list[Segment] = []
-    branches: set[str] = set()
-    step: Segment | None = Segment(newest, None)
-    try:
-        while step is not None:
-            segments.append(step)
-            document = attempts.document(step.attempt)
-            if document.branch is not None:
-                branches.add(document.branch)
-            step = _before(document)
-    except CorruptCheckpointError as error:
-        return Lineage(tuple(segments[:-1]), frozenset(branches), error, segments[-1].attempt)
-    return Lineage(tuple(segments), frozenset(branches))
+    """Follow the parents from ``newest`` back to the end."""
+    return Ancestry(attempts, newest).whole()
 
 
 def _before(document: AttemptDocument) -> Segment | None:

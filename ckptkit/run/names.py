@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 RUN = "run.json"
+LEASE = "lease.json"
 ATTEMPTS = "attempts"
 CHECKPOINTS = "checkpoints"
 FROZEN = "frozen"
@@ -88,6 +89,11 @@ def parse_attempt(file_name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def checkpoints_prefix(attempt: int) -> str:
+    """What the names of an attempt's checkpoints begin with, and no others do."""
+    return f"a{attempt:06d}-"
+
+
 def frozen_folder(attempt: int) -> str:
     """Key of the folder of the shards that an attempt's checkpoints share."""
     return f"{FROZEN}/a{attempt:06d}"
@@ -97,3 +103,15 @@ def parse_frozen(folder_name: str) -> int | None:
     """The attempt number that a folder name below ``frozen/`` stands for, or None."""
     match = _FROZEN.fullmatch(folder_name)
     return int(match[1]) if match else None
+
+
+def attempt_of(key: str) -> int | None:
+    """The attempt that alone writes ``key``; None where no such attempt can be told."""
+    folder, _, rest = key.partition("/")
+    first, below, _ = rest.partition("/")
+    if folder == ATTEMPTS and not below:
+        return parse_attempt(first)
+    if folder == FROZEN and below:
+        return parse_frozen(first)
+    name = CheckpointName.parse(first) if folder == CHECKPOINTS and below else None
+    return name.attempt if name else None

@@ -32,6 +32,7 @@ class OpenedCheckpoint:
     """The documents of a committed checkpoint, proven to belong together."""
 
     name: CheckpointName
+    commit: Commit
     manifest: Manifest
     ranks: tuple[RankManifest, ...]
 
@@ -50,12 +51,34 @@ def open_checkpoint(storage: Storage, name: CheckpointName, attempt: AttemptDocu
         FormatVersionError: If it was written by a newer format.
     """
     commit = committed(storage, name)
+    check_token(name, commit, attempt)
+    manifest = open_manifest(storage, name, commit)
+    ranks = tuple(_rank(storage, name, rank, file, attempt) for rank, file in enumerate(manifest.rank_files))
+    opened = OpenedCheckpoint(name, commit, manifest, ranks)
+    if opened.size_bytes != manifest.size_bytes:
+        raise CorruptCheckpointError(
+            f"{name.manifest_key} gives all shards {manifest.size_bytes} bytes, its rank files {opened.size_bytes}"
+        )
+    return opened
+
+
+def check_token(name: CheckpointName, commit: Commit, attempt: AttemptDocument) -> None:
+    """Raise CorruptCheckpointError unless ``commit`` of ``name`` is by the holder of ``attempt``."""
     if commit.token != attempt.token:
         raise CorruptCheckpointError(
             f"{name.commit_key} has the token {commit.token}, {attempt_key(name.attempt)} has {attempt.token}"
         )
+
+
+def open_manifest(storage: Storage, name: CheckpointName, commit: Commit) -> Manifest:
+    """Read the manifest that ``commit`` of ``name`` vouches for; raises as `open_checkpoint` does."""
     entry = FileEntry(key=name.manifest_key, size_bytes=commit.manifest_size_bytes, digest=commit.manifest_digest)
-    manifest = decode(read_entry(storage, name, entry), Manifest, entry.key)
+    return decode_manifest(read_entry(storage, name, entry), name)
+
+
+def decode_manifest(data: bytes, name: CheckpointName) -> Manifest:
+    """Parse the manifest of ``name`` and compare it with the name; raises as `open_checkpoint` does."""
+    manifest = decode(data, Manifest, name.manifest_key)
     progress = manifest.progress
     if manifest.checkpoint != str(name) or (progress.cycles, progress.micro_step) != (
         name.cycles,
@@ -69,8 +92,10 @@ def open_checkpoint(storage: Storage, name: CheckpointName, attempt: AttemptDocu
         raise CorruptCheckpointError(
             f"{name.manifest_key} lists {len(manifest.rank_files)} rank files for {manifest.world_size} ranks"
         )
-    ranks = tuple(_rank(storage, name, rank, file, attempt) for rank, file in enumerate(manifest.rank_files))
-    return OpenedCheckpoint(name, manifest, ranks)
+    for rank, file in enumerate(manifest.rank_files):
+        if file.key != name.rank_key(rank):
+            raise CorruptCheckpointError(f"{name.manifest_key} gives {file.key} as the file of rank {rank}")
+    return manifest
 
 
 def committed(storage: Storage, name: CheckpointName) -> Commit:
@@ -82,8 +107,6 @@ def committed(storage: Storage, name: CheckpointName) -> Commit:
 
 
 def _rank(storage: Storage, name: CheckpointName, rank: int, file: FileEntry, attempt: AttemptDocument) -> RankManifest:
-    if file.key != name.rank_key(rank):
-        raise CorruptCheckpointError(f"{name.manifest_key} gives {file.key} as the file of rank {rank}")
     document = decode(read_entry(storage, name, file), RankManifest, file.key)
     if (document.checkpoint, document.rank, document.token) != (str(name), rank, attempt.token):
         raise CorruptCheckpointError(

@@ -1,28 +1,34 @@
-"""Removes what is no longer wanted: old checkpoints by policy, and the remains of saves that never committed.
+"""Removes the checkpoints that are no longer wanted, by policy.
 
 Guarantees: runs after a commit and never before one; keeps the two newest commits of the lineage, the parent
 until this attempt has two commits of its own, everything off the lineage and everything it cannot parse,
 whatever the policy says; looks for a later attempt before each round and then deletes nothing. COMMIT goes
-first, so a reader never takes a part for a whole. Writer thread, or training thread while no save is under way.
+first, so a reader never takes a part for a whole. What it read once it remembers for as long as it is listed; before
+it deletes, it reads the two newest commits and what vouches for them anew. Writer thread, or training thread while no
+save is under way.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.manifest import AttemptDocument, Commit, Void
 from ckptkit.policies import Keepable, KeepPolicy
 from ckptkit.run.attempt import check_fence
-from ckptkit.run.commit import keys_below, remove_checkpoint, remove_data, void
-from ckptkit.run.find import Index
-from ckptkit.run.lineage import trace
-from ckptkit.run.names import FROZEN, CheckpointName, frozen_folder, parse_frozen
-from ckptkit.run.read import open_checkpoint
+from ckptkit.run.commit import remove_checkpoint
+from ckptkit.run.find import Documents, list_names, read_commit
+from ckptkit.run.lineage import Lineage, trace
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.parallel import each_of
+from ckptkit.run.read import check_token, open_manifest
+from ckptkit.run.sweep import remove_frozen
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")
+
+Names = Sequence[CheckpointName]
 
 
 class Retention:
@@ -38,25 +44,10 @@ class Retention:
         self._storage = storage
         self._attempt = attempt
         self._policy = policy
+        self._documents = Documents(storage)
+        self._lineage: Lineage | None = None
+        self._commits: dict[CheckpointName, Commit | Void | CorruptCheckpointError] = {}
         self._metrics: dict[CheckpointName, Mapping[str, float]] = {}
-
-    def sweep(self) -> list[CheckpointName]:
-        """Void, then empty, the uncommitted folders of earlier attempts; returns what was emptied.
-
-        Raises:
-            StaleAttemptError: If a later attempt exists; nothing was deleted.
-            StorageError: If the storage failed; what is left is for the next sweep.
-        """
-        check_fence(self._storage, self._attempt)
-        index = Index(self._storage)
-        emptied = [
-            name
-            for name in index.names
-            if name.attempt < self._attempt.attempt and self._is_dead(index, name) and remove_data(self._storage, name)
-        ]
-        # A new look: a COMMIT that came before its void is in none of the answers above.
-        self._remove_frozen(Index(self._storage))
-        return emptied
 
     def prune(self) -> list[CheckpointName]:
         """Remove the checkpoints of the own lineage that nothing asks to keep; returns them, oldest first.
@@ -67,53 +58,95 @@ class Retention:
                 sweep of the next attempt.
         """
         check_fence(self._storage, self._attempt)
-        index = Index(self._storage)
-        doomed = list(self._doomed(index))
+        listed = self._list()
+        doomed = self._doomed(listed)
         for name in doomed:
+            self._commits.pop(name, None)  # first: where this fails halfway, it is looked at again
             remove_checkpoint(self._storage, name)
-        if doomed:
-            self._remove_frozen(Index(self._storage))
+        left = {name.attempt for name in listed if isinstance(self._commits.get(name), Commit)}
+        for number in sorted({name.attempt for name in doomed} - left):
+            if number < self._attempt.attempt:
+                remove_frozen(self._storage, number)
         return doomed
 
-    def _is_dead(self, index: Index, name: CheckpointName) -> bool:
-        """Whether ``name`` is void, after voiding it if it was uncommitted."""
-        commit = index.commit(name)
-        if commit is not None:
-            return isinstance(commit, Void)
-        try:
-            return isinstance(void(self._storage, name, self._attempt.token), Void)
-        except CorruptCheckpointError:
-            return False
+    def _list(self) -> list[CheckpointName]:
+        """Folders on the lineage, committed or not, newest first."""
+        if self._lineage is None or self._lineage.broken is not None:  # somebody may have put the document back
+            self._lineage = trace(self._documents, self._attempt.attempt)
+        segments = {segment.attempt: segment for segment in self._lineage.segments}
+        names = [name for name in list_names(self._storage) if name in segments.get(name.attempt, ())]
+        # A COMMIT never changes, but a folder that was gone may be another one when it is there again.
+        there = set(names)
+        self._commits = {name: commit for name, commit in self._commits.items() if name in there}
+        self._metrics = {name: metrics for name, metrics in self._metrics.items() if name in there}
+        return names[::-1]
 
-    def _doomed(self, index: Index) -> Iterator[CheckpointName]:
-        lineage = trace(index, self._attempt.attempt)
-        newest_first = [name for name in index.committed_on(lineage) if isinstance(index.commit(name), Commit)]
+    def _doomed(self, listed: Names) -> list[CheckpointName]:
+        if not self._policy.needs_metrics:
+            # As if all that was not read were commits: then there are more of them, and more that nobody keeps.
+            possible = [name for name in listed if isinstance(self._commits.get(name), Commit | None)]
+            if not self._unwanted(possible, possible):
+                return []
+        judged = newest_first = self._committed(listed)
+        if self._policy.needs_metrics:
+            each_of([name for name in newest_first if name not in self._metrics], self._learn_metrics)
+            judged = [name for name in newest_first if name in self._metrics]
+        doomed = self._unwanted(newest_first, judged)
+        return doomed if doomed and self._can_be_read(newest_first[:2]) else []
+
+    def _unwanted(self, newest_first: Names, judged: Names) -> list[CheckpointName]:
+        """What of ``judged`` may go, oldest first."""
         # Until there are two own commits, the parent is one of these.
         spared = set(newest_first[:2])
-        known = [name for name in reversed(newest_first) if self._can_be_judged(index, name)]
-        kept = self._policy.keeps([self._keepable(name) for name in known])
-        yield from (name for name in known if name not in spared and str(name) not in kept)
+        oldest_first = judged[::-1]
+        kept = self._policy.keeps(
+            [Keepable(str(name), name.cycles, name.micro_step, self._metrics.get(name, {})) for name in oldest_first]
+        )
+        return [name for name in oldest_first if name not in spared and str(name) not in kept]
 
-    def _can_be_judged(self, index: Index, name: CheckpointName) -> bool:
-        if not self._policy.needs_metrics or name in self._metrics:
-            return True
+    def _committed(self, listed: Names) -> list[CheckpointName]:
+        """Those of ``listed`` whose COMMIT parses; those of the two newest are not from memory."""
+        unread = [name for name in listed if name not in self._commits]
+        each_of(unread, self._read_commit)
+        anew = set(unread)
+        found: list[CheckpointName] = []
+        for name in listed:
+            if isinstance(self._commits.get(name), Commit):
+                if len(found) < 2 and name not in anew:
+                    self._read_commit(name)
+                if isinstance(self._commits.get(name), Commit):
+                    found.append(name)
+        return found
+
+    def _read_commit(self, name: CheckpointName) -> None:
         try:
-            opened = open_checkpoint(self._storage, name, index.document(name.attempt))
-        except (CorruptCheckpointError, CheckpointNotFoundError) as error:
-            _log.warning("%s is kept, because its metrics cannot be read: %s", name, error)
+            commit: Commit | Void | CorruptCheckpointError | None = read_commit(self._storage, name)
+        except CorruptCheckpointError as error:
+            commit = error
+        if commit is None:
+            self._commits.pop(name, None)  # not decided: somebody may still create it
+        else:
+            self._commits[name] = commit
+
+    def _can_be_read(self, newest: Names) -> bool:
+        """Whether the documents of the attempts of ``newest`` are still sound, without which these are of no use."""
+        documents = Documents(self._storage)
+        try:
+            for number in {self._attempt.attempt, *(name.attempt for name in newest)}:
+                documents.document(number)
+        except CorruptCheckpointError as error:
+            _log.warning("no checkpoint is removed this time: %s", error)
+            self._documents, self._lineage = Documents(self._storage), None
             return False
-        metrics = opened.manifest.metrics
-        self._metrics[name] = {key: value for key, value in metrics.items() if value is not None}
         return True
 
-    def _keepable(self, name: CheckpointName) -> Keepable:
-        return Keepable(str(name), name.cycles, name.micro_step, self._metrics.get(name, {}))
-
-    def _remove_frozen(self, index: Index) -> None:
-        """Delete the frozen shards of earlier attempts that have no commit left to refer to them."""
-        for folder in sorted(self._storage.list(FROZEN).folders):
-            attempt = parse_frozen(folder)
-            if attempt is None or attempt >= self._attempt.attempt:
-                continue
-            if not any(name.attempt == attempt and index.is_committed(name) for name in index.names):
-                self._storage.delete(keys_below(self._storage, frozen_folder(attempt)))
+    def _learn_metrics(self, name: CheckpointName) -> None:
+        commit = self._commits[name]
+        assert isinstance(commit, Commit)  # noqa: S101 - asked of commits only
+        try:
+            check_token(name, commit, self._documents.document(name.attempt))
+            metrics = open_manifest(self._storage, name, commit).metrics
+        except (CorruptCheckpointError, CheckpointNotFoundError) as error:
+            _log.warning("%s is kept, because its metrics cannot be read: %s", name, error)
+            return
+        self._metrics[name] = {key: value for key, value in metrics.items() if value is not None}

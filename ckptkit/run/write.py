@@ -76,6 +76,7 @@ def write_checkpoint(
         created_at=request.created_at.isoformat(),
         progress=request.staged.progress,
         world_size=1,
+        size_bytes=sum(shard.size_bytes for shard in request.staged.shards),
         metrics={key: value if math.isfinite(value) else None for key, value in request.metrics.items()},
         rank_files=[rank_file],
         cost=Cost.model_validate(request.staged.cost.as_numbers()),

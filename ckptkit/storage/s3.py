@@ -20,6 +20,7 @@ from ckptkit.errors import StorageError
 from ckptkit.storage.bucket import Bucket
 from ckptkit.storage.lanes import Lanes, in_lanes
 from ckptkit.storage.lease import SETTLE, Lease
+from ckptkit.storage.part_memory import PartMemory
 from ckptkit.storage.protocol import Listing
 from ckptkit.storage.s3_errors import status_of
 from ckptkit.storage.s3_options import LANES, PART_BYTES
@@ -60,6 +61,7 @@ class S3Storage:
         self._below = f"{prefix}/" if prefix else ""
         self._part_bytes = part_bytes
         self._lanes = lanes
+        self._memory = PartMemory(lanes)
         self._lease = lease(self)
         self._probing = threading.Lock()
         self._has_conditions: bool | None = None
@@ -142,16 +144,18 @@ class S3Storage:
         if size_bytes > self._part_bytes:
             self._write_parts(key, source, size_bytes)
             return
-        data = memoryview(bytearray(size_bytes))
-        source.fill(data)
-        source.expect_end()
-        self._bucket.put(self._below + key, data)
+        with self._memory.lent(1, self._part_bytes) as (buffer,):
+            data = buffer[:size_bytes]
+            source.fill(data)
+            source.expect_end()
+            self._bucket.put(self._below + key, data)
 
     def _write_parts(self, key: str, source: Source, size_bytes: int) -> None:
         part_bytes = max(self._part_bytes, -(-size_bytes // _MOST_PARTS))
         upload = Upload(self._bucket, self._below + key)
-        with upload, Lanes(self._lanes) as lanes:
-            upload.send(source, part_bytes, lanes, buffers=self._lanes)
+        # In this order: the lanes end before the memory that they send from goes to another file.
+        with self._memory.lent(self._lanes, part_bytes) as buffers, upload, Lanes(self._lanes) as lanes:
+            upload.send(source, lanes, buffers)
             source.expect_end()
             lanes.finish()
             upload.complete()

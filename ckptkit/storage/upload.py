@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import queue
 import secrets
+from collections.abc import Sequence
 from types import TracebackType
 
 from typing_extensions import Self
@@ -58,14 +59,15 @@ class Upload:
         except StorageError as also:
             _log.warning("an upload that failed could not be aborted, a later start will: %s", also)
 
-    def send(self, source: Source, part_bytes: int, lanes: Lanes, *, buffers: int) -> None:
-        """Send all of ``source`` from ``buffers`` reused buffers; ``lanes`` may still be busy afterwards."""
-        count = -(-source.left_bytes // part_bytes)
+    def send(self, source: Source, lanes: Lanes, buffers: Sequence[memoryview]) -> None:
+        """Send all of ``source`` in parts as large as ``buffers``, which ``lanes`` may still read afterwards."""
+        count = -(-source.left_bytes // len(buffers[0]))
         self._tags = [""] * count
         free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+        for memory in buffers:
+            free.put(memory)
         for number in range(1, count + 1):
-            new = number <= buffers
-            memory = memoryview(bytearray(min(part_bytes, source.left_bytes))) if new else free.get()
+            memory = free.get()
             part = memory[: source.fill(memory)]
 
             def job(number: int = number, memory: memoryview = memory, part: memoryview = part) -> None:

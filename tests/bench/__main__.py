@@ -3,6 +3,7 @@
     python -m tests.bench --quick                    a first look
     python -m tests.bench                            stall, training, growth
     python -m tests.bench --only stall,positioning   some of them
+    python -m tests.bench --only transfer            an object store
     python -m tests.bench --table                    print the last results again
 
 It needs what the tests need. Nothing else heavy may run: there are few cores, and memory is shared. Raw numbers are
@@ -22,7 +23,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from . import growth, machine, stall, training
+from . import growth, machine, stall, training, transfer
 from .measurement import CHECKOUT
 from .options import Options
 
@@ -38,6 +39,7 @@ BENCHMARKS: dict[str, ModuleType | SimpleNamespace] = {
     "stall": stall,
     "training": training,
     "growth": growth,
+    "transfer": transfer,
     "positioning": SimpleNamespace(run=run_positioning, tables=lambda found: found["table"], __doc__="Positioning."),
 }
 BY_DEFAULT = "stall,training,growth"

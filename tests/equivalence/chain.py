@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import ckptkit
@@ -47,6 +48,9 @@ class Chain:
         self._processes += 1
         trace_file = self._folder / f"trace-{self._processes:02d}"
         committed = last_committed(self.root)
+        if kill is not None and kill.moment == "train_begin":
+            # It begins where the newest checkpoint is, and whether the last save before a kill was in time is chance.
+            kill = replace(kill, at=committed)
         trace = run(Job(self.case, str(self.root), str(trace_file), kill, tampering))
         try:
             assert_continues(self.case, self.reference, trace, kill, committed)

@@ -1,0 +1,177 @@
+"""Chooses by names and markers: in which order a start should try the checkpoints of a run.
+
+Guarantees: the answer is that of the protocol (``docs/format.md``, Starting), from as few requests as it takes: no
+document and no COMMIT is read before it is needed, so that a run of thousands of either starts as soon as a small one.
+What follows the first candidate is found when it is asked for. Any single thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
+from ckptkit.manifest import Commit, PassedOver, Void
+from ckptkit.run.find import Glance, Index
+from ckptkit.run.lineage import Ancestry, AttemptLookup, Segment
+from ckptkit.run.names import CheckpointName, attempt_key
+from ckptkit.storage import Storage
+
+
+class Look(AttemptLookup, Protocol):
+    """One look at a run, such as `ckptkit.run.find.Index`."""
+
+    attempts: frozenset[int]
+    orphans: frozenset[int]
+
+    def names_of(self, attempt: int) -> Sequence[CheckpointName]:
+        """Folders of ``attempt``, committed or not, in order."""
+        ...
+
+    def commit(self, name: CheckpointName) -> Commit | Void | CorruptCheckpointError | None:
+        """The COMMIT of ``name``, or the error that it gives; None where there is none."""
+        ...
+
+    def is_committed(self, name: CheckpointName) -> bool:
+        """Whether the folder has a COMMIT that is not void; one that does not parse counts."""
+        ...
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Committed checkpoints of a lineage, newest first; each iteration finds them anew, in the same look."""
+
+    look: Look
+    lineage: Iterable[Segment]
+
+    def __iter__(self) -> Iterator[CheckpointName]:
+        for segment in self.lineage:
+            for name in reversed(self.look.names_of(segment.attempt)):
+                if name in segment and self.look.is_committed(name):
+                    yield name
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a start should try, in order.
+
+    Attributes:
+        first: The newest; None for a fresh start.
+        candidates: Newest first, ``first`` included; empty for a fresh start.
+        branch: The checkpoint that the user named, where this start begins a branch at it.
+        passed_over: What had to be left aside before any candidate was looked at.
+    """
+
+    first: CheckpointName | None
+    candidates: Iterable[CheckpointName] = ()
+    branch: str | None = None
+    passed_over: tuple[PassedOver, ...] = ()
+
+
+@dataclass(frozen=True)
+class Head:
+    """The attempt that a start goes on from: the newest one that has anything.
+
+    Attributes:
+        lineage: Its own.
+        first: The newest commit on it.
+    """
+
+    lineage: Ancestry
+    first: CheckpointName
+
+
+def choose(index: Index, checkpoint: str = "latest", *, rewind: bool = False) -> Choice:
+    """Which checkpoints a start should try.
+
+    Args:
+        index: A fresh look at the run.
+        checkpoint: ``"latest"``, or the name of one.
+        rewind: With a name: go back to it even if the newest lineage already grew from it.
+
+    Raises:
+        CheckpointNotFoundError: If the named checkpoint is not committed.
+        CorruptCheckpointError: If there are commits, but no attempt document leads to them.
+    """
+    head, passed_over = newest_head(index)
+    if checkpoint != "latest":
+        grown = head is not None and head.lineage.has_branch(checkpoint)
+        if rewind or not grown:
+            name = _named(index, checkpoint)
+            return Choice(name, (name,), branch=checkpoint)
+    if head is None:
+        _refuse_orphans(index, passed_over)
+        return Choice(None, passed_over=passed_over)
+    return Choice(head.first, Candidates(index, head.lineage), passed_over=passed_over)
+
+
+def first_choice(storage: Storage, ignoring: Collection[int] = ()) -> tuple[Look, CheckpointName | None]:
+    """What `choose` gives first for ``"latest"``, and the look that tells; lists the newest attempt's folders only.
+
+    Where that attempt has nothing, it asks more; raises as `choose` does.
+    """
+    glance = Glance(storage, ignoring)
+    head, _ = newest_head(glance)
+    if head is not None:
+        return glance, head.first
+    index = Index(storage, ignoring)
+    return index, choose(index).first
+
+
+def newest_head(look: Look) -> tuple[Head | None, tuple[PassedOver, ...]]:
+    """The head of the run, and what was passed over to find it."""
+    passed_over: dict[str, PassedOver] = {}
+    for attempt in sorted(look.attempts | look.orphans, reverse=True):
+        if attempt in look.orphans and not any(map(look.is_committed, reversed(look.names_of(attempt)))):
+            continue
+        lineage = Ancestry(look, attempt)
+        if _is_given_up(look, lineage):
+            continue
+        # An attempt that started fresh and never committed holds nothing that could be continued.
+        first = next(iter(Candidates(look, lineage)), None)
+        if first is not None:
+            return Head(lineage, first), tuple(passed_over.values())
+        if lineage.broken_at is not None:
+            key = attempt_key(lineage.broken_at)
+            passed_over.setdefault(key, PassedOver(checkpoint=key, reason=str(lineage.broken)))
+    return None, tuple(passed_over.values())
+
+
+def _is_given_up(look: Look, lineage: Ancestry) -> bool:
+    """Whether the newest attempt of ``lineage`` committed nothing and its parent was removed.
+
+    Retention keeps a parent until there are two own commits; so this one died while it was starting, and the
+    attempt before it had gone on. What is older than the parent is not what a start should go back to.
+    """
+    steps = iter(lineage)
+    own = next(steps, None)
+    if own is None or any(True for _ in Candidates(look, (own,))):
+        return False
+    parent = next(steps, None)
+    return parent is not None and (parent.last is None or not look.is_committed(parent.last))
+
+
+def _named(index: Index, checkpoint: str) -> CheckpointName:
+    name = CheckpointName.parse(checkpoint)
+    if name is None or name not in index.names_of(name.attempt) or not index.is_committed(name):
+        there = ", ".join(_newest_committed(index, 10))
+        raise CheckpointNotFoundError(f"there is no committed checkpoint {checkpoint!r}; there are: {there or 'none'}")
+    return name
+
+
+def _refuse_orphans(index: Index, passed_over: tuple[PassedOver, ...]) -> None:
+    orphans = _newest_committed(index, 3)
+    if orphans:
+        why = "; ".join(one.reason for one in passed_over) or "no attempt document leads to them"
+        raise CorruptCheckpointError(
+            f"the run has committed checkpoints ({', '.join(orphans)}) that cannot be used: {why}. "
+            "Restore the files below attempts/, or start again under another root."
+        )
+
+
+def _newest_committed(index: Index, most: int) -> list[str]:
+    """Names of the last few commits, on whatever lineage, oldest first."""
+    newest_first = islice(filter(index.is_committed, reversed(index.names)), most)
+    return [str(name) for name in newest_first][::-1]

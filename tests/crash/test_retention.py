@@ -1,0 +1,169 @@
+"""Retention with a memory: what it remembers must not make it delete what it would keep if it looked."""
+
+import logging
+
+import pytest
+
+from ckptkit.policies import KeepEvery, KeepLatest
+from ckptkit.run.find import Index
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.retain import Retention
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage, Killed
+
+from .scenario import Life, check_new_start, committed, corrupt, name_at, tree
+
+
+def retention(root, keep, number=1):
+    storage = FaultyStorage(LocalStorage(root))
+    return storage, Retention(storage, Index(LocalStorage(root)).document(number), keep)
+
+
+def saved(root, *batches, keep=None):
+    life = Life(root, keep=keep or KeepLatest(100))
+    life.restore()
+    for one in batches:
+        life.saved_at(one)
+    return life
+
+
+def pruned(retention):
+    return [str(name) for name in retention.prune()]
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "run"
+
+
+def test_a_remembered_commit_that_lost_its_marker_does_not_count_as_one_of_the_two_newest(root):
+    life = saved(root, 2, 4, 6)
+    _, keeping = retention(root, KeepLatest(2))
+    assert pruned(keeping) == [name_at(1, 2)]
+    life.saved_at(8)
+    # Somebody removes the markers of both that are remembered, and leaves the data.
+    for batches in (6, 8):
+        (root / f"checkpoints/{name_at(1, batches)}/COMMIT").unlink()
+    assert pruned(keeping) == []
+    assert committed(root) == [name_at(1, 4)]
+    life.saved_at(9)
+    life.saved_at(10)
+    assert pruned(keeping) == [name_at(1, 4)]
+    check_new_start(root, latest=name_at(1, 10))
+
+
+def test_a_commit_that_is_remembered_and_was_damaged_since_does_not_count_either(root):
+    life = saved(root, 2, 4, 6)
+    _, keeping = retention(root, KeepLatest(2))
+    keeping.prune()
+    corrupt(root, name_at(1, 6), "COMMIT")
+    life.saved_at(8)
+    assert pruned(keeping) == []
+    assert committed(root) == [name_at(1, 4), name_at(1, 6), name_at(1, 8)]
+
+
+def test_voids_on_the_lineage_do_not_count_and_are_read_once(root):
+    life = saved(root, 2, 4)
+    for batches in (5, 6):
+        life.storage.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
+        assert life.save_at(batches).exception()
+    life.saved_at(8)
+    storage, keeping = retention(root, KeepLatest(3))
+    assert pruned(keeping) == []
+    read = [call.keys[0] for call in storage.calls if call.operation == "read" and "checkpoints/" in call.keys[0]]
+    assert len(read) == len(set(read)) == 5
+    life.saved_at(9)
+    storage.calls.clear()
+    assert pruned(keeping) == [name_at(1, 2)]
+    read = {call.keys[0] for call in storage.calls if call.operation == "read"}
+    newest = {f"checkpoints/{name_at(1, batches)}/COMMIT" for batches in (8, 9)}
+    assert read == {*newest, "attempts/000001.json"}
+
+
+@pytest.mark.parametrize("number", [1, 2], ids=["the parent's", "the own"])
+def test_nothing_goes_while_the_document_of_what_would_be_kept_is_damaged(root, caplog, number):
+    saved(root, 2, 4, 6)
+    life = saved(root, 8, *([9, 10] if number == 2 else []))
+    _, keeping = retention(root, KeepLatest(100), number=2)
+    assert pruned(keeping) == []
+    _, keeping = retention(root, KeepLatest(1), number=2)
+    keeping._list()  # the documents are known from here on
+    document = root / f"attempts/{number:06d}.json"
+    sound = document.read_bytes()
+    document.write_bytes(sound[:-1])
+    before = committed(root)
+    with caplog.at_level(logging.WARNING, "ckptkit"):
+        assert pruned(keeping) == []
+    assert f"attempts/{number:06d}.json" in caplog.text
+    assert committed(root) == before
+    document.write_bytes(sound)
+    assert len(pruned(keeping)) == len(before) - 2
+    assert life.saved_at(11)
+
+
+def test_what_was_removed_in_part_is_no_commit_to_the_next_round(root):
+    life = saved(root, 2, 4, 6, 8)
+    storage, keeping = retention(root, KeepLatest(2))
+    storage.inject(Fault("error", operations={"walk"}, key=f"checkpoints/{name_at(1, 4)}/"))
+    with pytest.raises(OSError, match="injected"):
+        keeping.prune()
+    assert committed(root) == [name_at(1, 6), name_at(1, 8)]
+    assert pruned(keeping) == []
+    life.saved_at(9)
+    assert pruned(keeping) == [name_at(1, 6)]
+
+
+def test_a_folder_that_comes_back_is_read_again(root):
+    life = saved(root, 2, 4, 6, 8)
+    _, keeping = retention(root, KeepLatest(3))
+    assert pruned(keeping) == [name_at(1, 2)]  # the others were read for it
+    away = root.parent / "away"
+    folder = root / "checkpoints" / name_at(1, 4)
+    folder.rename(away)
+    assert pruned(keeping) == []
+    away.rename(folder)
+    corrupt(root, name_at(1, 4), "COMMIT")
+    life.saved_at(9)
+    assert pruned(keeping) == []
+    assert folder.exists()
+
+
+def test_a_void_of_an_earlier_attempt_does_not_keep_its_frozen_shards(root):
+    saved(root, 2, 4)
+    dying = saved(root, 6)
+    dying.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
+    assert isinstance(dying.save_at(8).exception(), Killed)
+    saved(root, 10, 11, keep=KeepLatest(2))
+    assert committed(root) == [name_at(3, 10), name_at(3, 11)]
+    assert {key.split("/")[1] for key in tree(root) if key.startswith("frozen/")} == {"a000003"}
+
+
+def test_a_commit_off_the_lineage_keeps_the_frozen_shards_that_it_needs(root):
+    saved(root, 2, 4, 6)
+    life = Life(root, keep=KeepLatest(2))
+    life.restore(name_at(1, 4))
+    life.saved_at(8)
+    life.saved_at(9)
+    assert committed(root) == [name_at(1, 6), name_at(2, 8), name_at(2, 9)]
+    assert {key.split("/")[1] for key in tree(root) if key.startswith("frozen/")} == {"a000001", "a000002"}
+
+
+def test_nothing_is_read_where_the_policy_keeps_all(root):
+    saved(root, 4, 8, 12)
+    storage, keeping = retention(root, KeepEvery(optimizer_steps=1))
+    assert pruned(keeping) == []
+    assert [call.keys[0] for call in storage.calls if call.operation == "read"] == ["attempts/000001.json"]
+
+
+def test_an_uncommitted_folder_on_the_lineage_is_looked_at_each_time(root):
+    """It may be committed by its own save at any moment; only what cannot change is remembered."""
+    life = saved(root, 2, 4, 6)
+    path = root / f"checkpoints/{name_at(1, 6)}/COMMIT"
+    data = path.read_bytes()
+    path.unlink()
+    _, keeping = retention(root, KeepLatest(2))
+    assert pruned(keeping) == []
+    path.write_bytes(data)
+    assert pruned(keeping) == [name_at(1, 2)]
+    assert CheckpointName.parse(name_at(1, 6)) in Index(LocalStorage(root)).names
+    assert life.saved_at(8)

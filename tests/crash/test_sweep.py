@@ -1,0 +1,205 @@
+"""The sweep of a start: what it learns from one walk, and what may change before it acts on it."""
+
+import logging
+import os
+
+import pytest
+
+from ckptkit.errors import StaleAttemptError
+from ckptkit.manifest import Void, encode
+from ckptkit.run.find import Index
+from ckptkit.run.sweep import sweep
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage, Killed
+
+from .scenario import (
+    AT_6,
+    AT_8,
+    Life,
+    check_new_start,
+    check_void_before_delete,
+    committed,
+    corrupt,
+    folders,
+    history,
+    name_at,
+    tree,
+)
+
+
+@pytest.fixture
+def root(tmp_path):
+    history(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def owner(root):
+    """A new attempt that has not swept yet, as a storage and its document."""
+    life = Life(root, faults=[Fault("error", operations={"walk"}, key="checkpoints/", times=None)])
+    life.restore()
+    number = max(int(path.stem) for path in (root / "attempts").iterdir())
+    storage = FaultyStorage(LocalStorage(root))
+    return storage, Index(LocalStorage(root)).document(number)
+
+
+def wreck(root, batches=8):
+    """An attempt 2 that dies before the COMMIT of a save."""
+    life = Life(root)
+    life.restore()
+    life.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
+    assert isinstance(life.save_at(batches).exception(), Killed)
+    return life
+
+
+def put(root, key, data=b"x"):
+    path = root / key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def reads(storage):
+    return [key for call in storage.calls if call.operation == "read" for key in call.keys]
+
+
+def test_committed_folders_are_not_read(root):
+    storage, document = owner(root)
+    assert sweep(storage, document) == []
+    assert reads(storage) == []
+    assert len(committed(root)) == 2
+
+
+def test_only_what_is_void_by_its_size_and_has_data_is_read(root):
+    wreck(root)
+    storage, document = owner(root)
+    put(root, f"checkpoints/{name_at(1, 9)}/COMMIT", encode(Void(void_by="1" * 32)))
+    put(root, f"checkpoints/{name_at(1, 10)}/COMMIT", encode(Void(void_by="1" * 32)))
+    put(root, f"checkpoints/{name_at(1, 10)}/manifest.json")
+    assert [str(name) for name in sweep(storage, document)] == [name_at(1, 10), AT_8]
+    assert reads(storage) == [f"checkpoints/{name}/COMMIT" for name in (name_at(1, 10), name_at(1, 10), AT_8)]
+    check_void_before_delete(storage.calls, [name_at(1, 10)])
+    assert len(committed(root)) == 2
+    again = FaultyStorage(LocalStorage(root))
+    assert sweep(again, document) == []
+    assert reads(again) == []
+
+
+def test_a_damaged_commit_of_a_voids_size_keeps_its_data(root):
+    path = root / f"checkpoints/{AT_6}/COMMIT"
+    path.write_bytes(path.read_bytes()[:46])
+    storage, document = owner(root)
+    before = tree(root)
+    assert sweep(storage, document) == []
+    assert tree(root) == before
+    assert AT_6 in [info.name for info in Life(root).manager.checkpoints()]
+
+
+def test_a_commit_that_lands_after_the_walk_stays_with_its_frozen_shards(root):
+    life = Life(root)
+    life.restore()
+    assert life.saved_at(8) == AT_8  # the only commit of its attempt
+    path = root / f"checkpoints/{AT_8}/COMMIT"
+    data = path.read_bytes()
+    storage, document = owner(root)
+    path.unlink()
+    landing = storage.inject(Fault(lambda: path.write_bytes(data), operations={"create"}, key=f"*{AT_8}/COMMIT"))
+    before = tree(root)
+    assert sweep(storage, document) == []
+    assert landing.fired == 1
+    assert tree(root) == {**before, f"checkpoints/{AT_8}/COMMIT": data}
+    assert any(key.startswith("frozen/a000002/") for key in before)
+
+
+def test_a_commit_that_lands_before_its_void_and_after_the_first_look_keeps_frozen_shards_too(root):
+    """Its folder was not there at the walk at all."""
+    life = Life(root)
+    life.restore()
+    life.saved_at(8)
+    storage, document = owner(root)
+    moved = root.parent / "moved"
+    os.rename(root / "checkpoints" / AT_8, moved)
+    back = Fault(lambda: os.rename(moved, root / "checkpoints" / AT_8), operations={"list"}, key="frozen", when="after")
+    storage.inject(back)
+    sweep(storage, document)
+    assert back.fired == 1
+    check_new_start(root, latest=AT_8)
+
+
+def test_frozen_shards_of_dead_attempts_go_and_those_of_the_own_and_later_ones_stay(root):
+    wreck(root)
+    storage, document = owner(root)
+    for number in (document.attempt, document.attempt + 1):
+        put(root, f"frozen/a{number:06d}/{'0' * 32}.safetensors")
+    sweep(storage, document)
+    left = {key.split("/")[1] for key in tree(root) if key.startswith("frozen/")}
+    assert left == {"a000001", f"a{document.attempt:06d}", f"a{document.attempt + 1:06d}"}
+
+
+UNFINISHED = ".{}.0123456789abcdef.tmp"
+
+
+@pytest.mark.parametrize(
+    ("folder", "file", "goes"),
+    [
+        ("attempts", "000001.json", True),
+        ("attempts", "000002.json", False),
+        ("attempts", "000003.json", False),
+        ("attempts", "1.json", False),
+        ("checkpoints/" + name_at(1, 9), "COMMIT", True),
+        ("checkpoints/" + name_at(1, 4), "COMMIT", True),
+        ("checkpoints/" + name_at(2, 9), "COMMIT", False),
+        ("checkpoints/" + name_at(3, 9), "COMMIT", False),
+        ("checkpoints/a000001-not-a-name", "COMMIT", False),
+        ("checkpoints", name_at(1, 9), False),
+        ("frozen/a000001", "x.safetensors", True),
+        ("frozen/a000002", "x.safetensors", False),
+        ("frozen/a000003", "x.safetensors", False),
+        ("frozen", "a000001", False),
+        ("elsewhere/a000001", "x", False),
+    ],
+)
+def test_unfinished_writes_of_earlier_attempts_are_cleared_and_no_others(root, folder, file, goes):
+    storage, document = owner(root)
+    assert document.attempt == 2
+    put(root, f"{folder}/{UNFINISHED.format(file)}")
+    before = tree(root)
+    sweep(storage, document)
+    left = set(before) - set(tree(root))
+    assert bool(left) == goes
+    assert left <= {f"{folder}/{UNFINISHED.format(file)}"}
+
+
+def test_they_are_cleared_right_after_a_fence_check(root):
+    storage, document = owner(root)
+    sweep(storage, document)
+    operations = [(call.operation, call.keys[0]) for call in storage.calls]
+    at = operations.index(("list", "attempts"))
+    assert operations[at + 1 : at + 4] == [
+        ("clear_unfinished", f"{folder}/") for folder in ("attempts", "checkpoints", "frozen")
+    ]
+
+
+def test_who_was_overtaken_clears_nothing(root):
+    storage, document = owner(root)
+    put(root, "attempts/000009.json")
+    put(root, f"attempts/{UNFINISHED.format('000001.json')}")
+    before = tree(root)
+    with pytest.raises(StaleAttemptError):
+        sweep(storage, document)
+    assert tree(root) == before
+
+
+def test_what_cannot_be_cleared_keeps_nothing_else_from_being_swept(root, caplog):
+    wreck(root)
+    storage, document = owner(root)
+    storage.inject(Fault("error", operations={"clear_unfinished"}))
+    with caplog.at_level(logging.WARNING, "ckptkit"):
+        assert [str(name) for name in sweep(storage, document)] == [AT_8]
+    assert "could not be cleared" in caplog.text
+    assert folders(tree(root)).uncommitted == []
+
+
+def test_a_void_that_was_damaged_alone_in_its_folder_harms_nobody(root):
+    put(root, f"checkpoints/{name_at(1, 9)}/COMMIT", b'{"void_by":"' + b"?" * 32 + b'"}')
+    assert [info.name for info in Life(root).manager.checkpoints()] == [name_at(1, 4), AT_6]
+    corrupt(root, AT_6)
+    assert Life(root).restore().checkpoint == name_at(1, 4)

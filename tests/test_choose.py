@@ -1,0 +1,190 @@
+"""Choosing lazily, from any kind of look, gives what choosing from everything read beforehand gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from dict_storage import Counted, DictStorage
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from long_run import long_run, names_of
+
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StorageError
+from ckptkit.manifest import AttemptDocument, Commit, Void, encode
+from ckptkit.run.catalogue import latest_checkpoint
+from ckptkit.run.choose import choose, first_choice
+from ckptkit.run.find import Index
+from ckptkit.run.lineage import Ancestry, trace
+from ckptkit.run.names import CheckpointName, attempt_key
+from ckptkit.run.survey import VOID_BYTES, Survey, commit_bytes
+from ckptkit.testing.faults import Fault
+
+TOKEN = "0" * 32
+REAL = encode(Commit(token=TOKEN, manifest_digest=TOKEN, manifest_size_bytes=9).sealed())
+VOID = encode(Void(void_by=TOKEN))
+COMMITS = {"none": None, "void": VOID, "real": REAL, "cut": REAL[:-2], "of a void's size": REAL[:VOID_BYTES]}
+
+NAME = st.builds(CheckpointName, st.integers(1, 5), st.integers(0, 2), st.just(0), st.integers(1, 2))
+DOCUMENT = st.one_of(st.just("absent"), st.just("corrupt"), st.none(), NAME.map(str))
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run of documents and markers only."""
+
+    attempts: dict[int, str | None]
+    branches: dict[int, str]
+    folders: dict[CheckpointName, str]
+
+    def storage(self) -> DictStorage:
+        files = {}
+        for number, parent in self.attempts.items():
+            if parent == "corrupt":
+                files[attempt_key(number)] = b"{}"
+            elif parent != "absent":
+                branch = self.branches.get(number)
+                document = AttemptDocument(
+                    attempt=number, token=TOKEN, parent=parent, branch=branch, host="", created_at=""
+                )
+                files[attempt_key(number)] = encode(document.sealed())
+        for name, kind in self.folders.items():
+            if kind != "void alone":
+                files[name.manifest_key] = b"{}"
+            commit = COMMITS[kind.removesuffix(" alone")]
+            if commit is not None:
+                files[name.commit_key] = commit
+        return DictStorage(files)
+
+
+RUNS = st.builds(
+    Made,
+    st.dictionaries(st.integers(1, 5), DOCUMENT),
+    st.dictionaries(st.integers(1, 5), NAME.map(str)),
+    st.dictionaries(NAME, st.sampled_from([*COMMITS, "void alone", "real", "real"]), max_size=9),
+)
+
+
+def eagerly(storage: DictStorage, checkpoint: str, rewind: bool):
+    """The choice by the text of the protocol, everything read first."""
+    index = Index(storage)
+    committed = [name for name in index.names if index.is_committed(name)]
+    passed_over: dict[str, str] = {}
+    head = None
+    for attempt in sorted({*index.attempts, *(name.attempt for name in committed)}, reverse=True):
+        lineage = trace(index, attempt)
+        on_it = [name for segment in lineage.segments for name in reversed(committed) if name in segment]
+        own = [name for name in committed if name.attempt == attempt]
+        if len(lineage.segments) > 1 and not own and lineage.segments[1].last not in committed:
+            continue
+        if on_it:
+            head = (lineage, on_it)
+            break
+        if lineage.broken_at is not None:
+            passed_over.setdefault(attempt_key(lineage.broken_at), str(lineage.broken))
+    if checkpoint != "latest" and (rewind or head is None or checkpoint not in head[0].branches):
+        if checkpoint not in map(str, committed):
+            raise CheckpointNotFoundError(checkpoint)
+        return [checkpoint], checkpoint, {}
+    if head is None and committed:
+        raise CorruptCheckpointError("orphans")
+    return [str(name) for name in head[1]] if head else [], None, passed_over
+
+
+def outcome(function):
+    try:
+        return function()
+    except (CheckpointNotFoundError, CorruptCheckpointError) as error:
+        return type(error)
+
+
+def told(choice):
+    names = [str(name) for name in choice.candidates]
+    assert names[:1] == ([str(choice.first)] if choice.first else [])
+    assert [str(name) for name in choice.candidates] == names
+    return names, choice.branch, {one.checkpoint: one.reason for one in choice.passed_over}
+
+
+@settings(max_examples=600)
+@given(RUNS, st.one_of(st.just("latest"), NAME.map(str)), st.booleans())
+def test_what_is_chosen_is_what_the_protocol_says(made, checkpoint, rewind):
+    storage = made.storage()
+    expected = outcome(lambda: eagerly(storage, checkpoint, rewind))
+    for look in (Index, Survey):
+        found = outcome(lambda look=look: told(choose(look(storage), checkpoint, rewind=rewind)))
+        assert found == expected
+
+
+@settings(max_examples=600)
+@given(RUNS)
+def test_the_first_choice_is_the_first_of_the_choice(made):
+    storage = made.storage()
+    expected = outcome(lambda: choose(Index(storage)).first)
+    assert outcome(lambda: first_choice(storage)[1]) == expected
+
+
+@settings(max_examples=300)
+@given(RUNS)
+def test_a_survey_takes_for_committed_what_reading_takes_for_committed(made):
+    storage = made.storage()
+    index, survey = Index(storage), Survey(storage)
+    assert survey.names == index.names
+    assert [survey.is_committed(name) for name in index.names] == [index.is_committed(name) for name in index.names]
+
+
+TOKENS = st.text("0123456789abcdef", min_size=32, max_size=32)
+
+
+@given(TOKENS, TOKENS, st.integers(0, 1 << 50))
+def test_a_void_marker_has_one_size_and_a_commit_that_of_its_manifests_size(token, digest, size_bytes):
+    commit = Commit(token=token, manifest_digest=digest, manifest_size_bytes=size_bytes).sealed()
+    assert len(encode(Void(void_by=token))) == VOID_BYTES < len(encode(commit)) == commit_bytes(size_bytes)
+
+
+def test_a_lineage_is_read_no_further_than_it_is_looked_at():
+    storage = Counted(long_run(2, 1, 1))
+    lineage = Ancestry(Index(storage), 3)
+    storage.reset()
+    steps = iter(lineage)
+    assert next(steps).attempt == 3
+    assert storage.keys("read") == ["attempts/000003.json"]
+    assert [segment.attempt for segment in lineage] == [3, 2, 1]
+    assert [segment.attempt for segment in steps] == [2, 1]
+    assert len(storage.keys("read")) == 3
+
+
+def test_a_document_that_could_not_be_read_is_asked_for_again():
+    """An error is no answer: it must not end a lineage for good."""
+    storage = Counted(long_run(1, 1))
+    lineage = Ancestry(Index(storage), 2)
+    storage.inject(Fault("error", operations={"read"}, key="attempts/000001.json"))
+    with pytest.raises(StorageError):
+        list(lineage)
+    assert [segment.attempt for segment in lineage] == [2, 1]
+    assert lineage.broken is None
+
+
+def test_latest_looks_again_where_what_it_found_is_removed_meanwhile():
+    storage = Counted(long_run(3))
+    newest, before = names_of(storage._inner)[:-3:-1]
+
+    def remove():
+        files = storage._inner.files
+        storage._inner.files = {key: data for key, data in files.items() if newest not in key}
+
+    fault = storage.inject(Fault(remove, operations={"read"}, key="*/manifest.json"))
+    assert latest_checkpoint(storage).name == before
+    assert fault.fired == 1
+
+
+def test_latest_tells_what_is_wrong_with_the_commit_and_the_manifest():
+    made = long_run(2)
+    name = CheckpointName.parse(names_of(made)[-1])
+    for key in (name.commit_key, name.manifest_key):
+        storage = made.copy()
+        data = bytearray(storage.files[key])
+        data[len(data) // 2] ^= 1
+        storage.files[key] = bytes(data)
+        latest = latest_checkpoint(storage)
+        assert latest.name == str(name)
+        assert key in latest.problem

@@ -1,0 +1,177 @@
+"""``ckptkit copy``: what it prints, what it exits with, and that breaking it off loses nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from crash.scenario import AT_6, Life, committed, corrupt, digest_at, history, name_at, tree
+from rich.console import Console
+
+from ckptkit.cli.copy import CopyBar
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    history(tmp_path / "source")
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "target"
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ckptkit", "copy", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_run_is_copied_and_the_copy_goes_on(source, target):
+    done = run(source, target)
+    assert done.returncode == 0, done.stderr
+    assert f"{target}: 2 checkpoints, 2 of them copied now" in done.stdout
+    assert f"copied {AT_6} (2 of 2 checkpoints)" in done.stderr
+    assert committed(target) == committed(source)
+    life = Life(target)
+    assert life.restore().checkpoint == AT_6
+    assert life.run.digest() == digest_at(6)
+
+
+def test_json_has_the_documented_fields_and_a_second_run_copies_nothing(source, target):
+    first, second = (json.loads(run(source, target, "--json").stdout) for _ in range(2))
+    assert list(first) == [
+        "source",
+        "target",
+        "run_id",
+        "checkpoint",
+        "copied",
+        "present",
+        "kept",
+        "pruned",
+        "corrupt",
+        "copied_bytes",
+        "found_bytes",
+    ]
+    assert (first["source"], first["target"]) == (str(source), str(target))
+    assert first["copied"] == second["present"] == committed(source)
+    assert second["copied"] == []
+    assert second["copied_bytes"] == 0 < first["copied_bytes"] == second["found_bytes"]
+
+
+def test_one_checkpoint_becomes_a_run(source, target):
+    done = run(source, target, "--checkpoint", "latest")
+    assert done.returncode == 0, done.stderr
+    assert f"goes on from {AT_6}" in done.stdout
+    assert committed(target) == [AT_6]
+
+
+def test_a_corrupt_checkpoint_exits_1_and_the_rest_is_copied(source, target):
+    corrupt(source, AT_6)
+    done = run(source, target, "--json")
+    assert done.returncode == 1
+    assert list(json.loads(done.stdout)["corrupt"]) == [AT_6]
+    assert f"not copied: {AT_6}: checkpoints/{AT_6}/rank-00000/weights-000.safetensors" in done.stderr
+    assert committed(target) == [name_at(1, 4)]
+
+
+def test_a_destination_with_something_else_exits_1_and_stays(source, target):
+    history(target)
+    before = tree(target)
+    done = run(source, target)
+    assert done.returncode == 1
+    assert "holds a run of its own" in done.stderr
+    assert tree(target) == before
+
+
+def test_an_empty_source_exits_1_and_creates_nothing(tmp_path, target):
+    done = run(tmp_path / "nothing", target)
+    assert done.returncode == 1
+    assert "no committed checkpoint" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_usage_exits_2(source, target):
+    for arguments in ((), (source,), (source, source), (source, ""), (source, target, "--target-option", "region")):
+        done = run(*arguments)
+        assert done.returncode == 2, arguments
+    assert "NAME=VALUE" in done.stderr
+    assert not target.exists()
+
+
+def test_a_storage_that_cannot_be_reached_exits_3(source, target, tmp_path):
+    done = run("gopher://host/run", target)
+    assert done.returncode == 3
+    assert "gopher" in done.stderr
+    assert "the same command" not in done.stderr
+    assert run(source, target, "--source-option", "region=x").returncode == 3
+    (tmp_path / "file").write_text("")
+    done = run(source, tmp_path / "file")
+    assert done.returncode == 3
+    assert "the same command copies the rest" in done.stderr
+
+
+INTERRUPT = """
+import signal, sys
+from ckptkit.cli import app
+from ckptkit.storage import LocalStorage
+
+write, writes = LocalStorage.write, []
+
+def interrupted(self, key, stream, size_bytes):
+    writes.append(key)
+    if len(writes) == 6:
+        signal.raise_signal(signal.SIGINT)
+    write(self, key, stream, size_bytes)
+
+LocalStorage.write = interrupted
+app(["copy", *sys.argv[1:]])
+"""
+
+
+def test_ctrl_c_says_what_to_do_and_the_same_command_copies_the_rest(source, target):
+    command = [sys.executable, "-c", INTERRUPT, str(source), str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 130
+    assert "interrupted" in done.stderr
+    assert "the same command copies the rest" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert committed(target) != committed(source)
+    assert run(source, target).returncode == 0
+    assert committed(target) == committed(source)
+
+
+def test_the_bar_shows_checkpoints_and_bytes_on_a_terminal():
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with CopyBar(console) as bar:
+        bar.plan(3, 2_000_000)
+        bar.advance(1_000_000)
+        bar.end(AT_6, "copied")
+        bar.end(name_at(1, 4), "pruned")
+    shown = console.file.getvalue()
+    assert "1 of 3 checkpoints" in shown
+    assert "1.0/2.0 MB" in shown
+
+
+def test_without_a_terminal_there_is_a_line_for_each_checkpoint():
+    console = Console(file=io.StringIO(), force_terminal=False, width=120)
+    with CopyBar(console) as bar:
+        bar.plan(2, 2_000_000)
+        bar.advance(1_000_000)
+        bar.end(AT_6, "copied")
+        bar.end(name_at(1, 4), "pruned")
+    assert console.file.getvalue().splitlines() == [
+        f"copied {AT_6} (1 of 2 checkpoints)",
+        f"skipped, since the source removed it meanwhile: {name_at(1, 4)}",
+    ]
+
+
+def test_it_imports_no_mindspore(source, target):
+    code = "import sys; from ckptkit.cli import app\ntry: app(sys.argv[1:])\nfinally: print('mindspore' in sys.modules)"
+    command = [sys.executable, "-c", code, "copy", str(source), str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "False"

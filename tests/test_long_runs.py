@@ -1,0 +1,189 @@
+"""What listing, starting and saving ask of the storage on a run of 10,000 checkpoints in 3 attempts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from dict_storage import Counted, pages_of
+from long_run import KEEP_ALL, long_run, names_of, save, start
+
+from ckptkit.cli import ls
+from ckptkit.manager import CheckpointManager
+from ckptkit.policies import KeepBest, KeepLatest
+from ckptkit.run.catalogue import latest_checkpoint, list_checkpoints, list_rows
+
+COUNTS = (3000, 3600, 3400)
+
+
+@pytest.fixture(scope="module")
+def made():
+    return long_run(*COUNTS)
+
+
+@pytest.fixture
+def run(made):
+    return Counted(made.copy())
+
+
+def newest(storage):
+    return names_of(storage._inner)[-1]
+
+
+def files_of(storage):
+    return len(storage._inner.walk("checkpoints/"))
+
+
+def test_the_run_is_what_it_is_meant_to_be(run, made):
+    assert len(names_of(made)) == 10_000
+    listed = list_checkpoints(long_run(30, 36, 34))
+    assert len(listed) == 100
+    assert {info.problem for info in listed} == {None}
+
+
+def test_latest_takes_three_reads_and_the_pages_of_the_newest_attempt(run):
+    latest = latest_checkpoint(run)
+    assert latest.name == newest(run)
+    assert latest.problem is None
+    below = f"checkpoints/{latest.name}"
+    assert run.keys("read") == ["attempts/000003.json", f"{below}/COMMIT", f"{below}/manifest.json"]
+    assert run.keys("list") == ["attempts", "checkpoints"]
+    assert run.pages == 1 + pages_of(COUNTS[-1])
+
+
+def test_latest_of_a_young_attempt_asks_for_the_one_before_it(run):
+    start(run)
+    run.reset()
+    latest = latest_checkpoint(run)
+    assert latest.name == newest(run)
+    assert len(run.keys("read")) == 4
+    assert run.pages == 2 + pages_of(COUNTS[-1])
+
+
+def test_latest_of_a_job_that_never_saved_does_not_list_for_each_of_its_attempts():
+    run = Counted(long_run())
+    for _ in range(30):
+        start(run)
+    run.reset()
+    assert latest_checkpoint(run) is None
+    assert run.pages < 10
+
+
+def test_ls_takes_the_pages_a_read_for_each_row_and_the_newest_attempts_document(run):
+    rows = list_rows(run, 50)
+    assert [info.name for info in rows.shown] == names_of(run._inner)[-50:]
+    assert {info.problem for info in rows.shown} == {None}
+    assert rows.left_out == 10_000 - 50
+    assert rows.latest == newest(run)
+    reads = run.keys("read")
+    assert sorted(reads) == sorted(
+        ["attempts/000003.json", *(f"checkpoints/{info.name}/manifest.json" for info in rows.shown)]
+    )
+    assert run.pages == 1 + pages_of(files_of(run))
+
+
+def test_ls_of_all_takes_the_pages_and_a_read_for_each(run):
+    run = Counted(long_run(100, 200))
+    rows = list_rows(run, None)
+    assert len(rows.shown) == len(run.keys("read")) - 1 == 300
+    assert rows.left_out == 0
+    assert run.pages == 1 + pages_of(files_of(run))
+    complete = list_checkpoints(run)
+    assert rows.shown == complete
+
+
+def test_ls_says_how_many_it_leaves_out(run, capsys, monkeypatch):
+    run = long_run(30, 36)
+    monkeypatch.setattr(ls, "open_storage", lambda root: run)
+    monkeypatch.setattr(ls, "NEWEST", 60)
+    assert ls.run_ls("run", as_json=False) == 0
+    assert capsys.readouterr().out.rstrip().endswith("6 older checkpoints are not shown; --all shows every one")
+    assert ls.run_ls("run", as_json=True) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["left_out"], len(printed["checkpoints"])) == (6, 60)
+    assert printed["latest"] == printed["checkpoints"][-1]["name"] == names_of(run)[-1]
+    assert ls.run_ls("run", as_json=True, show_all=True) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["left_out"], len(printed["checkpoints"])) == (0, 66)
+    assert ls.run_ls("run", as_json=False, show_all=True) == 0
+    assert "not shown" not in capsys.readouterr().out
+
+
+def test_a_start_reads_one_commit_and_the_sweep_none(run):
+    expected = newest(run)
+    _, state = start(run)
+    assert state.applied == [expected]
+    commits = [key for key in run.keys("read") if key.endswith("/COMMIT")]
+    assert set(commits) == {f"checkpoints/{expected}/COMMIT"}
+    assert len(commits) <= 5  # chosen, opened, proven, and looked at again
+    documents = [key for key in run.keys("read") if key.startswith("attempts/")]
+    assert set(documents) == {"attempts/000003.json"}
+    assert run.keys("delete") == []
+    assert [key for key in run.keys("create") if not key.startswith(("attempts/", "run.json"))] == []
+    # Two looks of folders, of which the second only at the newest attempt; one walk of files.
+    assert run.pages <= 20 + pages_of(10_000) + pages_of(COUNTS[-1]) + pages_of(files_of(run))
+
+
+def test_a_start_after_many_attempts_reads_the_newest_ones_document_only():
+    made = long_run(*[2] * 60)
+    run = Counted(made)
+    _, state = start(run)
+    assert state.applied == names_of(made)[-1:]
+    assert {key for key in run.keys("read") if key.startswith("attempts/")} == {"attempts/000060.json"}
+
+
+def test_a_save_asks_as_little_with_10000_kept_as_with_10(run):
+    def calls_of_the_third_save(storage):
+        manager, state = start(storage)
+        save(manager, state)
+        save(manager, state)
+        storage.reset()
+        save(manager, state)
+        manager.close()
+        return [(call.operation, call.keys[0].split("/")[0]) for call in storage.calls]
+
+    few = Counted(long_run(3, 4, 3))
+    assert calls_of_the_third_save(run) == calls_of_the_third_save(few)
+    assert run.keys("read") == []
+    assert run.pages <= few.pages + pages_of(10_003)
+
+
+def test_the_first_save_of_a_process_reads_no_commit_either_where_all_are_kept(run):
+    manager, state = start(run)
+    run.reset()
+    save(manager, state)
+    assert [key for key in run.keys("read") if key.startswith("checkpoints/")] == []
+    assert len(run.keys("read")) == 4  # the documents of the lineage, once per process
+
+
+def test_what_is_read_to_choose_what_goes_is_read_once():
+    run = Counted(long_run(40, 60))
+    manager, state = start(run, keep=KeepLatest(90))
+    save(manager, state)
+    assert len(names_of(run._inner)) == 90
+    for _ in range(3):
+        run.reset()
+        save(manager, state)
+        assert len(names_of(run._inner)) == 90
+        # The two newest and their attempts are read anew; nothing of the others, and not the ones that go.
+        commits = [key for key in run.keys("read") if key.endswith("/COMMIT")]
+        assert set(commits) <= {f"checkpoints/{name}/COMMIT" for name in names_of(run._inner)[-2:]}
+        assert len(run.keys("read")) <= 6
+
+
+def test_metrics_are_read_once_too():
+    run = Counted(long_run(40))
+    manager, state = start(run, keep=KeepBest(1, "loss", "min"))
+    save(manager, state)
+    # None has the metric, so what is spared anyway stays.
+    assert len(names_of(run._inner)) == 2
+    run.reset()
+    save(manager, state)
+    assert len(run.keys("read")) <= 6
+
+
+def test_the_manager_lists_all(run):
+    small = long_run(3, 4)
+    manager = CheckpointManager(small, keep=KEEP_ALL)
+    assert [info.name for info in manager.checkpoints()] == names_of(small)
+    assert manager.latest() == manager.checkpoints()[-1]
