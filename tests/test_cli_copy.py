@@ -175,3 +175,21 @@ def test_it_imports_no_mindspore(source, target):
     command = [sys.executable, "-c", code, "copy", str(source), str(target)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_a_copy_to_a_bucket_is_brought_up_to_date_by_the_same_command(source, tmp_path, bucket, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    target = f"s3://{bucket.name}/copy"
+    assert run(source, target).returncode == 0
+    life = Life(source)
+    life.restore()
+    newest = life.saved_at(9)
+    done = run(source, target)
+    assert done.returncode == 0, done.stderr
+    back = run(target, tmp_path / "back")
+    assert back.returncode == 0, back.stderr
+    again = Life(tmp_path / "back")
+    assert again.restore().checkpoint == newest
+    assert again.run.digest() == digest_at(9)

@@ -33,6 +33,8 @@ TRANSLATED = {
     "docs/exactness.md": "docs/zh/exactness.md",
     "docs/guide.md": "docs/zh/guide.md",
     "docs/guarantees.md": "docs/zh/guarantees.md",
+    "docs/object-storage.md": "docs/zh/object-storage.md",
+    "docs/obs.md": "docs/zh/obs.md",
     "docs/performance.md": "docs/zh/performance.md",
     "docs/troubleshooting.md": "docs/zh/troubleshooting.md",
 }

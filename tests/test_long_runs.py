@@ -41,12 +41,12 @@ def test_the_run_is_what_it_is_meant_to_be(run, made):
     assert {info.problem for info in listed} == {None}
 
 
-def test_latest_takes_three_reads_and_the_pages_of_the_newest_attempt(run):
+def test_latest_takes_three_requests_and_the_pages_of_the_newest_attempt(run):
     latest = latest_checkpoint(run)
     assert latest.name == newest(run)
     assert latest.problem is None
     below = f"checkpoints/{latest.name}"
-    assert run.keys("read") == ["attempts/000003.json", f"{below}/COMMIT", f"{below}/manifest.json"]
+    assert run.keys("read") == [f"{below}/COMMIT", f"{below}/manifest.json"]
     assert run.keys("list") == ["attempts", "checkpoints"]
     assert run.pages == 1 + pages_of(COUNTS[-1])
 

@@ -86,9 +86,12 @@ def test_the_options_are_those_of_s3fs_and_reach_the_client():
         ("https://obs.example.com", "path", "us-east-1"),
     ],
 )
-def test_addressing_and_region_follow_from_the_endpoint(endpoint, style, region):
+def test_addressing_and_region_follow_from_the_endpoint(endpoint, style, region, monkeypatch):
     assert addressing_of(endpoint) == style
     assert region_of(endpoint, {}) == region
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")  # another cloud's
+    given = {**GIVEN, "endpoint_url": endpoint}
+    assert open_storage("obs://bucket/runs", given)._bucket._client.api.meta.region_name == region
     assert region_of(endpoint, {"OBS_REGION": "af-south-1"}) == "af-south-1"
 
 

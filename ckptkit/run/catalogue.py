@@ -130,7 +130,7 @@ def _newest(storage: Storage) -> tuple[CheckpointName | None, Commit | Void | Co
             return name, glance.commit(name)
     if not glance.attempts:
         refuse_unfinished(storage, Index(storage), read_run(storage))
-    look, first = first_choice(storage)
+    look, first = first_choice(storage, glance=glance)
     return first, look.commit(first) if first is not None else None
 
 

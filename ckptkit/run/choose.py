@@ -107,12 +107,15 @@ def choose(index: Index, checkpoint: str = "latest", *, rewind: bool = False) ->
     return Choice(head.first, Candidates(index, head.lineage), passed_over=passed_over)
 
 
-def first_choice(storage: Storage, ignoring: Collection[int] = ()) -> tuple[Look, CheckpointName | None]:
+def first_choice(
+    storage: Storage, ignoring: Collection[int] = (), glance: Glance | None = None
+) -> tuple[Look, CheckpointName | None]:
     """What `choose` gives first for ``"latest"``, and the look that tells; lists the newest attempt's folders only.
 
-    Where that attempt has nothing, it asks more; raises as `choose` does.
+    Where that attempt has nothing, it asks more; raises as `choose` does. A ``glance`` that was made just before saves
+    making one.
     """
-    glance = Glance(storage, ignoring)
+    glance = glance or Glance(storage, ignoring)
     head, _ = newest_head(glance)
     if head is not None:
         return glance, head.first

@@ -14,7 +14,7 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, Resu
 from ckptkit.manifest import MAX_SEALED_BYTES, Commit, CopiedFrom, RunDocument, Void, decode
 from ckptkit.run.commit import keys_below, remove_data, void
 from ckptkit.run.find import Index, read_commit
-from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, FROZEN, LEASE, RUN, CheckpointName, parse_frozen
+from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, FROZEN, LEASE, PROBE, RUN, CheckpointName, parse_frozen
 from ckptkit.run.read import open_checkpoint
 from ckptkit.run.transfer import ADVICE, files_of, is_hidden
 from ckptkit.run.verify import verify
@@ -51,7 +51,7 @@ class Destination:
         self._storage = storage
         self._source_url = source_url
         top = storage.list("")
-        for foreign in sorted({*top.folders, *top.files} - {RUN, LEASE, ATTEMPTS, CHECKPOINTS, FROZEN}):
+        for foreign in sorted({*top.folders, *top.files} - {RUN, LEASE, PROBE, ATTEMPTS, CHECKPOINTS, FROZEN}):
             if not is_hidden(foreign):
                 raise self._foreign(foreign)
         below = [storage.walk(f"{folder}/") for folder in (ATTEMPTS, CHECKPOINTS, FROZEN) if folder in top.folders]

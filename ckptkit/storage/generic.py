@@ -60,6 +60,7 @@ class FsspecStorage:
         self._url = url
         self._system = system
         self._path = path.rstrip("/")
+        self._settle = settle
         self._lease = Lease(self, settle=settle)
         self._warned = False
 
@@ -84,9 +85,9 @@ class FsspecStorage:
             self._warned = True
             _log.warning(
                 "%s has no create-only files that ckptkit knows of. A lease takes their place, and each save waits for "
-                "it; two jobs that start on this run within %s may both go on. Make sure that there is only one",
+                "it; where a request takes longer than %s, two jobs may both go on. Make sure that there is only one",
                 self._url,
-                SETTLE,
+                self._settle,
             )
 
     def list(self, folder: str, prefix: str = "") -> Listing:

@@ -195,8 +195,9 @@ class S3Storage:
                 self._has_conditions = self._honours_conditions()
                 if not self._has_conditions:
                     _log.warning(
-                        "%s ignores If-None-Match. A lease takes its place, and each save waits for it; two jobs that "
-                        "start on this run within its settle time may both go on. Make sure that there is only one",
+                        "%s ignores If-None-Match. A lease takes its place, and each save waits for it; where a "
+                        "request takes longer than its settle time, two jobs may both go on. Make sure that there is "
+                        "only one",
                         self._url,
                     )
             return self._has_conditions

@@ -122,14 +122,16 @@ class Client:
     credentials: RenewedCredentials | None
 
 
-def connect(options: S3Options, config: Mapping[str, Any], keys: Callable[[], Keys] | None, region: str) -> Client:
+def connect(
+    options: S3Options, config: Mapping[str, Any], keys: Callable[[], Keys] | None, region: str | None = None
+) -> Client:
     """Make a client; sends nothing.
 
     Args:
         options: Of the user.
         config: What `Config` has beside the user's ``config_kwargs``.
         keys: Where credentials come from; None for botocore's own chain.
-        region: Where the user names none.
+        region: That of the endpoint; None to look where the AWS command line does.
 
     Raises:
         StorageError: If botocore refuses the options.
@@ -157,7 +159,7 @@ def connect(options: S3Options, config: Mapping[str, Any], keys: Callable[[], Ke
         api = session.create_client(
             "s3",
             **{
-                "region_name": session.get_config_variable("region") or region,
+                "region_name": region or session.get_config_variable("region") or "us-east-1",
                 "endpoint_url": options.endpoint_url,
                 "use_ssl": options.use_ssl,
                 **options.client_kwargs,

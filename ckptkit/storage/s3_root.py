@@ -32,7 +32,7 @@ def open_s3(scheme: str, path: str, storage_options: Mapping[str, Any]) -> S3Sto
         raise StorageError(
             f"{scheme}://{path} names no folder in a bucket: give {scheme}://bucket/folder, one folder for each run"
         )
-    client = _obs_client(options) if scheme == "obs" else connect(options, {}, options.keys(), "us-east-1")
+    client = _obs_client(options) if scheme == "obs" else connect(options, {}, options.keys())
     return S3Storage(
         f"{scheme}://{bucket}/{prefix}",
         Bucket(bucket, client, Retry(options.patience), options.s3_additional_kwargs),

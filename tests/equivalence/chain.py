@@ -25,14 +25,15 @@ class Chain:
         case: What is trained.
         folder: Gets the run root ``run``, and the trace and the working directory of every process.
         reference: Trace of an uninterrupted process.
+        root: The run root, a path or a URL; a folder of ``folder`` if None.
 
     Attributes:
         covered: The events of the reference that some process of this run was compared in.
     """
 
-    def __init__(self, case: Case, folder: Path, reference: list[Line]) -> None:
+    def __init__(self, case: Case, folder: Path, reference: list[Line], root: str | None = None) -> None:
         self.case = case
-        self.root = folder / "run"
+        self.root = root if root is not None else str(folder / "run")
         self.reference = reference
         self.covered: set[tuple[str, int]] = set()
         self._folder = folder
@@ -51,7 +52,7 @@ class Chain:
         if kill is not None and kill.moment == "train_begin":
             # It begins where the newest checkpoint is, and whether the last save before a kill was in time is chance.
             kill = replace(kill, at=committed)
-        trace = run(Job(self.case, str(self.root), str(trace_file), kill, tampering))
+        trace = run(Job(self.case, self.root, str(trace_file), kill, tampering))
         try:
             assert_continues(self.case, self.reference, trace, kill, committed)
             if kill is not None:
@@ -87,13 +88,11 @@ def run_uninterrupted(case: Case, folder: Path) -> list[Line]:
     return trace
 
 
-def last_committed(root: Path) -> int:
+def last_committed(root: str) -> int:
     """Micro-steps done at the newest checkpoint on disk; 0 if there is none.
 
     The furthest one is the newest, since every process goes on from where the chain is.
     """
-    if not root.exists():
-        return 0
     found = list_checkpoints(open_storage(root))
     assert not [info for info in found if info.progress is None], found
     return max((info.progress.batches_delivered for info in found), default=0)

@@ -89,7 +89,21 @@ def plan(case: Case) -> list[Kill]:
 
 @pytest.mark.parametrize("case", [*CASES, *SPECIAL], ids=str)
 def test_killed_and_resumed_equals_uninterrupted(case, tmp_path):
-    chain = Chain(case, tmp_path, run_uninterrupted(case, tmp_path))
+    hold(case, Chain(case, tmp_path, run_uninterrupted(case, tmp_path)))
+
+
+# In a bucket, where each save takes longer: both modes, both ways to train, both ways to take the state.
+@pytest.mark.parametrize("case", [CASES[6], CASES[7], CASES[13]], ids=str)
+def test_killed_and_resumed_in_a_bucket_equals_uninterrupted(case, tmp_path, bucket, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    hold(case, Chain(case, tmp_path, run_uninterrupted(case, tmp_path), root=f"s3://{bucket.name}/run"))
+    assert any(key.endswith("/COMMIT") for key in bucket.keys())  # noqa: SIM118 - of a bucket
+
+
+def hold(case: Case, chain: Chain) -> None:
+    """Let the processes of the chain die one after the other, and the last one end."""
     for kill in plan(case):
         chain.start(kill)
     chain.start()

@@ -1,0 +1,74 @@
+"""The server is gone for a minute in the middle of a run: training does not notice, and the next save commits."""
+
+import threading
+import time
+
+import pytest
+
+from ckptkit.manager import CheckpointManager
+from ckptkit.policies import KeepLatest, SaveEvery
+from ckptkit.storage import open_storage
+from ckptkit.testing.state import NumpyRun
+from object_store.store import CYCLE, Look
+
+OUTAGE_SECONDS = 60.0
+STEP_SECONDS = 0.02
+
+
+SIZE = 2 << 20  # elements: 8 MiB each of weights and moments, which the fence has to copy
+STATE_BYTES = 4 * 4 * SIZE
+
+
+def root_of(proxy, bucket):
+    options = {"key": "testing", "secret": "testing", "endpoint_url": proxy.endpoint}
+    return open_storage(f"s3://{bucket.name}/runs/vit", options)
+
+
+@pytest.mark.parametrize("seconds", [OUTAGE_SECONDS])
+def test_a_minute_without_a_server(seconds, bucket, proxy, caplog):
+    reports = []
+    run = NumpyRun(accumulation_steps=CYCLE, size=SIZE)
+    manager = CheckpointManager(
+        root_of(proxy, bucket), save=SaveEvery(micro_steps=8), keep=KeepLatest(2), on_save=reports.append
+    )
+    manager.restore(run)
+    pace = threading.Event()  # never set: what a micro-step would take
+    longest = 0.0
+
+    def train(until) -> None:
+        nonlocal longest
+        while not until():
+            pace.wait(STEP_SECONDS)
+            begun = time.monotonic()
+            for _ in run.train_until(run.batches + 1):
+                pass
+            manager.step(run)
+            longest = max(longest, time.monotonic() - begun)
+
+    train(lambda: len(reports) >= 2)
+    before = Look(bucket).latest
+    train(lambda: manager._in_flight is not None and not manager._in_flight.done())
+    proxy.down()
+    begun, steps = time.monotonic(), run.batches
+    train(lambda: time.monotonic() - begun > seconds)
+    during = run.batches - steps
+    proxy.up()
+    seen = len(reports)
+    train(lambda: len(reports) >= seen + 2)  # the one under way, and one that began afterwards
+    manager.close()
+
+    assert during > 0.5 * seconds / STEP_SECONDS, "training stood still"
+    assert longest < 2.0, f"a micro-step took {longest:.1f} s"
+    assert manager.skipped_saves >= 1
+    assert max(report.cost.buffer_bytes for report in reports) <= 1.5 * STATE_BYTES + (8 << 20)
+    assert "the storage has failed for" in caplog.text
+    assert "the storage answers again" in caplog.text
+    assert Look(bucket).latest > before
+    Look(bucket).assert_clean()
+    again = NumpyRun(accumulation_steps=CYCLE, size=SIZE, seed=5)
+    point = CheckpointManager(root_of(proxy, bucket)).restore(again)
+    assert point.checkpoint == Look(bucket).latest
+    straight = NumpyRun(accumulation_steps=CYCLE, size=SIZE)
+    for _ in straight.train_until(again.batches):
+        pass
+    assert again.digest() == straight.digest()

@@ -1,0 +1,101 @@
+"""Two hundred saves with retention while every fifth request fails in one way or another."""
+
+import random
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+from servers.faults import RequestFault
+
+from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
+from ckptkit.manager import CheckpointManager
+from ckptkit.policies import KeepLatest
+from ckptkit.testing.state import NumpyRun
+from object_store.store import CYCLE, Look, digest_at, digest_of, opened
+
+SAVES = 200
+SHARE = 0.2
+LONG = timedelta(minutes=5)
+ACTIONS = ["500", "503", "slow_down", "reset_before", "reset_mid_body", "reset_after", "truncate", "stall_request"]
+
+
+class Large(NumpyRun):
+    """One whose files go in parts, the frozen one too."""
+
+    def __init__(self, seed: int = 7, *, accumulation_steps: int = CYCLE) -> None:
+        super().__init__(seed, accumulation_steps=accumulation_steps, size=(6 << 20) // 4)
+
+
+def trouble(proxy, seed):
+    """Faults of which one strikes every fifth request."""
+    # The first that strikes is it, so each takes its part of what the ones before it leave.
+    faults, left = [], 1.0
+    for action in ACTIONS:
+        part = SHARE / len(ACTIONS)
+        fault = RequestFault(action, times=None, probability=part / left, rng=random.Random(seed + len(faults)))
+        faults.append(proxy.inject(fault))
+        left -= part
+    return faults
+
+
+@pytest.mark.parametrize(
+    ("make", "saves", "retry_for"),
+    [
+        (NumpyRun, SAVES, timedelta(minutes=5)),
+        (NumpyRun, SAVES, timedelta(seconds=0.5)),
+        (Large, 30, timedelta(minutes=5)),
+    ],
+    ids=["patient", "impatient", "in-parts"],
+)
+def test_nothing_is_lost_and_nothing_is_left(make, saves, retry_for, bucket, proxy):
+    options = {"retry_for": retry_for, "request_timeout": timedelta(seconds=0.25)}
+    faults = trouble(proxy, seed=7)
+    acknowledged, tries, lives, life = [], 0, 0, None
+    while tries < saves:
+        if life is None:
+            lives += 1
+            assert lives < 40 * saves, "a start never succeeds"
+            run = make(accumulation_steps=CYCLE)
+            manager = CheckpointManager(opened(proxy.endpoint, bucket, seed=lives, **options), keep=KeepLatest(3))
+            with suppress(StorageError):
+                point = manager.restore(run)
+                life = manager
+                # What was acknowledged is never lost: this start stands at the newest of all, or at a later one whose
+                # acknowledgement was lost.
+                if acknowledged:
+                    assert point.batches_delivered >= acknowledged[-1], (point, acknowledged[-1])
+                assert run.digest() == digest_at(run.batches, make)
+            continue
+        tries += 1
+        for _ in run.train_until(run.batches + 1 + tries % 3):
+            pass
+        try:
+            handle = life.save(run)
+            if handle.exception() is None:
+                acknowledged.append(run.batches)
+            assert not isinstance(handle.exception(), StaleAttemptError)
+        except SaveFailedError:
+            life = None
+    counts = {fault.action: fault.fired for fault in faults}
+    assert all(fired > 0 for fired in counts.values()), counts
+    assert sum(counts.values()) > 0.1 * len(proxy.requests)
+    proxy.clear()
+    proxy.release()
+
+    final = make(accumulation_steps=CYCLE)
+    with CheckpointManager(opened(bucket.endpoint, bucket), keep=KeepLatest(3)) as manager:
+        point = manager.restore(final)
+        assert point.batches_delivered >= acknowledged[-1]
+        assert final.digest() == digest_at(final.batches, make)
+        look = Look(bucket)
+        look.assert_clean()
+        assert look.latest == point.checkpoint
+        storage = opened(bucket.endpoint, bucket)
+        for name in look.committed:
+            cycles, micro = int(name[9:19]), int(name[21:25])
+            assert digest_of(storage, name, make) == digest_at(cycles * CYCLE + micro, make), name
+        for _ in final.train_until(final.batches + 5):
+            pass
+        name = manager.save(final).result()
+    assert Look(bucket).latest == name
+    assert len(acknowledged) > (saves // 2 if retry_for == LONG else 5)
