@@ -1,8 +1,11 @@
 """What holds for every crash suite."""
 
 import os
+from collections.abc import Callable, Iterator
 
 import pytest
+
+from .roots import LocalRoot, Root, Store
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -11,3 +14,41 @@ def _no_waiting_for_the_disk():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture(scope="module", params=["local", "s3"])
+def kind(request) -> str:
+    """What a root is here; a suite that asks for roots holds for both."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def store(moto) -> Iterator[Store]:
+    made = Store(moto.endpoint)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def ground(kind, request, tmp_path_factory) -> Callable[[], Root]:
+    """Makes roots that do not exist yet; whoever asks removes them."""
+    if kind != "local":
+        return request.getfixturevalue("store").new
+    below = tmp_path_factory.mktemp("roots")
+    numbers = iter(range(10**6))
+    return lambda: LocalRoot(below / f"{next(numbers)}" / "run")
+
+
+@pytest.fixture
+def new_root(kind, ground) -> Iterator[Callable[[], Root]]:
+    """Makes roots of one test."""
+    made: list[Root] = []
+
+    def make() -> Root:
+        made.append(ground())
+        return made[-1]
+
+    yield make
+    if kind != "local":  # pytest keeps the directories of the last sessions, for whoever wants to look
+        for root in made:
+            root.clear()

@@ -1,7 +1,8 @@
-"""Shared by the crash suites: a life of the training job, and an independent reading of what lies on disk.
+"""Shared by the crash suites: a life of the training job, and an independent reading of what lies in its root.
 
 Nothing here asks ckptkit what is committed or what a sweep may remove: that is read from the raw files, by the
-text of the format, so that a mistake in the product is not repeated in its tests.
+text of the format, so that a mistake in the product is not repeated in its tests. A root is a directory or a bucket
+(`roots`); a path stands for the directory.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from ckptkit.manager import CheckpointManager, SaveHandle
 from ckptkit.policies import KeepLatest, KeepPolicy
@@ -20,13 +20,13 @@ from ckptkit.run.find import Index
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.read import open_checkpoint
 from ckptkit.run.verify import load
-from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Call, Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 
-CYCLE = 4  # K of every NumpyRun here
+from .roots import Place, Tree, root_at
 
-Tree = dict[str, bytes]
+CYCLE = 4  # K of every NumpyRun here
+SIZE = 5  # elements of each of its tensors
 
 _FOLDER = re.compile(r"checkpoints/(a(\d{6})-[^/]+)/(.+)")
 _ATTEMPT = re.compile(r"attempts/(\d{6})\.json")
@@ -39,10 +39,11 @@ class Life:
     To kill it, drop it; a new one on the same root is a new process.
     """
 
-    def __init__(self, root: Path, *, keep: KeepPolicy | None = None, faults: Iterable[Fault] = (), **options) -> None:
-        self.storage = FaultyStorage(LocalStorage(root), faults)
+    def __init__(self, root: Place, *, keep: KeepPolicy | None = None, faults: Iterable[Fault] = (), **options) -> None:
+        self.root = root_at(root)
+        self.storage = FaultyStorage(self.root.storage(), faults)
         self.manager = CheckpointManager(self.storage, keep=keep or KeepLatest(2), **options)
-        self.run = NumpyRun(accumulation_steps=CYCLE)
+        self.run = new_run()
 
     def restore(self, checkpoint: str = "latest", *, rewind: bool = False) -> ResumePoint:
         return self.manager.restore(self.run, checkpoint=checkpoint, rewind=rewind)
@@ -66,10 +67,19 @@ class Life:
         return self.storage.calls[begin:]
 
 
-@functools.cache
+def new_run(**options) -> NumpyRun:
+    """What every life of the job begins with."""
+    return NumpyRun(accumulation_steps=CYCLE, size=SIZE, **options)
+
+
 def digest_at(batches: int) -> str:
     """Digest of a run that was never interrupted."""
-    run = NumpyRun(accumulation_steps=CYCLE)
+    return _digest_at(batches, SIZE)
+
+
+@functools.cache
+def _digest_at(batches: int, size: int) -> str:
+    run = NumpyRun(accumulation_steps=CYCLE, size=size)
     for _ in run.train_until(batches):
         pass
     return run.digest()
@@ -84,11 +94,11 @@ def batches_of(name: str) -> int:
     return parsed.cycles * CYCLE + parsed.micro_step
 
 
-def digest_of(root: Path, name: str) -> str:
+def digest_of(root: Place, name: str) -> str:
     """Digest of the run that the checkpoint ``name`` restores, without taking the run over."""
-    storage = LocalStorage(root)
+    storage = root_at(root).storage()
     parsed = CheckpointName.parse(name)
-    run = NumpyRun(seed=99, accumulation_steps=CYCLE)
+    run = new_run(seed=99)
     # What a restore leaves alone would show: this run has other weights, and has trained.
     for _ in run.train_until(3):
         pass
@@ -99,7 +109,7 @@ def digest_of(root: Path, name: str) -> str:
 AT_6, AT_8, AT_10 = name_at(1, 6), name_at(2, 8), name_at(2, 10)
 
 
-def history(root: Path) -> None:
+def history(root: Place) -> None:
     """Attempt 1 has committed at 2, 4 and 6, of which retention removed the first."""
     life = Life(root)
     life.restore()
@@ -108,9 +118,9 @@ def history(root: Path) -> None:
     assert committed(root) == [name_at(1, 4), AT_6]
 
 
-def tree(root: Path) -> Tree:
+def tree(root: Place) -> Tree:
     """Every file below ``root``."""
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(Path(root).rglob("*")) if path.is_file()}
+    return root_at(root).tree()
 
 
 @dataclass
@@ -135,20 +145,21 @@ def folders(files: Tree) -> Folders:
     return found
 
 
-def committed(root: Path) -> list[str]:
+def committed(root: Place) -> list[str]:
     """Names of the committed checkpoints."""
     return folders(tree(root)).committed
 
 
-def corrupt(root: Path, name: str, file: str = "rank-00000/weights-000.safetensors", how: str = "flip") -> None:
+def corrupt(root: Place, name: str, file: str = "rank-00000/weights-000.safetensors", how: str = "flip") -> None:
     """Damage one file of a checkpoint: ``flip`` a bit, ``cut`` its end off, or have it ``missing``."""
-    path = Path(root, "checkpoints", name, file)
-    data = bytearray(path.read_bytes())
-    path.unlink()
+    place, key = root_at(root), f"checkpoints/{name}/{file}"
+    data = bytearray(place.get(key))
     if how == "flip":
         data[len(data) // 2] ^= 1
-    if how != "missing":
-        path.write_bytes(data[:-3] if how == "cut" else data)
+    if how == "missing":
+        place.remove(key)
+    else:
+        place.put(key, bytes(data[:-3] if how == "cut" else data))
 
 
 def attempts(files: Tree) -> dict[int, dict]:
@@ -174,13 +185,14 @@ def swept(files: Tree, attempt: int, token: str) -> Tree:
     return left
 
 
-def check_new_start(root: Path, latest: str | None) -> Life:
+def check_new_start(root: Place, latest: str | None) -> Life:
     """Start a new process on ``root`` and hold everything that must be true whatever happened before.
 
     Every committed checkpoint restores bit by bit and is listed, nothing else is listed, the newest one is taken,
     uncommitted folders are voided before they are emptied, and no other file is touched. Returns the process,
     which has also saved twice more.
     """
+    root = root_at(root)
     before = tree(root)
     state = folders(before)
     life = Life(root)

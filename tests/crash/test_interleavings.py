@@ -3,7 +3,6 @@
 import logging
 import threading
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +14,9 @@ from ckptkit.errors import (
     StorageError,
 )
 from ckptkit.policies import KeepEvery, KeepLatest, SaveEvery
-from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, Killed
 
+from .roots import Root
 from .scenario import (
     Life,
     attempts,
@@ -31,6 +30,11 @@ from .scenario import (
     name_at,
     tree,
 )
+
+
+@pytest.fixture
+def root(new_root):
+    return new_root()
 
 
 class Pause:
@@ -51,7 +55,7 @@ class Pause:
         self._go.set()
 
 
-def started(root: Path, *, saved_at=(), **options) -> Life:
+def started(root: Root, *, saved_at=(), **options) -> Life:
     life = Life(root, **options)
     life.restore()
     for batches in saved_at:
@@ -73,7 +77,7 @@ def begin_paused_save(life: Life, batches: int, **where):
 
 def assert_stopped(life: Life) -> None:
     """The process that lost the run learns so from ``step``, each time, and commits nothing."""
-    before = committed(life.storage.url)
+    before = committed(life.root)
     life.run.train_step()
     # The first step may only begin the save that finds out.
     with suppress(StaleAttemptError):
@@ -81,7 +85,13 @@ def assert_stopped(life: Life) -> None:
     for _ in range(2):
         with pytest.raises(StaleAttemptError, match="took"):
             life.manager.step(life.run)
-    assert committed(life.storage.url) == before
+    assert committed(life.root) == before
+
+
+def every_other(calls, kind, *, first):
+    """The calls with their indexes; in a bucket, where they take long, half of them in each of a test's two cases."""
+    numbered = list(enumerate(calls))
+    return numbered if kind == "local" else numbered[0 if first else 1 :: 2]
 
 
 EVERY_STEP = SaveEvery(micro_steps=1)
@@ -169,12 +179,14 @@ def test_a_takeover_right_before_the_second_fence_check_leaves_no_commit(root):
 
 
 @pytest.mark.parametrize("on_save_error", ["warn", "raise"])
-def test_a_takeover_at_any_call_of_a_save_with_retention_deletes_nothing_of_the_newer_attempt(tmp_path, on_save_error):
-    probe = started(tmp_path / "probe", saved_at=(2, 4, 6))
+def test_a_takeover_at_any_call_of_a_save_with_retention_deletes_nothing_of_the_newer_attempt(
+    kind, new_root, on_save_error
+):
+    probe = started(new_root(), saved_at=(2, 4, 6))
     calls = probe.calls_of(lambda: probe.saved_at(8))
     assert any(call.operation == "delete" and call.keys[0].endswith("COMMIT") for call in calls)
-    for index, call in enumerate(calls):
-        root = tmp_path / f"{index}"
+    for index, call in every_other(calls, kind, first=on_save_error == "warn"):
+        root = new_root()
         old = started(root, saved_at=(2, 4, 6), save=EVERY_STEP, on_save_error=on_save_error)
         pause, handle = begin_paused_save(old, 8, nth=index + 1)
         newer = started(root, saved_at=(9, 10))
@@ -207,12 +219,12 @@ def test_what_training_does_while_a_save_is_written_is_not_in_it(root):
 
 
 @pytest.mark.parametrize("rival_commits", [False, True], ids=["rival opens", "rival opens and commits"])
-def test_of_two_fresh_starts_the_last_one_wins_at_whichever_call_they_meet(tmp_path, rival_commits):
-    probe = Life(tmp_path / "probe")
+def test_of_two_fresh_starts_the_last_one_wins_at_whichever_call_they_meet(kind, new_root, rival_commits):
+    probe = Life(new_root())
     calls = probe.calls_of(probe.restore)
     last = set()
-    for index, call in enumerate(calls):
-        root = tmp_path / f"{index}"
+    for index, call in every_other(calls, kind, first=rival_commits):
+        root = new_root()
         rivals = []
 
         def meet(root=root, rivals=rivals):
@@ -288,7 +300,7 @@ def test_a_checkpoint_that_is_pruned_while_it_is_opened_makes_the_start_look_aga
     if where.get("nth") == 2 and where["key"] == "attempts":
 
         def prune():  # the running job passed its fence check before the new attempt was there
-            LocalStorage(root).delete([key for key in tree(root) if name_at(1, 6) in key])
+            root.remove(*[key for key in tree(root) if name_at(1, 6) in key])
 
         expected = name_at(1, 4)
     else:
@@ -389,7 +401,7 @@ def test_a_chosen_checkpoint_that_is_pruned_while_it_is_opened_is_an_error_and_n
     chosen = name_at(1, 4)
 
     def prune():
-        LocalStorage(root).delete([key for key in tree(root) if chosen in key])
+        root.remove(*[key for key in tree(root) if chosen in key])
 
     late = Life(root, faults=[Fault(prune, **where)])
     with pytest.raises(CheckpointNotFoundError, match=chosen):
@@ -481,18 +493,18 @@ def test_commits_without_their_attempts_document_are_an_error_and_never_a_fresh_
     if fresh_attempt:
         started(root)
     started(root, saved_at=(4, 6))
-    (root / "attempts" / f"00000{1 + fresh_attempt}.json").unlink()
+    root.remove(f"attempts/00000{1 + fresh_attempt}.json")
     before = tree(root)
     with pytest.raises(CorruptCheckpointError, match="attempts/"):
         Life(root).restore()
     assert tree(root) == before
 
 
-def test_the_commits_of_another_run_are_not_taken_for_ones_own(root, tmp_path):
+def test_the_commits_of_another_run_are_not_taken_for_ones_own(root, new_root):
     started(root, saved_at=(4, 6))
-    other = tmp_path / "other"
+    other = new_root()
     started(other, saved_at=(4, 6))
-    (root / "attempts" / "000001.json").write_bytes((other / "attempts" / "000001.json").read_bytes())
+    root.put("attempts/000001.json", other.get("attempts/000001.json"))
     with pytest.raises(CorruptCheckpointError, match="token"):
         Life(root).restore()
 
@@ -500,7 +512,7 @@ def test_the_commits_of_another_run_are_not_taken_for_ones_own(root, tmp_path):
 def test_an_attempts_document_that_is_damaged_is_passed_over_to_what_others_committed(root):
     started(root, saved_at=(4, 6))
     started(root, saved_at=(7,))
-    (root / "attempts" / "000002.json").write_bytes(b"{}")
+    root.put("attempts/000002.json", b"{}")
     life = started(root)
     assert life.run.digest() == digest_at(6)
     assert "000002" in attempts(tree(root))[3]["passed_over"][0]["checkpoint"]

@@ -1,7 +1,6 @@
 """What goes wrong around a run rather than in a call of its storage: a full disk, a deleted folder, a user's policy."""
 
 import os
-import shutil
 
 import pytest
 
@@ -17,9 +16,14 @@ from .scenario import AT_6, AT_8, AT_10, Life, committed, digest_at, digest_of, 
 
 
 @pytest.fixture
-def life(tmp_path):
-    history(tmp_path / "run")
-    life = Life(tmp_path / "run")
+def root(new_root):
+    return new_root()
+
+
+@pytest.fixture
+def life(root):
+    history(root)
+    life = Life(root)
     life.restore()
     return life
 
@@ -29,7 +33,7 @@ def test_a_full_disk_has_room_again_although_no_void_marker_could_be_written(lif
     no_room = life.storage.inject(Fault("error", operations={"create"}, key="*/COMMIT"))
     assert isinstance(life.save_at(8).exception(), StorageError)
     assert (full.fired, no_room.fired) == (1, 1)
-    left = [key for key in tree(life.storage.url) if key.startswith(f"checkpoints/{AT_8}/")]
+    left = [key for key in tree(life.root) if key.startswith(f"checkpoints/{AT_8}/")]
     assert [key for key in left if not key.endswith("/COMMIT")] == []
     assert life.saved_at(8) == name_at(2, 8, 2)
 
@@ -42,17 +46,17 @@ def test_data_of_a_save_that_tried_its_commit_is_not_touched_before_it_is_void(l
     assert unread.fired >= 1
     life.storage.clear()
     # It was committed all the time, and it is whole.
-    assert AT_8 in committed(life.storage.url)
-    assert digest_of(life.storage.url, AT_8) == digest_at(8)
+    assert AT_8 in committed(life.root)
+    assert digest_of(life.root, AT_8) == digest_at(8)
 
 
 def test_a_run_deleted_between_two_saves_is_a_run_again_at_the_next_one(life, caplog):
-    shutil.rmtree(life.storage.url)
+    life.root.clear()
     name = life.saved_at(8)
     assert "somebody deleted the run" in caplog.text
-    assert committed(life.storage.url) == [name]
-    assert digest_of(life.storage.url, name) == digest_at(8)
-    again = Life(life.storage.url)
+    assert committed(life.root) == [name]
+    assert digest_of(life.root, name) == digest_at(8)
+    again = Life(life.root)
     assert again.restore().checkpoint == name
     assert again.run.digest() == digest_at(8)
 
@@ -64,16 +68,14 @@ def test_a_failed_save_that_was_deleted_with_the_run_is_forgotten(life):
     assert life.saved_at(9)  # voids the folder and cannot empty it
     assert (broken.fired, stuck.fired > 0) == (3, True)
     life.storage.clear()
-    shutil.rmtree(life.storage.url)
+    life.root.clear()
     assert life.saved_at(10)
-    assert committed(life.storage.url) == [AT_10]
+    assert committed(life.root) == [AT_10]
 
 
 def test_a_run_deleted_in_the_middle_of_a_save_gets_no_commit_without_its_data(life):
-    root = life.storage.url
-    deleted = life.storage.inject(
-        Fault(lambda: shutil.rmtree(root), operations={"write"}, key="*/manifest.json", when="before")
-    )
+    root = life.root
+    deleted = life.storage.inject(Fault(root.clear, operations={"write"}, key="*/manifest.json", when="before"))
     assert isinstance(life.save_at(8).exception(), StorageError)
     assert deleted.fired == 1
     assert committed(root) == []
@@ -81,24 +83,21 @@ def test_a_run_deleted_in_the_middle_of_a_save_gets_no_commit_without_its_data(l
     assert digest_of(root, name_at(2, 8, 2)) == digest_at(8)
 
 
-def test_commits_of_an_attempt_whose_document_is_damaged_are_kept_and_do_not_count_as_newest(tmp_path):
-    root = tmp_path / "run"
+def test_commits_of_an_attempt_whose_document_is_damaged_are_kept_and_do_not_count_as_newest(root):
     history(root)
     life = Life(root)
     life.restore()
-    document = root / "attempts" / "000001.json"
-    sound = document.read_bytes()
-    document.write_bytes(sound.replace(b'"host"', b'"hOst"'))
+    sound = root.get("attempts/000001.json")
+    root.put("attempts/000001.json", sound.replace(b'"host"', b'"hOst"'))
     before = committed(root)
     names = [life.saved_at(batches) for batches in (8, 9, 10, 11)]
     assert set(before) <= set(committed(root))
     assert names[-2:] == committed(root)[-2:]
-    document.write_bytes(sound)
+    root.put("attempts/000001.json", sound)
     assert digest_of(root, AT_6) == digest_at(6)
 
 
-def test_remains_that_cannot_be_removed_do_not_keep_a_start_from_going_on(tmp_path, caplog):
-    root = tmp_path / "run"
+def test_remains_that_cannot_be_removed_do_not_keep_a_start_from_going_on(root, caplog):
     history(root)
     life = Life(root)
     life.restore()
@@ -122,14 +121,14 @@ class Raising:
         return self
 
 
-def test_a_policy_that_raises_fails_no_save(tmp_path, caplog):
+def test_a_policy_that_raises_fails_no_save(root, caplog):
     run = NumpyRun()
-    with CheckpointManager(tmp_path, save=SaveEvery(micro_steps=1), keep=Raising(), when_busy="wait") as manager:
+    with CheckpointManager(root.storage(), save=SaveEvery(micro_steps=1), keep=Raising(), when_busy="wait") as manager:
         manager.restore(run)
         for _ in range(6):
             run.train_step()
             manager.step(run)
-    assert len(committed(tmp_path)) == 6
+    assert len(committed(root)) == 6
     assert "older ones could not be removed" in caplog.text
 
 
@@ -158,10 +157,10 @@ class Refusing(NumpyRun):
         raise ValueError("not a fresh one")
 
 
-def test_a_state_that_may_not_begin_fences_nobody(tmp_path):
+def test_a_state_that_may_not_begin_fences_nobody(root):
     with pytest.raises(ValueError, match="not a fresh one"):
-        CheckpointManager(tmp_path).restore(Refusing())
-    assert list(tmp_path.iterdir()) == []
+        CheckpointManager(root.storage()).restore(Refusing())
+    assert tree(root) == {}
 
 
 class Doubting(NumpyRun):
@@ -173,11 +172,10 @@ class Doubting(NumpyRun):
         super().apply(contents)
 
 
-def test_contents_that_make_no_sense_are_passed_over(tmp_path, caplog):
-    root = tmp_path / "run"
+def test_contents_that_make_no_sense_are_passed_over(root, caplog):
     history(root)
     run = Doubting()
-    point = CheckpointManager(root, keep=KeepLatest(2)).restore(run)
+    point = CheckpointManager(root.storage(), keep=KeepLatest(2)).restore(run)
     assert point.checkpoint == committed(root)[-2]
     assert f"passed over {AT_6}: makes no sense" in caplog.text
 

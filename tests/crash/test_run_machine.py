@@ -1,9 +1,8 @@
 """A run under random saves, failures, deaths, takeovers, damage and pruning, against a model of a few names."""
 
-import shutil
 import tempfile
-from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -13,10 +12,10 @@ from ckptkit.policies import KeepLatest
 from ckptkit.run.catalogue import latest_checkpoint, list_checkpoints
 from ckptkit.run.find import Index
 from ckptkit.run.retain import Retention
-from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, Fault, Killed
 
-from .scenario import Life, batches_of, committed, corrupt, digest_at, digest_of, folders, name_at, tree
+from .roots import LocalRoot
+from .scenario import Life, attempts, batches_of, committed, corrupt, digest_at, digest_of, folders, name_at, tree
 
 steps = st.integers(1, 5)
 keeps = st.integers(1, 3)
@@ -28,7 +27,7 @@ class RunMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.root = Path(tempfile.mkdtemp())
+        self.root = self.new_root()
         self.life = None
         self.attempt = 0
         self.present: set[str] = set()
@@ -39,7 +38,11 @@ class RunMachine(RuleBasedStateMachine):
         self.void_or_worse: set[str] = set()  # folders that must never become checkpoints
 
     def teardown(self):
-        shutil.rmtree(self.root)
+        self.root.clear()
+
+    @staticmethod
+    def new_root():
+        return LocalRoot(tempfile.mkdtemp())
 
     # What the model says
 
@@ -78,7 +81,7 @@ class RunMachine(RuleBasedStateMachine):
         assert self.life.restore().checkpoint == expected
         self.parent = expected
         self.lineage = self.lineage[: self.lineage.index(expected) + 1] if expected else []
-        self.attempt = max(int(path.stem) for path in (self.root / "attempts").iterdir())
+        self.attempt = max(attempts(tree(self.root)))
         after = folders(tree(self.root))
         assert after.uncommitted == []
         assert after.committed == before.committed
@@ -169,7 +172,7 @@ class RunMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.life)
     @rule(keep=keeps)
     def is_pruned(self, keep):
-        storage = LocalStorage(self.root)
+        storage = self.root.storage()
         removed = Retention(storage, Index(storage).document(self.attempt), KeepLatest(keep)).prune()
         assert {str(name) for name in removed} == self.present - self.pruned(keep)
         self.present = self.pruned(keep)
@@ -199,7 +202,7 @@ class RunMachine(RuleBasedStateMachine):
 
     @invariant()
     def only_what_was_committed_and_not_removed_is_listed(self):
-        assert [info.name for info in list_checkpoints(LocalStorage(self.root))] == sorted(self.present)
+        assert [info.name for info in list_checkpoints(self.root.storage())] == sorted(self.present)
 
     @invariant()
     def every_sound_checkpoint_restores_bit_by_bit(self):
@@ -208,7 +211,7 @@ class RunMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_latest_is_the_newest_on_the_lineage(self):
-        latest = latest_checkpoint(LocalStorage(self.root))
+        latest = latest_checkpoint(self.root.storage())
         assert (latest.name if latest else None) == (self.on_lineage() or [None])[-1]
 
     @invariant()
@@ -222,12 +225,27 @@ class RunMachine(RuleBasedStateMachine):
         self.void_or_worse |= {*state.void, *state.uncommitted}
 
 
-RunMachine.TestCase.settings = settings(
-    max_examples=40,
-    stateful_step_count=20,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+class RunInABucketMachine(RunMachine):
+    """The same in a bucket, where each step takes a hundred requests."""
+
+
+def drawn(examples, steps):
+    return settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
+
+RunMachine.TestCase.settings = drawn(40, 20)
 TestRun = RunMachine.TestCase
+RunInABucketMachine.TestCase.settings = drawn(5, 12)
+
+
+class TestRunInABucket(RunInABucketMachine.TestCase):
+    @pytest.fixture(autouse=True)
+    def _in_buckets(self, store, monkeypatch):
+        monkeypatch.setattr(RunInABucketMachine, "new_root", staticmethod(store.new))

@@ -1,5 +1,6 @@
 """A real process under a real SIGKILL: what `Killed` stands for elsewhere, at the moments that matter most."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,22 +11,24 @@ import pytest
 
 import ckptkit
 
+from .roots import LocalRoot
 from .scenario import check_new_start, committed, folders, name_at, tree
 
 VICTIM = """
-import os, signal, sys
+import json, os, signal, sys
 from ckptkit.manager import CheckpointManager
 from ckptkit.policies import KeepLatest
-from ckptkit.storage import LocalStorage
+from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 
-root, place, operation, key, when = sys.argv[1:]
+root, options, place, operation, key, when = sys.argv[1:]
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
-storage = FaultyStorage(LocalStorage(root))
+inner = open_storage(root, json.loads(options))
+storage = FaultyStorage(inner)
 manager, run = CheckpointManager(storage, keep=KeepLatest(2)), NumpyRun(accumulation_steps=4)
 
 def save_at(batches):
@@ -38,8 +41,15 @@ for batches in (2, 4, 6):
     save_at(batches)
 if place == "call":
     storage.inject(Fault(die, operations={operation}, key=key, when=when))
-else:
+elif place == "link":
     os.link = lambda source, target: die()
+else:
+    from ckptkit.storage.bucket import Bucket
+    inner._part_bytes = 64  # a shard of this run has two parts then; the server asks for their size at the end only
+    put_part = Bucket.put_part
+    Bucket.put_part = lambda self, key, upload, number, data: (
+        die() if number == 2 else put_part(self, key, upload, number, data)
+    )
 save_at(8)
 """
 
@@ -48,29 +58,54 @@ MOMENTS = {
     "half of a shard": ("call", "write", f"checkpoints/{AT_8}/rank-00000/weights-000.safetensors", "during"),
     "half of the manifest": ("call", "write", f"checkpoints/{AT_8}/manifest.json", "during"),
     "before COMMIT": ("call", "create", f"checkpoints/{AT_8}/COMMIT", "before"),
-    "between the temporary file of COMMIT and its link": ("link", "", "", ""),
     "after COMMIT": ("call", "create", f"checkpoints/{AT_8}/COMMIT", "after"),
     "after retention removed a COMMIT": ("call", "delete", f"checkpoints/{name_at(1, 4)}/COMMIT", "after"),
     "half of the data that retention removes": ("call", "delete", f"checkpoints/{name_at(1, 4)}/rank*", "during"),
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_killed_process_leaves_a_run_that_the_next_one_continues_bit_by_bit(tmp_path, moment):
-    place = MOMENTS[moment]
+@pytest.fixture
+def root(new_root):
+    return new_root()
+
+
+def killed_at(root, *place):
     home = str(Path(ckptkit.__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, "-c", VICTIM, str(tmp_path), *place],
+        [sys.executable, "-c", VICTIM, root.url, json.dumps(dict(root.options)), *place],
         env={**os.environ, "PYTHONPATH": home},
         check=False,
         capture_output=True,
         timeout=120,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_killed_process_leaves_a_run_that_the_next_one_continues_bit_by_bit(root, moment):
+    place = MOMENTS[moment]
+    killed_at(root, *place)
     landed = place[1] == "delete" or moment == "after COMMIT"
-    assert (AT_8 in committed(tmp_path)) == landed
-    assert (folders(tree(tmp_path)).uncommitted == [AT_8]) == (not landed)
-    if moment == "between the temporary file of COMMIT and its link":
-        assert any(key.endswith(".tmp") for key in tree(tmp_path))
-    check_new_start(tmp_path, latest=AT_8 if landed else name_at(1, 6))
-    assert not any(key.endswith(".tmp") for key in tree(tmp_path))
+    assert (AT_8 in committed(root)) == landed
+    assert (folders(tree(root)).uncommitted == [AT_8]) == (not landed)
+    check_new_start(root, latest=AT_8 if landed else name_at(1, 6))
+    assert not any(key.endswith(".tmp") for key in tree(root))
+
+
+def test_a_process_killed_between_the_temporary_file_of_commit_and_its_link_leaves_no_commit(tmp_path):
+    root = LocalRoot(tmp_path)
+    killed_at(root, "link", "", "", "")
+    assert folders(tree(root)).uncommitted == [AT_8]
+    assert any(key.endswith(".tmp") for key in tree(root))
+    check_new_start(root, latest=name_at(1, 6))
+    assert not any(key.endswith(".tmp") for key in tree(root))
+
+
+def test_a_process_killed_in_the_middle_of_an_upload_leaves_no_parts_behind_the_next_start(store):
+    root = store.new()
+    killed_at(root, "part", "", "", "")
+    assert AT_8 not in committed(root)
+    (upload,) = root.uploads()
+    assert upload.startswith(f"checkpoints/{AT_8}/")
+    check_new_start(root, latest=name_at(1, 6))
+    assert root.uploads() == []

@@ -22,9 +22,14 @@ _STOP_SECONDS = 10
 
 
 class MotoServer:
-    """One moto; a context manager."""
+    """One moto; a context manager.
 
-    def __init__(self) -> None:
+    Args:
+        smallest_part_bytes: Of an upload in parts, but for the last; as S3 has it by default.
+    """
+
+    def __init__(self, *, smallest_part_bytes: int = 5 << 20) -> None:
+        self._smallest_part_bytes = smallest_part_bytes
         self._process: subprocess.Popen[str] | None = None
         self._complaints: IO[str] | None = None
         self.port = 0
@@ -50,7 +55,12 @@ class MotoServer:
             text=True,
             # An interrupt at the terminal is for pytest, whose fixtures still need the server to clean up.
             start_new_session=True,
-            env={**os.environ, "PYTHONWARNINGS": "ignore"},
+            env={
+                **os.environ,
+                "PYTHONWARNINGS": "ignore",
+                "S3_UPLOAD_PART_MIN_SIZE": str(self._smallest_part_bytes),
+                "MOTO_S3_DEFAULT_KEY_BUFFER_SIZE": str((5 << 20) - 1024),  # moto would follow the line above
+            },
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
