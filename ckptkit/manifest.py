@@ -92,12 +92,28 @@ class Sealed(_Document):
         return self.model_copy(update={"digest": digest_of(canonical(rest))})
 
 
+class CopiedFrom(_Document):
+    """Where a run was copied from.
+
+    Attributes:
+        url: Of the source, without credentials; for people.
+        run_id: Of the source; None where it had none that could be read.
+        checkpoint: The one that was copied alone; None for a whole run.
+        last_attempt: The attempt whose document is the last file of the copy: without it, the copy has not ended.
+    """
+
+    url: Text
+    run_id: Token | None
+    checkpoint: Text | None
+    last_attempt: int = Field(ge=1, le=MAX_ATTEMPT)
+
+
 class RunDocument(Sealed):
-    """``run.json``: made once, by the first start."""
+    """``run.json``: made once, by the first start, or as the first file of a copy."""
 
     run_id: Token
     created_at: Text
-    copied_from: Text | None = None
+    copied_from: CopiedFrom | None = None
 
 
 class PassedOver(_Document):

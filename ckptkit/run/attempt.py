@@ -8,7 +8,6 @@ was on its lineage when it opened. Training thread only, once per process and ru
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from ckptkit.manifest import (
 from ckptkit.run.commit import create_once
 from ckptkit.run.find import Choice, Index, choose
 from ckptkit.run.names import ATTEMPTS, RUN, CheckpointName, attempt_key, parse_attempt
+from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.read import committed, open_checkpoint
 from ckptkit.run.verify import load
 from ckptkit.storage import Storage
@@ -101,7 +101,7 @@ def open_attempt(storage: Storage, opening: Opening, state: Restorable) -> Opene
         state: Takes over the contents of a checkpoint, or begins afresh; may be asked several times.
 
     Raises:
-        ResumeError: If ``state`` refuses, or the run has no attempt number left.
+        ResumeError: If ``state`` refuses, the run has no attempt number left, or is a copy that has not ended.
         CheckpointNotFoundError: If the named checkpoint does not exist.
         CorruptCheckpointError: If every candidate is corrupt; names each.
         StaleAttemptError: If another start overtook this one.
@@ -109,10 +109,10 @@ def open_attempt(storage: Storage, opening: Opening, state: Restorable) -> Opene
     """
     storage.probe()  # now and not after an hour of training, nor after gigabytes were read
     abandoned: set[int] = set()
-    with contextlib.suppress(FileNotFoundError, CorruptCheckpointError):
-        decode(storage.read(RUN, MAX_SEALED_BYTES), RunDocument, RUN)  # a newer format: before anything is applied
+    run = read_run(storage)  # a newer format raises: before anything is applied
     for _ in range(_ROUNDS):
         index = Index(storage, ignoring=abandoned)
+        refuse_unfinished(storage, index, run)
         choice = choose(index, opening.checkpoint, rewind=opening.rewind)
         try:
             applied = _apply_first(storage, index, choice, state)

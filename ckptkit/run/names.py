@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 RUN = "run.json"
+LEASE = "lease.json"
 ATTEMPTS = "attempts"
 CHECKPOINTS = "checkpoints"
 FROZEN = "frozen"

@@ -32,6 +32,7 @@ class OpenedCheckpoint:
     """The documents of a committed checkpoint, proven to belong together."""
 
     name: CheckpointName
+    commit: Commit
     manifest: Manifest
     ranks: tuple[RankManifest, ...]
 
@@ -70,7 +71,7 @@ def open_checkpoint(storage: Storage, name: CheckpointName, attempt: AttemptDocu
             f"{name.manifest_key} lists {len(manifest.rank_files)} rank files for {manifest.world_size} ranks"
         )
     ranks = tuple(_rank(storage, name, rank, file, attempt) for rank, file in enumerate(manifest.rank_files))
-    return OpenedCheckpoint(name, manifest, ranks)
+    return OpenedCheckpoint(name, commit, manifest, ranks)
 
 
 def committed(storage: Storage, name: CheckpointName) -> Commit:

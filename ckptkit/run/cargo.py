@@ -1,0 +1,172 @@
+"""The checkpoints of a copy: how much there is, what lies at the target already, and what became of each.
+
+Guarantees: every checkpoint that was planned has one outcome in `Copied`; one that cannot be copied keeps none of the
+others from it. Documents are read anew for each step, since those of all checkpoints together may not fit into memory.
+One thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
+from ckptkit.run.find import Index
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.read import OpenedCheckpoint, open_checkpoint
+from ckptkit.run.transfer import Transfer, files_of
+from ckptkit.storage import Storage
+
+CopyOutcome = Literal["copied", "present", "pruned", "corrupt"]
+
+
+class CopyWatch(Protocol):
+    """Is told how a copy goes on, by the thread that copies."""
+
+    def plan(self, checkpoints: int, size_bytes: int) -> None:
+        """So much is to be done in all; may be told again, and then be more."""
+        ...
+
+    def advance(self, size_bytes: int) -> None:
+        """So many bytes more are copied, or proven where they lay."""
+        ...
+
+    def end(self, name: str, outcome: CopyOutcome) -> None:
+        """A checkpoint is done."""
+        ...
+
+
+@dataclass
+class Copied:
+    """What became of a copy; names of checkpoints, oldest first.
+
+    Attributes:
+        run_id: Of the copy.
+        checkpoint: The one that was copied alone; None for a whole run.
+        copied: Committed at the target by this call.
+        present: There already, and the same.
+        kept: There already, and at the source no more.
+        pruned: Removed at the source before they were copied.
+        corrupt: Why they could not be copied, by name.
+        copied_bytes: Written.
+        found_bytes: There already, and proven.
+    """
+
+    run_id: str
+    checkpoint: str | None = None
+    copied: list[str] = field(default_factory=list)
+    present: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    pruned: list[str] = field(default_factory=list)
+    corrupt: dict[str, str] = field(default_factory=dict)
+    copied_bytes: int = 0
+    found_bytes: int = 0
+
+
+class Cargo:
+    """Checkpoints on their way.
+
+    Args:
+        source: Where they lie.
+        target: Where they go.
+        copied: Takes the outcomes.
+        watch: Is told.
+
+    Attributes:
+        waiting: What is still to be copied, oldest first.
+    """
+
+    def __init__(self, source: Storage, target: Storage, copied: Copied, watch: CopyWatch) -> None:
+        self._source = source
+        self._target = target
+        self._copied = copied
+        self._watch = watch
+        self.waiting: list[CheckpointName] = []
+        self._seen: set[CheckpointName] = set()
+        self._proven: set[str] = set()
+        self._sizes: dict[str, int] = {}
+
+    def plan(self, index: Index, names: Collection[CheckpointName]) -> None:
+        """Take in those of ``names`` that are new."""
+        self._index = index
+        for name in sorted(set(names) - self._seen):
+            self._seen.add(name)
+            opened = self._open(name)
+            if opened is not None:
+                self.waiting.append(name)
+                self._sizes.update({file.key: file.size_bytes for file in files_of(opened)})
+        ended = len(self._copied.present) + len(self._copied.copied)
+        self._watch.plan(ended + len(self.waiting), sum(self._sizes.values()))
+
+    def compare(self) -> None:
+        """Compare whatever lies at the target; changes nothing.
+
+        Raises:
+            ResumeError: If something differs; names it.
+            StorageError: If one of the two storages failed.
+        """
+        for name in tuple(self.waiting):
+            opened = self._open(name)
+            if opened is None:
+                continue
+            transfer = Transfer(self._source, self._target, opened, self._proven)
+            try:
+                transfer.compare(self._watch.advance)
+            except CheckpointNotFoundError:
+                self._end(name, "pruned")
+                continue
+            finally:
+                self._copied.found_bytes += transfer.found_bytes
+            if transfer.is_committed:
+                self._end(name, "present")
+
+    def carry(self, on_pruned: Callable[[CheckpointName], None]) -> None:
+        """Copy what waits, oldest first; after `compare`.
+
+        Args:
+            on_pruned: Called with each that the source removed in the middle of its copy.
+
+        Raises:
+            ResumeError: As `compare`.
+            StaleAttemptError: If another process wrote to the target meanwhile.
+            StorageError: As `compare`.
+        """
+        for name in tuple(self.waiting):
+            opened = self._open(name)
+            if opened is None:
+                continue
+            transfer = Transfer(self._source, self._target, opened, self._proven)
+            try:
+                transfer.compare(self._watch.advance)
+                outcome = transfer.finish(self._watch.advance).outcome
+            except CheckpointNotFoundError:
+                self._end(name, "pruned")
+                on_pruned(name)
+            except CorruptCheckpointError as error:
+                self._end(name, "corrupt", str(error))
+            else:
+                self._end(name, outcome)
+            finally:
+                self._copied.found_bytes += transfer.found_bytes
+                self._copied.copied_bytes += transfer.copied_bytes
+
+    def _open(self, name: CheckpointName) -> OpenedCheckpoint | None:
+        """Its documents, or None after the outcome was noted that it has instead."""
+        try:
+            return open_checkpoint(self._source, name, self._index.document(name.attempt))
+        except CheckpointNotFoundError:
+            self._end(name, "pruned")
+        except CorruptCheckpointError as error:
+            self._end(name, "corrupt", str(error))
+        return None
+
+    def _end(self, name: CheckpointName, outcome: CopyOutcome, why: str = "") -> None:
+        if name in self.waiting:
+            self.waiting.remove(name)
+        lists = {"copied": self._copied.copied, "present": self._copied.present, "pruned": self._copied.pruned}
+        if outcome == "corrupt":
+            self._copied.corrupt[str(name)] = why
+        else:
+            lists[outcome].append(str(name))
+        self._watch.end(str(name), outcome)

@@ -1,0 +1,225 @@
+"""Copies a whole run, or one checkpoint as a new run, from a root to another.
+
+The order: everything that lies at the target is compared; ``run.json``; checkpoint by checkpoint, oldest first; the
+attempts' documents, the one that ends the copy last. Guarantees: until then no start takes the target for a run
+(`ckptkit.run.origin`); where anything at the target is not the source's, nothing is written; an interrupted copy is
+resumed by the same call, with the same result. The source is only read, and may be a run that goes on. One copy to a
+root at a time, and no job on it meanwhile: only a part of what they would do to each other is noticed. Any single
+thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
+from ckptkit.manifest import MAX_ATTEMPT, AttemptDocument, CopiedFrom, RunDocument, digest_of, encode
+from ckptkit.run.cargo import Cargo, Copied, CopyWatch
+from ckptkit.run.commit import create_once
+from ckptkit.run.destination import Destination
+from ckptkit.run.find import Index, choose
+from ckptkit.run.names import RUN, CheckpointName, attempt_key
+from ckptkit.run.origin import is_unfinished, read_run, refuse_unfinished, without_credentials
+from ckptkit.run.transfer import ADVICE
+from ckptkit.storage import Storage
+
+_ROUNDS = 10  # looks at a source that removes checkpoints while they are copied
+
+
+@dataclass(frozen=True)
+class CopyRequest:
+    """What to copy, and what a new run needs.
+
+    Attributes:
+        checkpoint: A name or ``"latest"`` for one checkpoint alone; None for the whole run.
+        now: The clock; for people, never for ordering.
+        new_token: Gives 32 fresh random hexadecimal digits.
+    """
+
+    checkpoint: str | None
+    now: Callable[[], datetime]
+    new_token: Callable[[], str]
+
+
+def copy_run(source: Storage, target: Storage, request: CopyRequest, watch: CopyWatch) -> Copied:
+    """Copy what ``request`` asks for, or the rest of it.
+
+    Raises:
+        ValueError: If both are the same root.
+        CheckpointNotFoundError: If there is nothing to copy, or the source removes it faster than it is copied.
+        CorruptCheckpointError: If none of it can be copied, since it is corrupt; names each.
+        ResumeError: If something at ``target`` is not the source's, which is named and nothing was written; or the
+            source is itself a copy that has not ended.
+        StaleAttemptError: If another process wrote to ``target`` meanwhile.
+        StorageError: If one of the two storages failed. The same call resumes.
+    """
+    if source.url == target.url:
+        raise ValueError(f"{source.url} cannot be copied to itself")
+    index = Index(source)
+    source_run = read_run(source)
+    refuse_unfinished(source, index, source_run)
+    destination = Destination(target, source.url)
+    alone = _alone(index, request.checkpoint, destination.run)
+    origin = CopiedFrom(
+        url=without_credentials(source.url)[:4096],
+        run_id=source_run.run_id if source_run is not None else None,
+        checkpoint=str(alone) if alone is not None else None,
+        last_attempt=_last_attempt(source, index, alone),
+    )
+    destination.accept_run(origin)
+    # Not the source's id: from here on the two may go on differently.
+    run = destination.run or RunDocument(
+        run_id=request.new_token(), created_at=request.now().isoformat(), copied_from=origin
+    )
+    return _Copy(source, target, destination, run.sealed(), watch).carry_out(index)
+
+
+def _alone(index: Index, wanted: str | None, begun: RunDocument | None) -> CheckpointName | None:
+    """Which checkpoint is copied alone, if one is."""
+    if wanted is None:
+        return None
+    if wanted == "latest" and begun is not None and begun.copied_from is not None and begun.copied_from.checkpoint:
+        wanted = begun.copied_from.checkpoint  # the source may have gone on since that copy was begun
+    candidates = choose(index, wanted, rewind=True).candidates
+    if not candidates:
+        raise CheckpointNotFoundError("there is no committed checkpoint to copy")
+    return candidates[0]
+
+
+def _last_attempt(source: Storage, index: Index, alone: CheckpointName | None) -> int:
+    if alone is None:
+        readable = _readable(index)
+        if not readable:
+            if not any(index.is_committed(name) for name in index.names):
+                raise CheckpointNotFoundError(f"there is no committed checkpoint at {source.url}")
+            raise CorruptCheckpointError(
+                f"no file below attempts/ at {source.url} can be read, so that no checkpoint there can be checked"
+            )
+        return readable[-1].attempt
+    if alone.attempt == MAX_ATTEMPT:
+        raise ResumeError(f"{alone} is of the last attempt that the format has a number for; copy the whole run")
+    return alone.attempt + 1
+
+
+def _readable(index: Index) -> list[AttemptDocument]:
+    found = []
+    for attempt in index.attempts:
+        try:
+            found.append(index.document(attempt))
+        except CorruptCheckpointError:
+            continue  # nothing that it wrote can be checked: its checkpoints are named as corrupt
+    return found
+
+
+class _Copy:
+    def __init__(
+        self,
+        source: Storage,
+        target: Storage,
+        destination: Destination,
+        run: RunDocument,
+        watch: CopyWatch,
+    ) -> None:
+        assert run.copied_from is not None  # noqa: S101 - that of a copy
+        self._source = source
+        self._target = target
+        self._destination = destination
+        self._run = run
+        self._alone = CheckpointName.parse(run.copied_from.checkpoint or "")
+        self._copied = Copied(run.run_id, run.copied_from.checkpoint)
+        self._cargo = Cargo(source, target, self._copied, watch)
+        self._last_key = attempt_key(run.copied_from.last_attempt)
+
+    def carry_out(self, index: Index) -> Copied:
+        names = self._names(index)
+        self._cargo.plan(index, names)
+        others = self._destination.examine(index, self._attempts(index), names)
+        self._copied.kept = [str(name) for name in others.kept]
+        self._cargo.compare()
+        if not self._cargo.waiting:
+            self._require_any()
+        self._begin()
+        for name in others.left:
+            self._empty(name)
+        index = self._carry(index)
+        self._require_any()
+        self._put_attempts(index)
+        return self._copied
+
+    def _names(self, index: Index) -> list[CheckpointName]:
+        if self._alone is not None:
+            return [self._alone]
+        return [name for name in index.names if index.is_committed(name)]
+
+    def _begin(self) -> None:
+        """Write the first file; from here on the target is this copy's."""
+        self._target.probe()
+        if self._destination.run is not None:
+            self._target.clear_unfinished("", lambda key: True)
+        elif create_once(self._target, RUN, encode(self._run)) != encode(self._run):
+            raise ResumeError(f"another process has just begun to write to {self._target.url}. {ADVICE}")
+
+    def _carry(self, index: Index) -> Index:
+        """Copy the checkpoints; returns the look at the source that all of them were copied by."""
+        is_run = not is_unfinished(Index(self._target), self._run)
+        lost = 0
+        for _ in range(_ROUNDS):
+            if is_run:
+                # Somebody may start on it: as in any run, a folder comes after its attempt's document.
+                self._put_attempts(index)
+            self._cargo.carry(self._empty)
+            if len(self._copied.pruned) == lost:
+                return index
+            if self._alone is not None:
+                break
+            lost = len(self._copied.pruned)
+            # What retention left instead may be newer than all that was planned.
+            index = Index(self._source)
+            self._cargo.plan(index, self._names(index))
+        raise CheckpointNotFoundError(
+            f"{self._source.url} removed {', '.join(self._copied.pruned[-3:])} before it was copied. Let the source "
+            "keep more checkpoints for longer (keep=), or copy while nothing is trained there."
+        )
+
+    def _require_any(self) -> None:
+        if self._copied.copied or self._copied.present:
+            return
+        if not self._copied.corrupt:
+            raise CheckpointNotFoundError(f"there is no committed checkpoint at {self._source.url}")
+        each = "\n  ".join(f"{name}: {why}" for name, why in self._copied.corrupt.items())
+        raise CorruptCheckpointError(
+            f"no checkpoint of {self._source.url} can be copied:\n  {each}\nName another one, or repair the source."
+        )
+
+    def _attempts(self, index: Index) -> dict[str, bytes]:
+        """The attempts' documents of the copy by key."""
+        documents = _readable(index)
+        if self._alone is not None:
+            documents = [index.document(self._alone.attempt), self._first_attempt(self._alone)]
+        return {attempt_key(one.attempt): encode(one) for one in documents}
+
+    def _first_attempt(self, parent: CheckpointName) -> AttemptDocument:
+        """Of the new run: made from ``run.json`` alone, so that a copy that is resumed makes the same one."""
+        return AttemptDocument(
+            attempt=parent.attempt + 1,
+            token=digest_of(encode(self._run)),
+            parent=str(parent),
+            host="ckptkit copy",
+            created_at=self._run.created_at,
+        ).sealed()
+
+    def _put_attempts(self, index: Index) -> None:
+        documents = self._attempts(index)
+        for key in sorted(documents, key=lambda key: (key == self._last_key, key)):
+            if self._destination.has(key):
+                continue
+            if create_once(self._target, key, documents[key]) != documents[key]:
+                raise ResumeError(
+                    f"another process has just made {key} at {self._target.url}: a job was started there. {ADVICE}"
+                )
+            self._destination.add(key)
+
+    def _empty(self, name: CheckpointName) -> None:
+        self._destination.empty(name, self._run.run_id)

@@ -1,0 +1,170 @@
+"""What lies at the target of a copy, and whether all of it is the source's.
+
+Guarantees: all but `Destination.empty` only reads; a file that is not known to be the copy's is
+named and refused, never removed. Damage in what is there already is found by content, not by size. Any single thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
+from ckptkit.manifest import MAX_SEALED_BYTES, Commit, CopiedFrom, RunDocument, Void, decode
+from ckptkit.run.commit import keys_below, remove_data, void
+from ckptkit.run.find import Index, read_commit
+from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, FROZEN, LEASE, RUN, CheckpointName, parse_frozen
+from ckptkit.run.read import open_checkpoint
+from ckptkit.run.transfer import ADVICE, files_of, is_hidden
+from ckptkit.run.verify import verify
+from ckptkit.storage import Storage
+
+_FROZEN_FILE = re.compile(r"[0-9a-f]{32}\.safetensors")
+
+
+@dataclass(frozen=True)
+class Others:
+    """Checkpoints at the target that the source does not have any more.
+
+    Attributes:
+        kept: Committed and whole; they stay.
+        left: Not committed; what was copied of them is of no use.
+    """
+
+    kept: list[CheckpointName] = field(default_factory=list)
+    left: list[CheckpointName] = field(default_factory=list)
+
+
+class Destination:
+    """One look at the target.
+
+    Args:
+        storage: The target's root.
+        source_url: For messages.
+
+    Attributes:
+        run: Its ``run.json``, or None.
+    """
+
+    def __init__(self, storage: Storage, source_url: str) -> None:
+        self._storage = storage
+        self._source_url = source_url
+        top = storage.list("")
+        for foreign in sorted({*top.folders, *top.files} - {RUN, LEASE, ATTEMPTS, CHECKPOINTS, FROZEN}):
+            if not is_hidden(foreign):
+                raise self._foreign(foreign)
+        below = [storage.walk(f"{folder}/") for folder in (ATTEMPTS, CHECKPOINTS, FROZEN) if folder in top.folders]
+        self._keys = {key for keys in below for key in keys if not is_hidden(key)}
+        self._names = {name for key in self._keys if (name := _checkpoint_of(key)) is not None}
+        self._is_alone = False
+        self.run = self._read_run() if RUN in top.files else None
+
+    def accept_run(self, origin: CopiedFrom) -> None:
+        """Raise ResumeError unless the run here is a copy of ``origin``, or there is nothing at all."""
+        self._is_alone = origin.checkpoint is not None
+        if self.run is None:
+            if self._keys:
+                raise self._foreign(min(self._keys))
+            return
+        found = self.run.copied_from
+        if found is None:
+            raise ResumeError(f"{self._storage.url} holds a run of its own, by its {RUN}. {ADVICE}")
+        if (found.run_id, found.checkpoint) != (origin.run_id, origin.checkpoint):
+            what = f"the checkpoint {found.checkpoint}" if found.checkpoint else "the whole run"
+            raise ResumeError(
+                f"{self._storage.url} holds a copy of something else, by its {RUN}: {what} of {found.url}. {ADVICE}"
+            )
+
+    def examine(self, index: Index, attempts: Mapping[str, bytes], planned: Collection[CheckpointName]) -> Others:
+        """Look at everything that is in no planned checkpoint.
+
+        Args:
+            index: Of the source.
+            attempts: Documents of the copy by key.
+            planned: Checkpoints that are compared elsewhere.
+
+        Raises:
+            ResumeError: If there is a file that the copy does not have; names it.
+        """
+        others = self._others(index, planned)
+        expected = {*planned, *others.kept, *others.left}
+        for key in sorted(self._keys):
+            if key in attempts:
+                if self._storage.read(key, MAX_SEALED_BYTES) != attempts[key]:
+                    raise ResumeError(
+                        f"{key} at {self._storage.url} is not that of {self._source_url}: another job went on there. "
+                        f"{ADVICE}"
+                    )
+            elif not self._is_expected(key, index, expected):
+                raise self._foreign(key)
+        return others
+
+    def empty(self, name: CheckpointName, token: str) -> None:
+        """Void the folder of a checkpoint that the source lost, and remove what was copied of it."""
+        if keys_below(self._storage, name.folder) and isinstance(void(self._storage, name, token), Void):
+            remove_data(self._storage, name)
+
+    def has(self, key: str) -> bool:
+        """Whether there is such a file, as far as this look goes."""
+        return key in self._keys
+
+    def add(self, key: str) -> None:
+        """Note a file that was made since."""
+        self._keys.add(key)
+
+    def _others(self, index: Index, planned: Collection[CheckpointName]) -> Others:
+        others = Others()
+        if self._is_alone:
+            return others
+        for name in sorted(self._names - {*planned}):
+            if name.attempt not in index.attempts:
+                continue
+            keys = {key for key in self._keys if key.startswith(f"{name.folder}/")} - {name.commit_key}
+            if isinstance(self._commit(name), Commit):
+                self._prove(name, index, keys)
+                others.kept.append(name)
+            elif keys:
+                others.left.append(name)
+        return others
+
+    def _prove(self, name: CheckpointName, index: Index, keys: set[str]) -> None:
+        try:
+            opened = open_checkpoint(self._storage, name, index.document(name.attempt))
+            verify(self._storage, opened)
+        except (CorruptCheckpointError, CheckpointNotFoundError) as error:
+            raise ResumeError(
+                f"{name} lies at {self._storage.url} and not at {self._source_url} any more, and is damaged: {error}. "
+                f"{ADVICE}"
+            ) from error
+        for key in sorted(keys - {file.key for file in files_of(opened)}):
+            raise self._foreign(key)
+
+    def _commit(self, name: CheckpointName) -> Commit | Void | None:
+        try:
+            return read_commit(self._storage, name)
+        except CorruptCheckpointError as error:
+            raise ResumeError(f"{error}. {ADVICE}") from error
+
+    def _is_expected(self, key: str, index: Index, expected: Collection[CheckpointName]) -> bool:
+        name = _checkpoint_of(key)
+        if name is not None:
+            return name in expected or (key == name.commit_key and isinstance(self._commit(name), Void))
+        folder, _, file = key.rpartition("/")
+        attempt = parse_frozen(folder.removeprefix(f"{FROZEN}/"))
+        # One that nothing refers to is left of a checkpoint that the source lost; the next start here removes it.
+        return attempt in index.attempts and _FROZEN_FILE.fullmatch(file) is not None
+
+    def _read_run(self) -> RunDocument:
+        try:
+            return decode(self._storage.read(RUN, MAX_SEALED_BYTES), RunDocument, RUN)
+        except CorruptCheckpointError as error:
+            raise ResumeError(f"{error} (at {self._storage.url}). {ADVICE}") from error
+
+    def _foreign(self, key: str) -> ResumeError:
+        return ResumeError(f"{key} lies at {self._storage.url} and not at {self._source_url}. {ADVICE}")
+
+
+def _checkpoint_of(key: str) -> CheckpointName | None:
+    parts = key.split("/")
+    return CheckpointName.parse(parts[1]) if parts[0] == CHECKPOINTS and len(parts) > 2 else None

@@ -1,0 +1,245 @@
+"""Copies one committed checkpoint from a storage to another, in the order that makes it safe.
+
+Shards, frozen shards, rank files, manifest, then COMMIT, each byte as it is and digested on the way. Guarantees:
+COMMIT comes only after every file has been proven against the digests of the source, whether this process wrote it
+or found it; nothing at the target is overwritten, and only one thing is deleted there: what an interrupted write left
+of a file, told by its bytes. Memory is one window of the source. It does not notice a second process that copies to
+the same place at the same time, which callers have to rule out. Any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import xxhash
+
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
+from ckptkit.manifest import MAX_SEALED_BYTES, FileEntry, encode
+from ckptkit.run.commit import publish
+from ckptkit.run.names import FROZEN, frozen_folder
+from ckptkit.run.read import OpenedCheckpoint
+from ckptkit.run.source_file import SourceFile
+from ckptkit.run.verify import check_sizes
+from ckptkit.storage import Storage
+
+_PADDING_BYTES = 4096  # a local write that is killed may have padded the last block of its file and not yet cut it
+
+
+@dataclass(frozen=True)
+class Transferred:
+    """What became of one checkpoint.
+
+    Attributes:
+        outcome: ``"copied"``: it is committed at the target now; ``"present"``: it was before, and is the same;
+            ``"pruned"``: the source's retention removed it meanwhile, and nothing was committed.
+        copied_bytes: Written to the target.
+        found_bytes: Lay at the target and were proven there.
+    """
+
+    outcome: Literal["copied", "present", "pruned"]
+    copied_bytes: int = 0
+    found_bytes: int = 0
+
+
+def transfer_checkpoint(
+    source: Storage, target: Storage, opened: OpenedCheckpoint, report: Callable[[int], None] | None = None
+) -> Transferred:
+    """Copy a checkpoint; a call that was interrupted is resumed by the same call.
+
+    Args:
+        source: Where it lies.
+        target: Where to copy it to, under the same keys.
+        opened: Its documents, read from ``source``.
+        report: Called with a number of bytes whenever so many more have been copied or proven.
+
+    Raises:
+        CorruptCheckpointError: If the source's bytes are not what its documents say; names the file.
+        ResumeError: If the target holds another file under one of the keys; names it. Nothing was changed.
+        StaleAttemptError: If the folder at the target was voided meanwhile, or committed with other content.
+        StorageError: If one of the two failed. The same call resumes.
+    """
+    transfer = Transfer(source, target, opened)
+    try:
+        transfer.compare(report)
+        return transfer.finish(report)
+    except CheckpointNotFoundError:
+        return Transferred("pruned", transfer.copied_bytes, transfer.found_bytes)
+
+
+class Transfer:
+    """A transfer in two steps, for callers that compare much before they write anything.
+
+    Args:
+        source: As in `transfer_checkpoint`.
+        target: As in `transfer_checkpoint`.
+        opened: As in `transfer_checkpoint`.
+        proven: Keys that need not be proven again, such as frozen shards that another checkpoint shares; grows.
+
+    Attributes:
+        copied_bytes: Written to the target so far.
+        found_bytes: Lay at the target and were proven there.
+        is_committed: Whether the checkpoint was at the target already; known after `compare`.
+    """
+
+    def __init__(
+        self, source: Storage, target: Storage, opened: OpenedCheckpoint, proven: set[str] | None = None
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._opened = opened
+        self._proven = set() if proven is None else proven
+        self._broken_off: set[str] = set()
+        self.is_committed = False
+        self.copied_bytes = 0
+        self.found_bytes = 0
+
+    def compare(self, report: Callable[[int], None] | None = None) -> None:
+        """Compare everything that lies at the target with the source; changes nothing.
+
+        Raises:
+            CheckpointNotFoundError: If the source was removed meanwhile.
+            ResumeError: If something differs; names it.
+            StorageError: If one of the two storages failed.
+        """
+        name, sizes = self._opened.name, self._sizes()
+        files = {file.key: file for file in files_of(self._opened)}
+        self.is_committed = name.commit_key in sizes
+        if self.is_committed and self._target.read(name.commit_key, MAX_SEALED_BYTES) != encode(self._opened.commit):
+            raise self._differs(name.commit_key)
+        for key in sorted(sizes.keys() - files.keys() - {name.commit_key}):
+            if key.startswith(f"{name.folder}/") and not is_hidden(key):
+                raise ResumeError(f"{key} lies at {self._target.url} and not at {self._source.url}. {ADVICE}")
+        for file in files.values():
+            if file.key in self._proven:
+                continue
+            if file.key not in sizes:
+                if self.is_committed:
+                    raise ResumeError(
+                        f"{file.key} is missing at {self._target.url}, where its checkpoint is committed. {ADVICE}"
+                    )
+            elif sizes[file.key] == file.size_bytes and _digest(self._target, file) == file.digest:
+                self._proven.add(file.key)
+                self.found_bytes += file.size_bytes
+                if report is not None:
+                    report(file.size_bytes)
+            elif not self.is_committed and self._is_broken_off(file, sizes[file.key]):
+                self._broken_off.add(file.key)
+            else:
+                raise self._differs(file.key)
+
+    def finish(self, report: Callable[[int], None] | None = None) -> Transferred:
+        """Write what is not there yet, and commit; after `compare`.
+
+        Raises:
+            CheckpointNotFoundError: If the source was removed meanwhile; nothing was committed.
+            CorruptCheckpointError: As in `transfer_checkpoint`.
+            StaleAttemptError: As in `transfer_checkpoint`.
+            StorageError: As in `transfer_checkpoint`.
+        """
+        if self.is_committed:
+            return Transferred("present", 0, self.found_bytes)
+        check_sizes(self._source, self._opened)
+        for file in files_of(self._opened):
+            if file.key not in self._proven:
+                self._write(file, report)
+        # Whoever deletes or writes here as well would make a COMMIT out of nothing.
+        sizes = self._sizes()
+        for file in files_of(self._opened):
+            if sizes.get(file.key) != file.size_bytes:
+                raise StorageError(
+                    f"{file.key} at {self._target.url} has changed since it was copied: another process writes there. "
+                    "Let only one of them copy, then run it again."
+                )
+        publish(self._target, self._opened.name, self._opened.commit)
+        return Transferred("copied", self.copied_bytes, self.found_bytes)
+
+    def _write(self, file: FileEntry, report: Callable[[int], None] | None) -> None:
+        if file.key in self._broken_off:
+            self._target.delete([file.key])
+        stream = SourceFile(self._source, self._opened.name, file, report)
+        try:
+            self._target.write(file.key, stream, file.size_bytes)
+        except CorruptCheckpointError:
+            # Bytes that nothing vouches for; left there, they would be in the way of the repaired file.
+            with contextlib.suppress(StorageError):
+                self._target.delete([file.key])
+            raise
+        self._proven.add(file.key)
+        self.copied_bytes += file.size_bytes
+
+    def _sizes(self) -> dict[str, int]:
+        """Sizes of what lies at the target where this checkpoint's files belong."""
+        name = self._opened.name
+        sizes = dict(self._target.walk(f"{name.folder}/"))
+        if any(_is_frozen(file) for file in files_of(self._opened)):
+            folder = frozen_folder(name.attempt)
+            sizes.update({f"{folder}/{file}": size for file, size in self._target.list(folder).files.items()})
+        return sizes
+
+    def _is_broken_off(self, file: FileEntry, size_bytes: int) -> bool:
+        """Whether the file at the target is the beginning of the source's, or all of it and a block's padding."""
+        if size_bytes == file.size_bytes or size_bytes - file.size_bytes >= _PADDING_BYTES:
+            return False
+        common = min(size_bytes, file.size_bytes)
+        stream = SourceFile(self._source, self._opened.name, file)
+        for piece in _pieces(self._target, file.key, common):
+            expected = memoryview(bytearray(len(piece)))
+            stream.readinto(expected)
+            if piece != expected:
+                return False
+        padding = memoryview(bytearray(size_bytes - common))
+        self._target.read_into(file.key, [padding], common)
+        return not any(padding)
+
+    def _differs(self, key: str) -> ResumeError:
+        return ResumeError(f"{key} at {self._target.url} is not the file of {self._source.url}. {ADVICE}")
+
+
+ADVICE = "Nothing was changed. Copy to a root that is new, or remove what lies there if it is not needed."
+
+
+def files_of(opened: OpenedCheckpoint) -> list[FileEntry]:
+    """The files of a checkpoint in the order in which they have to be written, but for COMMIT."""
+    shards = {shard.key: shard for rank in opened.ranks for shard in rank.shards}
+    manifest = FileEntry(
+        key=opened.name.manifest_key,
+        size_bytes=opened.commit.manifest_size_bytes,
+        digest=opened.commit.manifest_digest,
+    )
+    in_order = sorted(shards.values(), key=_is_frozen)
+    return [*in_order, *opened.manifest.rank_files, manifest]
+
+
+def is_hidden(key: str) -> bool:
+    """Whether ``key`` is none of a run, such as the temporary file of a create that was killed."""
+    return any(part.startswith(".") for part in key.split("/"))
+
+
+def _is_frozen(file: FileEntry) -> bool:
+    return file.key.startswith(f"{FROZEN}/")
+
+
+def _digest(storage: Storage, file: FileEntry) -> str:
+    hasher = xxhash.xxh3_128()
+    for piece in _pieces(storage, file.key, file.size_bytes):
+        hasher.update(piece)
+    return hasher.hexdigest()
+
+
+def _pieces(storage: Storage, key: str, size_bytes: int) -> Iterator[memoryview]:
+    """The first ``size_bytes`` of a file in parts, each valid until the next; ends early where the file does."""
+    window = memoryview(bytearray(min(storage.window_bytes, size_bytes)))
+    at = 0
+    while at < size_bytes:
+        piece = window[: size_bytes - at]
+        try:
+            count = storage.read_into(key, [piece], at)
+        except FileNotFoundError as error:
+            raise StorageError(f"{key} vanished from {storage.url} while it was compared") from error
+        if not count:
+            return
+        yield piece[:count]
+        at += count

@@ -1,0 +1,548 @@
+"""A run, or one checkpoint of it, from a root to another: complete, resumable, and never over something else."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from crash.scenario import (
+    AT_6,
+    AT_8,
+    AT_10,
+    Life,
+    attempts,
+    batches_of,
+    committed,
+    corrupt,
+    digest_at,
+    digest_of,
+    history,
+    name_at,
+    tree,
+)
+
+from ckptkit.errors import (
+    CheckpointNotFoundError,
+    CkptKitError,
+    CorruptCheckpointError,
+    ResumeError,
+    StorageError,
+)
+from ckptkit.policies import KeepLatest
+from ckptkit.run.commit import void
+from ckptkit.run.copy import Copied, CopyRequest, copy_run
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.origin import without_credentials
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import DIVISIBLE, EVERY, Fault, FaultyStorage, Killed
+
+AT_4 = name_at(1, 4)
+WHEN = ("before", "during", "after")
+
+
+class Told:
+    """A watch that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.planned: list[tuple[int, int]] = []
+        self.done_bytes = 0
+        self.ended: list[tuple[str, str]] = []
+
+    def plan(self, checkpoints: int, size_bytes: int) -> None:
+        self.planned.append((checkpoints, size_bytes))
+
+    def advance(self, size_bytes: int) -> None:
+        self.done_bytes += size_bytes
+
+    def end(self, name: str, outcome: str) -> None:
+        self.ended.append((name, outcome))
+
+
+def copy(source, target, checkpoint: str | None = None, watch: Told | None = None) -> Copied:
+    tokens = (f"{number:032x}" for number in itertools.count(1))
+    request = CopyRequest(checkpoint, lambda: datetime(2026, 1, 2, tzinfo=timezone.utc), lambda: next(tokens))
+    as_storages = [LocalStorage(one) if isinstance(one, Path) else one for one in (source, target)]
+    return copy_run(*as_storages, request, watch or Told())
+
+
+def branched(root: Path) -> None:
+    """Two attempts, of which the second went on from checkpoint 4: 6 is off the lineage; and a void folder."""
+    history(root)
+    life = Life(root, keep=KeepLatest(5))
+    life.restore(AT_4)
+    life.saved_at(8)
+    life.saved_at(10)
+    LocalStorage(root).create(f"checkpoints/{name_at(2, 12)}/COMMIT", b'{"void_by":"%032d"}' % 0)
+    LocalStorage(root).create("lease.json", b"{}")
+
+
+def files_of_copy(root: Path) -> dict[str, bytes]:
+    """What a copy of the run at ``root`` has, by the text of the format, but for run.json."""
+    files = tree(root)
+    names = committed(root)
+    return {
+        key: data
+        for key, data in files.items()
+        if key not in ("run.json", "lease.json") and (not key.startswith("checkpoints/") or key.split("/")[1] in names)
+    }
+
+
+def without_run(root: Path) -> dict[str, bytes]:
+    files = tree(root)
+    files.pop("run.json")
+    return files
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    branched(tmp_path / "source")
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "target"
+
+
+def test_a_whole_run_arrives_with_what_is_off_the_lineage_and_no_void_marker(source, target):
+    told = Told()
+    done = copy(source, target, watch=told)
+    assert without_run(target) == files_of_copy(source)
+    assert done.copied == committed(source) == committed(target)
+    assert {AT_4, AT_6, AT_8, AT_10} <= set(done.copied)
+    assert told.ended == [(name, "copied") for name in done.copied]
+    assert told.planned[-1] == (len(done.copied), done.copied_bytes)
+    assert told.done_bytes == done.copied_bytes
+    assert (done.present, done.kept, done.pruned, done.corrupt) == ([], [], [], {})
+
+
+def test_run_json_says_where_it_came_from(source, target):
+    done = copy(source, target)
+    run = json.loads((target / "run.json").read_bytes())
+    theirs = json.loads((source / "run.json").read_bytes())
+    assert run["run_id"] == done.run_id != theirs["run_id"]
+    assert run["copied_from"] == {
+        "url": str(source),
+        "run_id": theirs["run_id"],
+        "checkpoint": None,
+        "last_attempt": 2,
+    }
+
+
+def test_a_manager_on_the_copy_goes_on_as_one_on_the_source(source, target):
+    copy(source, target)
+    for root in (source, target):
+        life = Life(root)
+        point = life.restore()
+        assert point.checkpoint == AT_10
+        assert life.run.digest() == digest_at(10)
+        assert life.saved_at(13) == name_at(3, 13)
+        assert digest_of(root, name_at(3, 13)) == digest_at(13)
+        assert Life(root).restore().checkpoint == name_at(3, 13)
+
+
+def test_the_same_command_again_compares_and_writes_nothing(source, target):
+    first = copy(source, target)
+    storage = FaultyStorage(LocalStorage(target))
+    told = Told()
+    again = copy(source, storage, watch=told)
+    assert again.copied == []
+    assert again.present == first.copied
+    assert (again.run_id, again.copied_bytes, again.found_bytes) == (first.run_id, 0, first.copied_bytes)
+    assert told.done_bytes == told.planned[-1][1]
+    assert not {call.operation for call in storage.calls} & {"write", "create", "delete"}
+
+
+def test_a_source_that_went_on_brings_a_copy_up_to_date(source, target):
+    copy(source, target)
+    life = Life(source, keep=KeepLatest(5))
+    life.restore()
+    life.saved_at(14)
+    done = copy(source, target)
+    assert done.copied == [name_at(3, 14)]
+    assert without_run(target) == files_of_copy(source)
+    assert Life(target).restore().checkpoint == name_at(3, 14)
+
+
+def test_what_the_source_has_removed_since_is_kept_and_named(source, target):
+    copy(source, target)
+    life = Life(source, keep=KeepLatest(2))
+    life.restore()
+    for batches in (14, 15, 16):
+        life.saved_at(batches)
+    assert AT_10 not in committed(source)
+    done = copy(source, target)
+    assert {AT_8, AT_10} <= set(done.kept)
+    assert set(committed(target)) == {*done.kept, *committed(source)}
+    assert Life(target).restore().checkpoint == name_at(3, 16)
+
+
+def test_a_kept_one_that_is_damaged_is_refused(source, target):
+    copy(source, target)
+    shutil.rmtree(source / "checkpoints" / AT_6)
+    corrupt(target, AT_6)
+    before = tree(target)
+    with pytest.raises(ResumeError, match=f"{AT_6}.*damaged.*weights-000"):
+        copy(source, target)
+    assert tree(target) == before
+
+
+@pytest.mark.parametrize("checkpoint", [None, AT_8], ids=["whole", "alone"])
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("moment", [f"{when} {action}" for when in WHEN for action in ("error", "kill")])
+def test_interrupted_at_any_call_no_start_is_fooled_and_the_same_command_resumes(
+    tmp_path, source, side, moment, checkpoint
+):
+    when, action = moment.split()
+    whole = {"source": FaultyStorage(LocalStorage(source)), "target": FaultyStorage(LocalStorage(tmp_path / "whole"))}
+    copy(whole["source"], whole["target"], checkpoint)
+    expected = tree(tmp_path / "whole")
+    operations = DIVISIBLE if when == "during" else EVERY
+    calls = [call for call in whole[side].calls if call.operation in operations]
+    for nth, call in enumerate(calls, start=1):
+        if action == "kill" and when == "after" and call.operation not in ("write", "create", "delete"):
+            continue  # as before the next call
+        root = tmp_path / f"to-{nth}"
+        faulty = {"source": FaultyStorage(LocalStorage(source)), "target": FaultyStorage(LocalStorage(root))}
+        fault = faulty[side].inject(Fault(action, operations=operations, nth=nth, when=when))
+        try:
+            copy(faulty["source"], faulty["target"], checkpoint)
+        except (StorageError, Killed):
+            pass
+        else:
+            assert call.operation == "create", call  # only of creates a lost reply is settled
+        assert fault.fired, call
+        left = tree(root)
+        if left and left != expected:
+            with pytest.raises(ResumeError, match=r"has not ended.*ckptkit copy"):
+                Life(root).restore()
+            assert tree(root) == left, call
+        copy(source, root, checkpoint)
+        assert tree(root) == expected, call
+        shutil.rmtree(root)
+    assert len(calls) >= (0 if (side, when) == ("source", "during") else 5 if checkpoint else 20)
+
+
+def test_no_start_takes_a_copy_without_any_checkpoint_for_a_new_run(source, target):
+    storage = FaultyStorage(LocalStorage(target))
+    storage.inject(Fault("kill", operations={"write"}))
+    with pytest.raises(Killed):
+        copy(source, storage)
+    assert list(tree(target)) == ["run.json"]
+    with pytest.raises(ResumeError, match=r"has not ended: attempts/000002\.json"):
+        Life(target).restore()
+
+
+def test_a_copy_that_has_not_ended_is_not_copied(source, target, tmp_path):
+    copy(source, target)
+    (target / "attempts/000002.json").unlink()
+    with pytest.raises(ResumeError, match="has not ended"):
+        copy(target, tmp_path / "further")
+    assert not (tmp_path / "further").exists()
+
+
+def test_a_copy_can_be_copied(source, target, tmp_path):
+    copy(source, target)
+    copy(target, tmp_path / "further")
+    assert without_run(tmp_path / "further") == without_run(target)
+
+
+def stray_file(root: Path) -> str:
+    (root / "notes.txt").write_text("mine")
+    return "notes.txt"
+
+
+def stray_checkpoint(root: Path) -> str:
+    shutil.copytree(root / "checkpoints" / AT_6, root / "checkpoints" / name_at(7, 6))
+    return name_at(7, 6)
+
+
+def stray_shard(root: Path) -> str:
+    path = root / "checkpoints" / AT_6 / "rank-00003" / "weights-000.safetensors"
+    path.parent.mkdir()
+    path.write_bytes(b"")
+    return "rank-00003"
+
+
+def stray_frozen(root: Path) -> str:
+    (root / "frozen/a000001/mine").write_bytes(b"")
+    return "frozen/a000001/mine"
+
+
+def changed_frozen(root: Path) -> str:
+    path = next((root / "frozen/a000001").iterdir())
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    return path.name
+
+
+def changed_shard(root: Path) -> str:
+    corrupt(root, AT_8)
+    return f"{AT_8}/rank-00000/weights-000"
+
+
+def changed_manifest(root: Path) -> str:
+    path = root / "checkpoints" / AT_8 / "manifest.json"
+    path.write_bytes(path.read_bytes() + b" ")
+    return f"{AT_8}/manifest.json"
+
+
+def damaged_run(root: Path) -> str:
+    (root / "run.json").write_bytes(b"{}")
+    return "run.json"
+
+
+def own_run(root: Path) -> str:
+    shutil.rmtree(root)
+    history(root)
+    return "run.json"
+
+
+def later_attempt(root: Path) -> str:
+    Life(root).restore()
+    return "attempts/000003.json"
+
+
+def voided(root: Path) -> str:
+    (root / "checkpoints" / AT_6 / "COMMIT").unlink()
+    void(LocalStorage(root), CheckpointName.parse(AT_6), "0" * 32)
+    return f"{AT_6}/COMMIT"
+
+
+def only_data(root: Path) -> str:
+    (root / "run.json").unlink()
+    return "attempts/000001.json"
+
+
+STRANGE = [
+    stray_file,
+    stray_checkpoint,
+    stray_shard,
+    stray_frozen,
+    changed_frozen,
+    changed_shard,
+    changed_manifest,
+    damaged_run,
+    own_run,
+    later_attempt,
+    voided,
+    only_data,
+]
+
+
+@pytest.mark.parametrize("strange", STRANGE, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "half copied"])
+def test_a_destination_that_is_not_the_sources_is_refused_and_stays(source, target, strange, ended):
+    copy(source, target)
+    named = strange(target)
+    if not ended and strange is not own_run:
+        shutil.rmtree(target / "checkpoints" / AT_10)
+    before = tree(target)
+    with pytest.raises(ResumeError) as caught:
+        copy(source, target)
+    assert named in str(caught.value)
+    assert "Nothing was changed" in str(caught.value)
+    assert tree(target) == before
+
+
+def test_a_job_that_both_sides_started_is_told_by_the_attempt(source, target):
+    copy(source, target)
+    Life(source).restore()
+    Life(target).restore()
+    with pytest.raises(ResumeError, match=r"attempts/000003\.json.*another job"):
+        copy(source, target)
+
+
+def test_pruned_in_the_middle_it_is_skipped_named_and_its_part_is_void(source, target):
+    from_there = FaultyStorage(LocalStorage(source))
+    from_there.inject(
+        Fault(lambda: shutil.rmtree(source / "checkpoints" / AT_6), operations={"read_into"}, key=f"*/{AT_6}/*", nth=3)
+    )
+    done = copy(from_there, target)
+    assert done.pruned == [AT_6]
+    assert done.copied == committed(source) == committed(target)
+    left = [key for key in tree(target) if AT_6 in key]
+    assert left == [f"checkpoints/{AT_6}/COMMIT"]
+    again = copy(source, target)
+    assert (again.copied, again.pruned, again.present) == ([], [], done.copied)
+
+
+def test_a_part_whose_source_went_before_the_copy_was_resumed_is_emptied(source, target):
+    to_there = FaultyStorage(LocalStorage(target))
+    to_there.inject(Fault("kill", operations={"create"}, key=f"*/{AT_6}/COMMIT"))
+    with pytest.raises(Killed):
+        copy(source, to_there)
+    shutil.rmtree(source / "checkpoints" / AT_6)
+    done = copy(source, target)
+    assert done.pruned == []
+    assert [key for key in tree(target) if AT_6 in key] == [f"checkpoints/{AT_6}/COMMIT"]
+    assert Life(target).restore().checkpoint == AT_10
+
+
+def test_where_all_that_was_planned_goes_the_newer_ones_are_copied(source, target):
+    """The source trains on and prunes: without a second look, the copy would hold nothing to start from."""
+    planned = committed(source)
+
+    def go_on() -> None:
+        life = Life(source, keep=KeepLatest(2))
+        life.restore()
+        for batches in (14, 15, 16):
+            life.saved_at(batches)
+        for name in planned:
+            shutil.rmtree(source / "checkpoints" / name, ignore_errors=True)
+
+    from_there = FaultyStorage(LocalStorage(source))
+    from_there.inject(Fault(go_on, operations={"read_into"}))
+    done = copy(from_there, target)
+    assert set(done.pruned) == set(planned)
+    assert done.copied == [name_at(3, 15), name_at(3, 16)] == committed(target)
+    assert Life(target).restore().checkpoint == name_at(3, 16)
+
+
+def test_a_source_that_always_removes_first_is_an_error(source, target):
+    numbers = itertools.count(20)
+
+    def go_on() -> None:
+        life = Life(source, keep=KeepLatest(2))
+        life.restore()
+        life.saved_at(next(numbers))
+        for name in committed(source)[:-1]:
+            shutil.rmtree(source / "checkpoints" / name)
+
+    from_there = FaultyStorage(LocalStorage(source))
+    from_there.inject(Fault(go_on, operations={"read_into"}, times=None))
+    with pytest.raises(CheckpointNotFoundError, match="keep="):
+        copy(from_there, target)
+    with pytest.raises(ResumeError, match="has not ended"):
+        Life(target).restore()
+
+
+def test_a_corrupt_checkpoint_is_named_and_the_others_arrive(source, target):
+    good = tree(source)
+    corrupt(source, AT_8)
+    corrupt(source, AT_4, "manifest.json", "cut")
+    done = copy(source, target)
+    assert set(done.corrupt) == {AT_4, AT_8}
+    assert "weights-000" in done.corrupt[AT_8]
+    assert committed(target) == done.copied == [AT_6, AT_10]
+    assert Life(target).restore().checkpoint == AT_10
+    shutil.rmtree(target)
+    copy(source, target)
+    for key, data in good.items():
+        (source / key).write_bytes(data)
+    assert copy(source, target).copied == [AT_4, AT_8]
+    assert without_run(target) == files_of_copy(source)
+
+
+def test_all_corrupt_is_an_error_before_anything_is_written(source, target):
+    for name in committed(source):
+        corrupt(source, name, "manifest.json")
+    with pytest.raises(CorruptCheckpointError, match="no checkpoint"):
+        copy(source, target)
+    assert not target.exists()
+
+
+def test_an_attempt_that_cannot_be_read_takes_only_its_checkpoints_along(source, target):
+    (source / "attempts/000002.json").write_bytes(b"{}")
+    done = copy(source, target)
+    assert set(done.corrupt) == {AT_8, AT_10}
+    assert Life(target).restore().checkpoint == AT_6
+
+
+@pytest.mark.parametrize("checkpoint", [None, "latest"])
+def test_nothing_to_copy_is_an_error(tmp_path, target, checkpoint):
+    with pytest.raises(CheckpointNotFoundError):
+        copy(tmp_path / "nothing", target, checkpoint)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_root_is_not_copied_to_itself(source):
+    with pytest.raises(ValueError, match="itself"):
+        copy(source, source)
+
+
+@pytest.mark.parametrize("name", [AT_4, AT_6, AT_8, AT_10])
+def test_one_checkpoint_becomes_a_run_that_goes_on_as_the_source_would(source, target, name):
+    done = copy(source, target, name)
+    assert (done.checkpoint, done.copied) == (name, [name])
+    files = tree(target)
+    own = int(name[1:7])
+    documents = attempts(files)
+    assert sorted(documents) == [own, own + 1]
+    assert files[f"attempts/{own:06d}.json"] == (source / f"attempts/{own:06d}.json").read_bytes()
+    assert documents[own + 1]["parent"] == name
+    assert documents[own + 1]["token"] not in (documents[own]["token"], done.run_id)
+    assert committed(target) == [name]
+
+    life = Life(target)
+    assert life.restore().checkpoint == name
+    at = batches_of(name)
+    assert life.run.digest() == digest_at(at)
+    assert attempts(tree(target))[own + 2]["parent"] == name
+    for further in (at + 1, at + 4, at + 6):
+        life.saved_at(further)
+        assert Life(target).manager.latest().name == name_at(own + 2, further)
+    later = Life(target)
+    later.restore()
+    assert later.run.digest() == digest_at(at + 6)
+    later.saved_at(at + 7)
+    assert digest_of(target, name_at(own + 3, at + 7)) == digest_at(at + 7)
+
+
+def test_latest_is_what_a_start_would_take_and_is_resumed_after_the_source_went_on(source, target):
+    to_there = FaultyStorage(LocalStorage(target))
+    to_there.inject(Fault("kill", operations={"write"}, nth=2))
+    with pytest.raises(Killed):
+        copy(source, to_there, "latest")
+    life = Life(source, keep=KeepLatest(5))
+    life.restore()
+    life.saved_at(14)
+    assert copy(source, target, "latest").copied == [AT_10]
+
+
+def test_a_whole_run_and_one_checkpoint_do_not_mix(source, target, tmp_path):
+    copy(source, target, AT_8)
+    for checkpoint in (None, AT_10):
+        with pytest.raises(ResumeError, match=f"a copy of something else.*{AT_8}"):
+            copy(source, target, checkpoint)
+    copy(source, tmp_path / "whole")
+    with pytest.raises(ResumeError, match="the whole run"):
+        copy(source, tmp_path / "whole", AT_8)
+
+
+def test_one_that_is_gone_corrupt_or_unknown_writes_nothing(source, target):
+    corrupt(source, AT_8, "manifest.json")
+    with pytest.raises(CorruptCheckpointError, match=AT_8):
+        copy(source, target, AT_8)
+    for name in (name_at(1, 2), name_at(2, 12), "nonsense"):
+        with pytest.raises(CheckpointNotFoundError, match=name):
+            copy(source, target, name)
+    assert not target.exists()
+
+
+def test_one_that_goes_meanwhile_is_an_error(source, target):
+    from_there = FaultyStorage(LocalStorage(source))
+    from_there.inject(
+        Fault(lambda: shutil.rmtree(source / "checkpoints" / AT_6), operations={"read_into"}, key=f"*/{AT_6}/*")
+    )
+    with pytest.raises(CheckpointNotFoundError, match=AT_6):
+        copy(from_there, target, AT_6)
+    with pytest.raises(CkptKitError, match="has not ended"):
+        Life(target).restore()
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("/data/runs/a@b?c", "/data/runs/a@b?c"),
+        ("s3://bucket/runs/vit", "s3://bucket/runs/vit"),
+        ("s3://key:secret@bucket/runs/vit?token=x#y", "s3://bucket/runs/vit"),
+        ("http://user:p%40ss@host:9000/b", "http://host:9000/b"),
+    ],
+)
+def test_no_credentials_are_written_down(url, told):
+    assert without_credentials(url) == told

@@ -1,0 +1,264 @@
+"""One checkpoint from a storage to another: whole, in order, proven, resumable, and never over something else."""
+
+from __future__ import annotations
+
+import shutil
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from crash.scenario import AT_6, Tree, corrupt, history, tree
+
+from ckptkit.errors import CorruptCheckpointError, ResumeError, StaleAttemptError, StorageError
+from ckptkit.manager import CheckpointManager
+from ckptkit.run.commit import void
+from ckptkit.run.find import Index
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.read import open_checkpoint
+from ckptkit.run.transfer import Transferred, transfer_checkpoint
+from ckptkit.storage import LocalStorage
+from ckptkit.storage.direct import ALIGNMENT_BYTES
+from ckptkit.testing.faults import DIVISIBLE, EVERY, Fault, FaultyStorage, Killed
+from ckptkit.testing.state import NumpyRun
+
+NAME = CheckpointName.parse(AT_6)
+WEIGHTS = f"checkpoints/{AT_6}/rank-00000/weights-000.safetensors"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> FaultyStorage:
+    history(tmp_path / "source")
+    return FaultyStorage(LocalStorage(tmp_path / "source"))
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> FaultyStorage:
+    return FaultyStorage(LocalStorage(tmp_path / "target"))
+
+
+def opened(source):
+    return open_checkpoint(source, NAME, Index(source).document(1))
+
+
+def transfer(source, target, report=None) -> Transferred:
+    return transfer_checkpoint(source, target, opened(source), report)
+
+
+def expected_of(root: str) -> Tree:
+    """The files of the checkpoint, and the frozen ones of its attempt."""
+    files = tree(Path(root))
+    return {key: data for key, data in files.items() if key.startswith((f"checkpoints/{AT_6}/", "frozen/"))}
+
+
+def lies_at(storage) -> Tree:
+    return {key: data for key, data in tree(Path(storage.url)).items() if not key.endswith(".tmp")}
+
+
+def test_every_byte_arrives_in_the_order_of_the_protocol(source, target):
+    told: list[int] = []
+    done = transfer(source, target, told.append)
+    expected = expected_of(source.url)
+    assert lies_at(target) == expected
+    commit = f"checkpoints/{AT_6}/COMMIT"
+    size = sum(len(data) for key, data in expected.items() if key != commit)
+    assert done == Transferred("copied", copied_bytes=size)
+    assert sum(told) == size
+    changes = [call for call in target.calls if call.operation in ("write", "create", "delete")]
+    kinds = [
+        "frozen" if key.startswith("frozen/") else key.removeprefix(f"checkpoints/{AT_6}/").partition("/")[0]
+        for key in (call.keys[0] for call in changes)
+    ]
+    shards = kinds.index("frozen")
+    assert shards >= 3
+    assert kinds == ["rank-00000"] * shards + ["frozen", "rank-00000.json", "manifest.json", "COMMIT"]
+    assert changes[-1].operation == "create"
+
+
+def test_a_second_call_proves_and_writes_nothing(source, target):
+    size = transfer(source, target).copied_bytes
+    before = len(target.calls)
+    assert transfer(source, target) == Transferred("present", found_bytes=size)
+    assert not {call.operation for call in target.calls[before:]} & {"write", "create", "delete", "clear_unfinished"}
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("action", ["error", "kill"])
+@pytest.mark.parametrize("when", ["before", "during", "after"])
+def test_interrupted_at_any_call_the_same_call_resumes(tmp_path, source, side, action, when):
+    whole = FaultyStorage(LocalStorage(tmp_path / "whole"))
+    documents = opened(source)
+    source.calls.clear()
+    transfer_checkpoint(source, whole, documents)
+    calls = (source if side == "source" else whole).calls
+    struck = 0
+    for nth, call in enumerate(calls, start=1):
+        if when == "during" and call.operation not in DIVISIBLE:
+            continue
+        faulty = {
+            "source": FaultyStorage(LocalStorage(source.url)),
+            "target": FaultyStorage(LocalStorage(tmp_path / f"to-{nth}")),
+        }
+        operations = DIVISIBLE if when == "during" else EVERY
+        place = sum(1 for one in calls[:nth] if one.operation in operations)
+        fault = faulty[side].inject(Fault(action, operations=operations, nth=place, when=when))
+        try:
+            transfer_checkpoint(faulty["source"], faulty["target"], documents)
+        except (StorageError, Killed):
+            pass
+        else:
+            assert call.keys[0].endswith("COMMIT")  # only of that one a lost reply is settled
+        assert fault.fired, call
+        struck += 1
+        left = lies_at(faulty["target"])
+        if f"checkpoints/{AT_6}/COMMIT" in left:
+            assert left == lies_at(whole), call
+        again = LocalStorage(tmp_path / f"to-{nth}")
+        assert transfer(LocalStorage(source.url), again).outcome in ("copied", "present")
+        assert lies_at(again) == lies_at(whole), call
+    assert struck >= (0 if (side, when) == ("source", "during") else 5)
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "rank-00000.json", "rank-00000/weights-000.safetensors"])
+@pytest.mark.parametrize(
+    "left",
+    [
+        lambda data: b"",
+        lambda data: data[:-1],
+        lambda data: data[:10],
+        lambda data: data + bytes(ALIGNMENT_BYTES - 1),  # a direct write that was killed before the cut
+    ],
+    ids=["nothing", "all but one", "ten", "padded"],
+)
+def test_what_a_killed_write_left_is_written_anew(source, target, file, left):
+    key = f"checkpoints/{AT_6}/{file}"
+    path = Path(target.url, key)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(left(Path(source.url, key).read_bytes()))
+    assert transfer(source, target).outcome == "copied"
+    assert lies_at(target) == expected_of(source.url)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda data: bytes([data[0] ^ 1]) + data[1:],
+        lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+        lambda data: bytes([data[0] ^ 1]) + data[1:10],
+        lambda data: data + b"x",
+        lambda data: data + bytes(ALIGNMENT_BYTES),
+    ],
+    ids=["first byte", "last byte", "no prefix", "longer", "longer than padding"],
+)
+def test_another_file_at_the_target_is_refused_and_stays(source, target, changed):
+    path = Path(target.url, WEIGHTS)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(changed(Path(source.url, WEIGHTS).read_bytes()))
+    before = lies_at(target)
+    with pytest.raises(ResumeError, match=r"weights-000.*Nothing was changed"):
+        transfer(source, target)
+    assert lies_at(target) == before
+
+
+def test_a_file_that_the_source_does_not_have_is_refused(source, target):
+    stranger = Path(target.url, f"checkpoints/{AT_6}/rank-00001/weights-000.safetensors")
+    stranger.parent.mkdir(parents=True)
+    stranger.write_bytes(b"")
+    with pytest.raises(ResumeError, match="rank-00001"):
+        transfer(source, target)
+    assert list(lies_at(target)) == [f"checkpoints/{AT_6}/rank-00001/weights-000.safetensors"]
+
+
+@pytest.mark.parametrize("how", ["flip", "cut", "missing"])
+def test_damage_below_a_commit_is_refused_and_not_repaired(source, target, how):
+    transfer(source, target)
+    corrupt(Path(target.url), AT_6, how=how)
+    before = lies_at(target)
+    with pytest.raises(ResumeError, match="weights-000"):
+        transfer(source, target)
+    assert lies_at(target) == before
+
+
+def test_a_void_target_is_refused(source, target):
+    void(target, NAME, "0" * 32)
+    with pytest.raises(ResumeError, match="COMMIT"):
+        transfer(source, target)
+
+
+def test_a_target_voided_meanwhile_is_not_committed(source, target):
+    target.inject(Fault(lambda: void(LocalStorage(target.url), NAME, "0" * 32), operations={"create"}))
+    with pytest.raises(StaleAttemptError):
+        transfer(source, target)
+
+
+@pytest.mark.parametrize("how", ["flip", "cut", "missing"])
+def test_a_corrupt_source_commits_nothing_and_leaves_no_wrong_byte(source, target, how):
+    good = tree(Path(source.url))
+    documents = opened(source)
+    corrupt(Path(source.url), AT_6, "rank-00000/optimizer-000.safetensors", how)
+    with pytest.raises(CorruptCheckpointError, match="optimizer-000"):
+        transfer_checkpoint(source, target, documents)
+    left = lies_at(target)
+    assert f"checkpoints/{AT_6}/COMMIT" not in left
+    assert all(good[key] == data for key, data in left.items())
+    Path(source.url, f"checkpoints/{AT_6}/rank-00000/optimizer-000.safetensors").write_bytes(
+        good[f"checkpoints/{AT_6}/rank-00000/optimizer-000.safetensors"]
+    )
+    assert transfer(source, target).outcome == "copied"
+
+
+@pytest.mark.parametrize("nth", [1, 2, 5])
+def test_a_source_pruned_meanwhile_is_an_outcome(source, target, nth):
+    documents = opened(source)
+    folder = Path(source.url, "checkpoints", AT_6)
+
+    def prune() -> None:
+        (folder / "COMMIT").unlink()
+        shutil.rmtree(folder)
+
+    source.inject(Fault(prune, operations={"read_into"}, key=f"checkpoints/{AT_6}/*", nth=nth))
+    assert transfer_checkpoint(source, target, documents).outcome == "pruned"
+    assert f"checkpoints/{AT_6}/COMMIT" not in lies_at(target)
+
+
+def test_a_file_that_somebody_changes_meanwhile_is_not_committed(source, target):
+    def cut() -> None:
+        Path(target.url, WEIGHTS).write_bytes(b"")
+
+    target.inject(Fault(cut, operations={"write"}, key="*/manifest.json"))
+    with pytest.raises(StorageError, match="another process"):
+        transfer(source, target)
+    assert f"checkpoints/{AT_6}/COMMIT" not in lies_at(target)
+
+
+class OtherWindow(LocalStorage):
+    """A storage that wants to be asked for other amounts."""
+
+    window_bytes = 0
+
+    def __init__(self, root: str, window_bytes: int) -> None:
+        super().__init__(root)
+        self.window_bytes = window_bytes
+
+
+@pytest.mark.parametrize("window_bytes", [1, 7, 64, 1000, 1 << 30])
+def test_any_window_gives_the_same_bytes(source, target, window_bytes):
+    from_there = OtherWindow(source.url, window_bytes)
+    assert transfer(from_there, target).outcome == "copied"
+    assert lies_at(target) == expected_of(source.url)
+
+
+def test_memory_is_a_window_whatever_the_size(tmp_path):
+    run = NumpyRun(size=4 << 20)  # 16 MiB each
+    with CheckpointManager(tmp_path / "source") as manager:
+        manager.restore(run)
+        name = CheckpointName.parse(manager.save(run).result())
+    source, target = LocalStorage(tmp_path / "source"), LocalStorage(tmp_path / "target")
+    documents = open_checkpoint(source, name, Index(source).document(1))
+    tracemalloc.start()
+    try:
+        assert transfer_checkpoint(source, target, documents).copied_bytes > 48 << 20
+        assert transfer_checkpoint(source, target, documents).found_bytes > 48 << 20
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * source.window_bytes
