@@ -18,13 +18,23 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 from typing_extensions import Self
 
 from ckptkit.background import SaveHandle, save_in_background
 from ckptkit.cost import SaveCost, SaveReport, SaveTotals
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
+from ckptkit.mirror import Mirror
+from ckptkit.options import (
+    ERROR_BUDGET,
+    MidCycle,
+    OnSaveError,
+    WhenBusy,
+    WindowUse,
+    refuse_unknown_choices,
+    refuse_wrong_policies,
+)
 from ckptkit.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
 from ckptkit.progress import Progress, ResumePoint
 from ckptkit.rehearsal import rehearsal_of
@@ -37,10 +47,6 @@ from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
 from ckptkit.storage import Storage, open_storage
 
 _log = logging.getLogger("ckptkit")
-
-ERROR_BUDGET = 3
-MidCycle: TypeAlias = Literal["exact", "align", "rewind"]
-WindowUse: TypeAlias = Literal["auto", "slice", "off"]
 
 
 class CheckpointManager:
@@ -67,6 +73,13 @@ class CheckpointManager:
             comes on top where it is more than this.
         on_save: Called with the `SaveReport` of every save, by the training thread, in a later call of this manager.
         storage_options: For the storage's backend.
+        mirror: A second root, usually remote, that follows ``root``, usually a local one: a checkpoint is committed at
+            ``root`` and then uploaded beside training, the newest first; one that is overtaken by the next is not.
+            `restore` takes the newest whole checkpoint of both. The mirror is the fence: a start is opened there first.
+        mirror_keep: What retention keeps at the mirror; default as ``keep``.
+        mirror_options: For the backend of the mirror.
+        mirror_required: Whether `restore` refuses to start where the mirror cannot be reached. Without it, such a
+            process goes on with ``root`` alone and uploads nothing; the next start that reaches the mirror does.
         clock: Gives the time of day; stored for people, orders nothing.
         monotonic: Gives seconds for `SaveEvery(interval=...)`.
         new_token: Gives 32 fresh random hexadecimal digits.
@@ -87,29 +100,24 @@ class CheckpointManager:
         *,
         save: SavePolicy | None = None,
         keep: KeepPolicy | None = None,
-        when_busy: Literal["skip", "wait"] = "skip",
-        on_save_error: Literal["warn", "raise"] = "warn",
+        when_busy: WhenBusy = "skip",
+        on_save_error: OnSaveError = "warn",
         mid_cycle: MidCycle = "exact",
         window: WindowUse = "auto",
         buffer_bytes: int | None = None,
         on_save: Callable[[SaveReport], None] | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        mirror: str | os.PathLike[str] | Storage | None = None,
+        mirror_keep: KeepPolicy | None = None,
+        mirror_options: Mapping[str, Any] | None = None,
+        mirror_required: bool = True,
         clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         monotonic: Callable[[], float] = time.monotonic,
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
         host: str | None = None,
     ) -> None:
-        for option, value, verb in (("save", save, "due"), ("keep", keep, "keeps")):
-            if value is not None and not hasattr(value, verb):
-                raise ValueError(f"{option} must be a policy such as SaveEvery or KeepLatest, got {value!r}")
-        if when_busy not in ("skip", "wait"):
-            raise ValueError(f"when_busy must be 'skip' or 'wait', got {when_busy!r}")
-        if on_save_error not in ("warn", "raise"):
-            raise ValueError(f"on_save_error must be 'warn' or 'raise', got {on_save_error!r}")
-        if mid_cycle not in get_args(MidCycle):
-            raise ValueError(f"mid_cycle must be 'exact', 'align' or 'rewind', got {mid_cycle!r}")
-        if window not in get_args(WindowUse):
-            raise ValueError(f"window must be 'auto', 'slice' or 'off', got {window!r}")
+        refuse_wrong_policies(save=save, keep=keep, mirror_keep=mirror_keep)
+        refuse_unknown_choices(when_busy=when_busy, on_save_error=on_save_error, mid_cycle=mid_cycle, window=window)
         if buffer_bytes is not None and buffer_bytes < 1:
             raise ValueError(f"buffer_bytes must be at least 1, got {buffer_bytes}")
         self._storage = open_storage(root, storage_options)
@@ -120,6 +128,17 @@ class CheckpointManager:
         self._keep: KeepPolicy = keep if keep is not None else KeepLatest(3)
         self._when_busy = when_busy
         self._failures_allowed = ERROR_BUDGET if on_save_error == "warn" else 1
+        self._mirror: Mirror | None = None
+        if mirror is not None and self._rehearsal is None:
+            self._mirror = Mirror(
+                self._storage,
+                open_storage(mirror, mirror_options),
+                mirror_keep if mirror_keep is not None else self._keep,
+                required=mirror_required,
+                tries=ERROR_BUDGET,
+                tolerant=on_save_error == "warn",
+            )
+            self._keep = self._mirror.sparing(self._keep)
         self._mid_cycle = mid_cycle
         self._due_at_boundary = False
         self._cycle_start: Progress | None = None
@@ -149,6 +168,11 @@ class CheckpointManager:
         """The run root."""
         return self._storage.url
 
+    @property
+    def mirror_lag(self) -> int:
+        """How many commits there are since the newest one that is known to be at the mirror; 0 without a mirror."""
+        return self._mirror.lag if self._mirror is not None else 0
+
     def restore(self, state: Capturable, *, checkpoint: str = "latest", rewind: bool = False) -> ResumePoint:
         """Apply the newest usable checkpoint to ``state``, if there is any, and take the run over.
 
@@ -167,7 +191,7 @@ class CheckpointManager:
             StateMismatchError: If the checkpoint does not fit ``state``; nothing was changed.
             ResumeError: If the run could not continue exactly, or this manager has a run already.
             StaleAttemptError: If another start overtook this one.
-            StorageError: If the storage failed.
+            StorageError: If the storage failed, or the mirror cannot be reached and is required.
         """
         if self._saver is not None or self._closed:
             raise ResumeError("this manager has restored already or is closed; make a new one to start again")
@@ -176,7 +200,10 @@ class CheckpointManager:
         if self._mid_cycle == "rewind":
             state.mark_cycle_start()  # first: where it is refused, nothing was touched
         opening = Opening(checkpoint, rewind, self._host, self._clock, self._new_token)
-        opened = open_attempt(self._storage, opening, state)
+        if self._mirror is None:
+            opened = open_attempt(self._storage, opening, state)
+        else:
+            opened = self._mirror.open(opening, state)
         self._take_over(opened)
         self._cycle_start = None
         progress = state.progress()
@@ -268,7 +295,7 @@ class CheckpointManager:
         For the end of training, after which no later save makes up for a failed one.
 
         Raises:
-            SaveFailedError: If it could not be committed.
+            SaveFailedError: If it could not be committed, or the mirror does not take it.
             StaleAttemptError: As in `step`.
         """
         saver = self._started()
@@ -280,6 +307,8 @@ class CheckpointManager:
             there = saver.committed_at(state.progress())
             if there is not None:
                 self._collect(tolerate=True)
+                if self._mirror is not None:
+                    self._mirror.finish()
                 self._tell()
                 return str(there)
             self._begin_cycle(state, state.progress())
@@ -289,21 +318,33 @@ class CheckpointManager:
             self._collect(tolerate=self._failures_in_a_row + 1 < ERROR_BUDGET)
 
     def wait(self, timeout: timedelta | None = None) -> None:
-        """Wait until no save is under way.
+        """Wait until no save is under way, nor the upload of the newest commit; one that failed is tried once more.
 
         Raises:
             TimeoutError: If one still is after ``timeout``; it goes on.
             SaveFailedError: As in `step`.
             StaleAttemptError: As in `step`.
         """
+        left = _countdown(timeout)
         self._drain(timeout)
         self._collect()
+        if self._mirror is not None:
+            self._mirror.settle(left())
+            self._collect()
         self._tell()
 
     def close(self, timeout: timedelta | None = None) -> None:
-        """Wait as `wait` does, then let the writer thread go; the manager saves no more."""
+        """Wait as `wait` does, then let the writer thread go; the manager saves no more.
+
+        Raises:
+            SaveFailedError: As in `step`; also if the mirror does not take the newest commit.
+            TimeoutError, StaleAttemptError: As `wait`.
+        """
+        left = _countdown(timeout)
         try:
             self.wait(timeout)
+            if self._mirror is not None:
+                self._mirror.finish(left())
         finally:
             if self._window is not None:
                 self._window.close(patient=False)  # after a timeout; else it has ended
@@ -311,12 +352,12 @@ class CheckpointManager:
             self._closed = True
 
     def checkpoints(self) -> list[CheckpointInfo]:
-        """Every committed checkpoint of the run, oldest first, those off the lineage included."""
-        return list_checkpoints(self._storage)
+        """Every committed checkpoint of the run, oldest first, those off the lineage and at the mirror included."""
+        return list_checkpoints(self._storage if self._mirror is None else self._mirror.both)
 
     def latest(self) -> CheckpointInfo | None:
         """The checkpoint that a start would try first, or None where there is none."""
-        return latest_checkpoint(self._storage)
+        return latest_checkpoint(self._storage if self._mirror is None else self._mirror.both)
 
     def __enter__(self) -> Self:
         return self
@@ -361,6 +402,8 @@ class CheckpointManager:
                 saved = saver.save(request)
             finally:
                 staged.release()
+            if self._mirror is not None:
+                self._mirror.offer(saved.checkpoint)
             took = timedelta(seconds=self._monotonic() - begun)
             return SaveReport(str(saved.checkpoint), staged.progress, took, saved.written_bytes, staged.cost)
 
@@ -421,6 +464,8 @@ class CheckpointManager:
         """Take the outcome of a save that has ended; raise what may not be tolerated."""
         if self._stale is not None:
             raise self._stale
+        if self._mirror is not None:
+            self._mirror.collect(tolerate=tolerate)
         if self._in_flight is None or not self._in_flight.done():
             return
         future = self._in_flight.settled()
@@ -443,3 +488,11 @@ class CheckpointManager:
                 f"at {self.url} and start again."
             ) from error
         _log.warning("%s; training goes on, and so does the run's last committed checkpoint", what, exc_info=error)
+
+
+def _countdown(timeout: timedelta | None) -> Callable[[], timedelta | None]:
+    """Says what is left of ``timeout`` from now on."""
+    if timeout is None:
+        return lambda: None
+    until = time.monotonic() + timeout.total_seconds()
+    return lambda: timedelta(seconds=max(0.0, until - time.monotonic()))
