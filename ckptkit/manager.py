@@ -45,6 +45,7 @@ from ckptkit.run.save import Saver
 from ckptkit.run.write import SaveRequest
 from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
 from ckptkit.storage import Storage, open_storage
+from ckptkit.waiting import countdown
 
 _log = logging.getLogger("ckptkit")
 
@@ -308,7 +309,7 @@ class CheckpointManager:
             if there is not None:
                 self._collect(tolerate=True)
                 if self._mirror is not None:
-                    self._mirror.finish()
+                    self._mirror.finish(countdown(None))
                 self._tell()
                 return str(there)
             self._begin_cycle(state, state.progress())
@@ -325,11 +326,11 @@ class CheckpointManager:
             SaveFailedError: As in `step`.
             StaleAttemptError: As in `step`.
         """
-        left = _countdown(timeout)
+        left = countdown(timeout)
         self._drain(timeout)
         self._collect()
         if self._mirror is not None:
-            self._mirror.settle(left())
+            self._mirror.settle(left)
             self._collect()
         self._tell()
 
@@ -340,11 +341,11 @@ class CheckpointManager:
             SaveFailedError: As in `step`; also if the mirror does not take the newest commit.
             TimeoutError, StaleAttemptError: As `wait`.
         """
-        left = _countdown(timeout)
+        left = countdown(timeout)
         try:
             self.wait(timeout)
             if self._mirror is not None:
-                self._mirror.finish(left())
+                self._mirror.finish(left)
         finally:
             if self._window is not None:
                 self._window.close(patient=False)  # after a timeout; else it has ended
@@ -488,11 +489,3 @@ class CheckpointManager:
                 f"at {self.url} and start again."
             ) from error
         _log.warning("%s; training goes on, and so does the run's last committed checkpoint", what, exc_info=error)
-
-
-def _countdown(timeout: timedelta | None) -> Callable[[], timedelta | None]:
-    """Says what is left of ``timeout`` from now on."""
-    if timeout is None:
-        return lambda: None
-    until = time.monotonic() + timeout.total_seconds()
-    return lambda: timedelta(seconds=max(0.0, until - time.monotonic()))

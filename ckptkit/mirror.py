@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
 from ckptkit.errors import StorageError
 from ckptkit.policies import AnyKeep, Keepable, KeepPolicy
@@ -21,6 +20,7 @@ from ckptkit.run.two_roots import TwoRoots
 from ckptkit.run.uploader import Uploader
 from ckptkit.storage import Storage
 from ckptkit.uploads import Uploads
+from ckptkit.waiting import Countdown
 
 _log = logging.getLogger("ckptkit")
 
@@ -76,6 +76,7 @@ class Mirror:
         except StorageError as error:
             self._go_on_without(error)
             return open_alone(self._local, self._storage, opening, state)
+        self._is_away = False
         opened = open_mirrored(self._local, self._storage, opening, state)
         uploader = Uploader(self._local, self._storage, opened.document, self._keep)
         urls = (self._local.url, self._storage.url)
@@ -101,17 +102,17 @@ class Mirror:
         if self._uploads is not None:
             self._uploads.collect(tolerate=tolerate)
 
-    def settle(self, timeout: timedelta | None) -> None:
-        """Wait for the newest commit's upload, which is tried once more if it has failed; TimeoutError as `Uploads`."""
+    def settle(self, seconds_left: Countdown) -> None:
+        """Wait for the newest commit's upload, which is tried once more if it has failed; as `Uploads.settle`."""
         if self._uploads is not None:
-            self._uploads.settle(timeout)
+            self._uploads.settle(seconds_left)
             if self._uploads.try_again():
-                self._uploads.settle(timeout)
+                self._uploads.settle(seconds_left)
 
-    def finish(self, timeout: timedelta | None = None) -> None:
+    def finish(self, seconds_left: Countdown) -> None:
         """As `Uploads.finish`."""
         if self._uploads is not None:
-            self._uploads.finish(timeout)
+            self._uploads.finish(seconds_left)
 
     def _go_on_without(self, error: StorageError) -> None:
         if self._required:

@@ -13,16 +13,14 @@ import atexit
 import logging
 import os
 import threading
-import time
 import weakref
-from datetime import timedelta
 from typing import Protocol
 
 from ckptkit.background import lower_priority
 from ckptkit.errors import SaveFailedError, StaleAttemptError
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.uploader import UploadOutcome
-from ckptkit.waiting import LongWait
+from ckptkit.waiting import Countdown, LongWait, countdown
 
 _log = logging.getLogger("ckptkit")
 _GLANCE_SECONDS = 0.5
@@ -118,22 +116,18 @@ class Uploads:
         if error is not None and not (tolerate or self._tolerant):
             raise self._lacking(error) from error
 
-    def settle(self, timeout: timedelta | None = None) -> None:
+    def settle(self, seconds_left: Countdown) -> None:
         """Wait until no upload is under way, or waits to be.
 
         Raises:
-            TimeoutError: If that is not so within ``timeout``; they go on.
+            TimeoutError: If that is not so in time; they go on.
         """
         if self._idle.is_set():
             return
-        until = None if timeout is None else time.monotonic() + timeout.total_seconds()
         with LongWait(f"uploading to the mirror {self._mirror_url}", self._uploader.size_bytes) as wait:
-            while True:
-                left = _GLANCE_SECONDS if until is None else min(_GLANCE_SECONDS, max(0.0, until - time.monotonic()))
-                if self._idle.wait(left):
-                    return
-                if until is not None and time.monotonic() >= until:
-                    raise TimeoutError(f"the upload under way has not ended within {timeout}; it goes on")
+            while not self._idle.wait(min(_GLANCE_SECONDS, seconds_left())):
+                if not seconds_left():
+                    raise TimeoutError(f"the upload to {self._mirror_url} has not ended in time; it goes on")
                 wait.reach(self._uploader.done_bytes)
 
     def try_again(self) -> bool:
@@ -145,7 +139,7 @@ class Uploads:
         self._wake()
         return True
 
-    def finish(self, timeout: timedelta | None = None) -> None:
+    def finish(self, seconds_left: Countdown) -> None:
         """Wait until the newest commit is at the mirror, trying again a few times; once after it was given up.
 
         Raises:
@@ -153,11 +147,11 @@ class Uploads:
             SaveFailedError: If the mirror does not take it.
             StaleAttemptError: As `collect`.
         """
-        self.settle(timeout)
+        self.settle(seconds_left)
         for _ in range(1 if self._behind[-1:] == [self._given_up] else self._tries):
             if not self.try_again():
                 break
-            self.settle(timeout)
+            self.settle(seconds_left)
         self.collect(tolerate=True)
         if self._behind and self._error is not None:
             self._given_up = self._behind[-1]
@@ -214,6 +208,8 @@ class Uploads:
         with self._lock:
             place = self._behind.index(name)
             skipped, self._behind = self._behind[:place], self._behind[place + 1 :]
+            if self._waiting == name:
+                self._waiting = None  # it was offered again meanwhile
             self._last = name
         self._failures_in_a_row, self._error = 0, None
         if outcome == "void":
@@ -255,7 +251,7 @@ def _finish_at_exit(uploads: Uploads) -> None:
     def finish() -> None:
         there = reference()
         if there is not None and os.getpid() == process:  # a forked child has this handler, but not the thread
-            there.settle()
+            there.settle(countdown(None))
 
     # Before those of any save, hence called after them.
     atexit.register(finish)

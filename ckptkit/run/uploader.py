@@ -10,10 +10,11 @@ thread, one at a time.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Literal
 
-from ckptkit.errors import CorruptCheckpointError, StaleAttemptError
+from ckptkit.errors import CkptKitError, CorruptCheckpointError, StaleAttemptError, StorageError
 from ckptkit.manifest import AttemptDocument, Void
 from ckptkit.policies import KeepPolicy
 from ckptkit.run.attempt import check_fence
@@ -80,7 +81,13 @@ class Uploader:
         there = read_commit(self._mirror, name)
         if there is not None:
             return "void" if isinstance(there, Void) else "present"
-        self._copy(open_checkpoint(self._local, name, self._document(name)))
+        try:
+            self._copy(open_checkpoint(self._local, name, self._document(name)))
+        except CkptKitError:
+            # Whoever took the run over has perhaps swept away what was uploaded so far, and that is what to tell.
+            with contextlib.suppress(StorageError):
+                check_fence(self._mirror, self._attempt)
+            raise
         self._tidy(name)
         return "copied"
 
