@@ -635,11 +635,21 @@ MOMENTS = [("local", when, "kill") for when in WHEN] + [
 at_every_moment = pytest.mark.parametrize(("root", "when", "action"), MOMENTS, ids=[" ".join(one) for one in MOMENTS])
 
 
-def each(calls, when, action):
+def each(calls, when):
+    """At which of ``calls`` something can happen then: what it is, and which call to strike."""
     possible = {"before": EVERY, "during": DIVISIBLE, "after": MUTATING}[when]
-    for index, call in enumerate(calls):
-        if call.operation in possible:
-            yield f"{index}: {action} {when} {call}", Fault(action, nth=index + 1, when=when)
+    counted = [(index, call) for index, call in enumerate(calls) if call.operation in possible]
+    return [(f"{when} {index}: {call}", index + 1) for index, call in counted]
+
+
+def strike(life: Life, root: str, action: str, nth: int, when: str) -> Fault:
+    """An error of one root, or the death of the process, which neither root hears of again."""
+
+    def die() -> None:
+        life.local._dead = life.mirror._dead = True
+        raise Killed(f"killed at call {nth} of {root}")
+
+    return getattr(life, root).inject(Fault(die if action == "kill" else "error", nth=nth, when=when))
 
 
 def history(base: Path) -> None:
@@ -693,11 +703,11 @@ def test_after_a_fault_at_any_call_of_a_start_the_next_one_goes_on(tmp_path, tem
     shutil.copytree(template, tmp_path / "counted")
     life = Life(tmp_path / "counted")
     opening(life)
-    for number, (what, fault) in enumerate(each(getattr(life, root).calls, when, action)):
-        base = tmp_path / str(number)
+    for what, nth in each(getattr(life, root).calls, when):
+        base = tmp_path / str(nth)
         shutil.copytree(template, base)
         struck = Life(base)
-        getattr(struck, root).inject(fault)
+        fault = strike(struck, root, action, nth, when)
         with suppress(Killed, StorageError):
             opening(struck)
         assert fault.fired == 1, what
@@ -715,12 +725,12 @@ def test_after_a_fault_at_any_call_of_saves_and_uploads_nothing_is_lost(tmp_path
     opening(life)
     before = len(getattr(life, root).calls)
     saving(life)
-    for number, (what, fault) in enumerate(each(getattr(life, root).calls[before:], when, action)):
-        base = tmp_path / str(number)
+    for what, nth in each(getattr(life, root).calls[before:], when):
+        base = tmp_path / str(nth)
         shutil.copytree(template, base)
         struck = Life(base)
         opening(struck)
-        getattr(struck, root).inject(fault)
+        fault = strike(struck, root, action, nth, when)
         done = [name_at(1, 7)]
         with suppress(Killed, StorageError):
             for batches in SAVES:
@@ -728,7 +738,7 @@ def test_after_a_fault_at_any_call_of_saves_and_uploads_nothing_is_lost(tmp_path
         assert fault.fired == 1, what
         # A save whose reply was lost may be there as well.
         newest = max([*done, *committed(base, "local")])
-        if root == "mirror":
+        if action == "error":
             assert done[1:] == [name_at(2, at) for at in SAVES]
         try:
             assert newest in (done[-1], name_at(2, SAVES[min(len(done) - 1, len(SAVES) - 1)]))
