@@ -47,7 +47,7 @@ class Uploads:
     Args:
         uploader: Does the work.
         urls: Of the local root and of the mirror, for messages.
-        tries: How often `finish` tries again.
+        tries: How often an upload is tried where `finish` insists, the first time included.
         tolerant: Whether a failed upload is a warning; otherwise the next `collect` raises it.
     """
 
@@ -130,10 +130,16 @@ class Uploads:
                     raise TimeoutError(f"the upload to {self._mirror_url} has not ended in time; it goes on")
                 wait.reach(self._uploader.done_bytes)
 
-    def try_again(self) -> bool:
-        """Have the newest commit uploaded if it is not at the mirror; returns whether there was any need."""
+    def try_again(self, *, given_up: bool = False) -> bool:
+        """Have the newest commit uploaded if it is not at the mirror; returns whether there was any need.
+
+        Args:
+            given_up: Also if `finish` has given up on it.
+        """
         with self._lock:
             if not self._behind or self._stale is not None:
+                return False
+            if self._behind[-1] == self._given_up and not given_up:
                 return False
             self._waiting = self._behind[-1]
         self._wake()
@@ -148,8 +154,8 @@ class Uploads:
             StaleAttemptError: As `collect`.
         """
         self.settle(seconds_left)
-        for _ in range(1 if self._behind[-1:] == [self._given_up] else self._tries):
-            if not self.try_again():
+        for _ in range(1 if self._behind[-1:] == [self._given_up] else self._tries - 1):
+            if not self.try_again(given_up=True):
                 break
             self.settle(seconds_left)
         self.collect(tolerate=True)

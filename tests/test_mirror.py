@@ -382,7 +382,7 @@ def test_on_save_error_raise_holds_for_uploads_too(tmp_path):
         life.manager.step(life.run)
 
 
-@pytest.mark.parametrize("failures", range(ERROR_BUDGET + 1))
+@pytest.mark.parametrize("failures", range(ERROR_BUDGET))
 @pytest.mark.parametrize("on_save_error", ["warn", "raise"])
 def test_the_end_of_training_insists_on_the_mirror(tmp_path, failures, on_save_error):
     life = started(tmp_path, on_save_error=on_save_error)
@@ -402,7 +402,8 @@ def test_the_end_of_training_with_the_mirror_away_says_what_is_where(tmp_path):
             end()
         assert f"{name_at(1, 5)} is committed at {tmp_path / 'local'}, but the mirror" in str(caught.value)
         assert isinstance(caught.value.__cause__, StorageError)
-    assert away.fired == 1 + ERROR_BUDGET + 2  # save_final's, one of close's wait, and one more of close
+    # A storage may take minutes for each: close tries what was given up just once more.
+    assert away.fired == ERROR_BUDGET + 1
     # The same job again uploads it, though nothing is left to train.
     life, checkpoint = resumed(tmp_path)
     assert checkpoint == name_at(1, 5)
@@ -770,3 +771,53 @@ def test_documents_are_byte_by_byte_the_same(tmp_path):
     for key in ("run.json", "attempts/000001.json"):
         assert (tmp_path / "local" / key).read_bytes() == (tmp_path / "mirror" / key).read_bytes()
     assert json.loads((tmp_path / "mirror" / "attempts" / "000001.json").read_bytes())["host"] == "here"
+
+
+# Real servers
+
+
+def in_bucket(bucket, endpoint, **options) -> dict:
+    options = {"key": "testing", "secret": "testing", "endpoint_url": endpoint, **options}
+    return {"mirror": f"s3://{bucket.name}/runs/vit", "mirror_options": options}
+
+
+def test_a_bucket_as_mirror(tmp_path, bucket):
+    run = NumpyRun(accumulation_steps=CYCLE)
+    options = in_bucket(bucket, bucket.endpoint)
+    with CheckpointManager(tmp_path / "local", keep=KeepLatest(2), save=ON_REQUEST, **options) as manager:
+        manager.restore(run)
+        for batches in (2, 5, 6):
+            for _ in run.train_until(batches):
+                pass
+            manager.save(run)
+            manager.wait()
+    prefix = "runs/vit/"
+    there = {key[len(prefix) :]: bucket.get(key) for key in bucket.keys()}  # noqa: SIM118 - no dictionary
+    del there["probe"]
+    assert there == tree(tmp_path / "local")
+    shutil.rmtree(tmp_path / "local")
+    resumed = NumpyRun(accumulation_steps=CYCLE)
+    with CheckpointManager(tmp_path / "local", save=ON_REQUEST, **options) as manager:
+        assert manager.restore(resumed).checkpoint == name_at(1, 6)
+        assert resumed.digest() == digest_at(6)
+
+
+def test_a_server_that_goes_away_and_comes_back(tmp_path, bucket, proxy):
+    run = NumpyRun(accumulation_steps=CYCLE)
+    patience = {"retry_for": timedelta(milliseconds=300)}
+    manager = CheckpointManager(tmp_path, save=ON_REQUEST, **in_bucket(bucket, proxy.endpoint, **patience))
+    manager.restore(run)
+    manager.wait()
+    proxy.down()
+    for batches in (2, 5):
+        for _ in run.train_until(batches):
+            pass
+        manager.save(run).result()
+        manager.wait()
+        assert manager.step(run) is None
+    assert manager.mirror_lag == 2
+    proxy.up()
+    manager.close()
+    assert [key for key in bucket.keys() if key.endswith("COMMIT")] == [  # noqa: SIM118 - no dictionary
+        f"runs/vit/checkpoints/{name_at(1, 5)}/COMMIT"
+    ]

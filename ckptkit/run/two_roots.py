@@ -53,8 +53,7 @@ class TwoRoots:
         return [root for root in (self._local, self._mirror) if _may_be_committed(root, name)]
 
     def probe(self) -> None:
-        """Probe both."""
-        self._mirror.probe()
+        """Probe the local root: whoever decided to use the mirror has probed that, which costs requests."""
         self._local.probe()
 
     def list(self, folder: str, prefix: str = "") -> Listing:
