@@ -25,7 +25,7 @@ from typing_extensions import Self
 from ckptkit.background import SaveHandle, save_in_background
 from ckptkit.cost import SaveCost, SaveReport, SaveTotals
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
-from ckptkit.mirror import Mirror
+from ckptkit.mirror import Mirror, MirrorOptions, NoMirror
 from ckptkit.options import (
     ERROR_BUDGET,
     MidCycle,
@@ -38,7 +38,7 @@ from ckptkit.options import (
 from ckptkit.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
 from ckptkit.progress import Progress, ResumePoint
 from ckptkit.rehearsal import rehearsal_of
-from ckptkit.run.attempt import Opened, Opening, open_attempt
+from ckptkit.run.attempt import Opened, Opening
 from ckptkit.run.catalogue import CheckpointInfo, latest_checkpoint, list_checkpoints
 from ckptkit.run.retain import Retention
 from ckptkit.run.save import Saver
@@ -129,17 +129,11 @@ class CheckpointManager:
         self._keep: KeepPolicy = keep if keep is not None else KeepLatest(3)
         self._when_busy = when_busy
         self._failures_allowed = ERROR_BUDGET if on_save_error == "warn" else 1
-        self._mirror: Mirror | None = None
+        self._mirror: Mirror | NoMirror = NoMirror(self._storage)
         if mirror is not None and self._rehearsal is None:
-            self._mirror = Mirror(
-                self._storage,
-                open_storage(mirror, mirror_options),
-                mirror_keep if mirror_keep is not None else self._keep,
-                required=mirror_required,
-                tries=ERROR_BUDGET,
-                tolerant=on_save_error == "warn",
-            )
-            self._keep = self._mirror.sparing(self._keep)
+            mirror_keep = mirror_keep if mirror_keep is not None else self._keep
+            wanted = MirrorOptions(mirror_keep, mirror_required, ERROR_BUDGET, tolerant=on_save_error == "warn")
+            self._mirror = Mirror(self._storage, open_storage(mirror, mirror_options), wanted)
         self._mid_cycle = mid_cycle
         self._due_at_boundary = False
         self._cycle_start: Progress | None = None
@@ -172,7 +166,7 @@ class CheckpointManager:
     @property
     def mirror_lag(self) -> int:
         """How many commits there are since the newest one that is known to be at the mirror; 0 without a mirror."""
-        return self._mirror.lag if self._mirror is not None else 0
+        return self._mirror.lag
 
     def restore(self, state: Capturable, *, checkpoint: str = "latest", rewind: bool = False) -> ResumePoint:
         """Apply the newest usable checkpoint to ``state``, if there is any, and take the run over.
@@ -201,10 +195,7 @@ class CheckpointManager:
         if self._mid_cycle == "rewind":
             state.mark_cycle_start()  # first: where it is refused, nothing was touched
         opening = Opening(checkpoint, rewind, self._host, self._clock, self._new_token)
-        if self._mirror is None:
-            opened = open_attempt(self._storage, opening, state)
-        else:
-            opened = self._mirror.open(opening, state)
+        opened = self._mirror.open(opening, state)
         self._take_over(opened)
         self._cycle_start = None
         progress = state.progress()
@@ -308,8 +299,7 @@ class CheckpointManager:
             there = saver.committed_at(state.progress())
             if there is not None:
                 self._collect(tolerate=True)
-                if self._mirror is not None:
-                    self._mirror.finish(countdown(None))
+                self._mirror.finish(countdown(None))
                 self._tell()
                 return str(there)
             self._begin_cycle(state, state.progress())
@@ -329,9 +319,8 @@ class CheckpointManager:
         left = countdown(timeout)
         self._drain(timeout)
         self._collect()
-        if self._mirror is not None:
-            self._mirror.settle(left)
-            self._collect()
+        self._mirror.settle(left)
+        self._collect()
         self._tell()
 
     def close(self, timeout: timedelta | None = None) -> None:
@@ -344,8 +333,7 @@ class CheckpointManager:
         left = countdown(timeout)
         try:
             self.wait(timeout)
-            if self._mirror is not None:
-                self._mirror.finish(left)
+            self._mirror.finish(left)
         finally:
             if self._window is not None:
                 self._window.close(patient=False)  # after a timeout; else it has ended
@@ -354,11 +342,11 @@ class CheckpointManager:
 
     def checkpoints(self) -> list[CheckpointInfo]:
         """Every committed checkpoint of the run, oldest first, those off the lineage and at the mirror included."""
-        return list_checkpoints(self._storage if self._mirror is None else self._mirror.both)
+        return list_checkpoints(self._mirror.both)
 
     def latest(self) -> CheckpointInfo | None:
         """The checkpoint that a start would try first, or None where there is none."""
-        return latest_checkpoint(self._storage if self._mirror is None else self._mirror.both)
+        return latest_checkpoint(self._mirror.both)
 
     def __enter__(self) -> Self:
         return self
@@ -403,8 +391,7 @@ class CheckpointManager:
                 saved = saver.save(request)
             finally:
                 staged.release()
-            if self._mirror is not None:
-                self._mirror.offer(saved.checkpoint)
+            self._mirror.offer(saved.checkpoint)
             took = timedelta(seconds=self._monotonic() - begun)
             return SaveReport(str(saved.checkpoint), staged.progress, took, saved.written_bytes, staged.cost)
 
@@ -419,7 +406,7 @@ class CheckpointManager:
         )
 
     def _take_over(self, opened: Opened) -> None:
-        retention = Retention(self._storage, opened.document, self._keep)
+        retention = Retention(self._storage, opened.document, self._mirror.sparing(self._keep))
         try:
             retention.sweep()
         except StorageError as error:
@@ -465,8 +452,7 @@ class CheckpointManager:
         """Take the outcome of a save that has ended; raise what may not be tolerated."""
         if self._stale is not None:
             raise self._stale
-        if self._mirror is not None:
-            self._mirror.collect(tolerate=tolerate)
+        self._mirror.collect(tolerate=tolerate)
         if self._in_flight is None or not self._in_flight.done():
             return
         future = self._in_flight.settled()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ckptkit.errors import StorageError
 from ckptkit.policies import AnyKeep, Keepable, KeepPolicy
-from ckptkit.run.attempt import Opened, Opening, Restorable
+from ckptkit.run.attempt import Opened, Opening, Restorable, open_attempt
 from ckptkit.run.mirrored import open_alone, open_mirrored, reach
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.two_roots import TwoRoots
@@ -25,32 +25,74 @@ from ckptkit.waiting import Countdown
 _log = logging.getLogger("ckptkit")
 
 
+@dataclass(frozen=True)
+class MirrorOptions:
+    """What the user says of a mirror.
+
+    Attributes:
+        keep: What it keeps.
+        required: Refuse to start where it cannot be reached.
+        tries: How often the upload of the last checkpoint is tried.
+        tolerant: Whether a failed upload is a warning.
+    """
+
+    keep: KeepPolicy
+    required: bool
+    tries: int
+    tolerant: bool
+
+
+class NoMirror:
+    """A run root without a mirror: opened as it is, with nothing to upload.
+
+    Args:
+        local: The run root.
+    """
+
+    lag = 0
+
+    def __init__(self, local: Storage) -> None:
+        self.both = local
+
+    def open(self, opening: Opening, state: Restorable) -> Opened:
+        """As `ckptkit.run.attempt.open_attempt`."""
+        return open_attempt(self.both, opening, state)
+
+    def sparing(self, policy: KeepPolicy) -> KeepPolicy:
+        """``policy`` itself."""
+        return policy
+
+    def offer(self, name: CheckpointName) -> None:
+        """Nothing."""
+
+    def collect(self, *, tolerate: bool = False) -> None:
+        """Nothing."""
+
+    def settle(self, seconds_left: Countdown) -> None:
+        """Nothing."""
+
+    def finish(self, seconds_left: Countdown) -> None:
+        """Nothing."""
+
+
 class Mirror:
     """The mirror of one run root, for one attempt.
 
     Args:
         local: The run root.
         storage: Its mirror.
-        keep: What the mirror keeps.
-        required: Refuse to start where the mirror cannot be reached.
-        tries: How often the upload of the last checkpoint is tried.
-        tolerant: Whether a failed upload is a warning.
+        options: What the user says of it.
 
     Raises:
         ValueError: If both are the same root.
     """
 
-    def __init__(
-        self, local: Storage, storage: Storage, keep: KeepPolicy, *, required: bool, tries: int, tolerant: bool
-    ) -> None:
+    def __init__(self, local: Storage, storage: Storage, options: MirrorOptions) -> None:
         if storage.url == local.url:
             raise ValueError(f"mirror is the run root itself: {storage.url}")
         self._local = local
         self._storage = storage
-        self._keep = keep
-        self._required = required
-        self._tries = tries
-        self._tolerant = tolerant
+        self._options = options
         self._is_away = False
         self._uploads: Uploads | None = None
 
@@ -78,9 +120,9 @@ class Mirror:
             return open_alone(self._local, self._storage, opening, state)
         self._is_away = False
         opened = open_mirrored(self._local, self._storage, opening, state)
-        uploader = Uploader(self._local, self._storage, opened.document, self._keep)
+        uploader = Uploader(self._local, self._storage, opened.document, self._options.keep)
         urls = (self._local.url, self._storage.url)
-        self._uploads = Uploads(uploader, urls, tries=self._tries, tolerant=self._tolerant)
+        self._uploads = Uploads(uploader, urls, tries=self._options.tries, tolerant=self._options.tolerant)
         self._uploads.begin(CheckpointName.parse(opened.document.parent or ""))
         return opened
 
@@ -115,7 +157,7 @@ class Mirror:
             self._uploads.finish(seconds_left)
 
     def _go_on_without(self, error: StorageError) -> None:
-        if self._required:
+        if self._options.required:
             raise StorageError(
                 f"the mirror {self._storage.url} cannot be reached: {error}. Only it tells whether another process has "
                 "this run, so nothing was started. mirror_required=False starts nevertheless, at the local root alone."

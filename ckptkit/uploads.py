@@ -217,7 +217,7 @@ class Uploads:
             if self._waiting == name:
                 self._waiting = None  # it was offered again meanwhile
             self._last = name
-        self._failures_in_a_row, self._error = 0, None
+        self._failures_in_a_row, self._error, self._untold = 0, None, None  # nobody need stop for what is made up for
         if outcome == "void":
             _log.warning(
                 "%s cannot be stored at the mirror %s any more, because an attempt gave it up there half uploaded; the "
