@@ -93,7 +93,7 @@ class Uploads:
     def offer(self, name: CheckpointName) -> None:
         """Have ``name``, the newest commit, uploaded next; one that waited before it never is."""
         with self._lock:
-            if name == self._last:
+            if name == self._last or self._stale is not None:
                 return
             if name not in self._behind:
                 self._behind.append(name)

@@ -21,6 +21,7 @@ from ckptkit import background, uploads
 from ckptkit.errors import CorruptCheckpointError, ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.manager import ERROR_BUDGET, CheckpointManager
 from ckptkit.policies import KeepEvery, KeepLatest, SaveEvery
+from ckptkit.run.names import CheckpointName
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
@@ -626,6 +627,51 @@ def test_a_start_that_loses_the_number_at_the_mirror_takes_the_next(tmp_path):
     check_both(tmp_path)
 
 
+def test_a_checkpoint_that_a_running_job_removes_from_the_mirror_meanwhile_is_no_damage(tmp_path):
+    first = started(tmp_path, 2, 4)
+    life = Life(tmp_path, local="other")
+    moved_on = Fault(
+        lambda: [first.saved_at(batches) for batches in (5, 6, 7)],
+        operations={"read"},
+        key=f"checkpoints/{name_at(1, 4)}/manifest.json",
+    )
+    life.mirror.inject(moved_on)
+    assert life.restore().checkpoint == name_at(1, 7)
+    assert moved_on.fired == 1
+    assert life.run.digest() == digest_at(7)
+
+
+def test_a_commit_at_the_mirror_right_before_the_takeover_is_not_lost(tmp_path):
+    first = started(tmp_path, 2)
+    life = Life(tmp_path, local="other")
+    life.mirror.inject(Fault(lambda: first.saved_at(3), operations={"create"}, key="attempts/000002.json"))
+    assert life.restore().checkpoint == name_at(1, 3)
+    life.settle()
+    assert life.run.digest() == digest_at(3)
+    check_both(tmp_path, "other")
+
+
+def test_a_checkpoint_that_a_start_elsewhere_gave_up_at_the_mirror_stays_at_the_local_root(tmp_path, caplog):
+    life = started(tmp_path, 2)
+    life.mirror.inject(Fault("kill", operations={"write"}, key=f"checkpoints/{name_at(1, 5)}/*", nth=2))
+    life.saved_at(5)
+    started(tmp_path, local="other")
+    assert folders(tree(tmp_path / "mirror")).void == [name_at(1, 5)]
+    # Off the lineage now, and whole all the same.
+    assert resumed(tmp_path)[1] == name_at(1, 2)
+    life = Life(tmp_path)
+    assert life.restore(name_at(1, 5)).checkpoint == name_at(1, 5)
+    assert life.run.digest() == digest_at(5)
+    life.settle()
+    assert f"{name_at(1, 5)} cannot be stored at the mirror" in warnings_in(caplog)
+    assert life.manager.mirror_lag == 0
+    life.manager.close()
+    life = Life(tmp_path)
+    life.restore(name_at(1, 5))
+    life.saved_at(6)
+    assert resumed(tmp_path)[1] == name_at(5, 6)
+
+
 # A death or an error at every call
 
 WHEN = ("before", "during", "after")
@@ -771,6 +817,100 @@ def test_documents_are_byte_by_byte_the_same(tmp_path):
     for key in ("run.json", "attempts/000001.json"):
         assert (tmp_path / "local" / key).read_bytes() == (tmp_path / "mirror" / key).read_bytes()
     assert json.loads((tmp_path / "mirror" / "attempts" / "000001.json").read_bytes())["host"] == "here"
+
+
+# The thread
+
+
+class Uploading:
+    """Does what a test says instead of an upload."""
+
+    size_bytes = done_bytes = 0
+
+    def __init__(self, *outcomes) -> None:
+        self.outcomes = list(outcomes)
+        self.asked: list[str] = []
+        self.sweeps = 0
+
+    def upload(self, name):
+        self.asked.append(str(name))
+        outcome = self.outcomes.pop(0) if self.outcomes else "copied"
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def sweep(self) -> None:
+        self.sweeps += 1
+
+
+def behind(uploading, *, tolerant=True):
+    return uploads.Uploads(uploading, ("local", "mirror"), tries=ERROR_BUDGET, tolerant=tolerant)
+
+
+A, B = (CheckpointName.parse(name_at(1, at)) for at in (1, 2))
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_uploads_go_on_where_no_thread_can_be_had(threads, monkeypatch):
+    if not threads:
+
+        def refuse(self):
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+    uploading = Uploading()
+    one = behind(uploading)
+    one.begin(A)
+    one.settle(LONG.total_seconds)
+    one.offer(B)
+    one.settle(LONG.total_seconds)
+    assert (uploading.asked, uploading.sweeps, one.lag) == ([str(A), str(B)], 1, 0)
+
+
+def test_a_fresh_start_sweeps_at_once_and_a_failed_first_upload_puts_the_sweep_off():
+    uploading = Uploading(StorageError("away"))
+    one = behind(uploading)
+    one.begin(None)
+    one.settle(LONG.total_seconds)
+    assert uploading.sweeps == 1
+    uploading = Uploading(StorageError("away"))
+    one = behind(uploading)
+    one.begin(A)
+    one.settle(LONG.total_seconds)
+    assert uploading.sweeps == 0
+    one.offer(B)
+    one.settle(LONG.total_seconds)
+    assert uploading.sweeps == 1
+
+
+def test_a_failure_that_was_made_up_for_stops_nobody():
+    uploading = Uploading(StorageError("away"))
+    one = behind(uploading, tolerant=False)
+    one.begin(A)
+    one.settle(LONG.total_seconds)
+    one.offer(B)
+    one.settle(LONG.total_seconds)
+    one.collect()
+    one.finish(LONG.total_seconds)
+
+
+def test_a_takeover_is_raised_by_every_call_and_ends_the_uploads():
+    uploading = Uploading(StaleAttemptError("taken"))
+    one = behind(uploading)
+    one.begin(A)
+    one.settle(LONG.total_seconds)
+    for call in (one.collect, lambda: one.finish(LONG.total_seconds), lambda: one.collect(tolerate=True)):
+        with pytest.raises(StaleAttemptError, match="taken"):
+            call()
+    assert not one.try_again()
+    assert len(uploading.asked) == 1
+
+
+def test_whatever_an_upload_raises_is_no_hang():
+    one = behind(Uploading(KeyboardInterrupt("odd"), MemoryError(), SystemExit(3)))
+    one.begin(A)
+    with pytest.raises(SaveFailedError):
+        one.finish(LONG.total_seconds)
 
 
 # Real servers

@@ -119,7 +119,7 @@ def open_attempt(storage: Storage, opening: Opening, state: Restorable, copies: 
         refuse_unfinished(storage, index, run)
         choice = choose(index, opening.checkpoint, rewind=opening.rewind)
         try:
-            applied = _apply_first(storage, index, choice, state, copies or (lambda name: [storage]))
+            applied = _apply_first(storage, index, choice, state, copies=copies or (lambda name: [storage]))
         except CheckpointNotFoundError:
             if choice.branch is not None:
                 raise
@@ -180,7 +180,7 @@ def _restore_document(storage: Storage, attempt: AttemptDocument, put_back: bool
     create_once(storage, key, encode(attempt))
 
 
-def _apply_first(storage: Storage, index: Index, choice: Choice, state: Restorable, copies: Copies) -> Applied:
+def _apply_first(storage: Storage, index: Index, choice: Choice, state: Restorable, *, copies: Copies) -> Applied:
     passed_over = list(choice.passed_over)
     for name in choice.candidates:
         try:
