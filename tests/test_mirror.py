@@ -21,6 +21,7 @@ from ckptkit import background, uploads
 from ckptkit.errors import CorruptCheckpointError, ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.manager import ERROR_BUDGET, CheckpointManager
 from ckptkit.policies import KeepEvery, KeepLatest, SaveEvery
+from ckptkit.rehearsal import VARIABLE, LifePlan
 from ckptkit.run.names import CheckpointName
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
@@ -191,6 +192,22 @@ def test_mirror_behind_goes_on_from_the_local_root_and_uploads_it(tmp_path):
     assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(1, 5)]
     assert life.manager.mirror_lag == 0
     check_both(tmp_path)
+
+
+@pytest.mark.parametrize("saved", [(), (6,)])
+def test_a_start_whose_parent_never_reached_the_mirror_does_not_hide_what_did(tmp_path, saved):
+    """The machine is lost that had more; what the mirror holds is older, and whole."""
+    life = started(tmp_path, 2)
+    life.mirror.inject(Fault("error", operations={"write"}, times=None))
+    life.saved_at(5)
+    second = Life(tmp_path)
+    second.mirror.inject(Fault("error", operations={"write"}, times=None))
+    assert second.restore().checkpoint == name_at(1, 5)
+    for batches in saved:
+        second.saved_at(batches)
+    second.settle()
+    assert committed(tmp_path, "mirror") == [name_at(1, 2)]
+    assert resumed(tmp_path, local="new")[1] == name_at(1, 2)
 
 
 def test_a_mirror_that_lacks_everything_is_filled_from_the_newest_on(tmp_path):
@@ -524,6 +541,29 @@ def test_an_emptied_local_root_is_no_new_run_while_the_mirror_is_away(tmp_path):
     assert tree(tmp_path) == before
 
 
+def test_a_new_run_may_begin_without_its_mirror(tmp_path):
+    life = Life(tmp_path, mirror_required=False)
+    away(life)
+    assert life.restore().checkpoint is None
+    life.manager.save(life.run).result()
+    assert resumed(tmp_path)[1] == name_at(1, 0)
+    assert committed(tmp_path, "mirror") == [name_at(1, 0)]
+    check_both(tmp_path)
+
+
+@pytest.mark.parametrize(("operation", "nth"), [("list", 2), ("read", 1), ("create", 1)])
+def test_a_mirror_that_fails_later_in_a_start_is_an_error_also_where_it_is_not_required(tmp_path, operation, nth):
+    """What it holds was looked at, and perhaps the number is taken there: going on alone would separate the two."""
+    started(tmp_path, 2)
+    life = Life(tmp_path, mirror_required=False)
+    fault = life.mirror.inject(Fault("error", operations={operation}, nth=nth, times=None))
+    with pytest.raises(StorageError, match="injected"):
+        life.restore()
+    assert fault.fired
+    life.mirror.clear()
+    assert life.restore().checkpoint == name_at(1, 2)
+
+
 # Two jobs
 
 
@@ -796,6 +836,16 @@ def test_after_a_fault_at_any_call_of_saves_and_uploads_nothing_is_lost(tmp_path
 
 
 # Options
+
+
+def test_under_the_doctor_the_mirror_is_not_looked_at(tmp_path, monkeypatch):
+    plan = LifePlan(root=str(tmp_path / "scratch"), trace=str(tmp_path / "trace"), stop=3)
+    (tmp_path / "plan.json").write_text(plan.model_dump_json())
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "plan.json"))
+    life = Life(tmp_path)
+    with pytest.raises(ResumeError, match="has no observer"):
+        life.restore()
+    assert life.mirror.calls == life.local.calls == []
 
 
 def test_the_options_are_checked(tmp_path):
