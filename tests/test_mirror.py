@@ -625,7 +625,32 @@ def test_roots_that_went_on_separately_are_an_error(tmp_path):
     other.close()
 
 
-def test_a_later_separation_is_found_too(tmp_path):
+def test_an_upload_that_is_whole_after_a_takeover_is_not_committed(tmp_path):
+    """Also if the new start could not void its folder yet: from then on, what it chose to go on from holds."""
+    first = started(tmp_path, 2)
+    pause = Pause()
+    first.mirror.inject(Fault(pause, operations={"write"}, key=f"checkpoints/{name_at(1, 3)}/manifest.json"))
+    first.train(3)
+    first.manager.save(first.run).result()
+    assert pause.reached.wait(60)
+    second = Life(tmp_path, local="other")
+    unswept = second.mirror.inject(Fault("error", operations={"create"}, key="checkpoints/*", times=None))
+    assert second.restore().checkpoint == name_at(1, 2)
+    second.settle()
+    assert unswept.fired
+    pause.go()
+    first.settle()
+    with pytest.raises(StaleAttemptError):
+        first.manager.step(first.run)
+    assert folders(tree(tmp_path / "mirror")).uncommitted == [name_at(1, 3)]
+    # Swept after the next upload.
+    second.mirror.clear()
+    second.saved_at(4)
+    assert folders(tree(tmp_path / "mirror")).void == [name_at(1, 3)]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_later_separation_is_found_too(tmp_path, dies):
     """Attempt 2 was opened without the mirror here and there; a start over one pair makes it known to the other."""
     started(tmp_path, 2)
     shutil.copytree(tmp_path / "local", tmp_path / "other")
@@ -635,7 +660,14 @@ def test_a_later_separation_is_found_too(tmp_path):
         life.restore()
         life.train(4)
         life.manager.save(life.run).result()
-    started(tmp_path, 6)
+    if dies:  # as soon as it has the number
+        life = Life(tmp_path)
+        killed = life.mirror.inject(Fault("kill", operations={"create"}, key="attempts/000003.json", when="after"))
+        with pytest.raises(Killed):
+            life.restore()
+        assert killed.fired == 1
+    else:
+        started(tmp_path, 6)
     with pytest.raises(ResumeError, match=r"attempt 2 .*on-other.*on-local"):
         Life(tmp_path, local="other").restore()
 
