@@ -20,8 +20,10 @@ from crash.scenario import CYCLE, attempts, corrupt, digest_at, digest_of, folde
 from ckptkit import background, uploads
 from ckptkit.errors import CorruptCheckpointError, ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.manager import ERROR_BUDGET, CheckpointManager
+from ckptkit.manifest import CopiedFrom, RunDocument, encode
 from ckptkit.policies import KeepEvery, KeepLatest, SaveEvery
 from ckptkit.rehearsal import VARIABLE, LifePlan
+from ckptkit.run.commit import void
 from ckptkit.run.names import CheckpointName
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
@@ -293,6 +295,32 @@ def test_a_named_checkpoint_may_lie_at_the_mirror_alone(tmp_path):
     # The same call goes on from there, and does not go back again.
     life = Life(tmp_path)
     assert life.restore(name_at(1, 2)).checkpoint == name_at(2, 3)
+
+
+@pytest.mark.parametrize("root", ["local", "mirror"])
+def test_a_void_folder_on_one_root_hides_no_checkpoint_of_the_other(tmp_path, root):
+    """As after a retention that was killed between COMMIT and data, and the sweep after it."""
+    started(tmp_path, 2, 5)
+    shutil.rmtree(tmp_path / root / "checkpoints" / name_at(1, 5))
+    void(LocalStorage(tmp_path / root), CheckpointName.parse(name_at(1, 5)), "0" * 32)
+    life, checkpoint = resumed(tmp_path)
+    assert checkpoint == name_at(1, 5)
+    assert [one.name for one in life.manager.checkpoints()] == [name_at(1, 2), name_at(1, 5)]
+    life.saved_at(6)
+    assert resumed(tmp_path)[1] == name_at(2, 6)
+
+
+def test_a_mirror_that_is_a_copy_which_has_not_ended_is_refused(tmp_path):
+    started(tmp_path / "made", 2)
+    shutil.copytree(tmp_path / "made" / "local", tmp_path / "local")
+    origin = CopiedFrom(url="elsewhere", run_id=None, checkpoint=None, last_attempt=1)
+    run = RunDocument(run_id="0" * 32, created_at="", copied_from=origin).sealed()
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / "run.json").write_bytes(encode(run))
+    before = tree(tmp_path)
+    with pytest.raises(ResumeError, match="has not ended"):
+        Life(tmp_path).restore()
+    assert tree(tmp_path) == before
 
 
 def test_retention_follows_a_policy_of_its_own_on_each_root(tmp_path):
