@@ -102,7 +102,7 @@ def save_in_background(save: Callable[[], SaveReport], staged: Staged) -> SaveHa
             handle.settled()
 
     def run() -> None:
-        _lower_priority()
+        lower_priority()
         try:
             report = save()
         except BaseException as error:  # noqa: BLE001 - it is the handle's, whatever it is
@@ -124,7 +124,8 @@ def save_in_background(save: Callable[[], SaveReport], staged: Staged) -> SaveHa
     return handle
 
 
-def _lower_priority() -> None:
+def lower_priority() -> None:
+    """Give the calling thread the lowest priority, where a thread can have one of its own."""
     if sys.platform != "linux":
         return  # elsewhere it would be the priority of the whole process
     try:

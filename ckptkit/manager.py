@@ -18,17 +18,27 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 from typing_extensions import Self
 
 from ckptkit.background import SaveHandle, save_in_background
 from ckptkit.cost import SaveCost, SaveReport, SaveTotals
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
+from ckptkit.mirror import Mirror, MirrorOptions, NoMirror
+from ckptkit.options import (
+    ERROR_BUDGET,
+    MidCycle,
+    OnSaveError,
+    WhenBusy,
+    WindowUse,
+    refuse_unknown_choices,
+    refuse_wrong_policies,
+)
 from ckptkit.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
 from ckptkit.progress import Progress, ResumePoint
 from ckptkit.rehearsal import rehearsal_of
-from ckptkit.run.attempt import Opened, Opening, open_attempt
+from ckptkit.run.attempt import Opened, Opening
 from ckptkit.run.catalogue import CheckpointInfo, latest_checkpoint, list_checkpoints
 from ckptkit.run.retain import Retention
 from ckptkit.run.save import Saver
@@ -36,12 +46,9 @@ from ckptkit.run.sweep import sweep
 from ckptkit.run.write import SaveRequest
 from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
 from ckptkit.storage import Storage, open_storage
+from ckptkit.waiting import countdown
 
 _log = logging.getLogger("ckptkit")
-
-ERROR_BUDGET = 3
-MidCycle: TypeAlias = Literal["exact", "align", "rewind"]
-WindowUse: TypeAlias = Literal["auto", "slice", "off"]
 
 
 class CheckpointManager:
@@ -68,6 +75,13 @@ class CheckpointManager:
             comes on top where it is more than this.
         on_save: Called with the `SaveReport` of every save, by the training thread, in a later call of this manager.
         storage_options: For the storage's backend.
+        mirror: A second root, usually remote, that follows ``root``, usually a local one: a checkpoint is committed at
+            ``root`` and then uploaded beside training, the newest first; one that is overtaken by the next is not.
+            `restore` takes the newest whole checkpoint of both. The mirror is the fence: a start is opened there first.
+        mirror_keep: What retention keeps at the mirror; default as ``keep``.
+        mirror_options: For the backend of the mirror.
+        mirror_required: Whether `restore` refuses to start where the mirror cannot be reached. Without it, such a
+            process goes on with ``root`` alone and uploads nothing; the next start that reaches the mirror does.
         clock: Gives the time of day; stored for people, orders nothing.
         monotonic: Gives seconds for `SaveEvery(interval=...)`.
         new_token: Gives 32 fresh random hexadecimal digits.
@@ -88,29 +102,24 @@ class CheckpointManager:
         *,
         save: SavePolicy | None = None,
         keep: KeepPolicy | None = None,
-        when_busy: Literal["skip", "wait"] = "skip",
-        on_save_error: Literal["warn", "raise"] = "warn",
+        when_busy: WhenBusy = "skip",
+        on_save_error: OnSaveError = "warn",
         mid_cycle: MidCycle = "exact",
         window: WindowUse = "auto",
         buffer_bytes: int | None = None,
         on_save: Callable[[SaveReport], None] | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        mirror: str | os.PathLike[str] | Storage | None = None,
+        mirror_keep: KeepPolicy | None = None,
+        mirror_options: Mapping[str, Any] | None = None,
+        mirror_required: bool = True,
         clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         monotonic: Callable[[], float] = time.monotonic,
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
         host: str | None = None,
     ) -> None:
-        for option, value, verb in (("save", save, "due"), ("keep", keep, "keeps")):
-            if value is not None and not hasattr(value, verb):
-                raise ValueError(f"{option} must be a policy such as SaveEvery or KeepLatest, got {value!r}")
-        if when_busy not in ("skip", "wait"):
-            raise ValueError(f"when_busy must be 'skip' or 'wait', got {when_busy!r}")
-        if on_save_error not in ("warn", "raise"):
-            raise ValueError(f"on_save_error must be 'warn' or 'raise', got {on_save_error!r}")
-        if mid_cycle not in get_args(MidCycle):
-            raise ValueError(f"mid_cycle must be 'exact', 'align' or 'rewind', got {mid_cycle!r}")
-        if window not in get_args(WindowUse):
-            raise ValueError(f"window must be 'auto', 'slice' or 'off', got {window!r}")
+        refuse_wrong_policies(save=save, keep=keep, mirror_keep=mirror_keep)
+        refuse_unknown_choices(when_busy=when_busy, on_save_error=on_save_error, mid_cycle=mid_cycle, window=window)
         if buffer_bytes is not None and buffer_bytes < 1:
             raise ValueError(f"buffer_bytes must be at least 1, got {buffer_bytes}")
         self._storage = open_storage(root, storage_options)
@@ -121,6 +130,11 @@ class CheckpointManager:
         self._keep: KeepPolicy = keep if keep is not None else KeepLatest(3)
         self._when_busy = when_busy
         self._failures_allowed = ERROR_BUDGET if on_save_error == "warn" else 1
+        self._mirror: Mirror | NoMirror = NoMirror(self._storage)
+        if mirror is not None and self._rehearsal is None:
+            mirror_keep = mirror_keep if mirror_keep is not None else self._keep
+            wanted = MirrorOptions(mirror_keep, mirror_required, ERROR_BUDGET, tolerant=on_save_error == "warn")
+            self._mirror = Mirror(self._storage, open_storage(mirror, mirror_options), wanted)
         self._mid_cycle = mid_cycle
         self._due_at_boundary = False
         self._cycle_start: Progress | None = None
@@ -150,6 +164,11 @@ class CheckpointManager:
         """The run root."""
         return self._storage.url
 
+    @property
+    def mirror_lag(self) -> int:
+        """How many commits there are since the newest one that is known to be at the mirror; 0 without a mirror."""
+        return self._mirror.lag
+
     def restore(self, state: Capturable, *, checkpoint: str = "latest", rewind: bool = False) -> ResumePoint:
         """Apply the newest usable checkpoint to ``state``, if there is any, and take the run over.
 
@@ -168,7 +187,7 @@ class CheckpointManager:
             StateMismatchError: If the checkpoint does not fit ``state``; nothing was changed.
             ResumeError: If the run could not continue exactly, or this manager has a run already.
             StaleAttemptError: If another start overtook this one.
-            StorageError: If the storage failed.
+            StorageError: If the storage failed, or the mirror cannot be reached and is required.
         """
         if self._saver is not None or self._closed:
             raise ResumeError("this manager has restored already or is closed; make a new one to start again")
@@ -177,7 +196,7 @@ class CheckpointManager:
         if self._mid_cycle == "rewind":
             state.mark_cycle_start()  # first: where it is refused, nothing was touched
         opening = Opening(checkpoint, rewind, self._host, self._clock, self._new_token)
-        opened = open_attempt(self._storage, opening, state)
+        opened = self._mirror.open(opening, state)
         self._take_over(opened)
         self._cycle_start = None
         progress = state.progress()
@@ -269,7 +288,7 @@ class CheckpointManager:
         For the end of training, after which no later save makes up for a failed one.
 
         Raises:
-            SaveFailedError: If it could not be committed.
+            SaveFailedError: If it could not be committed, or the mirror does not take it.
             StaleAttemptError: As in `step`.
         """
         saver = self._started()
@@ -281,6 +300,7 @@ class CheckpointManager:
             there = saver.committed_at(state.progress())
             if there is not None:
                 self._collect(tolerate=True)
+                self._mirror.finish(countdown(None))
                 self._tell()
                 return str(there)
             self._begin_cycle(state, state.progress())
@@ -290,21 +310,31 @@ class CheckpointManager:
             self._collect(tolerate=self._failures_in_a_row + 1 < ERROR_BUDGET)
 
     def wait(self, timeout: timedelta | None = None) -> None:
-        """Wait until no save is under way.
+        """Wait until no save is under way, nor the upload of the newest commit; one that failed is tried once more.
 
         Raises:
             TimeoutError: If one still is after ``timeout``; it goes on.
             SaveFailedError: As in `step`.
             StaleAttemptError: As in `step`.
         """
+        left = countdown(timeout)
         self._drain(timeout)
+        self._collect()
+        self._mirror.settle(left)
         self._collect()
         self._tell()
 
     def close(self, timeout: timedelta | None = None) -> None:
-        """Wait as `wait` does, then let the writer thread go; the manager saves no more."""
+        """Wait as `wait` does, then let the writer thread go; the manager saves no more.
+
+        Raises:
+            SaveFailedError: As in `step`; also if the mirror does not take the newest commit.
+            TimeoutError, StaleAttemptError: As `wait`.
+        """
+        left = countdown(timeout)
         try:
             self.wait(timeout)
+            self._mirror.finish(left)
         finally:
             if self._window is not None:
                 self._window.close(patient=False)  # after a timeout; else it has ended
@@ -312,12 +342,12 @@ class CheckpointManager:
             self._closed = True
 
     def checkpoints(self) -> list[CheckpointInfo]:
-        """Every committed checkpoint of the run, oldest first, those off the lineage included."""
-        return list_checkpoints(self._storage)
+        """Every committed checkpoint of the run, oldest first, those off the lineage and at the mirror included."""
+        return list_checkpoints(self._mirror.both)
 
     def latest(self) -> CheckpointInfo | None:
         """The checkpoint that a start would try first, or None where there is none."""
-        return latest_checkpoint(self._storage)
+        return latest_checkpoint(self._mirror.both)
 
     def __enter__(self) -> Self:
         return self
@@ -362,6 +392,7 @@ class CheckpointManager:
                 saved = saver.save(request)
             finally:
                 staged.release()
+            self._mirror.offer(saved.checkpoint)
             took = timedelta(seconds=self._monotonic() - begun)
             return SaveReport(str(saved.checkpoint), staged.progress, took, saved.written_bytes, staged.cost)
 
@@ -376,12 +407,13 @@ class CheckpointManager:
         )
 
     def _take_over(self, opened: Opened) -> None:
+        retention = Retention(self._storage, opened.document, self._mirror.sparing(self._keep))
         try:
             sweep(self._storage, opened.document)
         except StorageError as error:
             # The run is taken over already; what dead saves left costs space and nothing else.
             _log.warning("the remains of earlier saves could not be removed, a later start will: %s", error)
-        self._saver = Saver(self._storage, opened.document, Retention(self._storage, opened.document, self._keep))
+        self._saver = Saver(self._storage, opened.document, retention)
 
     def _due(self, progress: Progress, since: timedelta) -> bool:
         due = self._schedule.due(progress, since)
@@ -421,6 +453,7 @@ class CheckpointManager:
         """Take the outcome of a save that has ended; raise what may not be tolerated."""
         if self._stale is not None:
             raise self._stale
+        self._mirror.collect(tolerate=tolerate)
         if self._in_flight is None or not self._in_flight.done():
             return
         future = self._in_flight.settled()

@@ -7,11 +7,13 @@ between two calls. One thread.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
+from typing import TypeAlias
 
 from typing_extensions import Self
 
@@ -25,6 +27,17 @@ _log = logging.getLogger("ckptkit")
 
 _BAR_AFTER = timedelta(seconds=2)
 _LINE_EVERY = timedelta(seconds=30)
+
+
+Countdown: TypeAlias = Callable[[], float]
+
+
+def countdown(timeout: timedelta | None) -> Countdown:
+    """Gives, whenever it is called, how many seconds are left of ``timeout``, which begins now; None never ends."""
+    if timeout is None:
+        return lambda: math.inf
+    until = time.monotonic() + timeout.total_seconds()
+    return lambda: max(0.0, until - time.monotonic())
 
 
 class LongWait:

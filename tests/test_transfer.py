@@ -15,7 +15,7 @@ from ckptkit.run.commit import void
 from ckptkit.run.find import Index
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.read import open_checkpoint
-from ckptkit.run.transfer import Transferred, transfer_checkpoint
+from ckptkit.run.transfer import Transfer, Transferred, transfer_checkpoint
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.direct import ALIGNMENT_BYTES
 from ckptkit.testing.faults import DIVISIBLE, EVERY, Fault, FaultyStorage, Killed
@@ -263,3 +263,21 @@ def test_memory_is_a_window_whatever_the_size(tmp_path):
     finally:
         tracemalloc.stop()
     assert peak < 4 * source.window_bytes
+
+
+def test_what_is_called_right_before_the_commit_can_prevent_it(source, target):
+    seen = []
+
+    def refuse():
+        seen.extend(lies_at(target))
+        raise StaleAttemptError("taken over")
+
+    moving = Transfer(source, target, opened(source))
+    moving.compare()
+    with pytest.raises(StaleAttemptError, match="taken over"):
+        moving.finish(before_commit=refuse)
+    expected = expected_of(source.url)
+    assert sorted(seen) == sorted(key for key in expected if not key.endswith("COMMIT"))
+    assert sorted(lies_at(target)) == sorted(seen)
+    assert moving.finish().outcome == "copied"
+    assert lies_at(target) == expected

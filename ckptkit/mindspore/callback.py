@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import mindspore.dataset as ds
 from mindspore.train import Callback, Model
@@ -24,12 +24,13 @@ from typing_extensions import Self
 from ckptkit.console import show_log
 from ckptkit.cost import SaveReport
 from ckptkit.errors import ResumeError
-from ckptkit.manager import CheckpointManager, MidCycle, WindowUse
+from ckptkit.manager import CheckpointManager
 from ckptkit.mindspore.adapter import CycleAdapter
 from ckptkit.mindspore.companions import Companions
 from ckptkit.mindspore.dataset import Augmentation
 from ckptkit.mindspore.session import TrainingSession
 from ckptkit.mindspore.state import OnKChange, StateManager
+from ckptkit.options import MidCycle, OnSaveError, WhenBusy, WindowUse
 from ckptkit.policies import KeepPolicy, SavePolicy
 from ckptkit.progress import ResumePoint
 from ckptkit.storage import Storage, open_storage
@@ -76,6 +77,10 @@ class CheckpointCallback(Callback):
         strict: Refuse what cannot be resumed exactly (`nn.Dropout`, maps that draw from global generators) instead
             of warning.
         storage_options: As for `CheckpointManager`.
+        mirror: As for `CheckpointManager`: a remote root that follows a local one.
+        mirror_keep: As for `CheckpointManager`.
+        mirror_options: As for `CheckpointManager`.
+        mirror_required: As for `CheckpointManager`.
 
     Raises:
         ValueError: If an option is none of those named.
@@ -91,8 +96,8 @@ class CheckpointCallback(Callback):
         stateful: Mapping[str, Any] | None = None,
         frozen: Iterable[str] | Callable[[str], bool] | None = None,
         augmentation: Augmentation = None,
-        when_busy: Literal["skip", "wait"] = "skip",
-        on_save_error: Literal["warn", "raise"] = "warn",
+        when_busy: WhenBusy = "skip",
+        on_save_error: OnSaveError = "warn",
         mid_cycle: MidCycle = "exact",
         window: WindowUse = "auto",
         read_only: Sequence[Callback | type[Callback]] = (),
@@ -102,6 +107,10 @@ class CheckpointCallback(Callback):
         cycle: CycleAdapter | None = None,
         strict: bool = False,
         storage_options: Mapping[str, Any] | None = None,
+        mirror: str | os.PathLike[str] | Storage | None = None,
+        mirror_keep: KeepPolicy | None = None,
+        mirror_options: Mapping[str, Any] | None = None,
+        mirror_required: bool = True,
     ) -> None:
         super().__init__()
         self._new_manager = functools.partial(
@@ -115,6 +124,9 @@ class CheckpointCallback(Callback):
             window=window,
             buffer_bytes=buffer_bytes,
             on_save=on_save,
+            mirror=None if mirror is None else open_storage(mirror, mirror_options),
+            mirror_keep=mirror_keep,
+            mirror_required=mirror_required,
         )
         self._read_only = tuple(read_only)
         self._new_manager()  # so that a wrong option is an error here and not after the model is built

@@ -9,7 +9,7 @@ was on its lineage when it opened. Training thread only, once per process and ru
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -93,13 +93,17 @@ class Restorable(Protocol):
         ...
 
 
-def open_attempt(storage: Storage, opening: Opening, state: Restorable) -> Opened:
+Copies = Callable[[CheckpointName], Sequence[Storage]]
+
+
+def open_attempt(storage: Storage, opening: Opening, state: Restorable, copies: Copies | None = None) -> Opened:
     """Open the next attempt of the run at ``storage``.
 
     Args:
         storage: The run root.
         opening: How.
         state: Takes over the contents of a checkpoint, or begins afresh; may be asked several times.
+        copies: Where a checkpoint lies, in the order in which to try its copies; default: at ``storage`` alone.
 
     Raises:
         ResumeError: If ``state`` refuses, the run has no attempt number left, or is a copy that has not ended.
@@ -116,7 +120,7 @@ def open_attempt(storage: Storage, opening: Opening, state: Restorable) -> Opene
         refuse_unfinished(storage, index, run)
         choice = choose(index, opening.checkpoint, rewind=opening.rewind)
         try:
-            applied = _apply_first(storage, index, choice, state, abandoned)
+            applied = _apply_first(storage, index, choice, state, abandoned, copies=copies or (lambda name: [storage]))
         except CheckpointNotFoundError:
             if choice.branch is not None:
                 raise
@@ -177,15 +181,12 @@ def _restore_document(storage: Storage, attempt: AttemptDocument, put_back: bool
 
 
 def _apply_first(
-    storage: Storage, index: Index, choice: Choice, state: Restorable, ignoring: Collection[int]
+    storage: Storage, index: Index, choice: Choice, state: Restorable, ignoring: Collection[int], *, copies: Copies
 ) -> Applied:
     passed_over = list(choice.passed_over)
     for name in choice.candidates:
         try:
-            opened = open_checkpoint(storage, name, index.document(name.attempt))
-            with LongWait(f"restoring {name}", opened.size_bytes) as wait:
-                contents = load(storage, opened, report=wait.advance)
-                state.apply(contents)
+            contents = _apply(copies(name), name, index, state)
         except CorruptCheckpointError as error:
             if choice.branch is not None:
                 raise CorruptCheckpointError(
@@ -206,6 +207,28 @@ def _apply_first(
         )
     state.begin()
     return Applied(None, tuple(passed_over))
+
+
+def _apply(places: Sequence[Storage], name: CheckpointName, index: Index, state: Restorable) -> Contents:
+    """Apply the first copy of ``name`` that is whole."""
+    problems: list[str] = []
+    for storage in places:
+        try:
+            opened = open_checkpoint(storage, name, index.document(name.attempt))
+            with LongWait(f"restoring {name}", opened.size_bytes) as wait:
+                contents = load(storage, opened, report=wait.advance)
+                state.apply(contents)
+        except CorruptCheckpointError as error:
+            if len(places) == 1:
+                raise
+            problems.append(f"at {storage.url}: {error}")
+            continue
+        if problems:
+            _log.warning("%s is corrupt %s. Its copy at %s is whole and was taken.", name, problems[0], storage.url)
+        return contents
+    if not problems:
+        raise CheckpointNotFoundError(f"the checkpoint {name} is not committed (any more)")
+    raise CorruptCheckpointError("; ".join(problems))
 
 
 def _ensure_run(storage: Storage, index: Index, opening: Opening) -> None:

@@ -130,8 +130,14 @@ class Transfer:
             else:
                 raise self._differs(file.key)
 
-    def finish(self, report: Callable[[int], None] | None = None) -> Transferred:
+    def finish(
+        self, report: Callable[[int], None] | None = None, before_commit: Callable[[], None] | None = None
+    ) -> Transferred:
         """Write what is not there yet, and commit; after `compare`.
+
+        Args:
+            report: As in `transfer_checkpoint`.
+            before_commit: Called once all files are there, right before COMMIT; what it raises prevents that.
 
         Raises:
             CheckpointNotFoundError: If the source was removed meanwhile; nothing was committed.
@@ -153,6 +159,8 @@ class Transfer:
                     f"{file.key} at {self._target.url} has changed since it was copied: another process writes there. "
                     "Let only one of them copy, then run it again."
                 )
+        if before_commit is not None:
+            before_commit()
         publish(self._target, self._opened.name, self._opened.commit)
         return Transferred("copied", self.copied_bytes, self.found_bytes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import shutil
 import threading
 
 import mindspore as ms
@@ -69,6 +70,17 @@ def test_resumed_run_has_every_bit_of_the_uninterrupted_one(root, mode, at):
     resumed = Job(mode=mode).resumed(checkpoints(root), 3)
     assert resumed.steps == part(expected, at, 3 * SIZE)
     assert resumed.epochs[at] == (at - 1) // SIZE + 1
+
+
+def test_a_run_whose_local_root_is_lost_has_every_bit_from_its_mirror(root, tmp_path):
+    mirror = tmp_path / "mirror"
+    with contextlib.suppress(CrashError):
+        Job().started(checkpoints(root, 6, mirror=mirror), 3, Interrupt(7))
+    shutil.rmtree(root)
+    resumed = Job().resumed(checkpoints(root, mirror=mirror), 3)
+    assert resumed.steps == part(reference(), 7, 3 * SIZE)
+    shutil.rmtree(root)
+    assert checkpoints(root, mirror=mirror).resume(Job().model, pipeline(), 3).complete
 
 
 def test_a_run_interrupted_again_and_again_has_every_bit(root):

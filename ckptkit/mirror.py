@@ -1,0 +1,190 @@
+"""The mirror of a run root, as a `ckptkit.CheckpointManager` uses it.
+
+Guarantees: an attempt is opened over both roots, or, where that is allowed and the mirror cannot be reached, at the
+local root alone, loudly; a checkpoint that is being uploaded is spared by the local root's retention. What becomes of
+the uploads is `ckptkit.uploads`'. Training thread, but for `Mirror.offer` and policies, which the writer calls.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ckptkit.errors import StorageError
+from ckptkit.policies import AnyKeep, Keepable, KeepPolicy
+from ckptkit.run.attempt import Opened, Opening, Restorable, open_attempt
+from ckptkit.run.mirrored import open_alone, open_mirrored, reach
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.two_roots import TwoRoots
+from ckptkit.run.uploader import Uploader
+from ckptkit.storage import Storage
+from ckptkit.uploads import Uploads
+from ckptkit.waiting import Countdown
+
+_log = logging.getLogger("ckptkit")
+
+
+@dataclass(frozen=True)
+class MirrorOptions:
+    """What the user says of a mirror.
+
+    Attributes:
+        keep: What it keeps.
+        required: Refuse to start where it cannot be reached.
+        tries: How often the upload of the last checkpoint is tried.
+        tolerant: Whether a failed upload is a warning.
+    """
+
+    keep: KeepPolicy
+    required: bool
+    tries: int
+    tolerant: bool
+
+
+class NoMirror:
+    """A run root without a mirror: opened as it is, with nothing to upload.
+
+    Args:
+        local: The run root.
+    """
+
+    lag = 0
+
+    def __init__(self, local: Storage) -> None:
+        self.both = local
+
+    def open(self, opening: Opening, state: Restorable) -> Opened:
+        """As `ckptkit.run.attempt.open_attempt`."""
+        return open_attempt(self.both, opening, state)
+
+    def sparing(self, policy: KeepPolicy) -> KeepPolicy:
+        """``policy`` itself."""
+        return policy
+
+    def offer(self, name: CheckpointName) -> None:
+        """Nothing."""
+
+    def collect(self, *, tolerate: bool = False) -> None:
+        """Nothing."""
+
+    def settle(self, seconds_left: Countdown) -> None:
+        """Nothing."""
+
+    def finish(self, seconds_left: Countdown) -> None:
+        """Nothing."""
+
+
+class Mirror:
+    """The mirror of one run root, for one attempt.
+
+    Args:
+        local: The run root.
+        storage: Its mirror.
+        options: What the user says of it.
+
+    Raises:
+        ValueError: If both are the same root.
+    """
+
+    def __init__(self, local: Storage, storage: Storage, options: MirrorOptions) -> None:
+        if storage.url == local.url:
+            raise ValueError(f"mirror is the run root itself: {storage.url}")
+        self._local = local
+        self._storage = storage
+        self._options = options
+        self._is_away = False
+        self._uploads: Uploads | None = None
+
+    @property
+    def both(self) -> Storage:
+        """The run as it lies on both roots; the local one alone if this life goes on without the mirror."""
+        return self._local if self._is_away else TwoRoots(self._local, self._storage)
+
+    @property
+    def lag(self) -> int:
+        """How many commits there are since the newest one that is known to be at the mirror."""
+        return self._uploads.lag if self._uploads is not None else 0
+
+    def open(self, opening: Opening, state: Restorable) -> Opened:
+        """Open an attempt and begin to upload what the mirror lacks.
+
+        Raises:
+            StorageError: If the mirror cannot be reached and is required.
+            CkptKitError: As `ckptkit.run.mirrored.open_mirrored`.
+        """
+        try:
+            reach(self._storage)
+        except StorageError as error:
+            self._go_on_without(error)
+            return open_alone(self._local, self._storage, opening, state)
+        self._is_away = False
+        opened = open_mirrored(self._local, self._storage, opening, state)
+        uploader = Uploader(self._local, self._storage, opened.document, self._options.keep)
+        urls = (self._local.url, self._storage.url)
+        self._uploads = Uploads(uploader, urls, tries=self._options.tries, tolerant=self._options.tolerant)
+        self._uploads.begin(CheckpointName.parse(opened.document.parent or ""))
+        return opened
+
+    def sparing(self, policy: KeepPolicy) -> KeepPolicy:
+        """``policy`` for the local root, which also keeps what is being uploaded."""
+        return _Sparing(policy, self)
+
+    def is_under_way(self, name: str) -> bool:
+        """Whether the checkpoint ``name`` is being uploaded."""
+        return self._uploads is not None and str(self._uploads.under_way) == name
+
+    def offer(self, name: CheckpointName) -> None:
+        """Take notice of a commit at the local root."""
+        if self._uploads is not None:
+            self._uploads.offer(name)
+
+    def collect(self, *, tolerate: bool = False) -> None:
+        """As `Uploads.collect`."""
+        if self._uploads is not None:
+            self._uploads.collect(tolerate=tolerate)
+
+    def settle(self, seconds_left: Countdown) -> None:
+        """Wait for the newest commit's upload, which is tried once more if it has failed; as `Uploads.settle`."""
+        if self._uploads is not None:
+            self._uploads.settle(seconds_left)
+            if self._uploads.try_again():
+                self._uploads.settle(seconds_left)
+
+    def finish(self, seconds_left: Countdown) -> None:
+        """As `Uploads.finish`."""
+        if self._uploads is not None:
+            self._uploads.finish(seconds_left)
+
+    def _go_on_without(self, error: StorageError) -> None:
+        if self._options.required:
+            raise StorageError(
+                f"the mirror {self._storage.url} cannot be reached: {error}. Only it tells whether another process has "
+                "this run, so nothing was started. mirror_required=False starts nevertheless, at the local root alone."
+            ) from error
+        self._is_away = True
+        rule = "=" * 78
+        _log.warning(
+            "%s\nNO MIRROR: %s cannot be reached: %s\n  This process trains with %s alone: nothing is uploaded, newer "
+            "checkpoints there are not seen,\n  and no other process with this mirror is kept from the same run.\n%s",
+            *(rule, self._storage.url, error, self._local.url, rule),
+        )
+
+
+@dataclass(frozen=True)
+class _Sparing:
+    """What ``policy`` keeps, and what is being uploaded."""
+
+    policy: KeepPolicy
+    mirror: Mirror
+
+    @property
+    def needs_metrics(self) -> bool:
+        return self.policy.needs_metrics
+
+    def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
+        under_way = {one.name for one in checkpoints if self.mirror.is_under_way(one.name)}
+        return self.policy.keeps(checkpoints) | under_way
+
+    def __or__(self, other: KeepPolicy) -> KeepPolicy:
+        return AnyKeep((self, other))

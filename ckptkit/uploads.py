@@ -1,0 +1,264 @@
+"""Uploads beside training: one thread, at the lowest priority, that always takes the newest commit.
+
+Guarantees: a commit that is offered is uploaded unless a newer one is offered first or the upload fails; a failure is
+logged, tried again with the next commit and told to the training thread as far as it wants to know; what was begun is
+ended before the interpreter ends, well or not. The thread lives only while there is something to do, and where none can
+be had (an interpreter on its way out makes none from Python 3.12 on), the caller's own thread uploads. Any thread may
+offer; the rest is for the training thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from typing import Protocol
+
+from ckptkit.background import lower_priority
+from ckptkit.errors import SaveFailedError, StaleAttemptError
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.uploader import UploadOutcome
+from ckptkit.waiting import Countdown, LongWait, countdown
+
+_log = logging.getLogger("ckptkit")
+_GLANCE_SECONDS = 0.5
+
+
+class Uploading(Protocol):
+    """What does the work: `ckptkit.run.uploader.Uploader`, the seam for tests."""
+
+    size_bytes: int
+    done_bytes: int
+
+    def upload(self, name: CheckpointName) -> UploadOutcome:
+        """Have ``name`` at the mirror; raises whatever prevents it."""
+        ...
+
+    def sweep(self) -> None:
+        """Remove what earlier attempts left there; after the first upload."""
+        ...
+
+
+class Uploads:
+    """The uploads of one attempt.
+
+    Args:
+        uploader: Does the work.
+        urls: Of the local root and of the mirror, for messages.
+        tries: How often an upload is tried where `finish` insists, the first time included.
+        tolerant: Whether a failed upload is a warning; otherwise the next `collect` raises it.
+    """
+
+    def __init__(self, uploader: Uploading, urls: tuple[str, str], *, tries: int, tolerant: bool) -> None:
+        self._uploader = uploader
+        self._local_url, self._mirror_url = urls
+        self._tries = tries
+        self._tolerant = tolerant
+        self._lock = threading.Lock()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._waiting: CheckpointName | None = None
+        self._under_way: CheckpointName | None = None
+        self._sweep_now = False
+        self._sweep_due = True
+        self._behind: list[CheckpointName] = []  # committed at the local root and not known to be at the mirror
+        self._last: CheckpointName | None = None
+        self._failures_in_a_row = 0
+        self._given_up: CheckpointName | None = None
+        self._error: BaseException | None = None  # of the last upload, until one succeeds
+        self._untold: BaseException | None = None
+        self._stale: StaleAttemptError | None = None
+        _finish_at_exit(self)
+
+    @property
+    def lag(self) -> int:
+        """How many commits there are since the newest one that is known to be at the mirror."""
+        return len(self._behind)
+
+    @property
+    def under_way(self) -> CheckpointName | None:
+        """What is being uploaded."""
+        return self._under_way
+
+    def begin(self, parent: CheckpointName | None) -> None:
+        """Upload what the attempt began with, if the mirror lacks it; then sweep there."""
+        with self._lock:
+            self._behind = [] if parent is None else [parent]
+            self._waiting = parent
+            self._sweep_now = True
+        self._wake()
+
+    def offer(self, name: CheckpointName) -> None:
+        """Have ``name``, the newest commit, uploaded next; one that waited before it never is."""
+        with self._lock:
+            if name == self._last or self._stale is not None:
+                return
+            if name not in self._behind:
+                self._behind.append(name)
+            self._waiting = name
+        self._wake()
+
+    def collect(self, *, tolerate: bool = False) -> None:
+        """Raise what the training thread has to know.
+
+        Args:
+            tolerate: Forget that an upload failed.
+
+        Raises:
+            StaleAttemptError: If another process took the run over at the mirror; again at each call.
+            SaveFailedError: If an upload failed and that is not tolerated; once.
+        """
+        if self._stale is not None:
+            raise self._stale
+        error, self._untold = self._untold, None
+        if error is not None and not (tolerate or self._tolerant):
+            raise self._lacking(error) from error
+
+    def settle(self, seconds_left: Countdown) -> None:
+        """Wait until no upload is under way, or waits to be.
+
+        Raises:
+            TimeoutError: If that is not so in time; they go on.
+        """
+        if self._idle.is_set():
+            return
+        with LongWait(f"uploading to the mirror {self._mirror_url}", self._uploader.size_bytes) as wait:
+            while not self._idle.wait(min(_GLANCE_SECONDS, seconds_left())):
+                if not seconds_left():
+                    raise TimeoutError(f"the upload to {self._mirror_url} has not ended in time; it goes on")
+                wait.reach(self._uploader.done_bytes)
+
+    def try_again(self, *, given_up: bool = False) -> bool:
+        """Have the newest commit uploaded if it is not at the mirror; returns whether there was any need.
+
+        Args:
+            given_up: Also if `finish` has given up on it.
+        """
+        with self._lock:
+            if not self._behind or self._stale is not None:
+                return False
+            if self._behind[-1] == self._given_up and not given_up:
+                return False
+            self._waiting = self._behind[-1]
+        self._wake()
+        return True
+
+    def finish(self, seconds_left: Countdown) -> None:
+        """Wait until the newest commit is at the mirror, trying again a few times; once after it was given up.
+
+        Raises:
+            TimeoutError: As `settle`.
+            SaveFailedError: If the mirror does not take it.
+            StaleAttemptError: As `collect`.
+        """
+        self.settle(seconds_left)
+        for _ in range(1 if self._behind[-1:] == [self._given_up] else self._tries - 1):
+            if not self.try_again(given_up=True):
+                break
+            self.settle(seconds_left)
+        self.collect(tolerate=True)
+        if self._behind and self._error is not None:
+            self._given_up = self._behind[-1]
+            raise self._lacking(self._error) from self._error
+
+    def _wake(self) -> None:
+        with self._lock:
+            if not self._idle.is_set():
+                return
+            self._idle.clear()
+        # A daemon, because the interpreter joins others before it runs exit handlers, and a save may still come then.
+        thread = threading.Thread(target=self._run_quietly, name="ckptkit-mirror", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._run()
+
+    def _run_quietly(self) -> None:
+        lower_priority()
+        self._run()
+
+    def _run(self) -> None:
+        while self._take():
+            try:
+                if self._under_way is not None:
+                    self._succeed(self._under_way, self._uploader.upload(self._under_way))
+            except BaseException as error:  # noqa: BLE001 - it is the training thread's, whatever it is
+                self._fail(self._under_way, error)
+            else:
+                self._sweep()
+
+    def _take(self) -> bool:
+        with self._lock:
+            sweep_now, self._sweep_now = self._sweep_now, False
+            self._under_way, self._waiting = self._waiting, None
+            if self._under_way is not None or sweep_now:
+                return True
+            self._idle.set()
+            return False
+
+    def _sweep(self) -> None:
+        if not self._sweep_due:
+            return
+        try:
+            self._uploader.sweep()
+        except StaleAttemptError as error:
+            self._stale = error
+        except BaseException as error:  # noqa: BLE001 - space, and nothing else; no thread above would see it
+            _log.warning("what earlier attempts left at %s could not be removed yet: %s", self._mirror_url, error)
+        else:
+            self._sweep_due = False
+
+    def _succeed(self, name: CheckpointName, outcome: UploadOutcome) -> None:
+        with self._lock:
+            place = self._behind.index(name)
+            skipped, self._behind = self._behind[:place], self._behind[place + 1 :]
+            if self._waiting == name:
+                self._waiting = None  # it was offered again meanwhile
+            self._last = name
+        self._failures_in_a_row, self._error, self._untold = 0, None, None  # nobody need stop for what is made up for
+        if outcome == "void":
+            _log.warning(
+                "%s cannot be stored at the mirror %s any more, because an attempt gave it up there half uploaded; the "
+                "next commit will be. It is committed at %s.",
+                *(name, self._mirror_url, self._local_url),
+            )
+        elif outcome == "copied":
+            after = f", {len(skipped)} older ones were not" if skipped else ""
+            _log.info("%s is uploaded to the mirror %s%s", name, self._mirror_url, after)
+
+    def _fail(self, name: CheckpointName | None, error: BaseException) -> None:
+        if isinstance(error, StaleAttemptError):
+            self._stale = error
+            return
+        self._failures_in_a_row += 1
+        self._error = self._untold = error
+        _log.warning(
+            "the upload of %s to the mirror %s failed (%d in a row): %s; it stays committed at %s, and training goes "
+            "on. The next commit is uploaded in its place; the mirror is %d commits behind",
+            *(name, self._mirror_url, self._failures_in_a_row, error, self._local_url, self.lag),
+            exc_info=error,
+        )
+
+    def _lacking(self, error: BaseException) -> SaveFailedError:
+        newest = self._behind[-1] if self._behind else self._last
+        return SaveFailedError(
+            f"{newest} is committed at {self._local_url}, but the mirror {self._mirror_url} lacks it: {error}. Start "
+            "the same job again once the mirror can be written, which uploads it; until then keep the local root."
+        )
+
+
+def _finish_at_exit(uploads: Uploads) -> None:
+    """Wait for uploads under way when the interpreter ends; saves that end then may still offer one."""
+    process = os.getpid()
+    reference = weakref.ref(uploads)
+
+    def finish() -> None:
+        there = reference()
+        if there is not None and os.getpid() == process:  # a forked child has this handler, but not the thread
+            there.settle(countdown(None))
+
+    # Before those of any save, hence called after them.
+    atexit.register(finish)
+    weakref.finalize(uploads, atexit.unregister, finish).atexit = False

@@ -1,0 +1,1073 @@
+"""A local root with a mirror: what is newest and whole on either goes on, and the mirror is the fence."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from crash.scenario import CYCLE, attempts, corrupt, digest_at, digest_of, folders, name_at, tree
+
+from ckptkit import background, uploads
+from ckptkit.errors import CorruptCheckpointError, ResumeError, SaveFailedError, StaleAttemptError, StorageError
+from ckptkit.manager import ERROR_BUDGET, CheckpointManager
+from ckptkit.manifest import CopiedFrom, RunDocument, encode
+from ckptkit.policies import KeepEvery, KeepLatest, SaveEvery
+from ckptkit.rehearsal import VARIABLE, LifePlan
+from ckptkit.run.commit import void
+from ckptkit.run.names import CheckpointName
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
+from ckptkit.testing.state import NumpyRun
+
+LONG = timedelta(seconds=60)
+ON_REQUEST = SaveEvery(micro_steps=10**9)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_waiting():
+    """For the disk, as in the crash suites, nor for a processor: all that is waited for here is threads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(background, "lower_priority", lambda: None)
+        patch.setattr(uploads, "lower_priority", lambda: None)
+        yield
+
+
+class Life:
+    """One process of a job with a local root and a mirror; to kill it, drop it."""
+
+    def __init__(self, base: Path, *, local: str = "local", host: str = "here", **options) -> None:
+        self.local = FaultyStorage(LocalStorage(base / local))
+        self.mirror = FaultyStorage(LocalStorage(base / "mirror"))
+        options = {"save": ON_REQUEST, "keep": KeepLatest(2), "host": host, **options}
+        self.manager = CheckpointManager(self.local, mirror=self.mirror, **options)
+        self.run = NumpyRun(accumulation_steps=CYCLE)
+
+    def restore(self, checkpoint="latest", **options):
+        return self.manager.restore(self.run, checkpoint=checkpoint, **options)
+
+    def train(self, batches: int) -> None:
+        for _ in self.run.train_until(batches):
+            pass
+
+    def save_at(self, batches: int):
+        """Train up to there, save, and wait for the commit and the upload, whatever becomes of them."""
+        self.train(batches)
+        handle = self.manager.save(self.run)
+        handle.exception()
+        self.settle()
+        return handle
+
+    def saved_at(self, batches: int) -> str:
+        return self.save_at(batches).result()
+
+    def settle(self) -> None:
+        """Wait for uploads, without trying again and without raising."""
+        self.manager._mirror._uploads.settle(LONG.total_seconds)
+
+
+class Pause:
+    """A fault's action that holds a thread at a call until it may go on."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self._go = threading.Event()
+
+    def __call__(self) -> None:
+        self.reached.set()
+        assert self._go.wait(60)
+
+    def go(self) -> None:
+        self._go.set()
+
+
+def started(base: Path, *saved_at: int, **options) -> Life:
+    life = Life(base, **options)
+    life.restore()
+    for batches in saved_at:
+        life.saved_at(batches)
+    life.settle()
+    return life
+
+
+def committed(base: Path, root: str) -> list[str]:
+    return folders(tree(base / root)).committed
+
+
+def warnings_in(caplog) -> str:
+    return "\n".join(record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
+
+
+def resumed(base: Path, **options) -> tuple[Life, str | None]:
+    """A new start; what it holds is what an uninterrupted run holds there."""
+    life = Life(base, **options)
+    point = life.restore()
+    life.settle()
+    assert life.run.digest() == digest_at(point.batches_delivered)
+    return life, point.checkpoint
+
+
+def check_both(base: Path, local: str = "local") -> None:
+    """What must be true of two roots after a start that reached both, whatever happened before."""
+    here, there = tree(base / local), tree(base / "mirror")
+    assert {key: here[key] for key in here if key.startswith("attempts/")} == {
+        key: there[key] for key in there if key.startswith("attempts/")
+    }
+    assert here["run.json"] == there["run.json"]
+    for root in (local, "mirror"):
+        for name in committed(base, root):
+            batches = int(name[9:19]) * CYCLE + int(name[21:25])
+            assert digest_of(base / root, name) == digest_at(batches), (root, name)
+    for name in set(committed(base, local)) & set(committed(base, "mirror")):
+        assert files_of(base / local, name) == files_of(base / "mirror", name)
+    own = max(attempts(there))
+    dead = [name for name in folders(there).uncommitted if int(name[1:7]) < own]
+    assert dead == []
+    voided = [key for name in folders(there).void for key in files_of(base / "mirror", name)]
+    assert all(key.endswith("/COMMIT") for key in voided)
+
+
+def files_of(root: Path, name: str) -> dict[str, bytes]:
+    return {key: data for key, data in tree(root).items() if key.startswith(f"checkpoints/{name}/")}
+
+
+# What lies where
+
+
+def test_both_roots_hold_the_same_run(tmp_path):
+    life = started(tmp_path, 2, 5)
+    life.manager.close()
+    assert tree(tmp_path / "local") == tree(tmp_path / "mirror")
+    assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(1, 5)]
+    assert life.manager.mirror_lag == 0
+
+
+def test_local_lost_goes_on_from_the_mirror(tmp_path):
+    started(tmp_path, 2, 5)
+    shutil.rmtree(tmp_path / "local")
+    life, checkpoint = resumed(tmp_path)
+    assert checkpoint == name_at(1, 5)
+    check_both(tmp_path)
+    # The parent lies at the mirror alone; that keeps nothing from being saved and found.
+    assert life.saved_at(6) == name_at(2, 6)
+    assert committed(tmp_path, "local") == [name_at(2, 6)]
+    again, checkpoint = resumed(tmp_path)
+    assert checkpoint == name_at(2, 6)
+    again.train(13)
+    assert again.run.digest() == digest_at(13)
+
+
+@pytest.mark.parametrize("saved", [(), (6,), (6, 7), (6, 7, 9)])
+def test_after_a_fresh_machine_the_newest_is_found_on_each_root_alone(tmp_path, saved):
+    started(tmp_path, 2, 5)
+    shutil.rmtree(tmp_path / "local")
+    started(tmp_path, *saved).manager.close()
+    for root in ("local", "mirror"):
+        run = NumpyRun(accumulation_steps=CYCLE)
+        shutil.copytree(tmp_path / root, tmp_path / "alone" / root)
+        if root == "local" and not saved:
+            continue  # nothing lies there
+        point = CheckpointManager(tmp_path / "alone" / root).restore(run)
+        assert point.checkpoint == (name_at(2, saved[-1]) if saved else name_at(1, 5))
+        assert run.digest() == digest_at(saved[-1] if saved else 5)
+    assert resumed(tmp_path)[1] == (name_at(2, saved[-1]) if saved else name_at(1, 5))
+
+
+def test_mirror_behind_goes_on_from_the_local_root_and_uploads_it(tmp_path):
+    life = started(tmp_path, 2)
+    life.mirror.inject(Fault("error", times=None))
+    life.save_at(5)
+    assert life.manager.mirror_lag == 1
+    assert committed(tmp_path, "mirror") == [name_at(1, 2)]
+    life, checkpoint = resumed(tmp_path)
+    assert checkpoint == name_at(1, 5)
+    assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(1, 5)]
+    assert life.manager.mirror_lag == 0
+    check_both(tmp_path)
+
+
+@pytest.mark.parametrize("saved", [(), (6,)])
+def test_a_start_whose_parent_never_reached_the_mirror_does_not_hide_what_did(tmp_path, saved):
+    """The machine is lost that had more; what the mirror holds is older, and whole."""
+    life = started(tmp_path, 2)
+    life.mirror.inject(Fault("error", operations={"write"}, times=None))
+    life.saved_at(5)
+    second = Life(tmp_path)
+    second.mirror.inject(Fault("error", operations={"write"}, times=None))
+    assert second.restore().checkpoint == name_at(1, 5)
+    for batches in saved:
+        second.saved_at(batches)
+    second.settle()
+    assert committed(tmp_path, "mirror") == [name_at(1, 2)]
+    assert resumed(tmp_path, local="new")[1] == name_at(1, 2)
+
+
+def test_a_mirror_that_lacks_everything_is_filled_from_the_newest_on(tmp_path):
+    run = NumpyRun(accumulation_steps=CYCLE)
+    for last in (3, 6):
+        with CheckpointManager(tmp_path / "local", save=SaveEvery(micro_steps=3), when_busy="wait") as manager:
+            manager.restore(run)
+            for _ in run.train_until(last):
+                manager.step(run)
+    life, checkpoint = resumed(tmp_path)
+    assert checkpoint == name_at(2, 6)
+    assert committed(tmp_path, "mirror") == [name_at(2, 6)]
+    check_both(tmp_path)
+    life.saved_at(7)
+    assert committed(tmp_path, "mirror") == [name_at(2, 6), name_at(3, 7)]
+
+
+DAMAGES = [
+    ("rank-00000/weights-000.safetensors", "flip"),
+    ("rank-00000/optimizer-000.safetensors", "cut"),
+    ("rank-00000.json", "missing"),
+    ("manifest.json", "flip"),
+    ("COMMIT", "flip"),
+    ("COMMIT", "missing"),
+]
+
+
+@pytest.mark.parametrize(("file", "how"), DAMAGES)
+@pytest.mark.parametrize("root", ["local", "mirror"])
+def test_of_two_copies_the_whole_one_is_taken_before_anything_older(tmp_path, root, file, how, caplog):
+    started(tmp_path, 2, 5)
+    corrupt(tmp_path / root, name_at(1, 5), file, how)
+    life, checkpoint = resumed(tmp_path)
+    assert checkpoint == name_at(1, 5)
+    document = attempts(tree(tmp_path / "mirror"))[2]
+    assert (document["parent"], document["passed_over"]) == (name_at(1, 5), [])
+    told = root == "local" and (file, how) != ("COMMIT", "missing")
+    assert (f"{name_at(1, 5)} is corrupt at {tmp_path / 'local'}" in caplog.text) == told
+    life.saved_at(6)
+    life.saved_at(7)
+    assert resumed(tmp_path)[1] == name_at(2, 7)
+
+
+def test_where_both_copies_are_corrupt_an_older_one_is_taken_and_both_are_named(tmp_path, caplog):
+    started(tmp_path, 2, 5)
+    for root in ("local", "mirror"):
+        corrupt(tmp_path / root, name_at(1, 5))
+    _, checkpoint = resumed(tmp_path)
+    assert checkpoint == name_at(1, 2)
+    (passed_over,) = attempts(tree(tmp_path / "local"))[2]["passed_over"]
+    assert passed_over["checkpoint"] == name_at(1, 5)
+    for root in ("local", "mirror"):
+        assert f"at {tmp_path / root}: checkpoints/{name_at(1, 5)}" in passed_over["reason"]
+        assert f"at {tmp_path / root}: checkpoints/{name_at(1, 5)}" in caplog.text
+
+
+def test_all_copies_corrupt_is_an_error_and_no_fresh_start(tmp_path):
+    started(tmp_path, 2)
+    for root in ("local", "mirror"):
+        corrupt(tmp_path / root, name_at(1, 2))
+    with pytest.raises(CorruptCheckpointError, match="no checkpoint of the run"):
+        Life(tmp_path).restore()
+    assert len(attempts(tree(tmp_path / "mirror"))) == 1
+
+
+@pytest.mark.parametrize("root", ["local", "mirror"])
+def test_a_damaged_attempt_document_is_read_from_the_other_root(tmp_path, root):
+    started(tmp_path, 2, 5)
+    document = tmp_path / root / "attempts" / "000001.json"
+    document.write_bytes(document.read_bytes().replace(b'"host"', b'"hOst"'))
+    assert resumed(tmp_path)[1] == name_at(1, 5)
+
+
+def test_a_named_checkpoint_may_lie_at_the_mirror_alone(tmp_path):
+    started(tmp_path, 2, 5, 6, 9, mirror_keep=KeepLatest(9))
+    assert committed(tmp_path, "local") == [name_at(1, 6), name_at(1, 9)]
+    life = Life(tmp_path)
+    assert [one.name for one in life.manager.checkpoints()] == [name_at(1, at) for at in (2, 5, 6, 9)]
+    assert life.manager.latest().name == name_at(1, 9)
+    assert life.restore(name_at(1, 2)).checkpoint == name_at(1, 2)
+    assert life.run.digest() == digest_at(2)
+    life.saved_at(3)
+    # The same call goes on from there, and does not go back again.
+    life = Life(tmp_path)
+    assert life.restore(name_at(1, 2)).checkpoint == name_at(2, 3)
+
+
+@pytest.mark.parametrize("root", ["local", "mirror"])
+def test_a_void_folder_on_one_root_hides_no_checkpoint_of_the_other(tmp_path, root):
+    """As after a retention that was killed between COMMIT and data, and the sweep after it."""
+    started(tmp_path, 2, 5)
+    shutil.rmtree(tmp_path / root / "checkpoints" / name_at(1, 5))
+    void(LocalStorage(tmp_path / root), CheckpointName.parse(name_at(1, 5)), "0" * 32)
+    life, checkpoint = resumed(tmp_path)
+    assert checkpoint == name_at(1, 5)
+    assert [one.name for one in life.manager.checkpoints()] == [name_at(1, 2), name_at(1, 5)]
+    life.saved_at(6)
+    assert resumed(tmp_path)[1] == name_at(2, 6)
+
+
+def test_a_mirror_that_is_a_copy_which_has_not_ended_is_refused(tmp_path):
+    started(tmp_path / "made", 2)
+    shutil.copytree(tmp_path / "made" / "local", tmp_path / "local")
+    origin = CopiedFrom(url="elsewhere", run_id=None, checkpoint=None, last_attempt=1)
+    run = RunDocument(run_id="0" * 32, created_at="", copied_from=origin).sealed()
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / "run.json").write_bytes(encode(run))
+    before = tree(tmp_path)
+    with pytest.raises(ResumeError, match="has not ended"):
+        Life(tmp_path).restore()
+    assert tree(tmp_path) == before
+
+
+def test_retention_follows_a_policy_of_its_own_on_each_root(tmp_path):
+    started(tmp_path, 2, 4, 5, 8, 9, mirror_keep=KeepEvery(optimizer_steps=1) | KeepLatest(3))
+    assert committed(tmp_path, "local") == [name_at(1, 8), name_at(1, 9)]
+    assert committed(tmp_path, "mirror") == [name_at(1, at) for at in (4, 5, 8, 9)]
+    check_both(tmp_path)
+
+
+def test_without_a_policy_of_its_own_the_mirror_keeps_what_the_local_root_keeps(tmp_path):
+    started(tmp_path, 2, 4, 5, 8, 9, keep=KeepLatest(3))
+    assert committed(tmp_path, "local") == committed(tmp_path, "mirror") == [name_at(1, at) for at in (5, 8, 9)]
+
+
+# Uploads behind training
+
+
+def test_a_commit_does_not_wait_for_the_mirror_and_of_those_that_wait_only_the_newest_is_uploaded(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "ckptkit")
+    life = started(tmp_path)
+    pause = Pause()
+    life.mirror.inject(Fault(pause, operations={"write"}, key=f"checkpoints/{name_at(1, 2)}/*"))
+    lags = []
+    for batches in (2, 4, 5, 6):
+        life.train(batches)
+        assert life.manager.save(life.run).result() == name_at(1, batches)
+        assert pause.reached.wait(60)
+        lags.append(life.manager.mirror_lag)
+    assert lags == [1, 2, 3, 4]
+    # What is being uploaded is spared by the local root's retention.
+    assert committed(tmp_path, "local") == [name_at(1, 2), name_at(1, 5), name_at(1, 6)]
+    assert committed(tmp_path, "mirror") == []
+    with pytest.raises(TimeoutError, match="it goes on"):
+        life.manager.wait(timedelta(milliseconds=10))
+    pause.go()
+    life.manager.wait()
+    assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(1, 6)]
+    assert life.manager.mirror_lag == 0
+    assert f"{name_at(1, 6)} is uploaded to the mirror {tmp_path / 'mirror'}, 2 older ones were not" in caplog.text
+    life.saved_at(7)
+    assert committed(tmp_path, "local") == [name_at(1, 6), name_at(1, 7)]
+
+
+def test_a_checkpoint_whose_local_copy_goes_while_it_is_uploaded_is_named_and_skipped(tmp_path, caplog):
+    life = started(tmp_path)
+    gone = Fault(
+        lambda: shutil.rmtree(tmp_path / "local" / "checkpoints"),
+        operations={"write"},
+        key=f"checkpoints/{name_at(1, 2)}/rank-00000.json",
+    )
+    life.mirror.inject(gone)
+    life.save_at(2)
+    assert gone.fired == 1
+    assert committed(tmp_path, "mirror") == []
+    assert f"the upload of {name_at(1, 2)}" in warnings_in(caplog)
+    life.saved_at(3)
+    assert committed(tmp_path, "mirror") == [name_at(1, 3)]
+    assert files_of(tmp_path / "mirror", name_at(1, 2)).keys() == {f"checkpoints/{name_at(1, 2)}/COMMIT"}
+
+
+def test_with_the_mirror_away_training_goes_on_and_afterwards_the_newest_is_uploaded(tmp_path, caplog):
+    life = started(tmp_path, 2)
+    away = life.mirror.inject(Fault("error", times=None))
+    for failures, batches in enumerate((3, 4, 5, 6, 7), start=1):
+        life.saved_at(batches)
+        assert life.manager.step(life.run) is None
+        assert f"({failures} in a row)" in warnings_in(caplog)
+    assert away.fired >= 5 > ERROR_BUDGET
+    assert life.manager.mirror_lag == 5
+    life.manager.wait()  # tries once more, and says no more than a warning
+    assert "(6 in a row)" in warnings_in(caplog)
+    life.mirror.clear()
+    life.saved_at(8)
+    assert life.manager.mirror_lag == 0
+    assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(1, 8)]
+    life.manager.close()
+    check_both(tmp_path)
+
+
+def test_a_failed_upload_is_tried_again_by_wait(tmp_path):
+    life = started(tmp_path)
+    life.mirror.inject(Fault("error", operations={"write"}))
+    life.saved_at(3)
+    assert committed(tmp_path, "mirror") == []
+    life.manager.wait()
+    assert committed(tmp_path, "mirror") == [name_at(1, 3)]
+    assert life.manager.mirror_lag == 0
+
+
+def test_an_upload_that_failed_halfway_is_removed_after_the_next(tmp_path):
+    life = started(tmp_path)
+    life.mirror.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
+    life.saved_at(3)
+    assert folders(tree(tmp_path / "mirror")).uncommitted == [name_at(1, 3)]
+    life.saved_at(4)
+    assert files_of(tmp_path / "mirror", name_at(1, 3)).keys() == {f"checkpoints/{name_at(1, 3)}/COMMIT"}
+    assert committed(tmp_path, "mirror") == [name_at(1, 4)]
+
+
+def test_on_save_error_raise_holds_for_uploads_too(tmp_path):
+    life = started(tmp_path, on_save_error="raise")
+    life.mirror.inject(Fault("error", times=None))
+    life.saved_at(2)
+    with pytest.raises(SaveFailedError, match=f"{name_at(1, 2)} is committed at .*local, but the mirror .* lacks it"):
+        life.manager.step(life.run)
+
+
+@pytest.mark.parametrize("failures", range(ERROR_BUDGET))
+@pytest.mark.parametrize("on_save_error", ["warn", "raise"])
+def test_the_end_of_training_insists_on_the_mirror(tmp_path, failures, on_save_error):
+    life = started(tmp_path, on_save_error=on_save_error)
+    life.train(5)
+    life.mirror.inject(Fault("error", operations={"write"}, times=failures) if failures else Fault("error", nth=10**6))
+    assert life.manager.save_final(life.run) == name_at(1, 5)
+    assert committed(tmp_path, "mirror") == [name_at(1, 5)]
+    life.manager.close()
+
+
+def test_the_end_of_training_with_the_mirror_away_says_what_is_where(tmp_path):
+    life = started(tmp_path, 2)
+    away = life.mirror.inject(Fault("error", operations={"list"}, times=None))
+    life.train(5)
+    for end in (lambda: life.manager.save_final(life.run), life.manager.close):
+        with pytest.raises(SaveFailedError) as caught:
+            end()
+        assert f"{name_at(1, 5)} is committed at {tmp_path / 'local'}, but the mirror" in str(caught.value)
+        assert isinstance(caught.value.__cause__, StorageError)
+    # A storage may take minutes for each: close tries what was given up just once more.
+    assert away.fired == ERROR_BUDGET + 1
+    # The same job again uploads it, though nothing is left to train.
+    life, checkpoint = resumed(tmp_path)
+    assert checkpoint == name_at(1, 5)
+    life.manager.close()
+    assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(1, 5)]
+
+
+def test_the_last_checkpoint_half_uploaded_is_finished_by_the_next_start(tmp_path):
+    life = started(tmp_path, 2)
+    life.mirror.inject(Fault("kill", operations={"write"}, key="*/weights*", when="during"))
+    life.saved_at(5)
+    half = files_of(tmp_path / "mirror", name_at(1, 5))
+    assert half
+    assert f"checkpoints/{name_at(1, 5)}/COMMIT" not in half
+    life, checkpoint = resumed(tmp_path)
+    assert checkpoint == name_at(1, 5)
+    assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(1, 5)]
+    check_both(tmp_path)
+
+
+def test_the_same_progress_saved_again_is_not_uploaded_again(tmp_path):
+    life = started(tmp_path, 3)
+    before = len(life.mirror.calls)
+    assert life.saved_at(3) == name_at(1, 3)
+    assert life.manager.save_final(life.run) == name_at(1, 3)
+    assert len(life.mirror.calls) == before
+
+
+@pytest.mark.parametrize("started_at_exit", [False, True])
+def test_what_was_begun_is_at_the_mirror_before_the_interpreter_ends(tmp_path, started_at_exit):
+    code = f"""
+        import sys, threading
+        from ckptkit.manager import CheckpointManager
+        from ckptkit.storage import LocalStorage
+        from ckptkit.testing.state import NumpyRun
+
+        class Slow(LocalStorage):
+            "Its writes wait for the end of the main thread."
+            def write(self, *args):
+                threading.main_thread().join()
+                super().write(*args)
+
+        local, mirror = ({"Slow, LocalStorage" if started_at_exit else "LocalStorage, Slow"})
+        manager = CheckpointManager(local({str(tmp_path / "local")!r}), mirror=mirror({str(tmp_path / "mirror")!r}))
+        run = NumpyRun()
+        manager.restore(run)
+        handle = manager.save(run)
+        if not {started_at_exit}:
+            handle.result()
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert committed(tmp_path, "mirror") == committed(tmp_path, "local") == [name_at(1, 0)]
+
+
+def test_a_dropped_manager_leaves_no_thread(tmp_path):
+    before = set(threading.enumerate())
+    life = started(tmp_path, 2)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(LONG.total_seconds())
+        assert not thread.is_alive()
+    life.manager.close()
+
+
+# The mirror away at the start
+
+
+def away(life: Life) -> Fault:
+    return life.mirror.inject(Fault("error", times=None))
+
+
+def test_a_start_without_its_mirror_is_refused(tmp_path):
+    started(tmp_path, 2)
+    before = tree(tmp_path)
+    life = Life(tmp_path)
+    away(life)
+    with pytest.raises(StorageError, match="mirror_required=False") as caught:
+        life.restore()
+    assert isinstance(caught.value.__cause__, StorageError)
+    assert tree(tmp_path) == before
+    # The same manager starts once it is back.
+    life.mirror.clear()
+    assert life.restore().checkpoint == name_at(1, 2)
+
+
+def test_a_start_without_its_mirror_may_be_allowed_and_the_next_one_uploads(tmp_path, caplog):
+    started(tmp_path, 2)
+    life = Life(tmp_path, mirror_required=False)
+    away(life)
+    assert life.restore().checkpoint == name_at(1, 2)
+    assert "NO MIRROR" in warnings_in(caplog)
+    life.train(5)
+    assert life.manager.save_final(life.run) == name_at(2, 5)
+    assert life.manager.mirror_lag == 0  # nobody uploads
+    assert [one.name for one in life.manager.checkpoints()] == [name_at(1, 2), name_at(2, 5)]
+    life.manager.close()
+    assert committed(tmp_path, "mirror") == [name_at(1, 2)]
+    life, checkpoint = resumed(tmp_path)
+    assert checkpoint == name_at(2, 5)
+    assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(2, 5)]
+    check_both(tmp_path)
+    life.saved_at(7)
+    assert committed(tmp_path, "mirror") == [name_at(2, 5), name_at(3, 7)]
+
+
+def test_an_emptied_local_root_is_no_new_run_while_the_mirror_is_away(tmp_path):
+    started(tmp_path, 2)
+    shutil.rmtree(tmp_path / "local")
+    started(tmp_path)  # has the attempt's document, and not the checkpoint
+    before = tree(tmp_path)
+    life = Life(tmp_path, mirror_required=False)
+    away(life)
+    with pytest.raises(StorageError, match=f"goes on from {name_at(1, 2)}.*would lose it"):
+        life.restore()
+    assert tree(tmp_path) == before
+
+
+def test_a_new_run_may_begin_without_its_mirror(tmp_path):
+    life = Life(tmp_path, mirror_required=False)
+    away(life)
+    assert life.restore().checkpoint is None
+    life.manager.save(life.run).result()
+    assert resumed(tmp_path)[1] == name_at(1, 0)
+    assert committed(tmp_path, "mirror") == [name_at(1, 0)]
+    check_both(tmp_path)
+
+
+@pytest.mark.parametrize(("operation", "nth"), [("list", 2), ("read", 1), ("create", 1)])
+def test_a_mirror_that_fails_later_in_a_start_is_an_error_also_where_it_is_not_required(tmp_path, operation, nth):
+    """What it holds was looked at, and perhaps the number is taken there: going on alone would separate the two."""
+    started(tmp_path, 2)
+    life = Life(tmp_path, mirror_required=False)
+    fault = life.mirror.inject(Fault("error", operations={operation}, nth=nth, times=None))
+    with pytest.raises(StorageError, match="injected"):
+        life.restore()
+    assert fault.fired
+    life.mirror.clear()
+    assert life.restore().checkpoint == name_at(1, 2)
+
+
+# Two jobs
+
+
+def test_two_jobs_with_one_mirror_and_two_local_roots_fence_each_other(tmp_path):
+    first = started(tmp_path, 2, 4)
+    second = started(tmp_path, local="other", host="there")
+    assert second.run.digest() == digest_at(4)
+    first.train(5)
+    first.manager.save(first.run).result()  # at its own local root nobody is in its way
+    first.settle()
+    for _ in range(2):
+        with pytest.raises(StaleAttemptError, match=r"attempt 2 on there took the run .*mirror"):
+            first.manager.step(first.run)
+    with pytest.raises(StaleAttemptError):
+        first.manager.close()
+    assert second.saved_at(6) == name_at(2, 6)
+    assert second.saved_at(7) == name_at(2, 7)
+    second.manager.close()
+    assert committed(tmp_path, "mirror") == [name_at(2, 6), name_at(2, 7)]
+    # What the first one trained in vain is off the lineage, and the second one's is found.
+    assert resumed(tmp_path)[1] == name_at(2, 7)
+    check_both(tmp_path)
+
+
+def test_a_job_that_was_taken_over_during_an_upload_does_not_commit_it(tmp_path):
+    first = started(tmp_path, 2)
+    pause = Pause()
+    first.mirror.inject(Fault(pause, operations={"write"}, key=f"checkpoints/{name_at(1, 3)}/manifest.json"))
+    first.train(3)
+    first.manager.save(first.run).result()
+    assert pause.reached.wait(60)
+    second = started(tmp_path, local="other")
+    pause.go()
+    first.settle()
+    with pytest.raises(StaleAttemptError):
+        first.manager.step(first.run)
+    assert second.run.digest() == digest_at(2)
+    assert committed(tmp_path, "mirror") == [name_at(1, 2)]
+
+
+def test_roots_that_went_on_separately_are_an_error(tmp_path):
+    started(tmp_path, 2)
+    alone = Life(tmp_path, mirror_required=False, host="alone")
+    away(alone)
+    alone.restore()
+    alone.train(4)
+    alone.manager.save(alone.run).result()
+    started(tmp_path, 3, 6, local="other", host="elsewhere")
+    before = tree(tmp_path)
+    for required in (True, False):
+        with pytest.raises(ResumeError, match=r"went on separately.*attempt 2 .*on alone .*on elsewhere"):
+            Life(tmp_path, mirror_required=required).restore()
+    assert tree(tmp_path) == before
+    # Each of the two ways out that the message names.
+    assert resumed(tmp_path, local="new")[1] == name_at(2, 6)
+    other = CheckpointManager(tmp_path / "local", mirror=tmp_path / "new mirror")
+    run = NumpyRun(accumulation_steps=CYCLE)
+    assert other.restore(run).checkpoint == name_at(2, 4)
+    other.close()
+
+
+def test_an_upload_that_is_whole_after_a_takeover_is_not_committed(tmp_path):
+    """Also if the new start could not void its folder yet: from then on, what it chose to go on from holds."""
+    first = started(tmp_path, 2)
+    pause = Pause()
+    first.mirror.inject(Fault(pause, operations={"write"}, key=f"checkpoints/{name_at(1, 3)}/manifest.json"))
+    first.train(3)
+    first.manager.save(first.run).result()
+    assert pause.reached.wait(60)
+    second = Life(tmp_path, local="other")
+    unswept = second.mirror.inject(Fault("error", operations={"create"}, key="checkpoints/*", times=None))
+    assert second.restore().checkpoint == name_at(1, 2)
+    second.settle()
+    assert unswept.fired
+    pause.go()
+    first.settle()
+    with pytest.raises(StaleAttemptError):
+        first.manager.step(first.run)
+    assert folders(tree(tmp_path / "mirror")).uncommitted == [name_at(1, 3)]
+    # Swept after the next upload.
+    second.mirror.clear()
+    second.saved_at(4)
+    assert folders(tree(tmp_path / "mirror")).void == [name_at(1, 3)]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_later_separation_is_found_too(tmp_path, dies):
+    """Attempt 2 was opened without the mirror here and there; a start over one pair makes it known to the other."""
+    started(tmp_path, 2)
+    shutil.copytree(tmp_path / "local", tmp_path / "other")
+    for local in ("local", "other"):
+        life = Life(tmp_path, local=local, mirror_required=False, host=f"on-{local}")
+        away(life)
+        life.restore()
+        life.train(4)
+        life.manager.save(life.run).result()
+    if dies:  # as soon as it has the number
+        life = Life(tmp_path)
+        killed = life.mirror.inject(Fault("kill", operations={"create"}, key="attempts/000003.json", when="after"))
+        with pytest.raises(Killed):
+            life.restore()
+        assert killed.fired == 1
+    else:
+        started(tmp_path, 6)
+    with pytest.raises(ResumeError, match=r"attempt 2 .*on-other.*on-local"):
+        Life(tmp_path, local="other").restore()
+
+
+def test_the_roots_of_two_runs_are_no_pair(tmp_path):
+    with CheckpointManager(tmp_path / "local") as manager:
+        manager.restore(NumpyRun())
+    run = NumpyRun()
+    for _ in range(2):
+        with CheckpointManager(tmp_path / "mirror") as manager:
+            manager.restore(run)
+    os.unlink(tmp_path / "mirror" / "attempts" / "000001.json")
+    before = tree(tmp_path)
+    with pytest.raises(ResumeError, match="two different runs"):
+        Life(tmp_path).restore()
+    assert tree(tmp_path) == before
+
+
+def test_a_start_that_loses_the_number_at_the_mirror_takes_the_next(tmp_path):
+    started(tmp_path, 2)
+    life = Life(tmp_path)
+    life.mirror.inject(
+        Fault(lambda: started(tmp_path, 4, local="other"), operations={"create"}, key="attempts/000002.json")
+    )
+    assert life.restore().checkpoint == name_at(2, 4)
+    life.settle()
+    assert life.run.digest() == digest_at(4)
+    assert sorted(attempts(tree(tmp_path / "mirror"))) == [1, 2, 3]
+    check_both(tmp_path)
+
+
+def test_a_checkpoint_that_a_running_job_removes_from_the_mirror_meanwhile_is_no_damage(tmp_path):
+    first = started(tmp_path, 2, 4)
+    life = Life(tmp_path, local="other")
+    moved_on = Fault(
+        lambda: [first.saved_at(batches) for batches in (5, 6, 7)],
+        operations={"read"},
+        key=f"checkpoints/{name_at(1, 4)}/manifest.json",
+    )
+    life.mirror.inject(moved_on)
+    assert life.restore().checkpoint == name_at(1, 7)
+    assert moved_on.fired == 1
+    assert life.run.digest() == digest_at(7)
+
+
+def test_a_commit_at_the_mirror_right_before_the_takeover_is_not_lost(tmp_path):
+    first = started(tmp_path, 2)
+    life = Life(tmp_path, local="other")
+    life.mirror.inject(Fault(lambda: first.saved_at(3), operations={"create"}, key="attempts/000002.json"))
+    assert life.restore().checkpoint == name_at(1, 3)
+    life.settle()
+    assert life.run.digest() == digest_at(3)
+    check_both(tmp_path, "other")
+
+
+def test_a_checkpoint_that_a_start_elsewhere_gave_up_at_the_mirror_stays_at_the_local_root(tmp_path, caplog):
+    life = started(tmp_path, 2)
+    life.mirror.inject(Fault("kill", operations={"write"}, key=f"checkpoints/{name_at(1, 5)}/*", nth=2))
+    life.saved_at(5)
+    started(tmp_path, local="other")
+    assert folders(tree(tmp_path / "mirror")).void == [name_at(1, 5)]
+    # Off the lineage now, and whole all the same.
+    assert resumed(tmp_path)[1] == name_at(1, 2)
+    life = Life(tmp_path)
+    assert life.restore(name_at(1, 5)).checkpoint == name_at(1, 5)
+    assert life.run.digest() == digest_at(5)
+    life.settle()
+    assert f"{name_at(1, 5)} cannot be stored at the mirror" in warnings_in(caplog)
+    assert life.manager.mirror_lag == 0
+    life.manager.close()
+    life = Life(tmp_path)
+    life.restore(name_at(1, 5))
+    life.saved_at(6)
+    assert resumed(tmp_path)[1] == name_at(5, 6)
+
+
+# A death or an error at every call
+
+WHEN = ("before", "during", "after")
+# Errors of a local root are the same as without a mirror, which the crash suites hold.
+MOMENTS = [("local", when, "kill") for when in WHEN] + [
+    ("mirror", w, action) for action in ("kill", "error") for w in WHEN
+]
+at_every_moment = pytest.mark.parametrize(("root", "when", "action"), MOMENTS, ids=[" ".join(one) for one in MOMENTS])
+
+
+def each(calls, when):
+    """At which of ``calls`` something can happen then: what it is, and which call to strike."""
+    possible = {"before": EVERY, "during": DIVISIBLE, "after": MUTATING}[when]
+    counted = [(index, call) for index, call in enumerate(calls) if call.operation in possible]
+    return [(f"{when} {index}: {call}", index + 1) for index, call in counted]
+
+
+def strike(life: Life, root: str, action: str, nth: int, when: str) -> Fault:
+    """An error of one root, or the death of the process, which neither root hears of again."""
+
+    def die() -> None:
+        life.local._dead = life.mirror._dead = True
+        raise Killed(f"killed at call {nth} of {root}")
+
+    return getattr(life, root).inject(Fault(die if action == "kill" else "error", nth=nth, when=when))
+
+
+def history(base: Path) -> None:
+    """Both roots hold 4 and 6 of attempt 1; 7 is at the local root alone, and half of it at the mirror."""
+    life = started(base, 2, 4, 6)
+    life.mirror.inject(Fault("kill", operations={"write"}, key=f"checkpoints/{name_at(1, 7)}/*", nth=2))
+    life.saved_at(7)
+    assert committed(base, "local") == [name_at(1, 6), name_at(1, 7)]
+    assert committed(base, "mirror") == [name_at(1, 4), name_at(1, 6)]
+    assert folders(tree(base / "mirror")).uncommitted == [name_at(1, 7)]
+
+
+SAVES = (8, 10)
+
+
+def opening(life: Life) -> None:
+    life.restore()
+    life.settle()
+
+
+def saving(life: Life) -> None:
+    for batches in SAVES:
+        life.saved_at(batches)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    base = tmp_path_factory.mktemp("template")
+    history(base)
+    return base
+
+
+def go_on(base: Path, newest: str) -> None:
+    """A new start takes the newest checkpoint, and both roots are one run again after it."""
+    ever = set(committed(base, "local")) | set(committed(base, "mirror"))
+    assert newest in ever
+    life, checkpoint = resumed(base)
+    assert checkpoint == newest
+    assert newest in committed(base, "mirror")
+    check_both(base)
+    at = life.run.batches
+    life.saved_at(at + 1)
+    for root in ("local", "mirror"):
+        own = max(attempts(tree(base / root)))
+        assert committed(base, root)[-2:] == [newest, name_at(own, at + 1)]
+    life.manager.close()
+
+
+@at_every_moment
+def test_after_a_fault_at_any_call_of_a_start_the_next_one_goes_on(tmp_path, template, root, when, action):
+    shutil.copytree(template, tmp_path / "counted")
+    life = Life(tmp_path / "counted")
+    opening(life)
+    for what, nth in each(getattr(life, root).calls, when):
+        base = tmp_path / str(nth)
+        shutil.copytree(template, base)
+        struck = Life(base)
+        fault = strike(struck, root, action, nth, when)
+        with suppress(Killed, StorageError):
+            opening(struck)
+        assert fault.fired == 1, what
+        try:
+            go_on(base, name_at(1, 7))
+        except AssertionError as error:
+            raise AssertionError(f"with the fault at {what}: {error}") from error
+        shutil.rmtree(base)
+
+
+@at_every_moment
+def test_after_a_fault_at_any_call_of_saves_and_uploads_nothing_is_lost(tmp_path, template, root, when, action):
+    shutil.copytree(template, tmp_path / "counted")
+    life = Life(tmp_path / "counted")
+    opening(life)
+    before = len(getattr(life, root).calls)
+    saving(life)
+    for what, nth in each(getattr(life, root).calls[before:], when):
+        base = tmp_path / str(nth)
+        shutil.copytree(template, base)
+        struck = Life(base)
+        opening(struck)
+        fault = strike(struck, root, action, nth, when)
+        done = [name_at(1, 7)]
+        with suppress(Killed, StorageError):
+            for batches in SAVES:
+                done.append(struck.saved_at(batches))
+        assert fault.fired == 1, what
+        # A save whose reply was lost may be there as well.
+        newest = max([*done, *committed(base, "local")])
+        if action == "error":
+            assert done[1:] == [name_at(2, at) for at in SAVES]
+        try:
+            assert newest in (done[-1], name_at(2, SAVES[min(len(done) - 1, len(SAVES) - 1)]))
+            go_on(base, newest)
+        except AssertionError as error:
+            raise AssertionError(f"with the fault at {what}: {error}") from error
+        shutil.rmtree(base)
+
+
+# Options
+
+
+def test_under_the_doctor_the_mirror_is_not_looked_at(tmp_path, monkeypatch):
+    plan = LifePlan(root=str(tmp_path / "scratch"), trace=str(tmp_path / "trace"), stop=3)
+    (tmp_path / "plan.json").write_text(plan.model_dump_json())
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "plan.json"))
+    life = Life(tmp_path)
+    with pytest.raises(ResumeError, match="has no observer"):
+        life.restore()
+    assert life.mirror.calls == life.local.calls == []
+
+
+def test_the_options_are_checked(tmp_path):
+    with pytest.raises(ValueError, match="mirror_keep must be a policy"):
+        CheckpointManager(tmp_path / "local", mirror=tmp_path / "mirror", mirror_keep=3)
+    with pytest.raises(ValueError, match="mirror is the run root itself"):
+        CheckpointManager(tmp_path / "local", mirror=tmp_path / "local")
+    with pytest.raises(StorageError, match="takes no storage_options"):
+        CheckpointManager(tmp_path / "local", mirror=tmp_path / "mirror", mirror_options={"key": "x"})
+
+
+def test_a_manager_without_a_mirror_is_not_behind(tmp_path):
+    manager = CheckpointManager(tmp_path)
+    assert manager.mirror_lag == 0
+
+
+def test_documents_are_byte_by_byte_the_same(tmp_path):
+    started(tmp_path, 2)
+    for key in ("run.json", "attempts/000001.json"):
+        assert (tmp_path / "local" / key).read_bytes() == (tmp_path / "mirror" / key).read_bytes()
+    assert json.loads((tmp_path / "mirror" / "attempts" / "000001.json").read_bytes())["host"] == "here"
+
+
+# The thread
+
+
+class Uploading:
+    """Does what a test says instead of an upload."""
+
+    size_bytes = done_bytes = 0
+
+    def __init__(self, *outcomes) -> None:
+        self.outcomes = list(outcomes)
+        self.asked: list[str] = []
+        self.sweeps = 0
+
+    def upload(self, name):
+        self.asked.append(str(name))
+        outcome = self.outcomes.pop(0) if self.outcomes else "copied"
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def sweep(self) -> None:
+        self.sweeps += 1
+
+
+def behind(uploading, *, tolerant=True):
+    return uploads.Uploads(uploading, ("local", "mirror"), tries=ERROR_BUDGET, tolerant=tolerant)
+
+
+A, B = (CheckpointName.parse(name_at(1, at)) for at in (1, 2))
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_uploads_go_on_where_no_thread_can_be_had(threads, monkeypatch):
+    if not threads:
+
+        def refuse(self):
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+    uploading = Uploading()
+    one = behind(uploading)
+    one.begin(A)
+    one.settle(LONG.total_seconds)
+    one.offer(B)
+    one.settle(LONG.total_seconds)
+    assert (uploading.asked, uploading.sweeps, one.lag) == ([str(A), str(B)], 1, 0)
+
+
+def test_a_fresh_start_sweeps_at_once_and_a_failed_first_upload_puts_the_sweep_off():
+    uploading = Uploading(StorageError("away"))
+    one = behind(uploading)
+    one.begin(None)
+    one.settle(LONG.total_seconds)
+    assert uploading.sweeps == 1
+    uploading = Uploading(StorageError("away"))
+    one = behind(uploading)
+    one.begin(A)
+    one.settle(LONG.total_seconds)
+    assert uploading.sweeps == 0
+    one.offer(B)
+    one.settle(LONG.total_seconds)
+    assert uploading.sweeps == 1
+
+
+def test_a_failure_that_was_made_up_for_stops_nobody():
+    uploading = Uploading(StorageError("away"))
+    one = behind(uploading, tolerant=False)
+    one.begin(A)
+    one.settle(LONG.total_seconds)
+    one.offer(B)
+    one.settle(LONG.total_seconds)
+    one.collect()
+    one.finish(LONG.total_seconds)
+
+
+def test_a_takeover_is_raised_by_every_call_and_ends_the_uploads():
+    uploading = Uploading(StaleAttemptError("taken"))
+    one = behind(uploading)
+    one.begin(A)
+    one.settle(LONG.total_seconds)
+    for call in (one.collect, lambda: one.finish(LONG.total_seconds), lambda: one.collect(tolerate=True)):
+        with pytest.raises(StaleAttemptError, match="taken"):
+            call()
+    assert not one.try_again()
+    assert len(uploading.asked) == 1
+
+
+def test_whatever_an_upload_raises_is_no_hang():
+    one = behind(Uploading(KeyboardInterrupt("odd"), MemoryError(), SystemExit(3)))
+    one.begin(A)
+    with pytest.raises(SaveFailedError):
+        one.finish(LONG.total_seconds)
+
+
+# Real servers
+
+
+def in_bucket(bucket, endpoint, **options) -> dict:
+    options = {"key": "testing", "secret": "testing", "endpoint_url": endpoint, **options}
+    return {"mirror": f"s3://{bucket.name}/runs/vit", "mirror_options": options}
+
+
+def test_a_bucket_as_mirror(tmp_path, bucket):
+    run = NumpyRun(accumulation_steps=CYCLE)
+    options = in_bucket(bucket, bucket.endpoint)
+    with CheckpointManager(tmp_path / "local", keep=KeepLatest(2), save=ON_REQUEST, **options) as manager:
+        manager.restore(run)
+        for batches in (2, 5, 6):
+            for _ in run.train_until(batches):
+                pass
+            manager.save(run)
+            manager.wait()
+    prefix = "runs/vit/"
+    there = {key[len(prefix) :]: bucket.get(key) for key in bucket.keys()}  # noqa: SIM118 - no dictionary
+    del there["probe"]
+    assert there == tree(tmp_path / "local")
+    shutil.rmtree(tmp_path / "local")
+    resumed = NumpyRun(accumulation_steps=CYCLE)
+    with CheckpointManager(tmp_path / "local", save=ON_REQUEST, **options) as manager:
+        assert manager.restore(resumed).checkpoint == name_at(1, 6)
+        assert resumed.digest() == digest_at(6)
+
+
+def test_a_server_that_goes_away_and_comes_back(tmp_path, bucket, proxy):
+    run = NumpyRun(accumulation_steps=CYCLE)
+    patience = {"retry_for": timedelta(milliseconds=300)}
+    manager = CheckpointManager(tmp_path, save=ON_REQUEST, **in_bucket(bucket, proxy.endpoint, **patience))
+    manager.restore(run)
+    manager.wait()
+    proxy.down()
+    for batches in (2, 5):
+        for _ in run.train_until(batches):
+            pass
+        manager.save(run).result()
+        manager.wait()
+        assert manager.step(run) is None
+    assert manager.mirror_lag == 2
+    proxy.up()
+    manager.close()
+    assert [key for key in bucket.keys() if key.endswith("COMMIT")] == [  # noqa: SIM118 - no dictionary
+        f"runs/vit/checkpoints/{name_at(1, 5)}/COMMIT"
+    ]
