@@ -4,4 +4,6 @@ A save goes through ``write`` (shards, rank file, manifest), ``commit`` (COMMIT,
 go afterwards); ``save`` puts the three in order. A start goes through ``find`` (candidates, by ``lineage``),
 ``read`` and ``verify`` (documents and bytes); ``attempt`` puts them in order and fences earlier starts.
 ``names`` knows where everything lies.
+
+With a mirror, ``mirrored`` opens an attempt over ``two_roots``, and ``uploader`` takes commits from one to the other.
 """
