@@ -81,7 +81,8 @@ class CheckpointManager:
         mirror_keep: What retention keeps at the mirror; default as ``keep``.
         mirror_options: For the backend of the mirror.
         mirror_required: Whether `restore` refuses to start where the mirror cannot be reached. Without it, such a
-            process goes on with ``root`` alone and uploads nothing; the next start that reaches the mirror does.
+            process goes on with ``root`` alone, is kept apart from no other machine and uploads nothing; the next
+            start that reaches the mirror does.
         clock: Gives the time of day; stored for people, orders nothing.
         monotonic: Gives seconds for `SaveEvery(interval=...)`.
         new_token: Gives 32 fresh random hexadecimal digits.
@@ -166,7 +167,7 @@ class CheckpointManager:
 
     @property
     def mirror_lag(self) -> int:
-        """How many commits there are since the newest one that is known to be at the mirror; 0 without a mirror."""
+        """How many commits there are since the newest one that is known to be at the mirror; 0 if nobody uploads."""
         return self._mirror.lag
 
     def restore(self, state: Capturable, *, checkpoint: str = "latest", rewind: bool = False) -> ResumePoint:

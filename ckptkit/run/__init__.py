@@ -5,4 +5,6 @@ go afterwards); ``save`` puts the three in order. A start goes through ``find`` 
 by ``lineage``), ``read`` and ``verify`` (documents and bytes); ``attempt`` puts them in order and fences earlier
 starts, ``sweep`` removes what those left. ``catalogue`` lists checkpoints, from a ``survey`` where it must be cheap.
 ``names`` knows where everything lies.
+
+With a mirror, ``mirrored`` opens an attempt over ``two_roots``, and ``uploader`` takes commits from one to the other.
 """
