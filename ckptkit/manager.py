@@ -71,7 +71,7 @@ class CheckpointManager:
             a slice after each micro-step. ``"slice"``: always by slices. ``"off"``: `save` itself copies everything.
         buffer_bytes: Memory for what the fence has to copy; default a quarter of the state, and all of it where the
             root is remote, so that training never waits for a network. When it is full, the fence waits for the writer;
-            on a remote root it gives the save up once nothing has moved for half a minute. What `save` itself copies
+            on a remote root it gives the save up once nothing has moved for two minutes. What `save` itself copies
             comes on top where it is more than this.
         on_save: Called with the `SaveReport` of every save, by the training thread, in a later call of this manager.
         storage_options: For the storage's backend.

@@ -267,9 +267,9 @@ def test_parts_are_sent_from_a_few_buffers(storage, proxy, bucket, monkeypatch):
     seen = []
     put_part = storage._bucket.put_part
 
-    def watched(key, upload, number, data):
+    def watched(key, upload, number, data, stop):
         seen.append(data.obj)
-        return put_part(key, upload, number, data)
+        return put_part(key, upload, number, data, stop)
 
     monkeypatch.setattr(storage._bucket, "put_part", watched)
     size = 9 * PART

@@ -152,10 +152,12 @@ def test_the_endpoint_may_lack_its_scheme(environment, endpoint):
 def test_keys_in_the_environment_are_read_again(monkeypatch):
     environment = {"OBS_ACCESS_KEY_ID": "a", "OBS_SECRET_ACCESS_KEY": "b"}
     credentials = RenewedCredentials(keys_of(S3Options(), environment))
-    assert not credentials.renew()
+    assert not credentials.renew(credentials.generation)
     environment["OBS_SECRET_ACCESS_KEY"] = "c"
     assert credentials.get_frozen_credentials().secret_key == "b"
-    assert credentials.renew()
+    used = credentials.generation
+    assert credentials.renew(used)
+    assert credentials.renew(used)  # another request that was signed with the old ones: no need to ask again
     assert credentials.get_frozen_credentials().secret_key == "c"
 
 

@@ -13,7 +13,17 @@ from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.manifest import AttemptDocument, Void
 from ckptkit.run.attempt import check_fence
 from ckptkit.run.commit import keys_below, remove_data, void
-from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, FROZEN, CheckpointName, attempt_of, frozen_folder, parse_frozen
+from ckptkit.run.find import Documents, list_names
+from ckptkit.run.names import (
+    ATTEMPTS,
+    CHECKPOINTS,
+    FROZEN,
+    CheckpointName,
+    attempt_of,
+    checkpoints_prefix,
+    frozen_folder,
+    parse_frozen,
+)
 from ckptkit.run.survey import Folders
 from ckptkit.storage import Storage
 
@@ -48,7 +58,11 @@ def remove_frozen(storage: Storage, attempt: int) -> None:
     """Delete the frozen shards of ``attempt``, a dead one, if it has no commit left to refer to them."""
     # A new look: a COMMIT that came before its void, or after the look before, is in no other answer.
     folders = Folders(storage, attempt)
-    if not any(map(folders.is_committed, folders.names)):
+    if any(map(folders.is_committed, folders.names)):
+        return
+    # And another kind of look: what is deleted here, a commit that both looks missed could not do without.
+    index = Documents(storage)
+    if not any(map(index.is_committed, list_names(storage, checkpoints_prefix(attempt)))):
         storage.delete(keys_below(storage, frozen_folder(attempt)))
 
 

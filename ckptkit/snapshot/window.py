@@ -30,7 +30,7 @@ from ckptkit.snapshot.extent import Extent, Piece
 _log = logging.getLogger("ckptkit")
 
 _PATIENCE_SECONDS = 10.0
-_STANDSTILL_SECONDS = 30.0
+_STANDSTILL_SECONDS = 120.0  # parts on a slow network take longer than one may think
 
 
 class Window:
@@ -46,7 +46,7 @@ class Window:
         by_slices: Whether only the training thread may look at live memory.
         filling: A buffer that has room left.
         monotonic: Gives seconds.
-        gives_up: Whether a fence that waits for memory gives the save up when nothing has moved for half a minute.
+        gives_up: Whether a fence that waits for memory gives the save up when nothing has moved for two minutes.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """The requests that a run makes of a bucket, each with a deadline and tried again while that may help.
 
-Guarantees: every request ends by its deadline, or a read timeout after it; a body is sent from the memory that it lies
+Guarantees: a request ends by its deadline, or a read timeout after it, wherever a server stalls (but one that keeps
+dripping a byte now and then into a header or a listing is not left); a body is sent from the memory that it lies
 in and received into the memory that it belongs to; absence is FileNotFoundError, a condition that did not hold is
 FileExistsError, all else that fails is a StorageError. After a lost reply a conditional put may report its own file as
 there already. Any thread.
@@ -8,8 +9,10 @@ there already. Any thread.
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,6 +29,7 @@ _T = TypeVar("_T")
 _BLOCK_BYTES = 1 << 20
 _BEYOND_THE_END = {"InvalidRange", "416"}
 _GONE = {"NoSuchUpload"}
+_SPAN = re.compile(r"bytes (\d+)-(\d+)/.*")
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,15 @@ class Bucket:
         marker: str | None = None
         while True:
             begin = {} if marker is None else {"Marker": marker}
-            answer = self._send("list", prefix, "list_objects", {**arguments, **begin})
+            # An answer without this element is some other page: an empty run may never be concluded from it.
+            answer = self._send("list", prefix, "list_objects", {**arguments, **begin}, needs="IsTruncated")
             files = {one["Key"]: int(one["Size"]) for one in answer.get("Contents", ())}
             folders = [one["Prefix"] for one in answer.get("CommonPrefixes", ())]
+            foreign = next((one for one in (*files, *folders) if not one.startswith(prefix)), None)
+            if foreign is not None:
+                raise StorageError(f"could not list {self._where(prefix)}: the server lists {foreign!r} below it")
             yield Page(files, folders)
-            if not answer.get("IsTruncated"):
+            if not answer["IsTruncated"]:
                 return
             last = answer.get("NextMarker") or max((*files, *folders), default=None)
             if last is None or (marker is not None and last <= marker):
@@ -92,11 +100,13 @@ class Bucket:
             return dict(answer["Metadata"])
 
         try:
-            return self._call(f"look at {self._where(key)}", request)
+            return self._call(f"look at {self._where(key)}", request, may_be_absent=True)
         except FileNotFoundError:
             return None
 
-    def get_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int) -> int:
+    def get_into(
+        self, key: str, buffers: Sequence[memoryview], offset_bytes: int, stop: threading.Event | None = None
+    ) -> int:
         """Fill ``buffers``, at least a byte of room, from ``offset_bytes`` on; returns the bytes that there were."""
         room = sum(map(len, buffers))
         arguments = {"Key": key, "Range": f"bytes={offset_bytes}-{offset_bytes + room - 1}"}
@@ -108,25 +118,26 @@ class Bucket:
                 if code_of(error) in _BEYOND_THE_END:
                     return 0
                 raise
-            # As a context, the body would give its raw stream, which does not notice that it was cut off.
-            with closing(answer["Body"]) as body:
-                if "ContentRange" not in answer and answer["ContentLength"] > room:
-                    raise StorageError(f"could not read {self._where(key)}: the server gives no parts of files")
-                received = _receive(body, buffers, lambda: self._check(until))
-            if received != answer["ContentLength"]:
-                raise TimeoutError(f"the answer ended after {received} of {answer['ContentLength']} bytes")
+            size_bytes = _size_of_part(answer, offset_bytes)
+            if size_bytes is None or size_bytes > room:
+                raise StorageError(f"could not read {self._where(key)}: the server gives no parts of files")
+            with answer["Body"] as raw:
+                received = _receive(raw, buffers, size_bytes, lambda: self._check(until))
+            if received != size_bytes:
+                raise TimeoutError(f"the answer ended after {received} of {size_bytes} bytes")
             return received
 
-        return self._call(f"read {self._where(key)}", request)
+        return self._call(f"read {self._where(key)}", request, may_be_absent=True, stop=stop)
 
     def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
         """Write an object at once."""
         condition = {"IfNoneMatch": "*"} if if_absent else {}
         self._send_body("write", key, data, "put_object", {"Key": key, **self._written_with, **condition})
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, stop: threading.Event | None = None) -> None:
         """Delete an object, if there is one."""
-        self._send("delete", key, "delete_object", {"Key": key})
+        with suppress(FileNotFoundError):
+            self._send("delete", key, "delete_object", {"Key": key}, may_be_absent=True, stop=stop)
 
     def begin_upload(self, key: str, mark: Mapping[str, str]) -> tuple[str, bool]:
         """Begin an upload in parts, whose object will have ``mark`` as metadata.
@@ -144,16 +155,18 @@ class Bucket:
 
         return self._call(f"begin to write {self._where(key)}", request), tries > 1
 
-    def put_part(self, key: str, upload: str, number: int, data: memoryview) -> str:
-        """Write part ``number``, from 1; returns its tag."""
+    def put_part(
+        self, key: str, upload: str, number: int, data: memoryview, stop: threading.Event | None = None
+    ) -> str:
+        """Write part ``number``, from 1; returns its tag. FileNotFoundError if the upload is gone."""
         arguments = {"Key": key, "UploadId": upload, "PartNumber": number}
-        return str(self._send_body(f"write part {number} of", key, data, "upload_part", arguments)["ETag"])
+        return str(self._send_body(f"write part {number} of", key, data, "upload_part", arguments, stop=stop)["ETag"])
 
     def complete_upload(self, key: str, upload: str, tags: Sequence[str]) -> None:
         """Make the object of the parts with ``tags``, in order; FileNotFoundError if the upload is gone."""
         parts = [{"ETag": tag, "PartNumber": number} for number, tag in enumerate(tags, 1)]
         arguments = {"Key": key, "UploadId": upload, "MultipartUpload": {"Parts": parts}}
-        self._send("complete", key, "complete_multipart_upload", arguments)
+        self._send("complete", key, "complete_multipart_upload", arguments, needs="ETag")
 
     def abort_upload(self, key: str, upload: str) -> None:
         """Discard an upload and its parts, if there is one."""
@@ -182,37 +195,69 @@ class Bucket:
                 return
             begin = after
 
-    def _send(self, verb: str, key: str, operation: str, arguments: Mapping[str, Any]) -> Any:
+    def _send(
+        self,
+        verb: str,
+        key: str,
+        operation: str,
+        arguments: Mapping[str, Any],
+        *,
+        needs: str | None = None,
+        may_be_absent: bool = False,
+        stop: threading.Event | None = None,
+    ) -> Any:
         send = getattr(self._client.api, operation)
-        return self._call(f"{verb} {self._where(key)}", lambda _: send(Bucket=self.name, **arguments))
+        return self._call(
+            f"{verb} {self._where(key)}",
+            lambda _: _with(needs, send(Bucket=self.name, **arguments)),
+            may_be_absent=may_be_absent,
+            stop=stop,
+        )
 
     def _send_body(
-        self, verb: str, key: str, data: bytes | memoryview, operation: str, arguments: Mapping[str, Any]
+        self,
+        verb: str,
+        key: str,
+        data: bytes | memoryview,
+        operation: str,
+        arguments: Mapping[str, Any],
+        *,
+        stop: threading.Event | None = None,
     ) -> Any:
         send = getattr(self._client.api, operation)
 
         def request(until: float) -> Any:
             body = _Body(data, lambda: self._check(until)) if len(data) > _BLOCK_BYTES else bytes(data)
-            return send(Bucket=self.name, Body=body, **arguments)
+            return _with("ETag", send(Bucket=self.name, Body=body, **arguments))
 
-        return self._call(f"{verb} {self._where(key)}", request)
+        return self._call(f"{verb} {self._where(key)}", request, stop=stop)
 
-    def _call(self, what: str, request: Callable[[float], _T]) -> _T:
+    def _call(
+        self,
+        what: str,
+        request: Callable[[float], _T],
+        *,
+        may_be_absent: bool = False,
+        stop: threading.Event | None = None,
+    ) -> _T:
+        credentials = self._client.credentials
+
         def once(until: float) -> _T:
+            used = credentials.generation if credentials is not None else 0
             try:
                 return request(until)
             except (ClientError, BotoCoreError) as error:
                 if code_of(error) in _GONE:
                     raise FileNotFoundError(f"could not {what}: the upload is gone") from error
-                if is_expired(error) and self._client.credentials is not None and self._client.credentials.renew():
+                if is_expired(error) and credentials is not None and credentials.renew(used):
                     raise Transient(str(error)) from error
-                raise_as_ours(error, what)
+                raise_as_ours(error, what, may_be_absent=may_be_absent)
             except StorageError:
                 raise
             except (HTTPError, OSError) as error:  # while a body came in
                 raise Transient(str(error)) from error
 
-        return self._retry.call(what, once)
+        return self._retry.call(what, once, stop)
 
     def _check(self, until: float) -> None:
         if self._retry.monotonic() >= until:
@@ -249,15 +294,33 @@ class _Body:
         return self._at
 
 
-def _receive(body: Any, buffers: Sequence[memoryview], check: Callable[[], None]) -> int:
+def _with(element: str | None, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``answer``, if it has ``element``: a page of some proxy that was taken for an answer has not."""
+    if element is not None and element not in answer:
+        raise TimeoutError(f"the answer is not the storage's: it has no {element}")
+    return answer
+
+
+def _size_of_part(answer: Mapping[str, Any], offset_bytes: int) -> int | None:
+    """How many bytes of the file from ``offset_bytes`` on the answer has; None if it does not say, or has others."""
+    span = _SPAN.fullmatch(answer.get("ContentRange", ""))
+    if span is not None:
+        return int(span[2]) - int(span[1]) + 1 if int(span[1]) == offset_bytes else None
+    # Some servers give the right part as if it were the whole.
+    return int(answer["ContentLength"]) if "ContentLength" in answer else None
+
+
+def _receive(raw: Any, buffers: Sequence[memoryview], size_bytes: int, check: Callable[[], None]) -> int:
+    """Put at most ``size_bytes`` into ``buffers``; fewer only if the answer ends."""
     received = 0
     for buffer in buffers:
         at = 0
-        while at < len(buffer):
+        while at < len(buffer) and received < size_bytes:
             check()
-            count = body.readinto(buffer[at : at + _BLOCK_BYTES])
-            if not count:
+            data = raw.read1(min(_BLOCK_BYTES, len(buffer) - at))  # what is there, so that the deadline is looked at
+            if not data:
                 return received
-            at += count
-            received += count
+            buffer[at : at + len(data)] = data
+            at += len(data)
+            received += len(data)
     return received

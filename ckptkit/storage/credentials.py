@@ -6,6 +6,7 @@ keys expire and when the server says that they have. Any thread; the source is c
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from botocore.credentials import CredentialProvider, Credentials, ReadOnlyCreden
 from botocore.session import Session
 
 from ckptkit.errors import StorageError
+from ckptkit.storage.retry import Transient
 
+_log = logging.getLogger("ckptkit")
 _EARLY = timedelta(minutes=5)
 
 
@@ -63,6 +66,12 @@ class RenewedCredentials(Credentials):  # type: ignore[misc]  # botocore ships n
     Args:
         source: Gives keys; called now, and when they are about to expire or have.
         now: The clock.
+
+    Attributes:
+        generation: Grows with every change of keys.
+
+    Raises:
+        StorageError: If the source fails.
     """
 
     def __init__(
@@ -73,21 +82,49 @@ class RenewedCredentials(Credentials):  # type: ignore[misc]  # botocore ships n
         self._source = source
         self._now = now
         self._lock = threading.Lock()
-        self._keys = source()
+        self._keys = self._ask()
+        self.generation = 1
         super().__init__(self._keys.key, self._keys.secret, self._keys.token, method="ckptkit")
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
         """The keys to sign the next request with."""
         with self._lock:
-            if self._keys.expires is not None and self._now() >= self._keys.expires - _EARLY:
-                self._keys = self._source()
+            expires = self._keys.expires
+            if expires is not None and self._now() >= expires - _EARLY:
+                try:
+                    self._take(self._ask())
+                except StorageError as error:
+                    if self._now() >= expires:
+                        raise
+                    _log.warning("%s. The keys of before are used until %s", error, expires)
             return ReadOnlyCredentials(self._keys.key, self._keys.secret, self._keys.token)
 
-    def renew(self) -> bool:
-        """Ask the source; returns whether it gave others than before."""
+    def renew(self, used: int) -> bool:
+        """Ask the source, unless somebody has since the ``used`` generation; returns whether the keys are others now.
+
+        Raises:
+            Transient: If the source fails: it may be about to be renewed itself.
+        """
         with self._lock:
-            before, self._keys = self._keys, self._source()
-            return before != self._keys
+            if self.generation == used:
+                try:
+                    self._take(self._ask())
+                except StorageError as error:
+                    raise Transient(str(error)) from error
+            return self.generation != used
+
+    def _take(self, keys: Keys) -> None:
+        if keys != self._keys:
+            self._keys = keys
+            self.generation += 1
+
+    def _ask(self) -> Keys:
+        try:
+            return self._source()
+        except StorageError:
+            raise
+        except Exception as error:  # it is the user's: whatever it raises says nothing about the storage
+            raise StorageError(f"credentials= failed: {type(error).__name__}: {error}") from error
 
 
 class _Provider(CredentialProvider):  # type: ignore[misc]  # botocore ships no types

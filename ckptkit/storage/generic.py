@@ -10,6 +10,7 @@ Any thread.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,9 +42,14 @@ def open_generic(url: str, storage_options: Mapping[str, Any]) -> FsspecStorage:
         raise StorageError(f"settle must be a timedelta, got {settle!r}")
     try:
         system, path = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
-    except (ValueError, ImportError, TypeError) as error:
-        raise StorageError(f"could not open {url}: {error}") from error
-    return FsspecStorage(url, system, path, settle=settle)
+    except Exception as error:  # some connect at once, and every file system of fsspec has errors of its own
+        raise StorageError(f"could not open {without_user(url)}: {error}") from error
+    return FsspecStorage(without_user(url), system, path, settle=settle)
+
+
+def without_user(url: str) -> str:
+    """``url`` without the user and the password of any of its links."""
+    return "::".join(re.sub(r"(?<=://)[^/@]*@", "", link) for link in url.split("::"))
 
 
 class FsspecStorage:
@@ -118,9 +124,13 @@ class FsspecStorage:
 
     def exists(self, key: str) -> bool:
         """Whether there is such a file."""
-        with self._errors("look at", key):
-            self._forget()
-            return bool(self._system.isfile(self._at(key)))
+        try:
+            with self._errors("read", key):
+                self._forget()
+                # Not isfile(), which takes any error for absence.
+                return bool(self._system.info(self._at(key))["type"] != "directory")
+        except FileNotFoundError:
+            return False
 
     def read(self, key: str, max_bytes: int) -> bytes:
         """The content of ``key``, cut after ``max_bytes + 1`` bytes."""
@@ -230,17 +240,20 @@ class FsspecStorage:
             return
         for entry in entries:
             path = str(entry["name"]).rstrip("/")
-            if path.rpartition("/")[0].lstrip("/") != where.lstrip("/"):
+            if path.lstrip("/") == where.lstrip("/"):
                 continue  # some list the folder itself, or a file of that name
+            if path.rpartition("/")[0].lstrip("/") != where.lstrip("/"):
+                raise StorageError(f"could not list {self._url}/{folder}: the file system lists {path!r} in it")
             name = path.rpartition("/")[2]
             yield name, None if entry["type"] == "directory" else int(entry["size"])
 
     def _remove_if_empty(self, folder: str) -> None:
         while folder.count("/") >= 1 and not any(self._entries(folder)):
             with self._errors("delete", folder):
-                if not self._system.isdir(self._at(folder)):
-                    return
-                self._system.rmdir(self._at(folder))
+                try:
+                    self._system.rmdir(self._at(folder))
+                except FileNotFoundError:
+                    return  # where folders are only the names of files
             folder = folder.rpartition("/")[0]
 
     @contextmanager

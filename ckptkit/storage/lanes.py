@@ -11,6 +11,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import TracebackType
 
 from typing_extensions import Self
@@ -24,18 +25,17 @@ class Lanes:
     Args:
         count: How many run at most.
         depth: How many may wait; `submit` blocks beyond that.
+
+    Attributes:
+        stop: Set when a job has raised or the context is left by an exception: what still runs is wanted by nobody.
     """
 
     def __init__(self, count: int, depth: int = 1) -> None:
+        self.stop = threading.Event()
         self._count = count
         self._jobs: queue.Queue[Job | None] = queue.Queue(depth)
         self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
-
-    @property
-    def failed(self) -> bool:
-        """Whether a job has raised."""
-        return self._error is not None
 
     def submit(self, job: Job) -> None:
         """Have ``job`` run; raises what an earlier one raised."""
@@ -64,6 +64,8 @@ class Lanes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            self.stop.set()
         self._join()
 
     def _run(self) -> None:
@@ -72,6 +74,7 @@ class Lanes:
                 job()
             except BaseException as error:  # noqa: BLE001 - raised by `submit` or `finish`, whatever it is
                 self._error = error
+                self.stop.set()
 
     def _join(self) -> None:
         for _ in self._threads:
@@ -85,9 +88,9 @@ class Lanes:
             raise self._error
 
 
-def in_lanes(count: int, jobs: Iterable[Job]) -> None:
-    """Run ``jobs``, ``count`` at a time, and wait for them; raises what one of them raised."""
+def in_lanes(count: int, jobs: Iterable[Callable[[threading.Event], None]]) -> None:
+    """Run ``jobs``, ``count`` at a time, each with `Lanes.stop`, and wait for them; raises what one of them raised."""
     with Lanes(count) as lanes:
         for job in jobs:
-            lanes.submit(job)
+            lanes.submit(partial(job, lanes.stop))
         lanes.finish()

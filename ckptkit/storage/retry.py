@@ -26,6 +26,7 @@ _FIRST_DELAY_SECONDS = 0.2
 _LONGEST_DELAY_SECONDS = 15.0
 _TELL_AFTER_SECONDS = 5.0
 _TELL_EVERY_SECONDS = 60.0
+_FIRST_ANSWER_SECONDS = 30.0  # a wrong endpoint is more likely than an outage, until there was an answer
 
 
 class Transient(Exception):  # noqa: N818 - a state of the world, not of this program
@@ -71,23 +72,29 @@ class Retry:
     ) -> None:
         self._patience = patience
         self.monotonic = monotonic
-        self._wait = wait or threading.Event().wait
+        self._wait = wait
+        self._never = threading.Event()
+        self._answered = False
         self._rng = rng or random.Random()  # noqa: S311 - delays are no secret
         self._lock = threading.Lock()
         self._since: float | None = None
         self._told_at: float | None = None
 
-    def call(self, what: str, request: Callable[[float], _T]) -> _T:
-        """Send ``request`` until it succeeds, fails for good, or patience ends.
+    def call(self, what: str, request: Callable[[float], _T], stop: threading.Event | None = None) -> _T:
+        """Send ``request`` until it succeeds, fails for good, or patience ends, which is short before a first answer.
 
         Args:
             what: What is being done, for messages: "could not {what}".
             request: Is given the moment by which it has to have ended.
+            stop: When it is set, nobody wants the outcome any more.
 
         Raises:
             StorageError: If patience ended; whatever else ``request`` raises comes through as it is.
         """
-        until = self.monotonic() + self._patience.retrying.total_seconds()
+        patience = self._patience.retrying.total_seconds()
+        if not self._answered:
+            patience = min(patience, _FIRST_ANSWER_SECONDS)
+        until = self.monotonic() + patience
         tries = 0
         while True:
             tries += 1
@@ -96,16 +103,22 @@ class Retry:
                 answer = request(begun + self._patience.request.total_seconds())
             except Transient as trouble:
                 delay = self._delay(tries)
-                if self.monotonic() + delay >= until:
+                if self.monotonic() + delay >= until or (stop is not None and stop.is_set()):
                     raise StorageError(
-                        f"could not {what}: {trouble}. It was tried {tries} times within {self._patience.retrying}; "
+                        f"could not {what}: {trouble}. It was tried {tries} times within {patience:.0f} s; "
                         "see whether the storage can be reached, then try again"
                     ) from trouble.__cause__
                 self._tell_of(what, trouble, begun)
+            except (FileNotFoundError, FileExistsError):
+                self._tell_of_recovery()  # an answer, too
+                raise
             else:
                 self._tell_of_recovery()
                 return answer
-            self._wait(delay)
+            if self._wait is not None:
+                self._wait(delay)
+            else:
+                (stop or self._never).wait(delay)
 
     def _delay(self, tries: int) -> float:
         return self._rng.uniform(0.0, min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2.0 ** min(tries, 16)))
@@ -122,6 +135,7 @@ class Retry:
         _log.warning("the storage has failed for %.0f s and is tried again (could not %s: %s)", lasted, what, trouble)
 
     def _tell_of_recovery(self) -> None:
+        self._answered = True
         if self._since is None:  # the usual case, without the lock
             return
         with self._lock:

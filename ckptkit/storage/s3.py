@@ -128,9 +128,9 @@ class S3Storage:
             return self._bucket.get_into(self._below + key, parts[0], offset_bytes)
         counts = [0] * len(parts)
 
-        def fetch(number: int) -> None:
+        def fetch(number: int, stop: threading.Event) -> None:
             at = offset_bytes + number * self._part_bytes
-            counts[number] = self._bucket.get_into(self._below + key, parts[number], at)
+            counts[number] = self._bucket.get_into(self._below + key, parts[number], at, stop)
 
         in_lanes(self._lanes, [partial(fetch, number) for number in range(len(parts))])
         return sum(counts)

@@ -19,13 +19,14 @@ from botocore.exceptions import (
     NoCredentialsError,
     PartialCredentialsError,
     ResponseStreamingError,
+    SSLError,
 )
 from botocore.parsers import ResponseParserError
 
 from ckptkit.errors import StorageError
 from ckptkit.storage.retry import Transient
 
-_ABSENT = {"NoSuchKey", "NotFound", "404"}
+_ABSENT = {"NoSuchKey"}  # nothing else: a gateway on the way has pages of its own for what it cannot find
 _TAKEN = {"PreconditionFailed", "412"}
 _PASSING = {
     "ConditionalRequestConflict",  # 409: another conditional write of the key is under way
@@ -65,6 +66,7 @@ _HINTS = {
     "InsufficientStorageSpace": "The quota is used up: make room, or ask for more",  # OBS
     "InArrearOrInsufficientBalance": "The account is in arrears",  # OBS
     "EntityTooLarge": "The file is larger than the storage takes",
+    "NoSuchKey": "The endpoint may want the other addressing style: config_kwargs={'s3': {'addressing_style': ...}}",
     "VirtualHostDomainRequired": "This endpoint wants virtual-hosted addressing, which is the default of obs://",  # OBS
 }
 _STATUS_HINTS = {
@@ -89,20 +91,24 @@ def is_expired(error: BaseException) -> bool:
     return code_of(error) in _EXPIRED
 
 
-def raise_as_ours(error: Exception, what: str) -> NoReturn:
+def raise_as_ours(error: Exception, what: str, *, may_be_absent: bool) -> NoReturn:
     """Raise what ``error`` means.
 
     Raises:
-        FileNotFoundError: If there is no such key.
+        FileNotFoundError: If there is no such key, where ``may_be_absent``.
         FileExistsError: If a condition did not hold.
         Transient: If another try may help.
         StorageError: If it will not.
     """
     if isinstance(error, ClientError):
-        _raise_answer(error, what)
+        _raise_answer(error, what, may_be_absent)
     if isinstance(error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError):
         raise StorageError(
             f"could not {what}: {error}. Give key= and secret= in storage_options, or set the environment variables"
+        ) from error
+    if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
+        raise StorageError(
+            f"could not {what}: {error}. Give the authority's certificate with client_kwargs={{'verify': FILE}}"
         ) from error
     if isinstance(error, _PASSING_KINDS):
         raise Transient(str(error)) from error
@@ -111,13 +117,14 @@ def raise_as_ours(error: Exception, what: str) -> NoReturn:
     raise error
 
 
-def _raise_answer(error: ClientError, what: str) -> NoReturn:
+def _raise_answer(error: ClientError, what: str, may_be_absent: bool) -> NoReturn:
     code, status = code_of(error), status_of(error)
-    if code in _ABSENT or (status == 404 and not code.startswith("NoSuch")):
+    if code in _ABSENT and may_be_absent:
         raise FileNotFoundError(f"could not {what}: there is no such file") from error
     if code in _TAKEN or status == 412:
         raise FileExistsError(f"could not {what}: it exists") from error
-    if code in _PASSING or status == 429 or (status >= 500 and status not in (501, 507)):
+    unknown = status == 404 and not code.startswith("NoSuch")  # not the storage's own word
+    if code in _PASSING or status == 429 or unknown or (status >= 500 and status not in (501, 507)):
         raise Transient(str(error)) from error
     hint = _HINTS.get(code) or _STATUS_HINTS.get(status, "")
     raise StorageError(f"could not {what}: {error}{f'. {hint}' if hint else ''}") from error

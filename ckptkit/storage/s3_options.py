@@ -59,7 +59,7 @@ class S3Options:
     endpoint_url: str | None = None
     use_ssl: bool = True
     profile: str | None = None
-    client_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    client_kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False)
     config_kwargs: Mapping[str, Any] = field(default_factory=dict)
     s3_additional_kwargs: Mapping[str, Any] = field(default_factory=dict)
     default_block_size: int = PART_BYTES
@@ -83,10 +83,12 @@ class S3Options:
         options = cls(**{name: value for name, value in given.items() if value is not None})
         if (options.key is None) != (options.secret is None):
             raise StorageError("storage_options has one of key and secret; give both, or neither")
-        if options.default_block_size < _SMALLEST_PART_BYTES:
+        if not isinstance(options.default_block_size, int) or options.default_block_size < _SMALLEST_PART_BYTES:
             raise StorageError(f"default_block_size must be at least {_SMALLEST_PART_BYTES} bytes (5 MiB)")
-        if options.max_concurrency < 1:
-            raise StorageError("max_concurrency must be at least 1")
+        if not isinstance(options.max_concurrency, int) or options.max_concurrency < 1:
+            raise StorageError(f"max_concurrency must be a number from 1 on, got {options.max_concurrency!r}")
+        if not isinstance(options.settle, timedelta):
+            raise StorageError(f"settle must be a timedelta, got {options.settle!r}")
         try:
             options.patience  # noqa: B018 - its check is what is wanted
         except ValueError as error:
@@ -168,4 +170,21 @@ def connect(
         )
     except (BotoCoreError, TypeError, ValueError) as error:
         raise StorageError(f"could not use these storage_options: {error}") from error
+    # Keys would come back encoded, which not every server does as botocore then decodes them; ours need no encoding.
+    api.meta.events.register_last("before-parameter-build.s3.ListObjects", _ask_for_plain_keys)
+    if api.meta.endpoint_url and (options.endpoint_url or options.client_kwargs.get("endpoint_url")):
+        # botocore follows redirects between Amazon's regions only, and in circles anywhere else.
+        api.meta.events.register_first("needs-retry.s3", _refuse_redirect)
     return Client(api, credentials)
+
+
+def _ask_for_plain_keys(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+    if context.pop("encoding_type_auto_set", False):
+        params.pop("EncodingType", None)
+
+
+def _refuse_redirect(response: Any, **_: Any) -> None:
+    if response is None or response[0].status_code not in (301, 302, 307, 308):
+        return
+    target = response[0].headers.get("Location") or "somewhere that it does not name"
+    raise StorageError(f"the endpoint redirects to {target}: check its scheme and name, and give the right one")

@@ -28,6 +28,10 @@ def open_s3(scheme: str, path: str, storage_options: Mapping[str, Any]) -> S3Sto
     options = S3Options.of(storage_options, scheme)
     bucket, _, prefix = path.partition("/")
     prefix = prefix.removesuffix("/")
+    if "@" in bucket:
+        raise StorageError(f"a {scheme}:// URL takes no keys: give key and secret in storage_options")
+    if not prefix.isprintable():
+        raise StorageError(f"{scheme}://{bucket}/... has characters that cannot be printed")
     if not bucket or not prefix or "//" in f"/{prefix}/":
         raise StorageError(
             f"{scheme}://{path} names no folder in a bucket: give {scheme}://bucket/folder, one folder for each run"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import queue
 import secrets
+import threading
 from collections.abc import Sequence
 from types import TracebackType
 
@@ -72,8 +73,8 @@ class Upload:
 
             def job(number: int = number, memory: memoryview = memory, part: memoryview = part) -> None:
                 try:
-                    if not lanes.failed:
-                        self._tags[number - 1] = self._put(number, part)
+                    if not lanes.stop.is_set():
+                        self._tags[number - 1] = self._put(number, part, lanes.stop)
                 finally:
                     free.put(memory)  # also after a failure: the caller waits for memory before it looks
 
@@ -93,9 +94,9 @@ class Upload:
             # Only the reply was lost: this was the second try, and the first had made the object.
         self._completed = True
 
-    def _put(self, number: int, part: memoryview) -> str:
+    def _put(self, number: int, part: memoryview, stop: threading.Event) -> str:
         try:
-            return self._bucket.put_part(self._key, self._id, number, part)
+            return self._bucket.put_part(self._key, self._id, number, part, stop)
         except FileNotFoundError as error:
             raise self._gone() from error
 

@@ -1,0 +1,198 @@
+"""An answer that is not the storage's own is no answer: nothing is concluded from a gateway's page, or from less."""
+
+from __future__ import annotations
+
+import io
+import random
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from botocore.awsrequest import AWSResponse
+from object_store.store import Clock
+from urllib3 import HTTPResponse
+
+from ckptkit.errors import StorageError
+from ckptkit.manager import CheckpointManager
+from ckptkit.storage import open_storage
+from ckptkit.storage.retry import Patience, Retry
+from ckptkit.testing.state import NumpyRun
+
+PAGE = b"<html><head><title>404</title></head><body>default backend - 404</body></html>"
+LIST = b'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</ListBucketResult>'
+KEYS = {"key": "testing", "secret": "testing"}
+
+
+class Server:
+    """Answers every request in the server's place."""
+
+    def __init__(self, storage, status, body=b"", headers=()) -> None:
+        self.storage, self.status, self.body, self.headers = storage, status, body, dict(headers)
+        self.requests = 0
+        storage._bucket._client.api.meta.events.register_first("before-send.s3", self.answer)
+
+    def answer(self, request, **_):
+        self.requests += 1
+        headers = {"Content-Length": str(len(self.body)), **self.headers}
+        raw = HTTPResponse(io.BytesIO(self.body), headers=headers, status=self.status, preload_content=False)
+        return AWSResponse(request.url, self.status, headers, raw)
+
+
+@pytest.fixture
+def storage():
+    made = open_storage("s3://bucket/runs/vit", {**KEYS, "endpoint_url": "http://127.0.0.1:1"})
+    clock = Clock()
+    made._bucket._retry = Retry(Patience(), monotonic=clock, wait=clock.wait, rng=random.Random(1))
+    return made
+
+
+EMPTY = {"nothing": b"", "html": PAGE, "no-end": LIST % b"<Name>bucket</Name>", "other": b"<Other/>"}
+
+
+@pytest.mark.parametrize("body", EMPTY.values(), ids=EMPTY)
+@pytest.mark.parametrize("status", [200, 204])
+def test_what_is_no_listing_is_not_an_empty_one(storage, status, body):
+    server = Server(storage, status, body)
+    with pytest.raises(StorageError):
+        storage.list("attempts")
+    with pytest.raises(StorageError):
+        storage.walk("checkpoints/")
+    assert server.requests > 4  # it may have been a gateway's page: it was asked again
+
+
+def test_keys_beside_those_asked_for_are_an_error(storage):
+    foreign = b"<IsTruncated>false</IsTruncated><Contents><Key>other/run/a</Key><Size>1</Size></Contents>"
+    Server(storage, 200, LIST % foreign)
+    with pytest.raises(StorageError, match="other/run/a"):
+        storage.list("attempts")
+    with pytest.raises(StorageError, match="other/run/a"):
+        storage.walk("attempts/")
+
+
+@pytest.mark.parametrize("prefix", ["a b", "a%20b", "a%25b", "50%", "a+b", "\u4e2d\u6587", "a&b<c>"])
+def test_a_run_under_any_name_is_found_again(prefix, bucket):
+    names = []
+    for _ in range(2):
+        run = NumpyRun()
+        root = open_storage(f"s3://{bucket.name}/{prefix}", {**KEYS, "endpoint_url": bucket.endpoint})
+        with CheckpointManager(root) as manager:
+            assert manager.restore(run).checkpoint == (names[-1] if names else None)
+            for _ in run.train_until(run.batches + 3):
+                pass
+            names.append(manager.save(run).result())
+            assert manager.latest().name == names[-1]
+
+
+@pytest.mark.parametrize("body", [b"", PAGE])
+def test_a_gateways_404_is_not_absence(storage, body):
+    Server(storage, 404, body)
+    for call in (
+        lambda: storage.read("a", 10),
+        lambda: storage.exists("a"),
+        lambda: storage.list("a"),
+        lambda: storage.read_into("a", [memoryview(bytearray(5))]),
+        lambda: storage.create("a", b"x"),
+        lambda: storage.delete(["a"]),
+    ):
+        with pytest.raises(StorageError):
+            call()
+
+
+NO_SUCH_KEY = b"<Error><Code>NoSuchKey</Code><Message>none</Message></Error>"
+
+
+def test_a_missing_key_is_absence_only_where_one_was_asked_for(storage):
+    Server(storage, 404, NO_SUCH_KEY)
+    assert not storage.exists("a")
+    with pytest.raises(FileNotFoundError):
+        storage.read("a", 10)
+    storage.delete(["a"])
+    for call in (lambda: storage.list("a"), lambda: storage._bucket.put("a", b"x")):
+        with pytest.raises(StorageError, match="addressing"):  # what OBS says to the wrong style
+            call()
+
+
+def test_an_answer_without_a_tag_has_written_nothing(storage):
+    server = Server(storage, 200, PAGE)
+    with pytest.raises(StorageError, match="ETag"):
+        storage._bucket.put("a", b"x")
+    with pytest.raises(StorageError, match=r"ETag|parse"):
+        storage._bucket.complete_upload("a", "1", ["x"])
+    assert server.requests > 4
+
+
+@pytest.mark.parametrize("status", [301, 307])
+def test_an_endpoint_that_redirects_is_told_at_once(storage, status):
+    server = Server(storage, status, b"", {"Location": "https://s3.example.com/bucket"})
+    with pytest.raises(StorageError, match=r"redirects to https://s3\.example\.com"):
+        storage.list("a")
+    assert server.requests == 1
+
+
+def test_another_part_than_the_one_asked_for_is_not_taken(storage):
+    Server(storage, 206, b"12345", {"Content-Range": "bytes 0-4/9"})
+    with pytest.raises(StorageError, match="parts"):
+        storage.read_into("a", [memoryview(bytearray(5))], 4)
+
+
+# Keys that end in the middle
+
+
+def test_parts_beside_each_other_share_the_new_keys(proxy, bucket):
+    from servers.faults import RequestFault
+
+    asked = []
+
+    def keys():
+        asked.append(1)
+        return {**KEYS, "token": f"token-{len(asked)}"}
+
+    options = {"endpoint_url": proxy.endpoint, "credentials": keys, "default_block_size": 5 << 20}
+    storage = open_storage(f"s3://{bucket.name}/runs/vit", options)
+    fault = proxy.inject(RequestFault("expired", method="PUT", times=4))
+    data = bytes(21 << 20)
+    storage.write("a", io.BytesIO(data), len(data))
+    assert fault.fired == 4
+    assert bucket.get("runs/vit/a") == data
+
+
+EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>over</Message></Error>"
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("token file"), KeyError("token"), RuntimeError("down")])
+def test_a_source_of_keys_that_fails_says_nothing_about_files(error, bucket):
+    given = []
+
+    def keys():
+        if given:
+            raise error
+        given.append(1)
+        return KEYS
+
+    storage = open_storage(f"s3://{bucket.name}/a", {"endpoint_url": "http://127.0.0.1:1", "credentials": keys})
+    clock = Clock()
+    storage._bucket._retry = Retry(Patience(), monotonic=clock, wait=clock.wait, rng=random.Random(1))
+    Server(storage, 400, EXPIRED)
+    with pytest.raises(StorageError, match="credentials= failed"):
+        storage.exists("x")
+
+
+def test_keys_are_used_to_their_end_while_the_source_fails():
+    from ckptkit.storage.credentials import Keys, RenewedCredentials
+
+    now = [datetime(2026, 1, 1, tzinfo=timezone.utc)]
+    first = Keys("a", "b", "t", now[0] + timedelta(hours=1))
+    given = [first]
+
+    def source():
+        if not given:
+            raise RuntimeError("down")
+        return given.pop()
+
+    credentials = RenewedCredentials(source, lambda: now[0])
+    now[0] += timedelta(minutes=58)
+    with ThreadPoolExecutor(2) as pool:
+        assert [one.token for one in pool.map(lambda _: credentials.get_frozen_credentials(), range(4))] == ["t"] * 4
+    now[0] += timedelta(minutes=3)
+    with pytest.raises(StorageError, match="down"):
+        credentials.get_frozen_credentials()
