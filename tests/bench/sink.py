@@ -37,6 +37,10 @@ http {{
       internal; proxy_pass http://127.0.0.1:{inner}/; proxy_pass_request_body off;
       proxy_set_header Content-Length ""; proxy_method GET;
     }}
+    error_page 404 /_absent;
+    location = /_absent {{
+      internal; default_type application/xml; return 404 '<Error><Code>NoSuchKey</Code><Message>none</Message></Error>';
+    }}
     location = /_post {{ internal; default_type application/xml; return 200 '{answer}'; }}
   }}
 }}
