@@ -20,6 +20,7 @@ from typing import Any
 import fsspec
 
 from ckptkit.errors import StorageError
+from ckptkit.storage.folders import walk_folders
 from ckptkit.storage.lease import SETTLE, Lease
 from ckptkit.storage.protocol import Listing
 from ckptkit.storage.source import ByteStream, Source
@@ -111,16 +112,7 @@ class FsspecStorage:
 
     def walk(self, prefix: str) -> Mapping[str, int]:
         """All files whose keys begin with ``prefix``."""
-        folder, _, start = prefix.rpartition("/")
-        found: dict[str, int] = {}
-        waiting = [(folder, start)]
-        while waiting:
-            folder, start = waiting.pop()
-            below = f"{folder}/" if folder else ""
-            listing = self.list(folder, start)
-            found.update({below + file: size for file, size in listing.files.items()})
-            waiting.extend((below + child, "") for child in listing.folders)
-        return found
+        return walk_folders(self.list, prefix)
 
     def exists(self, key: str) -> bool:
         """Whether there is such a file."""

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ckptkit.errors import StorageError
 from ckptkit.storage.direct import DirectWriter
+from ckptkit.storage.folders import walk_folders
 from ckptkit.storage.protocol import Listing
 from ckptkit.storage.source import ByteStream, Source
 
@@ -84,16 +85,7 @@ class LocalStorage:
 
     def walk(self, prefix: str) -> Mapping[str, int]:
         """All files whose keys begin with ``prefix``."""
-        folder, _, start = prefix.rpartition("/")
-        found: dict[str, int] = {}
-        waiting = [(folder, start)]
-        while waiting:
-            folder, start = waiting.pop()
-            below = f"{folder}/" if folder else ""
-            listing = self.list(folder, start)
-            found.update({below + file: size for file, size in listing.files.items()})
-            waiting.extend((below + child, "") for child in listing.folders)
-        return found
+        return walk_folders(self.list, prefix)
 
     def read(self, key: str, max_bytes: int) -> bytes:
         """The content of ``key``, cut after ``max_bytes + 1`` bytes."""
