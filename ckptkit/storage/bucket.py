@@ -9,7 +9,6 @@ there already. Any thread.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,16 +19,15 @@ from botocore.exceptions import BotoCoreError, ClientError
 from urllib3.exceptions import HTTPError
 
 from ckptkit.errors import StorageError
+from ckptkit.storage.body import BLOCK_BYTES, MemoryBody, receive, size_of_part
 from ckptkit.storage.retry import Retry, Transient
 from ckptkit.storage.s3_errors import code_of, is_expired, raise_as_ours
 from ckptkit.storage.s3_options import Client
 
 _T = TypeVar("_T")
 
-_BLOCK_BYTES = 1 << 20
 _BEYOND_THE_END = {"InvalidRange", "416"}
 _GONE = {"NoSuchUpload"}
-_SPAN = re.compile(r"bytes (\d+)-(\d+)/.*")
 
 
 @dataclass(frozen=True)
@@ -118,11 +116,11 @@ class Bucket:
                 if code_of(error) in _BEYOND_THE_END:
                     return 0
                 raise
-            size_bytes = _size_of_part(answer, offset_bytes)
+            size_bytes = size_of_part(answer, offset_bytes)
             if size_bytes is None or size_bytes > room:
                 raise StorageError(f"could not read {self._where(key)}: the server gives no parts of files")
             with answer["Body"] as raw:
-                received = _receive(raw, buffers, size_bytes, lambda: self._check(until))
+                received = receive(raw, buffers, size_bytes, lambda: self._check(until))
             if received != size_bytes:
                 raise TimeoutError(f"the answer ended after {received} of {size_bytes} bytes")
             return received
@@ -227,7 +225,7 @@ class Bucket:
         send = getattr(self._client.api, operation)
 
         def request(until: float) -> Any:
-            body = _Body(data, lambda: self._check(until)) if len(data) > _BLOCK_BYTES else bytes(data)
+            body = MemoryBody(data, lambda: self._check(until)) if len(data) > BLOCK_BYTES else bytes(data)
             return _with("ETag", send(Bucket=self.name, Body=body, **arguments))
 
         return self._call(f"{verb} {self._where(key)}", request, stop=stop)
@@ -267,60 +265,8 @@ class Bucket:
         return f"{key} in the bucket {self.name}"
 
 
-class _Body:
-    """Memory as the file that botocore sends."""
-
-    def __init__(self, data: bytes | memoryview, check: Callable[[], None]) -> None:
-        self._data = memoryview(data)
-        self._check = check
-        self._at = 0
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def read(self, size: int | None = None) -> memoryview:
-        # The HTTP library asks for 16 KiB and sends whatever it is given: larger blocks save a thousand turns.
-        self._check()
-        wanted = _BLOCK_BYTES if size is not None and size >= 0 else len(self._data)
-        block = self._data[self._at : self._at + wanted]
-        self._at += len(block)
-        return block
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (0, self._at, len(self._data))[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-
 def _with(element: str | None, answer: Mapping[str, Any]) -> Mapping[str, Any]:
     """``answer``, if it has ``element``: a page of some proxy that was taken for an answer has not."""
     if element is not None and element not in answer:
         raise TimeoutError(f"the answer is not the storage's: it has no {element}")
     return answer
-
-
-def _size_of_part(answer: Mapping[str, Any], offset_bytes: int) -> int | None:
-    """How many bytes of the file from ``offset_bytes`` on the answer has; None if it does not say, or has others."""
-    span = _SPAN.fullmatch(answer.get("ContentRange", ""))
-    if span is not None:
-        return int(span[2]) - int(span[1]) + 1 if int(span[1]) == offset_bytes else None
-    # Some servers give the right part as if it were the whole.
-    return int(answer["ContentLength"]) if "ContentLength" in answer else None
-
-
-def _receive(raw: Any, buffers: Sequence[memoryview], size_bytes: int, check: Callable[[], None]) -> int:
-    """Put at most ``size_bytes`` into ``buffers``; fewer only if the answer ends."""
-    received = 0
-    for buffer in buffers:
-        at = 0
-        while at < len(buffer) and received < size_bytes:
-            check()
-            data = raw.read1(min(_BLOCK_BYTES, len(buffer) - at))  # what is there, so that the deadline is looked at
-            if not data:
-                return received
-            buffer[at : at + len(data)] = data
-            at += len(data)
-            received += len(data)
-    return received
