@@ -33,6 +33,16 @@ class TestS3Storage(InBucket):
         return opened(bucket.endpoint, bucket)
 
 
+class TestObs(InBucket):
+    """The same server, reached as OBS is."""
+
+    @pytest.fixture
+    def storage(self, bucket, monkeypatch):
+        for name, value in {"ENDPOINT": bucket.endpoint, "ACCESS_KEY_ID": "testing", "SECRET_ACCESS_KEY": "x"}.items():
+            monkeypatch.setenv(f"OBS_{name}", value)
+        return open_storage(f"obs://{bucket.name}/runs/vit", {"default_block_size": PART})
+
+
 class TestThroughALease(InBucket):
     """The server ignores ``If-None-Match``."""
 

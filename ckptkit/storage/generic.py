@@ -26,6 +26,7 @@ from ckptkit.storage.protocol import Listing
 from ckptkit.storage.source import ByteStream, Source
 
 _log = logging.getLogger("ckptkit")
+_PROBE = "probe"
 _PIECE_BYTES = 8 << 20
 _WINDOW_BYTES = 32 << 20
 _CREATING = threading.Lock()  # also between storages on one root: each has a lease of its own
@@ -87,7 +88,8 @@ class FsspecStorage:
         return _WINDOW_BYTES
 
     def probe(self) -> None:
-        """Write the lease, which every start does anyway."""
+        """Find out whether files can be written here; leaves an empty one."""
+        self.put(_PROBE, b"")
         if not self._warned:
             self._warned = True
             _log.warning(
