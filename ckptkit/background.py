@@ -1,10 +1,9 @@
 """Runs a save beside training: one thread, at the lowest priority, whose outcome is a `SaveHandle`.
 
 Guarantees: what was begun is finished before the interpreter ends, however it ends short of a kill, and a failure that
-nobody has asked for by then is logged. The thread
-has the lowest priority on Linux, where a thread can have one of its own, so that it takes only what training
-leaves; threads that it starts inherit that. Any thread may start one; a handle's waiting methods are for the
-training thread, because the save may need something of it.
+nobody has asked for by then is logged. The thread has the lowest priority on Linux, where a thread can have one of its
+own, so that it takes only what training leaves; threads that it starts inherit that. Any thread may start one; a
+handle's waiting methods are for the training thread, because the save may need something of it.
 """
 
 from __future__ import annotations
