@@ -253,7 +253,8 @@ def test_a_copy_to_a_bucket_is_brought_up_to_date_by_the_same_command(source, tm
     life = Life(source)
     life.restore()
     newest = life.saved_at(9)
-    done = run(source, target)
+    options = ["anon=false", "max_concurrency=2", "retry_for=10", "request_timeout=5s"]
+    done = run(source, target, *(f"--target-option={one}" for one in options))
     assert done.returncode == 0, done.stderr
     back = run(target, tmp_path / "back")
     assert back.returncode == 0, back.stderr
