@@ -1,9 +1,9 @@
 """Runs a save beside training: one thread, at the lowest priority, whose outcome is a `SaveHandle`.
 
-Guarantees: what was begun is finished before the interpreter ends, however it ends short of a kill. The thread
-has the lowest priority on Linux, where a thread can have one of its own, so that it takes only what training
-leaves; threads that it starts inherit that. Any thread may start one; a handle's waiting methods are for the
-training thread, because the save may need something of it.
+Guarantees: what was begun is finished before the interpreter ends, however it ends short of a kill, and a failure that
+nobody has asked for by then is logged. The thread has the lowest priority on Linux, where a thread can have one of its
+own, so that it takes only what training leaves; threads that it starts inherit that. Any thread may start one; a
+handle's waiting methods are for the training thread, because the save may need something of it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from concurrent.futures import wait as wait_for
 from datetime import timedelta
 
 from ckptkit.cost import SaveReport
+from ckptkit.errors import StorageError
 from ckptkit.run.staged import Staged
 from ckptkit.waiting import LongWait
 
@@ -27,6 +28,32 @@ _log = logging.getLogger("ckptkit")
 _LOWEST_PRIORITY = 19
 _GLANCE_SECONDS = 0.5
 _SLICE_SECONDS = 0.005
+
+
+class _Untold:
+    """The failure of a save that nobody has asked for, as text: the error itself would keep the state in memory."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._message: str | None = None
+
+    def remember(self, error: BaseException) -> None:
+        self._message = account_of(error)
+        atexit.register(self.tell)  # after `logging`'s own, hence called before it
+
+    def forget(self) -> None:
+        if self._message is not None:
+            self._message = None
+            atexit.unregister(self.tell)
+
+    def tell(self) -> None:
+        message, self._message = self._message, None
+        if message is not None and os.getpid() == self._process:
+            _log.warning(
+                "the last save in the background failed, and the program ended without asking for it: %s. The run's "
+                "last committed checkpoint is untouched",
+                message,
+            )
 
 
 class SaveHandle:
@@ -40,6 +67,7 @@ class SaveHandle:
     def __init__(self, future: Future[SaveReport], staged: Staged) -> None:
         self._future = future
         self._staged = staged
+        self._untold = _Untold()
 
     def done(self) -> bool:
         """Whether the save has ended, well or not.
@@ -67,7 +95,22 @@ class SaveHandle:
         """The future, once it has ended; TimeoutError as in `result`."""
         if not self._future.done():
             self._wait(timeout)
+        self._untold.forget()
         return self._future
+
+    def end(self, outcome: SaveReport | BaseException) -> None:
+        """Give the save its outcome, by whoever runs it; a failure that nobody asks for is logged at the end."""
+        if isinstance(outcome, BaseException):
+            self._untold.remember(outcome)  # first: who sees that it has ended may ask at once
+            self._future.set_exception(outcome)
+        else:
+            self._future.set_result(outcome)
+
+    def finish(self) -> None:
+        """Wait for the end and log it if it is a failure that nobody has asked for; when the interpreter ends."""
+        if not self._future.done():
+            self._wait(None)
+        self._untold.tell()
 
     def _wait(self, timeout: timedelta | None) -> None:
         until = None if timeout is None else time.monotonic() + timeout.total_seconds()
@@ -92,23 +135,20 @@ def save_in_background(save: Callable[[], SaveReport], staged: Staged) -> SaveHa
         save: What to run.
         staged: What it writes.
     """
-    future: Future[SaveReport] = Future()
-    handle = SaveHandle(future, staged)
+    handle = SaveHandle(Future(), staged)
 
     process = os.getpid()
 
     def finish() -> None:
         if os.getpid() == process:  # a forked child has these handlers, but not the thread
-            handle.settled()
+            handle.finish()
 
     def run() -> None:
         lower_priority()
         try:
-            report = save()
+            handle.end(save())
         except BaseException as error:  # noqa: BLE001 - it is the handle's, whatever it is
-            future.set_exception(error)
-        else:
-            future.set_result(report)
+            handle.end(error)
         finally:
             atexit.unregister(finish)
 
@@ -120,8 +160,28 @@ def save_in_background(save: Callable[[], SaveReport], staged: Staged) -> SaveHa
     except RuntimeError as error:  # the process may have no more threads: a failed save like any other
         atexit.unregister(finish)
         staged.release()
-        future.set_exception(error)
+        handle.end(error)
     return handle
+
+
+def warn_of_failure(error: BaseException, message: str, *values: object) -> None:
+    """Log a warning about ``error`` with its traceback, which a storage's error has at DEBUG only.
+
+    Where a storage fails is no news: its message and its cause's say it, and an outage brings many of them.
+    """
+    if not isinstance(error, StorageError):
+        _log.warning(message, *values, exc_info=error)
+        return
+    _log.warning(message, *values)
+    _log.debug("where that failed:", exc_info=error)
+
+
+def account_of(error: BaseException) -> str:
+    """The message of ``error``, and that of its cause where it does not repeat it."""
+    cause = error.__cause__
+    if cause is None or str(cause) in str(error):
+        return str(error)
+    return f"{error} ({type(cause).__name__}: {cause})"
 
 
 def lower_priority() -> None:

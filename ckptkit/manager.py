@@ -22,7 +22,7 @@ from typing import Any
 
 from typing_extensions import Self
 
-from ckptkit.background import SaveHandle, save_in_background
+from ckptkit.background import SaveHandle, account_of, save_in_background, warn_of_failure
 from ckptkit.cost import SaveCost, SaveReport, SaveTotals
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.mirror import Mirror, MirrorOptions, NoMirror
@@ -470,10 +470,10 @@ class CheckpointManager:
             self._stale = error
             raise error
         self._failures_in_a_row += 1
-        what = f"a background save failed ({self._failures_in_a_row} in a row): {error}"
+        what = f"a background save failed ({self._failures_in_a_row} in a row): {account_of(error)}"
         if not tolerate and self._failures_in_a_row >= self._failures_allowed:
             raise SaveFailedError(
                 f"{what}. The last committed checkpoint is untouched. Make room or repair the storage "
                 f"at {self.url} and start again."
             ) from error
-        _log.warning("%s; training goes on, and so does the run's last committed checkpoint", what, exc_info=error)
+        warn_of_failure(error, "%s; training goes on, and the run's last committed checkpoint is untouched", what)

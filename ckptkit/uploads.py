@@ -16,7 +16,7 @@ import threading
 import weakref
 from typing import Protocol
 
-from ckptkit.background import lower_priority
+from ckptkit.background import account_of, lower_priority, warn_of_failure
 from ckptkit.errors import SaveFailedError, StaleAttemptError
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.uploader import UploadOutcome
@@ -234,11 +234,11 @@ class Uploads:
             return
         self._failures_in_a_row += 1
         self._error = self._untold = error
-        _log.warning(
+        warn_of_failure(
+            error,
             "the upload of %s to the mirror %s failed (%d in a row): %s; it stays committed at %s, and training goes "
             "on. The next commit is uploaded in its place; the mirror is %d commits behind",
-            *(name, self._mirror_url, self._failures_in_a_row, error, self._local_url, self.lag),
-            exc_info=error,
+            *(name, self._mirror_url, self._failures_in_a_row, account_of(error), self._local_url, self.lag),
         )
 
     def _lacking(self, error: BaseException) -> SaveFailedError:

@@ -6,13 +6,16 @@ import io
 import json
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from crash.scenario import AT_6, Life, committed, corrupt, digest_at, history, name_at, tree
 from rich.console import Console
 
-from ckptkit.cli.copy import CopyBar
+from ckptkit.cli import copy as cli_copy
+from ckptkit.cli.copy import CopyBar, run_copy
+from ckptkit.storage import LocalStorage
 
 
 @pytest.fixture
@@ -103,6 +106,70 @@ def test_wrong_usage_exits_2(source, target):
     assert not target.exists()
 
 
+OPTIONS = {
+    "anon=false": False,
+    "use_ssl=True": True,
+    "max_concurrency=4": 4,
+    "retry_for=10": timedelta(seconds=10),
+    "request_timeout=1.5m": timedelta(seconds=90),
+    "settle=0.5": timedelta(milliseconds=500),
+    "key=0123": "0123",
+    "secret=12e4=": "12e4=",
+    "token=true": "true",
+    "password=1234": "1234",
+    "timeout=30": 30,  # of a file system of fsspec, which wants seconds
+    "ratio=-0.5": -0.5,
+    "blocks=false": False,
+    "patience=2h": timedelta(hours=2),
+    "account=007": "007",
+    "version=1.2.3": "1.2.3",
+    "endpoint_url=": "",
+}
+
+
+def test_options_have_the_types_that_storages_want(source, target, monkeypatch):
+    told = []
+
+    def open_storage(root, options):
+        told.append(options)
+        return LocalStorage(root)
+
+    monkeypatch.setattr(cli_copy, "open_storage", open_storage)
+    wanted = {"checkpoint": None, "target_options": ["region=x"], "as_json": True}
+    assert run_copy(str(source), str(target), source_options=OPTIONS, **wanted) == 0
+    assert told == [{one.partition("=")[0]: value for one, value in OPTIONS.items()}, {"region": "x"}]
+    assert [type(value) for value in told[0].values()] == [type(value) for value in OPTIONS.values()]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "retry_for=soon",
+        "settle=-1",
+        f"settle={'9' * 30}",
+        "max_concurrency=2.5",
+        "anon=perhaps",
+        "credentials=mine",
+        "client_kwargs={}",
+    ],
+)
+def test_an_option_that_cannot_be_exits_2_and_is_named(source, target, option, capsys):
+    options = {"checkpoint": None, "source_options": [], "target_options": [option], "as_json": False}
+    assert run_copy(str(source), "s3://bucket/copy", **options) == 2
+    assert f"--target-option {option.partition('=')[0]}: " in capsys.readouterr().err
+
+
+def test_what_a_storage_makes_of_a_type_is_no_traceback(source, monkeypatch, capsys):
+    options = {"checkpoint": None, "source_options": [], "target_options": ["odd=1"], "as_json": False}
+
+    def open_storage(root, options):
+        raise TypeError("odd must be even")
+
+    monkeypatch.setattr(cli_copy, "open_storage", open_storage)
+    assert run_copy(str(source), "odd://bucket", **options) == 2
+    assert "odd must be even" in capsys.readouterr().err
+
+
 def test_a_storage_that_cannot_be_reached_exits_3(source, target, tmp_path):
     done = run("gopher://host/run", target)
     assert done.returncode == 3
@@ -186,7 +253,8 @@ def test_a_copy_to_a_bucket_is_brought_up_to_date_by_the_same_command(source, tm
     life = Life(source)
     life.restore()
     newest = life.saved_at(9)
-    done = run(source, target)
+    options = ["anon=false", "max_concurrency=2", "retry_for=10", "request_timeout=5s"]
+    done = run(source, target, *(f"--target-option={one}" for one in options))
     assert done.returncode == 0, done.stderr
     back = run(target, tmp_path / "back")
     assert back.returncode == 0, back.stderr

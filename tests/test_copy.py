@@ -626,6 +626,19 @@ def test_one_that_goes_meanwhile_is_an_error(source, target):
         Life(target).restore()
 
 
+def test_sources_without_an_id_are_told_apart_by_their_urls(source, target, tmp_path):
+    other = tmp_path / "other"
+    history(other)
+    for root in (source, other):
+        (root / "run.json").unlink()
+    copy(source, target, AT_6)
+    before = tree(target)
+    with pytest.raises(ResumeError, match=f"copy of something else.* of {source}"):
+        copy(other, target, AT_6)
+    assert tree(target) == before
+    assert copy(source, target, AT_6).present == [AT_6]
+
+
 @pytest.mark.parametrize(
     ("url", "told"),
     [
@@ -633,6 +646,14 @@ def test_one_that_goes_meanwhile_is_an_error(source, target):
         ("s3://bucket/runs/vit", "s3://bucket/runs/vit"),
         ("s3://key:secret@bucket/runs/vit?token=x#y", "s3://bucket/runs/vit"),
         ("http://user:p%40ss@host:9000/b", "http://host:9000/b"),
+        ("simplecache::ftp://user:pw@host/x", "simplecache::ftp://host/x"),
+        (
+            "zip://*.bin?a=b::filecache::https://user:pw@host/x.zip?sig=c::d",
+            "zip://*.bin::filecache::https://host/x.zip",
+        ),
+        ("ftp://user:p::w@[fe80::1]:21/a::b", "ftp://[fe80::1]:21/a::b"),
+        ("memory:///runs/a", "memory:///runs/a"),
+        ("user@host::/data", "user@host::/data"),
     ],
 )
 def test_no_credentials_are_written_down(url, told):

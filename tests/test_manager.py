@@ -5,6 +5,8 @@ import errno
 import logging
 import os
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -574,6 +576,68 @@ def test_failures_in_a_row_are_tolerated_up_to_the_budget(valve, caplog):
     assert caught.value.__cause__ is handle.exception()
     assert valve.url in str(caught.value)
     assert names(manager) == []
+
+
+class Unlucky(LocalStorage):
+    """Its writes fail with ``error``."""
+
+    def __init__(self, root, error) -> None:
+        super().__init__(root)
+        self._error = error
+
+    def write(self, key, stream, size_bytes) -> None:
+        raise self._error from ConnectionError("reset by peer")
+
+
+@pytest.mark.parametrize(
+    ("error", "level"), [(StorageError("away"), logging.DEBUG), (KeyError("a bug"), logging.WARNING)]
+)
+def test_an_outage_has_its_traceback_at_debug(root, caplog, error, level):
+    caplog.set_level(logging.DEBUG, "ckptkit")
+    manager, run = started(Unlucky(root, error))
+    manager.save(run).exception()
+    manager.wait()
+    assert [record.levelno for record in caplog.records if record.exc_info] == [level]
+    assert f"(1 in a row): {error} (ConnectionError: reset by peer); training goes on" in warnings_in(caplog)[-1]
+
+
+AT_EXIT = """
+import sys, threading
+from ckptkit.errors import StorageError
+from ckptkit.manager import CheckpointManager
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.state import NumpyRun
+
+class Failing(LocalStorage):
+    def write(self, *args):
+        if how == "at the end":
+            threading.main_thread().join()
+        raise StorageError("the disk is gone")
+
+root, how = sys.argv[1:]
+manager, run = CheckpointManager(Failing(root)), NumpyRun()
+manager.restore(run)
+handle = manager.save(run)
+if how == "before":
+    [thread.join() for thread in threading.enumerate() if thread.name == "ckptkit-writer"]
+if how == "asked for":
+    handle.exception()
+if how == "collected":
+    manager.wait()
+"""
+
+
+@pytest.mark.parametrize("how", ["at the end", "before", "asked for", "collected"])
+def test_a_failed_save_that_nobody_asked_for_is_told_when_the_interpreter_ends(root, how):
+    done = subprocess.run(
+        [sys.executable, "-c", AT_EXIT, str(root), how], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0
+    told = {"asked for": [], "collected": ["a background save failed (1 in a row): the disk is gone"]}
+    last = ["the last save in the background failed, and the program ended without asking for it: the disk is gone"]
+    lines = done.stderr.splitlines()
+    for line, begin in zip(lines, told.get(how, last), strict=True):
+        assert line.startswith(begin)
 
 
 @pytest.mark.parametrize("verb", ["step", "save", "wait", "close"])

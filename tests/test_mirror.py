@@ -1004,6 +1004,17 @@ def test_a_failure_that_was_made_up_for_stops_nobody():
     one.finish(LONG.total_seconds)
 
 
+def test_an_outage_has_its_traceback_at_debug(caplog):
+    caplog.set_level(logging.DEBUG, "ckptkit")
+    one = behind(Uploading(StorageError("away"), OSError("odd")))
+    for name, shown in ((A, logging.DEBUG), (B, logging.WARNING)):
+        caplog.clear()
+        one.offer(name)
+        one.settle(LONG.total_seconds)
+        assert f"the upload of {name}" in warnings_in(caplog)
+        assert [record.levelno for record in caplog.records if record.exc_info] == [shown]
+
+
 def test_a_takeover_is_raised_by_every_call_and_ends_the_uploads():
     uploading = Uploading(StaleAttemptError("taken"))
     one = behind(uploading)

@@ -2,16 +2,18 @@
 
 The JSON is ``{"source": str, "target": str, ...}`` with the fields of `ckptkit.run.cargo.Copied`. The bar, and without
 a terminal a line for each checkpoint, goes to stderr. Broken off at any moment, by Ctrl-C or otherwise, the same
-command copies the rest.
+command copies the rest. An option of a storage becomes text, a switch, a number or a duration: by its name where that
+is known, else by its look.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import secrets
 from collections.abc import Iterable
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -39,6 +41,18 @@ _ENDS = {
     "pruned": "skipped, since the source removed it meanwhile:",
     "corrupt": "skipped, since it is corrupt:",
 }
+
+_TEXTS = {"key", "secret", "token", "endpoint_url", "profile", "username", "password"}  # also where all are digits
+_DURATIONS = {"request_timeout", "retry_for", "settle"}  # not every timeout: file systems of fsspec take seconds
+_COUNTS = {"default_block_size", "max_concurrency"}
+_SWITCHES = {"anon", "use_ssl"}
+_NOT_HERE = {"credentials", "client_kwargs", "config_kwargs", "s3_additional_kwargs"}
+
+_SWITCH = {"true": True, "false": False}
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")  # "007" is a name
+_FLOAT = re.compile(r"-?[0-9]+\.[0-9]+(e-?[0-9]+)?")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smh]?)")
 
 
 def run_copy(
@@ -136,8 +150,42 @@ def _open(root: str, option: str, given: Iterable[str]) -> Storage:
         name, equals, value = one.partition("=")
         if not name or not equals:
             raise ValueError(f"{option} takes NAME=VALUE, got {one!r}")
-        options[name] = value
-    return open_storage(root, options)
+        try:
+            options[name] = _value(name, value)
+        except (ValueError, OverflowError) as error:
+            raise ValueError(f"{option} {name}: {error}") from error
+    try:
+        return open_storage(root, options)
+    except TypeError as error:  # of a file system of fsspec, or of a name that is in no table here
+        raise ValueError(f"{option}: {root} does not take these: {error}") from error
+
+
+def _value(name: str, text: str) -> str | bool | int | float | timedelta:
+    """What ``text`` says, given for the option ``name``."""
+    if name in _NOT_HERE:
+        raise ValueError("is no single value; a command line takes none of these")
+    if name in _TEXTS:
+        return text
+    duration = _DURATION.fullmatch(text)
+    if name in _DURATIONS:
+        if duration is None:
+            raise ValueError(f"a duration such as 90, 90s, 5m or 1.5h is wanted, not {text!r}")
+        return _span(duration)
+    if name in _SWITCHES or text.lower() in _SWITCH:
+        if text.lower() not in _SWITCH:
+            raise ValueError(f"true or false is wanted, not {text!r}")
+        return _SWITCH[text.lower()]
+    if name in _COUNTS or _INTEGER.fullmatch(text):
+        if not _INTEGER.fullmatch(text):
+            raise ValueError(f"an integer is wanted, not {text!r}")
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return _span(duration) if duration is not None and duration[2] else text
+
+
+def _span(duration: re.Match[str]) -> timedelta:
+    return timedelta(seconds=float(duration[1]) * _UNITS[duration[2]])
 
 
 def _print_summary(url: str, copied: Copied) -> None:

@@ -70,7 +70,8 @@ class Destination:
         found = self.run.copied_from
         if found is None:
             raise ResumeError(f"{self._storage.url} holds a run of its own, by its {RUN}. {ADVICE}")
-        if (found.run_id, found.checkpoint) != (origin.run_id, origin.checkpoint):
+        is_other = (found.run_id, found.checkpoint) != (origin.run_id, origin.checkpoint)
+        if is_other or (origin.run_id is None and found.url != origin.url):  # sources without an id are told by place
             what = f"the checkpoint {found.checkpoint}" if found.checkpoint else "the whole run"
             raise ResumeError(
                 f"{self._storage.url} holds a copy of something else, by its {RUN}: {what} of {found.url}. {ADVICE}"

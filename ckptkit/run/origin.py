@@ -6,13 +6,16 @@ checkpoint yet, and would look like a run to begin afresh. Any thread.
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit, urlunsplit
+import re
 
 from ckptkit.errors import CorruptCheckpointError, ResumeError
 from ckptkit.manifest import MAX_SEALED_BYTES, RunDocument, decode
 from ckptkit.run.find import Index
 from ckptkit.run.names import RUN, attempt_key
 from ckptkit.storage import Storage
+
+# Between two links of a chained URL of fsspec. Not every "::": an address in brackets or a query may have one too.
+_LINK = re.compile(r"::(?=(?:[a-z][\w+.-]*::)*[a-z][\w+.-]*://)", re.IGNORECASE)
 
 
 def read_run(storage: Storage) -> RunDocument | None:
@@ -40,8 +43,13 @@ def refuse_unfinished(storage: Storage, index: Index, run: RunDocument | None) -
 
 
 def without_credentials(url: str) -> str:
-    """``url`` without user, password and query; a path stays as it is."""
-    if "://" not in url:
-        return url
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    """``url`` without user, password and query, in each link of a chain of fsspec's; a path stays as it is."""
+    return "::".join(_clean(link) for link in _LINK.split(url))
+
+
+def _clean(link: str) -> str:
+    scheme, is_url, rest = link.partition("://")
+    if not is_url:
+        return link
+    authority, slash, path = re.split("[?#]", rest, maxsplit=1)[0].partition("/")
+    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
