@@ -190,3 +190,10 @@ def test_no_secret_is_shown():
     assert "hidden" not in repr(keys)
     assert "hidden" not in repr(RenewedCredentials(lambda: keys))
     assert "hidden" not in repr(dataclasses.replace(S3Options(), key="AKIA", secret="hidden"))
+
+
+def test_an_endpoint_that_never_answered_is_given_up_sooner_unless_one_says_otherwise():
+    default = S3Options.of({}, "s3").patience
+    assert (default.first, default.retrying) == (timedelta(seconds=30), timedelta(minutes=5))
+    given = S3Options.of({"retry_for": timedelta(hours=2)}, "s3").patience
+    assert (given.first, given.retrying) == (timedelta(hours=2), timedelta(hours=2))

@@ -26,7 +26,6 @@ _FIRST_DELAY_SECONDS = 0.2
 _LONGEST_DELAY_SECONDS = 15.0
 _TELL_AFTER_SECONDS = 5.0
 _TELL_EVERY_SECONDS = 60.0
-_FIRST_ANSWER_SECONDS = 30.0  # a wrong endpoint is more likely than an outage, until there was an answer
 
 
 class Transient(Exception):  # noqa: N818 - a state of the world, not of this program
@@ -40,14 +39,16 @@ class Patience:
     Attributes:
         request: For one request, from its first byte to the last one of its answer.
         retrying: For a request and all its repetitions.
+        first: As ``retrying``, until there was an answer: a wrong endpoint is more likely than an outage then.
     """
 
     request: timedelta = timedelta(minutes=2)
     retrying: timedelta = timedelta(minutes=5)
+    first: timedelta = timedelta(seconds=30)
 
     def __post_init__(self) -> None:
         """Refuse what is no duration."""
-        for name, value in (("request", self.request), ("retrying", self.retrying)):
+        for name, value in (("request", self.request), ("retrying", self.retrying), ("first", self.first)):
             if not isinstance(value, timedelta) or value <= timedelta():
                 raise ValueError(f"the patience for {name} must be a timedelta above zero, got {value!r}")
 
@@ -91,9 +92,7 @@ class Retry:
         Raises:
             StorageError: If patience ended; whatever else ``request`` raises comes through as it is.
         """
-        patience = self._patience.retrying.total_seconds()
-        if not self._answered:
-            patience = min(patience, _FIRST_ANSWER_SECONDS)
+        patience = (self._patience.retrying if self._answered else self._patience.first).total_seconds()
         until = self.monotonic() + patience
         tries = 0
         while True:

@@ -48,7 +48,7 @@ class S3Options:
         max_concurrency: Parts on their way at once.
         credentials: Gives keys, now and whenever they expire: a mapping with key, secret, token, expires.
         request_timeout: For one request.
-        retry_for: For a request and its repetitions.
+        retry_for: For a request and its repetitions; left alone, shorter until the endpoint has answered once.
         settle: Of the lease, where the server ignores ``If-None-Match``.
     """
 
@@ -98,7 +98,8 @@ class S3Options:
     @property
     def patience(self) -> Patience:
         """How long to wait for the server."""
-        return Patience(self.request_timeout, self.retry_for)
+        is_default = self.retry_for == Patience.retrying
+        return Patience(self.request_timeout, self.retry_for, Patience.first if is_default else self.retry_for)
 
     def keys(self) -> Callable[[], Keys] | None:
         """Where keys come from, if these options tell."""

@@ -124,7 +124,7 @@ class Store:
         return connect(options, {}, options.keys(), "us-east-1")
 
     def retry(self) -> Retry:
-        return Retry(Patience(retrying=self.patience), wait=lambda seconds: None)
+        return Retry(Patience(retrying=self.patience, first=self.patience), wait=lambda seconds: None)
 
     def new(self) -> BucketRoot:
         """A root in a bucket of its own."""

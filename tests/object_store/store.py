@@ -39,7 +39,7 @@ def opened(endpoint: str, bucket, *, retry_for: timedelta = timedelta(minutes=5)
     given = {"key": "testing", "secret": "testing", "endpoint_url": endpoint, "default_block_size": 5 << 20}
     storage = open_storage(f"s3://{bucket.name}/{PREFIX}", {**given, **options})
     clock = Clock()
-    patience = Patience(options.get("request_timeout", timedelta(minutes=2)), retry_for)
+    patience = Patience(options.get("request_timeout", timedelta(minutes=2)), retry_for, retry_for)
     storage._bucket._retry = Retry(patience, monotonic=clock, wait=clock.wait, rng=random.Random(seed))
     return storage
 
