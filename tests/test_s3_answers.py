@@ -112,6 +112,19 @@ def test_a_missing_key_is_absence_only_where_one_was_asked_for(storage):
             call()
 
 
+def test_a_gateways_page_is_no_file(storage):
+    server = Server(storage, 200, PAGE)
+    for call in (
+        lambda: storage.read("a", 1000),
+        lambda: storage.exists("a"),
+        lambda: storage.read_into("a", [memoryview(bytearray(5))]),
+        lambda: storage.write("a", io.BytesIO(b"x"), 1),
+    ):
+        with pytest.raises(StorageError, match="ETag"):
+            call()
+    assert server.requests > 8
+
+
 def test_an_answer_without_a_tag_has_written_nothing(storage):
     server = Server(storage, 200, PAGE)
     with pytest.raises(StorageError, match="ETag"):
@@ -130,7 +143,7 @@ def test_an_endpoint_that_redirects_is_told_at_once(storage, status):
 
 
 def test_another_part_than_the_one_asked_for_is_not_taken(storage):
-    Server(storage, 206, b"12345", {"Content-Range": "bytes 0-4/9"})
+    Server(storage, 206, b"12345", {"Content-Range": "bytes 0-4/9", "ETag": "x"})
     with pytest.raises(StorageError, match="parts"):
         storage.read_into("a", [memoryview(bytearray(5))], 4)
 

@@ -95,7 +95,7 @@ class Bucket:
                     return {}  # an empty object; only uploads in parts are marked, which have bytes
                 raise
             answer["Body"].close()
-            return dict(answer["Metadata"])
+            return dict(_with("ETag", answer)["Metadata"])
 
         try:
             return self._call(f"look at {self._where(key)}", request, may_be_absent=True)
@@ -116,6 +116,7 @@ class Bucket:
                 if code_of(error) in _BEYOND_THE_END:
                     return 0
                 raise
+            _with("ETag", answer)  # else a page would be taken for a file, and the checkpoint for a corrupt one
             size_bytes = size_of_part(answer, offset_bytes)
             if size_bytes is None or size_bytes > room:
                 raise StorageError(f"could not read {self._where(key)}: the server gives no parts of files")
@@ -149,7 +150,7 @@ class Bucket:
         def request(_: float) -> str:
             nonlocal tries
             tries += 1
-            return str(self._client.api.create_multipart_upload(**arguments)["UploadId"])
+            return str(_with("UploadId", self._client.api.create_multipart_upload(**arguments))["UploadId"])
 
         return self._call(f"begin to write {self._where(key)}", request), tries > 1
 
