@@ -47,8 +47,8 @@ else:
     from ckptkit.storage.bucket import Bucket
     inner._part_bytes = 64  # a shard of this run has two parts then; the server asks for their size at the end only
     put_part = Bucket.put_part
-    Bucket.put_part = lambda self, key, upload, number, data: (
-        die() if number == 2 else put_part(self, key, upload, number, data)
+    Bucket.put_part = lambda self, key, upload, number, data, stop: (
+        die() if number == 2 else put_part(self, key, upload, number, data, stop)
     )
 save_at(8)
 """
