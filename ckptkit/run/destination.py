@@ -14,11 +14,12 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, Resu
 from ckptkit.manifest import MAX_SEALED_BYTES, Commit, CopiedFrom, RunDocument, Void, decode
 from ckptkit.run.commit import keys_below, remove_data, void
 from ckptkit.run.find import Index, read_commit
-from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, FROZEN, LEASE, PROBE, RUN, CheckpointName, parse_frozen
+from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, FROZEN, RUN, CheckpointName, parse_frozen
 from ckptkit.run.read import open_checkpoint
 from ckptkit.run.transfer import ADVICE, files_of, is_hidden
 from ckptkit.run.verify import verify
 from ckptkit.storage import Storage
+from ckptkit.storage.lease import LEASE, PROBE
 
 _FROZEN_FILE = re.compile(r"[0-9a-f]{32}\.safetensors")
 

@@ -10,9 +10,6 @@ import re
 from dataclasses import dataclass
 
 RUN = "run.json"
-# Of the storage, and of no run: see `ckptkit.storage`.
-LEASE = "lease.json"
-PROBE = "probe"
 ATTEMPTS = "attempts"
 CHECKPOINTS = "checkpoints"
 FROZEN = "frozen"

@@ -21,12 +21,11 @@ import fsspec
 
 from ckptkit.errors import StorageError
 from ckptkit.storage.folders import walk_folders
-from ckptkit.storage.lease import SETTLE, Lease
+from ckptkit.storage.lease import PROBE, SETTLE, Lease
 from ckptkit.storage.protocol import Listing
 from ckptkit.storage.source import ByteStream, Source
 
 _log = logging.getLogger("ckptkit")
-_PROBE = "probe"
 _PIECE_BYTES = 8 << 20
 _WINDOW_BYTES = 32 << 20
 _CREATING = threading.Lock()  # also between storages on one root: each has a lease of its own
@@ -89,7 +88,7 @@ class FsspecStorage:
 
     def probe(self) -> None:
         """Find out whether files can be written here; leaves an empty one."""
-        self.put(_PROBE, b"")
+        self.put(PROBE, b"")
         if not self._warned:
             self._warned = True
             _log.warning(

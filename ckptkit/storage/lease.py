@@ -17,7 +17,10 @@ from typing import Protocol
 
 from ckptkit.errors import StorageError
 
+# The files at a root that are the storage's own, and no part of a run.
 LEASE = "lease.json"
+PROBE = "probe"
+
 SETTLE = timedelta(seconds=2)
 
 _TRIES = 20

@@ -19,15 +19,13 @@ from botocore.exceptions import ClientError
 from ckptkit.errors import StorageError
 from ckptkit.storage.bucket import Bucket
 from ckptkit.storage.lanes import Lanes, in_lanes
-from ckptkit.storage.lease import SETTLE, Lease
+from ckptkit.storage.lease import PROBE, SETTLE, Lease
 from ckptkit.storage.part_memory import PartMemory
 from ckptkit.storage.protocol import Listing
 from ckptkit.storage.s3_errors import status_of
 from ckptkit.storage.s3_options import LANES, PART_BYTES
 from ckptkit.storage.source import ByteStream, Source
 from ckptkit.storage.upload import Upload
-
-PROBE = "probe"
 
 _log = logging.getLogger("ckptkit")
 _MOST_PARTS = 10_000  # of a multipart upload, by the S3 API
@@ -43,7 +41,7 @@ class S3Storage:
         prefix: Of all keys, without a slash at either end; may be empty.
         part_bytes: Of a file that is sent or fetched in parts.
         lanes: Parts on their way at once.
-        lease: Takes the place of conditional puts; made for this storage if None.
+        lease: Makes what takes the place of conditional puts.
     """
 
     def __init__(

@@ -19,6 +19,7 @@ from botocore.exceptions import BotoCoreError
 
 from ckptkit.errors import StorageError
 from ckptkit.storage.credentials import Keys, RenewedCredentials, use
+from ckptkit.storage.lease import SETTLE
 from ckptkit.storage.retry import Patience
 
 PART_BYTES = 16 << 20
@@ -67,7 +68,7 @@ class S3Options:
     credentials: Callable[[], object] | None = None
     request_timeout: timedelta = Patience.request
     retry_for: timedelta = Patience.retrying
-    settle: timedelta = timedelta(seconds=2)
+    settle: timedelta = SETTLE
 
     @classmethod
     def of(cls, given: Mapping[str, Any], scheme: str) -> S3Options:
