@@ -14,6 +14,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ckptkit.placement import Placement
+
 Role = Literal["weights", "optimizer", "accumulators", "state"]
 Lifetime = Literal["frozen", "cycle", "micro"]
 Array = npt.NDArray[np.generic]
@@ -57,6 +59,7 @@ class LeafSpec:
             next micro-step, ``frozen`` for the whole attempt.
         dtype: Name in `DTYPES`.
         shape: Of the tensor; ``()`` for a scalar.
+        placement: In a job of many ranks; whoever says nothing gets what is always right.
     """
 
     name: str
@@ -64,6 +67,7 @@ class LeafSpec:
     lifetime: Lifetime
     dtype: str
     shape: tuple[int, ...]
+    placement: Placement = "per_rank"
 
     @cached_property
     def size_bytes(self) -> int:
@@ -119,7 +123,9 @@ class Leaf(NamedTuple):
         return self.source() if callable(self.source) else self.source
 
 
-def leaf_of(name: str, array: Array, *, role: Role, lifetime: Lifetime = "micro") -> Leaf:
+def leaf_of(
+    name: str, array: Array, *, role: Role, lifetime: Lifetime = "micro", placement: Placement = "per_rank"
+) -> Leaf:
     """Describe a NumPy array; bfloat16 is recognised by the name of its dtype.
 
     Raises:
@@ -127,7 +133,7 @@ def leaf_of(name: str, array: Array, *, role: Role, lifetime: Lifetime = "micro"
     """
     bits = bits_of(array)
     dtype = dtype_of(name, array)
-    return Leaf(LeafSpec(name, role, lifetime, dtype, tuple(array.shape)), bits)
+    return Leaf(LeafSpec(name, role, lifetime, dtype, tuple(array.shape), placement), bits)
 
 
 def dtype_of(name: str, array: Array) -> str:

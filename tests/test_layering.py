@@ -23,6 +23,8 @@ LAYERS = {
     "options": 1,
     "accumulation": 1,
     "plan": 1,
+    "placement": 1,
+    "world": 1,
     "cost": 1,
     "manifest": 1,
     "shards": 1,
