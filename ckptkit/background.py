@@ -69,6 +69,13 @@ class SaveHandle:
         self._staged = staged
         self._untold = _Untold()
 
+    @classmethod
+    def ended(cls, report: SaveReport) -> SaveHandle:
+        """One that needed no writing, because the checkpoint was there."""
+        future: Future[SaveReport] = Future()
+        future.set_result(report)
+        return cls(future, _NothingStaged())
+
     def done(self) -> bool:
         """Whether the save has ended, well or not.
 

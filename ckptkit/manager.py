@@ -23,6 +23,7 @@ from typing import Any
 from typing_extensions import Self
 
 from ckptkit.background import SaveHandle, account_of, save_in_background, warn_of_failure
+from ckptkit.contents import Capture
 from ckptkit.cost import SaveCost, SaveReport, SaveTotals
 from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.mirror import Mirror, MirrorOptions, NoMirror
@@ -35,18 +36,25 @@ from ckptkit.options import (
     refuse_unknown_choices,
     refuse_wrong_policies,
 )
+from ckptkit.peers import Peers, Word, replicas_of
 from ckptkit.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
 from ckptkit.progress import Progress, ResumePoint
 from ckptkit.rehearsal import rehearsal_of
 from ckptkit.run.attempt import Opened, Opening
 from ckptkit.run.catalogue import CheckpointInfo, latest_checkpoint, list_checkpoints
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.part import PartSaver
+from ckptkit.run.ranks import Failure, follow, lead
+from ckptkit.run.receipts import Receipts
 from ckptkit.run.retain import Retention
 from ckptkit.run.save import Saver
 from ckptkit.run.sweep import sweep
+from ckptkit.run.target import OneRank
 from ckptkit.run.write import SaveRequest
 from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
 from ckptkit.storage import Storage, open_storage
 from ckptkit.waiting import countdown
+from ckptkit.world import ALONE
 
 _log = logging.getLogger("ckptkit")
 
@@ -83,6 +91,9 @@ class CheckpointManager:
         mirror_required: Whether `restore` refuses to start where the mirror cannot be reached. Without it, such a
             process goes on with ``root`` alone, is kept apart from no other machine and uploads nothing; the next
             start that reaches the mirror does.
+        rank_patience: In a job of many ranks, how long rank 0 waits for the parts of the others while none comes.
+        check_replicas: In a job of many ranks, whether every save compares the bits of what is the same in all ranks,
+            instead of believing it; costs a digest of the state on the training thread.
         clock: Gives the time of day; stored for people, orders nothing.
         monotonic: Gives seconds for `SaveEvery(interval=...)`.
         new_token: Gives 32 fresh random hexadecimal digits.
@@ -114,6 +125,8 @@ class CheckpointManager:
         mirror_keep: KeepPolicy | None = None,
         mirror_options: Mapping[str, Any] | None = None,
         mirror_required: bool = True,
+        rank_patience: timedelta = timedelta(minutes=5),
+        check_replicas: bool = False,
         clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         monotonic: Callable[[], float] = time.monotonic,
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
@@ -128,6 +141,9 @@ class CheckpointManager:
         if self._rehearsal is not None:
             self._storage = self._rehearsal.storage
         self._schedule: SavePolicy = save if save is not None else SaveEvery(optimizer_steps=100)
+        self._peers = Peers(ALONE, self._schedule)
+        self._rank_patience = rank_patience
+        self._check_replicas = check_replicas
         self._keep: KeepPolicy = keep if keep is not None else KeepLatest(3)
         self._when_busy = when_busy
         self._failures_allowed = ERROR_BUDGET if on_save_error == "warn" else 1
@@ -149,13 +165,16 @@ class CheckpointManager:
         self._untold: list[SaveReport] = []
         self._area = StagingArea(buffer_bytes, monotonic, is_remote=self._storage.is_remote)
         self._window: Window | None = None
-        self._saver: Saver | None = None
+        self._saver: Saver | PartSaver | None = None
+        self._share = Share()
         self._closed = False
         self._in_flight: SaveHandle | None = None
         self._failures_in_a_row = 0
         self._last_save_at = monotonic()
         self._save_number = 0
         self._stale: StaleAttemptError | None = None
+        self._end: SaveFailedError | None = None
+        self._lost: tuple[int, str] | None = None
         self._skipped_during: SaveHandle | None = None
         self.skipped_saves = 0
         self.totals = SaveTotals()
@@ -196,15 +215,17 @@ class CheckpointManager:
             checkpoint, rewind = "latest", False  # what the script names is not in a scratch folder
         if self._mid_cycle == "rewind":
             state.mark_cycle_start()  # first: where it is refused, nothing was touched
+        self._peers = Peers(state.world, self._schedule)
+        self._refuse_for_one_rank_only()
         opening = Opening(checkpoint, rewind, self._host, self._clock, self._new_token)
-        opened = self._mirror.open(opening, state)
+        opened = self._open(opening, state)
         self._take_over(opened)
         self._cycle_start = None
         progress = state.progress()
         self._begin_cycle(state, progress)
         self._restored_at = progress.batches_delivered
         found = opened.contents
-        point = ResumePoint() if found is None else ResumePoint.at(found.progress, found.checkpoint)
+        point = ResumePoint() if found is None else ResumePoint.at(progress, found.checkpoint)
         if self._rehearsal is not None:
             self._rehearsal.begin(state, point)
         return point
@@ -242,12 +263,10 @@ class CheckpointManager:
         since = timedelta(seconds=self._monotonic() - self._last_save_at)
         if not self._due(progress, since) or saver.committed_at(self._stored_at(progress)) is not None:
             return None
+        if not self._peers.is_alone:
+            return self._save_together(state, metrics, rewound=self._stored_at(progress) != progress, may_skip=True)
         if self._in_flight is not None and self._when_busy == "skip":
-            if self._skipped_during is not self._in_flight:
-                # Once per write: an interval that has passed is due again at every micro-step.
-                self._skipped_during = self._in_flight
-                self.skipped_saves += 1
-                _log.info("a save is due and waits, because the previous one is still being written")
+            self._note_skip()
             return None
         return self._save(state, metrics, rewound=self._stored_at(progress) != progress)
 
@@ -264,7 +283,7 @@ class CheckpointManager:
         """
         self._started()
         self._begin_cycle(state, state.progress())
-        handle = self._save(state, metrics, rewound=False)
+        handle = self._save_outright(state, metrics)
         self._tell()
         return handle
 
@@ -305,8 +324,8 @@ class CheckpointManager:
                 self._tell()
                 return str(there)
             self._begin_cycle(state, state.progress())
-            error = self._save(state, metrics, rewound=False).exception()
-            if error is None:
+            error = self._save_outright(state, metrics).exception()
+            if error is None and self._peers.is_alone:
                 continue
             self._collect(tolerate=self._failures_in_a_row + 1 < ERROR_BUDGET)
 
@@ -364,27 +383,103 @@ class CheckpointManager:
         except Exception as also:  # noqa: BLE001 - on_save's own too: none may hide the first error, which is on its way
             _log.warning("while the error above was on its way: %s", also, exc_info=also)
 
+    def _save_outright(self, state: Capturable, metrics: Mapping[str, float] | None) -> SaveHandle:
+        if self._peers.is_alone:
+            return self._save(state, metrics, rewound=False)
+        handle = self._save_together(state, metrics, rewound=False, may_skip=False)
+        assert handle is not None  # noqa: S101 - it does not skip
+        return handle
+
     def _save(self, state: Capturable, metrics: Mapping[str, float] | None, *, rewound: bool) -> SaveHandle:
         saver = self._started()
         if self._rehearsal is not None:
             self._rehearsal.look(state, lambda: self.save(state, metrics))
-        numbers = {name: float(value) for name, value in (metrics or {}).items()}
         begun = self._monotonic()
         self._drain(None)
-        cost = SaveCost(queue_seconds=self._monotonic() - begun, skipped_saves=self.skipped_saves)
         self._collect()
         capture = state.capture_cycle_start() if rewound else state.capture()
-        window = self._area.open(capture, cost, self._handling(saver))
+        return self._begin_save(state, capture, metrics, saver.next_name(capture.progress), begun)
+
+    def _save_together(
+        self, state: Capturable, metrics: Mapping[str, float] | None, *, rewound: bool, may_skip: bool
+    ) -> SaveHandle | None:
+        """Save in all ranks or in none; None if it is skipped in all, because one of them is still writing."""
+        saver = self._started()
+        begun = self._monotonic()
+        waits = self._when_busy == "wait" or not may_skip
+        if waits and not self._peers.leads:
+            self._drain(None)  # first, so that rank 0, which waits for this part, does not wait in vain
+        self._collect()
+        capture = state.capture_cycle_start() if rewound else state.capture()
+        said = self._meet(capture)
+        if waits:
+            self._drain(None)
+            self._collect()
+            said = self._meet(capture)
+        elif any(word.busy for word in said):
+            self._note_skip()
+            return None
+        name = CheckpointName.parse(said[0].committed or said[0].name)
+        assert name is not None  # noqa: S101 - rank 0 made it of a name
+        if said[0].committed is not None:
+            saver.learn(name)
+            return SaveHandle.ended(SaveReport(str(name), capture.progress, timedelta(0), 0, SaveCost()))
+        if self._check_replicas:
+            self._peers.refuse_different_replicas(said, capture.leaves)
+        return self._begin_save(state, capture, metrics, name, begun)
+
+    def _meet(self, capture: Capture) -> list[Word]:
+        saver = self._started()
+        end = self._stale or self._end
+        committed = saver.committed_at(capture.progress) if self._peers.leads else None
+        busy = self._in_flight is not None and not self._in_flight.done()
+        mine = Word(
+            progress=capture.progress,
+            model=self._peers.model_of(capture.leaves),
+            replicas=replicas_of(capture.leaves) if self._check_replicas else None,
+            busy=busy,
+            lost=self._lost,
+            end=Failure.of(end) if end is not None else None,
+            number=self._save_number + 1,
+            name="" if busy else str(saver.next_name(capture.progress)),
+            committed=str(committed) if committed is not None else None,
+        )
+        said = self._peers.words(mine, end)
+        for rank, word in enumerate(said):
+            if word.lost is not None:
+                number, why = word.lost
+                saver.give_up(number, f"rank {rank} could not write its part: {why}")
+        return said
+
+    def _begin_save(
+        self,
+        state: Capturable,
+        capture: Capture,
+        metrics: Mapping[str, float] | None,
+        name: CheckpointName,
+        begun: float,
+    ) -> SaveHandle:
+        saver = self._started()
+        numbers = {key: float(value) for key, value in (metrics or {}).items()}
+        cost = SaveCost(queue_seconds=self._monotonic() - begun, skipped_saves=self.skipped_saves)
+        window = self._area.open(self._share.of(capture, self._peers), cost, self._handling(saver))
         self._window = window  # first: a state whose next call updates fences at once
         if window.is_open:
             state.guard(self.fence)
         self._save_number += 1
         self._last_save_at = self._monotonic()
-        self._in_flight = self._write(saver, SaveRequest(window, numbers, self._clock(), self._save_number))
+        self._in_flight = self._write(saver, SaveRequest(name, window, numbers, self._clock(), self._save_number))
         cost.stall_seconds += self._monotonic() - begun
         return self._in_flight
 
-    def _write(self, saver: Saver, request: SaveRequest) -> SaveHandle:
+    def _note_skip(self) -> None:
+        if self._skipped_during is not self._in_flight or self._in_flight is None:
+            # Once per write: an interval that has passed is due again at every micro-step.
+            self._skipped_during = self._in_flight
+            self.skipped_saves += 1
+            _log.info("a save is due and waits, because the previous one is still being written")
+
+    def _write(self, saver: Saver | PartSaver, request: SaveRequest) -> SaveHandle:
         begun = self._monotonic()
         staged = request.staged
 
@@ -399,7 +494,7 @@ class CheckpointManager:
 
         return save_in_background(save, staged)
 
-    def _handling(self, saver: Saver) -> Handling:
+    def _handling(self, saver: Saver | PartSaver) -> Handling:
         return Handling(
             copy_all=self._window_use == "off",
             by_slices=self._window_use == "slice",
@@ -407,17 +502,43 @@ class CheckpointManager:
             settled=saver.frozen.settled,
         )
 
+    def _open(self, opening: Opening, state: Capturable) -> Opened:
+        if self._peers.is_alone:
+            return self._mirror.open(opening, OneRank(state))
+        if self._peers.leads:
+            return lead(state.world, state, lambda leader: self._mirror.open(opening, leader))
+        return follow(state.world, self._storage, state)
+
+    def _refuse_for_one_rank_only(self) -> None:
+        if self._peers.is_alone:
+            return
+        if not isinstance(self._mirror, NoMirror):
+            raise ResumeError(
+                f"mirror= is for jobs of one rank so far, and this one has {self._peers.size}. Save to the remote root "
+                "itself, or copy the run with `ckptkit copy`"
+            )
+        if self._rehearsal is not None:
+            raise ResumeError(
+                f"`ckptkit doctor` examines a job of one rank, and this one has {self._peers.size}: start it as one"
+            )
+
     def _take_over(self, opened: Opened) -> None:
+        if not self._peers.leads:
+            self._saver = PartSaver(self._storage, opened.document, self._peers.rank)
+            return
         retention = Retention(self._storage, opened.document, self._mirror.sparing(self._keep))
         try:
             sweep(self._storage, opened.document)
         except StorageError as error:
             # The run is taken over already; what dead saves left costs space and nothing else.
             _log.warning("the remains of earlier saves could not be removed, a later start will: %s", error)
-        self._saver = Saver(self._storage, opened.document, retention)
+        receipts = None
+        if not self._peers.is_alone:
+            receipts = Receipts(self._storage, self._peers.size, self._rank_patience, monotonic=self._monotonic)
+        self._saver = Saver(self._storage, opened.document, retention, receipts)
 
     def _due(self, progress: Progress, since: timedelta) -> bool:
-        due = self._schedule.due(progress, since)
+        due = self._peers.is_due(progress, since)
         if self._mid_cycle == "align":
             due = due or self._due_at_boundary
             self._due_at_boundary = due and not progress.at_boundary
@@ -433,7 +554,7 @@ class CheckpointManager:
         start = self._cycle_start
         return start if start is not None and start.cycles == progress.cycles else progress
 
-    def _started(self) -> Saver:
+    def _started(self) -> Saver | PartSaver:
         if self._saver is None:
             raise ResumeError(
                 "call restore(state) before the first save (and not after close()): "
@@ -451,8 +572,11 @@ class CheckpointManager:
             self._in_flight.settled(timeout)
 
     def _collect(self, *, tolerate: bool = False) -> None:
-        """Take the outcome of a save that has ended; raise what may not be tolerated."""
-        if self._stale is not None:
+        """Take the outcome of a save that has ended; raise what may not be tolerated.
+
+        In a job of many ranks nobody may leave alone: what would be raised waits for the next `_meet`.
+        """
+        if self._stale is not None and self._peers.is_alone:
             raise self._stale
         self._mirror.collect(tolerate=tolerate)
         if self._in_flight is None or not self._in_flight.done():
@@ -464,16 +588,30 @@ class CheckpointManager:
             self._failures_in_a_row = 0
             report = future.result()
             self.totals.add(report)
-            self._untold.append(report)
+            if self._peers.leads:
+                self._untold.append(report)
             return
         if isinstance(error, StaleAttemptError):
             self._stale = error
-            raise error
+            if self._peers.is_alone:
+                raise error
+            return
+        if not self._peers.leads:
+            self._lost = (self._save_number, account_of(error))
+            warn_of_failure(error, "this rank's part of a save failed: %s; training goes on", account_of(error))
+            return
+        self._count_failure(error, tolerate=tolerate)
+
+    def _count_failure(self, error: BaseException, *, tolerate: bool) -> None:
         self._failures_in_a_row += 1
         what = f"a background save failed ({self._failures_in_a_row} in a row): {account_of(error)}"
         if not tolerate and self._failures_in_a_row >= self._failures_allowed:
-            raise SaveFailedError(
+            end = SaveFailedError(
                 f"{what}. The last committed checkpoint is untouched. Make room or repair the storage "
                 f"at {self.url} and start again."
-            ) from error
+            )
+            end.__cause__ = error
+            if self._peers.is_alone:
+                raise end
+            self._end = end
         warn_of_failure(error, "%s; training goes on, and the run's last committed checkpoint is untouched", what)

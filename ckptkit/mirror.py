@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from ckptkit.errors import StorageError
 from ckptkit.policies import AnyKeep, Keepable, KeepPolicy
-from ckptkit.run.attempt import Opened, Opening, Restorable, open_attempt
+from ckptkit.run.attempt import Opened, Opening, open_attempt
 from ckptkit.run.mirrored import open_alone, open_mirrored, reach
 from ckptkit.run.names import CheckpointName
+from ckptkit.run.target import Target
 from ckptkit.run.two_roots import TwoRoots
 from ckptkit.run.uploader import Uploader
 from ckptkit.storage import Storage
@@ -54,9 +55,9 @@ class NoMirror:
     def __init__(self, local: Storage) -> None:
         self.both = local
 
-    def open(self, opening: Opening, state: Restorable) -> Opened:
+    def open(self, opening: Opening, target: Target) -> Opened:
         """As `ckptkit.run.attempt.open_attempt`."""
-        return open_attempt(self.both, opening, state)
+        return open_attempt(self.both, opening, target)
 
     def sparing(self, policy: KeepPolicy) -> KeepPolicy:
         """``policy`` itself."""
@@ -106,7 +107,7 @@ class Mirror:
         """How many commits there are since the newest one that is known to be at the mirror."""
         return self._uploads.lag if self._uploads is not None else 0
 
-    def open(self, opening: Opening, state: Restorable) -> Opened:
+    def open(self, opening: Opening, target: Target) -> Opened:
         """Open an attempt and begin to upload what the mirror lacks.
 
         Raises:
@@ -117,9 +118,9 @@ class Mirror:
             reach(self._storage)
         except StorageError as error:
             self._go_on_without(error)
-            return open_alone(self._local, self._storage, opening, state)
+            return open_alone(self._local, self._storage, opening, target)
         self._is_away = False
-        opened = open_mirrored(self._local, self._storage, opening, state)
+        opened = open_mirrored(self._local, self._storage, opening, target)
         uploader = Uploader(self._local, self._storage, opened.document, self._options.keep)
         urls = (self._local.url, self._storage.url)
         self._uploads = Uploads(uploader, urls, tries=self._options.tries, tolerant=self._options.tolerant)

@@ -17,7 +17,11 @@ from ckptkit.progress import Progress
 
 
 class SavePolicy(Protocol):
-    """Says whether a save is due between two micro-steps."""
+    """Says whether a save is due between two micro-steps.
+
+    One that never looks at ``since_last_save`` may say so by an attribute ``by_clock`` that is False: in a job of many
+    ranks it then costs no word between them.
+    """
 
     def due(self, progress: Progress, since_last_save: timedelta) -> bool:
         """Whether to save at ``progress``, ``since_last_save`` after the previous save began."""
@@ -34,6 +38,11 @@ class AnySave:
 
     policies: tuple[SavePolicy, ...]
 
+    @property
+    def by_clock(self) -> bool:
+        """Whether any part looks at a clock, as far as it says so."""
+        return any(getattr(policy, "by_clock", True) for policy in self.policies)
+
     def due(self, progress: Progress, since_last_save: timedelta) -> bool:
         """Whether any part is due."""
         return any(policy.due(progress, since_last_save) for policy in self.policies)
@@ -46,7 +55,8 @@ class AnySave:
 class SaveEvery:
     """Save at regular points; give exactly one argument.
 
-    A save that is skipped because the previous one is still being written waits for the next multiple.
+    A save that is skipped because the previous one is still being written waits for the next multiple. In a job of many
+    ranks ``interval`` is due at boundaries only, by the clock of rank 0.
 
     Args:
         optimizer_steps: Due right after a cycle whose number since epoch 0 is a multiple of this.
@@ -74,6 +84,11 @@ class SaveEvery:
                 _require_positive(f"SaveEvery.{name}", value)
         if self.interval is not None and (not isinstance(self.interval, timedelta) or self.interval <= timedelta(0)):
             raise ValueError(f"SaveEvery.interval must be a positive timedelta, got {self.interval!r}")
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether the answer depends on a clock, so that ranks have to agree on it."""
+        return self.interval is not None
 
     def due(self, progress: Progress, since_last_save: timedelta) -> bool:
         """Whether a save is due at ``progress``."""

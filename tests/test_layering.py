@@ -38,6 +38,7 @@ LAYERS = {
     "background": 3,
     "uploads": 3,
     "mirror": 3,
+    "peers": 3,
     "manager": 3,
     "mindspore": 4,
     "cli": 4,

@@ -2,7 +2,7 @@
 
 The order is the protocol: list, choose, read, verify, apply; create ``attempts/N+1.json`` with what was really
 applied as parent; list again. So a wrong model fails before it fences a running job, and of two starts the
-last one wins. Guarantees: the returned attempt's parent is exactly what the state holds, and no newer commit
+last one wins. Guarantees: the returned attempt's parent is exactly what the target holds, and no newer commit
 was on its lineage when it opened. Training thread only, once per process and run.
 """
 
@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
 
 from ckptkit.contents import Contents
 from ckptkit.errors import (
@@ -38,7 +37,7 @@ from ckptkit.run.find import Index, list_attempts
 from ckptkit.run.names import RUN, CheckpointName, attempt_key
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.read import committed, open_checkpoint
-from ckptkit.run.verify import load
+from ckptkit.run.target import Target
 from ckptkit.storage import Storage
 from ckptkit.waiting import LongWait
 
@@ -81,32 +80,20 @@ class Opened:
     contents: Contents | None
 
 
-class Restorable(Protocol):
-    """What an attempt is opened for: the half of `ckptkit.snapshot.Capturable` that takes a state over."""
-
-    def apply(self, contents: Contents) -> None:
-        """Take over ``contents``, all of it or nothing: what reading it overwrote is out of use until another call."""
-        ...
-
-    def begin(self) -> None:
-        """Take the state as it is for a fresh start; raises if it is not one."""
-        ...
-
-
 Copies = Callable[[CheckpointName], Sequence[Storage]]
 
 
-def open_attempt(storage: Storage, opening: Opening, state: Restorable, copies: Copies | None = None) -> Opened:
+def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Copies | None = None) -> Opened:
     """Open the next attempt of the run at ``storage``.
 
     Args:
         storage: The run root.
         opening: How.
-        state: Takes over the contents of a checkpoint, or begins afresh; may be asked several times.
+        target: Takes over the contents of a checkpoint, or begins afresh; may be asked several times.
         copies: Where a checkpoint lies, in the order in which to try its copies; default: at ``storage`` alone.
 
     Raises:
-        ResumeError: If ``state`` refuses, the run has no attempt number left, or is a copy that has not ended.
+        ResumeError: If ``target`` refuses, the run has no attempt number left, or is a copy that has not ended.
         CheckpointNotFoundError: If the named checkpoint does not exist.
         CorruptCheckpointError: If every candidate is corrupt; names each.
         StaleAttemptError: If another start overtook this one.
@@ -120,7 +107,7 @@ def open_attempt(storage: Storage, opening: Opening, state: Restorable, copies: 
         refuse_unfinished(storage, index, run)
         choice = choose(index, opening.checkpoint, rewind=opening.rewind)
         try:
-            applied = _apply_first(storage, index, choice, state, abandoned, copies=copies or (lambda name: [storage]))
+            applied = _apply_first(storage, index, choice, target, abandoned, copies=copies or (lambda name: [storage]))
         except CheckpointNotFoundError:
             if choice.branch is not None:
                 raise
@@ -181,12 +168,12 @@ def _restore_document(storage: Storage, attempt: AttemptDocument, put_back: bool
 
 
 def _apply_first(
-    storage: Storage, index: Index, choice: Choice, state: Restorable, ignoring: Collection[int], *, copies: Copies
+    storage: Storage, index: Index, choice: Choice, target: Target, ignoring: Collection[int], *, copies: Copies
 ) -> Applied:
     passed_over = list(choice.passed_over)
     for name in choice.candidates:
         try:
-            contents = _apply(copies(name), name, index, state)
+            contents = _apply(copies(name), name, index, target)
         except CorruptCheckpointError as error:
             if choice.branch is not None:
                 raise CorruptCheckpointError(
@@ -205,19 +192,18 @@ def _apply_first(
             f"no checkpoint of the run {storage.url} can be used, and starting afresh would lose it:\n  {each}\n"
             "Restore one of them from a copy, or start under another root."
         )
-    state.begin()
+    target.begin()
     return Applied(None, tuple(passed_over))
 
 
-def _apply(places: Sequence[Storage], name: CheckpointName, index: Index, state: Restorable) -> Contents:
+def _apply(places: Sequence[Storage], name: CheckpointName, index: Index, target: Target) -> Contents:
     """Apply the first copy of ``name`` that is whole."""
     problems: list[str] = []
     for storage in places:
         try:
             opened = open_checkpoint(storage, name, index.document(name.attempt))
             with LongWait(f"restoring {name}", opened.size_bytes) as wait:
-                contents = load(storage, opened, report=wait.advance)
-                state.apply(contents)
+                contents = target.take(storage, opened, wait.advance)
         except CorruptCheckpointError as error:
             if len(places) == 1:
                 raise

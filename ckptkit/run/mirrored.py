@@ -15,18 +15,19 @@ from collections.abc import Iterable
 
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.manifest import MAX_SEALED_BYTES, AttemptDocument, decode, encode
-from ckptkit.run.attempt import Opened, Opening, Restorable, open_attempt
+from ckptkit.run.attempt import Opened, Opening, open_attempt
 from ckptkit.run.commit import create_once
 from ckptkit.run.find import Index
 from ckptkit.run.names import ATTEMPTS, RUN, attempt_key, parse_attempt
 from ckptkit.run.origin import read_run, refuse_unfinished
+from ckptkit.run.target import Target
 from ckptkit.run.two_roots import TwoRoots
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")
 
 
-def open_mirrored(local: Storage, mirror: Storage, opening: Opening, state: Restorable) -> Opened:
+def open_mirrored(local: Storage, mirror: Storage, opening: Opening, target: Target) -> Opened:
     """Open the next attempt over both roots; as `ckptkit.run.attempt.open_attempt`.
 
     Raises:
@@ -42,7 +43,7 @@ def open_mirrored(local: Storage, mirror: Storage, opening: Opening, state: Rest
             _bring_up_to_date(local, mirror, below=key)
 
     roots = TwoRoots(local, mirror, complete_mirror)
-    return open_attempt(roots, opening, state, roots.copies)
+    return open_attempt(roots, opening, target, roots.copies)
 
 
 def reach(mirror: Storage) -> None:
@@ -55,7 +56,7 @@ def reach(mirror: Storage) -> None:
     mirror.list(ATTEMPTS)
 
 
-def open_alone(local: Storage, mirror: Storage, opening: Opening, state: Restorable) -> Opened:
+def open_alone(local: Storage, mirror: Storage, opening: Opening, target: Target) -> Opened:
     """Open the next attempt at the local root, because the mirror cannot be reached.
 
     Raises:
@@ -70,7 +71,7 @@ def open_alone(local: Storage, mirror: Storage, opening: Opening, state: Restora
                     f"the run at {local.url} goes on from {document.parent}, which lies at the mirror {mirror.url} "
                     "alone, and that cannot be reached: starting afresh would lose it. Start again when it can be."
                 )
-    return open_attempt(local, opening, state)
+    return open_attempt(local, opening, target)
 
 
 def share_documents(local: Storage, mirror: Storage, attempt: AttemptDocument) -> None:

@@ -68,6 +68,11 @@ class CheckpointName:
         """Key of ``manifest.json``."""
         return f"{self.folder}/{MANIFEST}"
 
+    @property
+    def receipts_folder(self) -> str:
+        """Key of the folder in which the ranks of a larger job say that their parts are written."""
+        return f"{self.folder}/receipts"
+
     def rank_key(self, rank: int) -> str:
         """Key of the rank's own manifest."""
         return f"{self.folder}/rank-{rank:05d}.json"

@@ -1,6 +1,6 @@
 """One save from the first byte to retention, in the order that makes it safe.
 
-Fence check, write, fence check, COMMIT, retention. Guarantees: a save that returns a name is committed and
+Fence check, write, wait for the parts of other ranks, fence check, COMMIT, retention. Guarantees: a save that returns a name is committed and
 durable; one that raises left no checkpoint, and its folder is void or will be before this attempt's next save
 (after StaleAttemptError it is the later attempt's to decide); what was committed before is untouched either way.
 One save at a time, on the writer thread; `Saver.committed_at` may be asked by any thread.
@@ -18,8 +18,9 @@ from ckptkit.run.attempt import check_fence
 from ckptkit.run.commit import keys_below, publish, remove_data, void
 from ckptkit.run.frozen import FrozenShards
 from ckptkit.run.names import CheckpointName
+from ckptkit.run.receipts import Receipts
 from ckptkit.run.retain import Retention
-from ckptkit.run.write import SaveRequest, write_checkpoint
+from ckptkit.run.write import SaveRequest, write_manifest, write_part
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")
@@ -31,7 +32,7 @@ class Saved:
 
     Attributes:
         checkpoint: The committed checkpoint.
-        written_bytes: Of its shards; none if the progress was committed already.
+        written_bytes: Of this rank's shards; none if the progress was committed already.
         removed: What retention removed after it.
     """
 
@@ -47,15 +48,19 @@ class Saver:
         storage: The run root.
         attempt: The attempt that owns the run.
         retention: What to remove after a commit.
+        receipts: Waits for the parts of the other ranks, where there are any.
 
     Attributes:
         frozen: The shards that its checkpoints share.
     """
 
-    def __init__(self, storage: Storage, attempt: AttemptDocument, retention: Retention) -> None:
+    def __init__(
+        self, storage: Storage, attempt: AttemptDocument, retention: Retention, receipts: Receipts | None = None
+    ) -> None:
         self._storage = storage
         self._attempt = attempt
         self._retention = retention
+        self._receipts = receipts
         self._committed: dict[tuple[int, int], CheckpointName] = {}
         self._tries: dict[tuple[int, int], int] = {}
         self._undecided: list[CheckpointName] = []
@@ -67,25 +72,44 @@ class Saver:
         """This attempt's commit at ``progress``, if there is one."""
         return self._committed.get((progress.cycles, progress.micro_step))
 
+    def next_name(self, progress: Progress) -> CheckpointName:
+        """What a save at ``progress`` is to be called, while none is under way."""
+        at = (progress.cycles, progress.micro_step)
+        return CheckpointName(self._attempt.attempt, *at, self._tries.get(at, 0) + 1)
+
+    def give_up(self, number: int, why: str) -> None:
+        """Let the save ``number`` fail, because another rank's part of it will not come; any thread."""
+        if self._receipts is not None:
+            self._receipts.give_up(number, why)
+
+    def learn(self, name: CheckpointName) -> None:
+        """Nothing: this rank commits."""
+
     def save(self, request: SaveRequest) -> Saved:
         """Save what ``request`` holds; a progress that this attempt has committed is not saved again.
 
         Raises:
             StaleAttemptError: If a later attempt exists.
+            SaveFailedError: If the part of another rank did not come.
             StorageError: If the storage failed.
             ValueError: If the state cannot be stored.
         """
+        name = request.name
+        self._tries[(name.cycles, name.micro_step)] = name.nth_try
         check_fence(self._storage, self._attempt, put_back=True)
         self._decide()
         self._empty()
         there = self.committed_at(request.staged.progress)
         if there is not None:
+            if self._receipts is not None:
+                self._undecided.append(name)  # the other ranks have written into its folder
             return Saved(there)
-        name = self._next_name(request.staged.progress)
         frozen_bytes = self.frozen.written_bytes
         self._undecided.append(name)
         try:
-            commit = write_checkpoint(self._storage, name, self._attempt, request, self.frozen)
+            own = write_part(self._storage, self._attempt, request, self.frozen, rank=0)
+            parts = (own,) if self._receipts is None else self._receipts.collect(name, own)
+            commit = write_manifest(self._storage, self._attempt, request, parts)
             check_fence(self._storage, self._attempt)
             self._offered.add(name)
             publish(self._storage, name, commit)
@@ -98,13 +122,8 @@ class Saver:
             # Only the reply was lost: settling found the COMMIT in place.
         else:
             self._settle(name)
-        own = sum(shard.size_bytes for shard in request.staged.shards if not shard.frozen)
-        return Saved(name, own + self.frozen.written_bytes - frozen_bytes, self._prune())
-
-    def _next_name(self, progress: Progress) -> CheckpointName:
-        at = (progress.cycles, progress.micro_step)
-        nth = self._tries[at] = self._tries.get(at, 0) + 1
-        return CheckpointName(self._attempt.attempt, *at, nth)
+        shards_bytes = sum(shard.size_bytes for shard in request.staged.shards if not shard.frozen)
+        return Saved(name, shards_bytes + self.frozen.written_bytes - frozen_bytes, self._prune())
 
     def _settle(self, name: CheckpointName) -> None:
         self._undecided.remove(name)
@@ -138,8 +157,8 @@ class Saver:
 
     def _give_up(self) -> None:
         try:
-            # A full disk has no room for a void marker. Of a folder whose COMMIT was never tried, this writer is the
-            # only one, so its data may go first; of any other, not before it is void.
+            # A full disk has no room for a void marker. Of a folder whose COMMIT was never tried, this process is the
+            # only one that could create it, so data may go first; of any other, not before it is void.
             check_fence(self._storage, self._attempt)
             for name in self._undecided:
                 if name not in self._offered:

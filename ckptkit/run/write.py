@@ -1,4 +1,4 @@
-"""Writes the files of one checkpoint, all but the last: shards, the rank's file, the manifest.
+"""Writes the files of one checkpoint, all but the last: each rank its shards and its document, rank 0 the manifest.
 
 Guarantees: every byte is digested on its way out, each file is durable before the next one that vouches for
 it begins, and nothing here makes the checkpoint visible: that is `ckptkit.run.commit`. Writer thread only.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import metadata
@@ -29,6 +29,7 @@ from ckptkit.manifest import (
 from ckptkit.run.digesting import DigestingStream
 from ckptkit.run.frozen import FrozenShards
 from ckptkit.run.names import CheckpointName
+from ckptkit.run.receipts import Receipt
 from ckptkit.run.staged import Staged
 from ckptkit.storage import Storage
 
@@ -38,47 +39,75 @@ class SaveRequest:
     """One save, as the training thread ordered it.
 
     Attributes:
-        staged: The state.
+        name: Of the checkpoint that it is to become.
+        staged: This rank's part of the state.
         metrics: Of the user or of ``Model.fit``.
         created_at: By the clock of the training process; for people, never for ordering.
-        number: Of this save in its attempt, from 1.
+        number: Of this save in its attempt, from 1; the same in every rank.
     """
 
+    name: CheckpointName
     staged: Staged
     metrics: Mapping[str, float]
     created_at: datetime
     number: int
 
 
-def write_checkpoint(
-    storage: Storage,
-    name: CheckpointName,
-    attempt: AttemptDocument,
-    request: SaveRequest,
-    frozen: FrozenShards,
-) -> Commit:
-    """Write everything but COMMIT, and return the COMMIT that would publish it.
+def write_part(
+    storage: Storage, attempt: AttemptDocument, request: SaveRequest, frozen: FrozenShards, rank: int
+) -> Receipt:
+    """Write the shards of ``rank`` and its document, and return the receipt for them, which is not written.
 
     Args:
         storage: The run root.
-        name: The checkpoint's folder, not used before.
         attempt: The attempt that writes.
-        request: What to write.
+        request: What to write; its folder was not used before by this rank.
         frozen: The shards that the attempt's checkpoints share.
+        rank: Which.
 
     Raises:
         StorageError: If a file could not be written; what was written stays uncommitted.
         ValueError: If the state cannot be stored, such as a leaf name that stands twice.
     """
-    rank_file = _write_rank(storage, name, attempt, request, frozen)
+    name = request.name
+    entries = _write_shards(storage, request, frozen, rank)
+    document = RankManifest(
+        checkpoint=str(name),
+        rank=rank,
+        token=attempt.token,
+        save_number=request.number,
+        shards=entries,
+        state=dict(request.staged.state),
+    )
+    file = _write_document(storage, name.rank_key(rank), encode(document))
+    own = name.rank_folder(rank)
+    return Receipt(
+        rank=rank,
+        save_number=request.number,
+        file=file,
+        own_bytes=sum(entry.size_bytes for entry in entries if entry.key.startswith(f"{own}/")),
+        all_bytes=sum(entry.size_bytes for entry in entries),
+    )
+
+
+def write_manifest(
+    storage: Storage, attempt: AttemptDocument, request: SaveRequest, receipts: Sequence[Receipt]
+) -> Commit:
+    """Write the manifest over the parts of all ranks, and return the COMMIT that would publish it.
+
+    Raises:
+        StorageError: If it could not be written.
+        ValueError: If it would be larger than readers accept.
+    """
+    name = request.name
     manifest = Manifest(
         checkpoint=str(name),
         created_at=request.created_at.isoformat(),
         progress=request.staged.progress,
-        world_size=1,
-        size_bytes=sum(shard.size_bytes for shard in request.staged.shards),
+        world_size=len(receipts),
+        size_bytes=sum(one.all_bytes for one in receipts),
         metrics={key: value if math.isfinite(value) else None for key, value in request.metrics.items()},
-        rank_files=[rank_file],
+        rank_files=[one.file for one in receipts],
         cost=Cost.model_validate(request.staged.cost.as_numbers()),
         libraries=_libraries(),
     )
@@ -86,14 +115,8 @@ def write_checkpoint(
     return Commit(token=attempt.token, manifest_digest=entry.digest, manifest_size_bytes=entry.size_bytes).sealed()
 
 
-def _write_rank(
-    storage: Storage,
-    name: CheckpointName,
-    attempt: AttemptDocument,
-    request: SaveRequest,
-    frozen: FrozenShards,
-) -> FileEntry:
-    folder = name.rank_folder(0)
+def _write_shards(storage: Storage, request: SaveRequest, frozen: FrozenShards, rank: int) -> list[ShardEntry]:
+    folder = request.name.rank_folder(rank)
     entries = []
     numbers: dict[str, int] = {}
     cost = request.staged.cost
@@ -111,15 +134,7 @@ def _write_rank(
             ShardEntry(key=key, size_bytes=shard.size_bytes, digest=digest, role=shard.role, tensors=shard.table)
         )
     cost.write_seconds = time.perf_counter() - begun - cost.digest_seconds
-    document = RankManifest(
-        checkpoint=str(name),
-        rank=0,
-        token=attempt.token,
-        save_number=request.number,
-        shards=entries,
-        state=dict(request.staged.state),
-    )
-    return _write_document(storage, name.rank_key(0), encode(document))
+    return entries
 
 
 def _write_document(storage: Storage, key: str, data: bytes) -> FileEntry:

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ckptkit.contents import Capture, Contents
 from ckptkit.progress import Progress
+from ckptkit.world import World
 
 
 class Capturable(Protocol):
@@ -20,6 +21,11 @@ class Capturable(Protocol):
     back, and the word that there is nothing to bring back. The two methods about the start of a cycle are called
     with ``mid_cycle="rewind"`` only.
     """
+
+    @property
+    def world(self) -> World:
+        """The ranks that train it together; `ckptkit.world.ALONE` where there is one."""
+        ...
 
     def progress(self) -> Progress:
         """Where the run stands now; cheap, called after every micro-step."""

@@ -19,6 +19,7 @@ from ckptkit.manifest import canonical, digest_of
 from ckptkit.progress import Progress
 from ckptkit.tensors import Leaf, leaf_of
 from ckptkit.tree import decode_tree, encode_tree
+from ckptkit.world import ALONE, World
 
 _Float32 = npt.NDArray[np.float32]
 
@@ -33,11 +34,19 @@ class NumpyRun:
         accumulation_steps: Micro-steps per update.
         size: Elements of each tensor.
         batches_per_epoch: After so many the epoch's number grows.
+        world: Where there are several ranks, each draws and accumulates on its own; an update takes the sum over all.
     """
 
     def __init__(
-        self, seed: int = 7, *, accumulation_steps: int = 4, size: int = 5, batches_per_epoch: int = 10
+        self,
+        seed: int = 7,
+        *,
+        accumulation_steps: int = 4,
+        size: int = 5,
+        batches_per_epoch: int = 10,
+        world: World = ALONE,
     ) -> None:
+        self.world = world
         self._accumulation_steps = accumulation_steps
         self._batches_per_epoch = batches_per_epoch
         self._rng = np.random.default_rng(seed)
@@ -45,6 +54,8 @@ class NumpyRun:
         self.embedding: _Float32 = self._rng.standard_normal(size, np.float32)
         self.moments: _Float32 = np.zeros(size, np.float32)
         self.accumulators: _Float32 = np.zeros(size, np.float32)
+        if world.size > 1:
+            self._rng = np.random.default_rng([seed, world.rank])
         self.batches = 0
         self._rng_at_cycle_start = self._rng.bit_generator.state
         self._fences: list[Callable[[], None]] = []
@@ -52,15 +63,23 @@ class NumpyRun:
     def train_step(self) -> None:
         """One micro-step; the last one of a cycle updates the weights."""
         noise = self._rng.standard_normal(self.weights.size, np.float32)
-        batch = np.float32((self.batches * 37 % 101) / 101)
+        number = self.batches * self.world.size + self.world.rank
+        batch = np.float32((number * 37 % 101) / 101)
         self.accumulators += self.weights * noise + self.embedding * batch
         self.batches += 1
         if self.batches % self._accumulation_steps == 0:
+            self._reduce()
             self._fence()
             self.moments *= np.float32(0.9)
-            self.moments += self.accumulators / np.float32(self._accumulation_steps)
+            self.moments += self.accumulators / np.float32(self._accumulation_steps * self.world.size)
             self.weights -= np.float32(0.01) * self.moments
             self.accumulators[:] = 0
+
+    def _reduce(self) -> None:
+        if self.world.size > 1:
+            words = self.world.gather(self.accumulators.tobytes().hex())
+            parts = [np.frombuffer(bytes.fromhex(one), np.float32) for one in words]
+            self.accumulators[:] = sum(parts[1:], start=parts[0])
 
     def train_until(self, batches: int) -> Iterator[int]:
         """Train up to ``batches`` in all, giving the number done after every micro-step."""
@@ -120,9 +139,9 @@ class NumpyRun:
         state_leaves: list[Leaf] = []
         rng = encode_tree(rng_state, "rng", state_leaves)
         leaves = [
-            leaf_of("weights", self.weights, role="weights", lifetime="cycle"),
-            leaf_of("embedding", self.embedding, role="weights", lifetime="frozen"),
-            leaf_of("moments", self.moments, role="optimizer", lifetime="cycle"),
+            leaf_of("weights", self.weights, role="weights", lifetime="cycle", placement="replicated"),
+            leaf_of("embedding", self.embedding, role="weights", lifetime="frozen", placement="replicated"),
+            leaf_of("moments", self.moments, role="optimizer", lifetime="cycle", placement="replicated"),
             *state_leaves,
         ]
         if not progress.at_boundary:

@@ -1,0 +1,184 @@
+"""What the ranks of a job say to each other before a save, so that all save the same moment or none does.
+
+Guarantees: every rank comes to the same conclusion, because each draws it from the same words; a rank that has to stop
+takes all others with it, by the same error; ranks that stand elsewhere, or train another model, are found before
+anything is written. A word costs one gather: one per due save, and one per boundary where a clock decides. Training
+thread only, in all ranks at the same points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+import xxhash
+from pydantic import BaseModel, ConfigDict
+
+from ckptkit.errors import ResumeError
+from ckptkit.manifest import canonical, digest_of
+from ckptkit.placement import Box
+from ckptkit.policies import SavePolicy
+from ckptkit.progress import Progress
+from ckptkit.run.ranks import Failure
+from ckptkit.tensors import Leaf, LeafSpec, bytes_of
+from ckptkit.world import World
+
+_NO_TIME = timedelta(0)
+
+
+class Word(BaseModel):
+    """What one rank says before a save.
+
+    Attributes:
+        progress: Where it stands.
+        model: Digest of what its replicated and sharded leaves are.
+        replicas: Digest of the bits of its replicated leaves, where they are compared.
+        busy: Whether its part of the last save is still being written.
+        lost: Number of a save that its part of could not be written, and why.
+        end: Why it must stop.
+        number: Of the save that would begin now.
+        name: What rank 0 would call it.
+        committed: Rank 0's commit at this progress.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    progress: Progress
+    model: str
+    replicas: str | None = None
+    busy: bool = False
+    lost: tuple[int, str] | None = None
+    end: Failure | None = None
+    number: int = 0
+    name: str = ""
+    committed: str | None = None
+
+
+class Peers:
+    """The ranks of a job, as a manager talks to them.
+
+    Args:
+        world: They themselves.
+        schedule: When saves are due.
+    """
+
+    def __init__(self, world: World, schedule: SavePolicy) -> None:
+        self._world = world
+        self._schedule = schedule
+        self._specs: tuple[LeafSpec, ...] = ()
+        self._model = ""
+
+    @property
+    def rank(self) -> int:
+        """Of this process."""
+        return self._world.rank
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return self._world.size
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is only this one."""
+        return self._world.size == 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which commits."""
+        return self._world.rank == 0
+
+    def is_due(self, progress: Progress, since: timedelta) -> bool:
+        """Whether all ranks agree that a save is due.
+
+        What counts steps says the same everywhere and needs no word. What looks at a clock is rank 0's to say, at
+        boundaries only.
+        """
+        if self.is_alone:
+            return self._schedule.due(progress, since)
+        if self._schedule.due(progress, _NO_TIME):
+            return True
+        if not getattr(self._schedule, "by_clock", True) or not progress.at_boundary:
+            return False
+        return self.flags(self._schedule.due(progress, since))[0]
+
+    def flags(self, mine: bool) -> list[bool]:
+        """Whether each rank says yes, by rank."""
+        return [one == "yes" for one in self._world.gather("yes" if mine else "no")]
+
+    def words(self, mine: Word, own_end: BaseException | None) -> list[Word]:
+        """What each rank says, by rank.
+
+        Raises:
+            CkptKitError: What one of them must stop for; in this rank its own error, if it has one.
+            ResumeError: If they do not stand at the same micro-step, or train different models.
+        """
+        said = [Word.model_validate_json(one) for one in self._world.gather(mine.model_dump_json())]
+        if own_end is not None:
+            raise own_end
+        for rank, word in enumerate(said):
+            if word.end is not None:
+                raise word.end.error(rank)
+        for rank, word in enumerate(said):
+            if word.progress != said[0].progress or word.number != said[0].number:
+                raise ResumeError(
+                    f"the ranks have come apart, so no checkpoint could hold them all. Rank 0: {said[0].progress}, "
+                    f"save {said[0].number}. Rank {rank}: {word.progress}, save {word.number}. Every rank has to make "
+                    "the same number of micro-steps with the same K. The last checkpoint is untouched"
+                )
+            if word.model != said[0].model:
+                raise ResumeError(
+                    f"rank {rank} trains another model than rank 0: names, dtypes or shapes of its replicated "
+                    "parameters differ. Start every rank with the same script. The last checkpoint is untouched"
+                )
+        return said
+
+    def refuse_different_replicas(self, said: Sequence[Word], leaves: Sequence[Leaf]) -> None:
+        """Raise ResumeError, naming leaves and ranks, if what should be the same everywhere is not; a collective."""
+        if all(word.replicas == said[0].replicas for word in said):
+            return
+        mine = {leaf.name: _digest(leaf) for leaf in _replicated(leaves)}
+        theirs = [_Digests.model_validate_json(one).of for one in self._world.gather(_Digests(of=mine).model_dump_json())]
+        different = {
+            name: [rank for rank, digests in enumerate(theirs) if digests.get(name) != theirs[0].get(name)]
+            for name in sorted(theirs[0])
+        }
+        shown = [f"{name} in ranks {ranks[:8]}" for name, ranks in different.items() if ranks]
+        raise ResumeError(
+            "these leaves are said to be the same in every rank and differ from rank 0's: " + "; ".join(shown[:20]) + ". "
+            "Initialise every rank alike (ms.set_seed before the network is built), let nothing but the update change "
+            "them, or give them a placement of their own (StateManager(placement=...))"
+        )
+
+    def model_of(self, leaves: Sequence[Leaf]) -> str:
+        """Digest of what the leaves are that all ranks must agree on."""
+        specs = tuple(leaf.spec for leaf in leaves)
+        if specs != self._specs or not self._model:  # the same objects from save to save, so this is quick
+            self._specs = specs
+            shapes = {one.name: _as_a_whole(one) for one in specs if one.placement != "per_rank"}
+            self._model = digest_of(canonical(shapes))
+        return self._model
+
+
+def replicas_of(leaves: Sequence[Leaf]) -> str:
+    """Digest of the bits of all replicated leaves; reads all of them."""
+    return digest_of(canonical({leaf.name: _digest(leaf) for leaf in _replicated(leaves)}))
+
+
+class _Digests(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    of: Mapping[str, str]
+
+
+def _replicated(leaves: Sequence[Leaf]) -> list[Leaf]:
+    return [leaf for leaf in leaves if leaf.spec.placement == "replicated"]
+
+
+def _digest(leaf: Leaf) -> str:
+    return xxhash.xxh3_128_hexdigest(bytes_of(leaf.array).data)
+
+
+def _as_a_whole(spec: LeafSpec) -> list[object]:
+    shape = spec.placement.global_shape if isinstance(spec.placement, Box) else spec.shape
+    return [spec.role, spec.dtype, list(shape)]

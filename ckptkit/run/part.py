@@ -1,0 +1,68 @@
+"""The saves of a rank above 0: its part of each checkpoint, which rank 0 commits or not.
+
+Guarantees: when a save returns, the part and the receipt for it are durable; whether all parts were committed is rank
+0's to know, and to tell. This rank deletes nothing and creates no COMMIT, so that nothing it does, however late, can
+make a checkpoint or unmake one. One save at a time, on the writer thread; `PartSaver.committed_at` may be asked by any
+thread, `PartSaver.learn` is the training thread's.
+"""
+
+from __future__ import annotations
+
+from ckptkit.manifest import AttemptDocument
+from ckptkit.progress import Progress
+from ckptkit.run.attempt import check_fence
+from ckptkit.run.frozen import FrozenShards
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.receipts import post
+from ckptkit.run.save import Saved
+from ckptkit.run.write import SaveRequest, write_part
+from ckptkit.storage import Storage
+
+
+class PartSaver:
+    """Saves of one rank of one attempt; what `ckptkit.run.save.Saver` is for rank 0.
+
+    Args:
+        storage: The run root.
+        attempt: The attempt that owns the run, as rank 0 told it.
+        rank: Which.
+
+    Attributes:
+        frozen: The shards that this rank's parts share.
+    """
+
+    def __init__(self, storage: Storage, attempt: AttemptDocument, rank: int) -> None:
+        self._storage = storage
+        self._attempt = attempt
+        self._rank = rank
+        self._committed: dict[tuple[int, int], CheckpointName] = {}
+        self.frozen = FrozenShards(storage, attempt)
+
+    def committed_at(self, progress: Progress) -> CheckpointName | None:
+        """This attempt's commit at ``progress``, if rank 0 told of one."""
+        return self._committed.get((progress.cycles, progress.micro_step))
+
+    def next_name(self, progress: Progress) -> CheckpointName:
+        """A name that rank 0's word replaces."""
+        return CheckpointName(self._attempt.attempt, progress.cycles, progress.micro_step)
+
+    def give_up(self, number: int, why: str) -> None:
+        """Nothing: this rank waits for nobody."""
+
+    def learn(self, name: CheckpointName) -> None:
+        """Take notice of a commit."""
+        self._committed[(name.cycles, name.micro_step)] = name
+
+    def save(self, request: SaveRequest) -> Saved:
+        """Write this rank's part.
+
+        Raises:
+            StaleAttemptError: If a later attempt exists.
+            StorageError: If the storage failed.
+            ValueError: If the state cannot be stored.
+        """
+        check_fence(self._storage, self._attempt)
+        frozen_bytes = self.frozen.written_bytes
+        receipt = write_part(self._storage, self._attempt, request, self.frozen, self._rank)
+        post(self._storage, request.name, receipt)
+        return Saved(request.name, receipt.own_bytes + self.frozen.written_bytes - frozen_bytes)
