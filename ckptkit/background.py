@@ -61,10 +61,10 @@ class SaveHandle:
 
     Args:
         future: Of the save.
-        staged: What it writes.
+        staged: What it writes; None if it has ended.
     """
 
-    def __init__(self, future: Future[SaveReport], staged: Staged) -> None:
+    def __init__(self, future: Future[SaveReport], staged: Staged | None) -> None:
         self._future = future
         self._staged = staged
         self._untold = _Untold()
@@ -74,14 +74,14 @@ class SaveHandle:
         """One that needed no writing, because the checkpoint was there."""
         future: Future[SaveReport] = Future()
         future.set_result(report)
-        return cls(future, _NothingStaged())
+        return cls(future, None)
 
     def done(self) -> bool:
         """Whether the save has ended, well or not.
 
         Gives the writer what it may be waiting for, as far as there is room, so that asking again and again ends.
         """
-        if not self._future.done():
+        if self._staged is not None and not self._future.done():
             self._staged.advance(1)
         return self._future.done()
 
@@ -120,19 +120,21 @@ class SaveHandle:
         self._untold.tell()
 
     def _wait(self, timeout: timedelta | None) -> None:
+        staged = self._staged
+        assert staged is not None  # noqa: S101 - it has not ended
         until = None if timeout is None else time.monotonic() + timeout.total_seconds()
-        size_bytes = sum(shard.size_bytes for shard in self._staged.shards)
+        size_bytes = sum(shard.size_bytes for shard in staged.shards)
         with LongWait("writing the checkpoint", size_bytes) as wait:
             while True:
                 left = _GLANCE_SECONDS if until is None else min(_GLANCE_SECONDS, max(0.0, until - time.monotonic()))
-                self._staged.advance(1)  # a writer that waits for slices would wait for ever
-                if wait_for([self._future], min(left, _SLICE_SECONDS) if self._staged.by_slices else left).done:
+                staged.advance(1)  # a writer that waits for slices would wait for ever
+                if wait_for([self._future], min(left, _SLICE_SECONDS) if staged.by_slices else left).done:
                     return
                 if until is not None and time.monotonic() >= until:
                     raise TimeoutError(
                         f"the save under way has not ended within {timeout}; it goes on in the background"
                     )
-                wait.reach(self._staged.cost.streamed_bytes)
+                wait.reach(staged.cost.streamed_bytes)
 
 
 def save_in_background(save: Callable[[], SaveReport], staged: Staged) -> SaveHandle:

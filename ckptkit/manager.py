@@ -52,6 +52,7 @@ from ckptkit.run.sweep import sweep
 from ckptkit.run.target import OneRank
 from ckptkit.run.write import SaveRequest
 from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
+from ckptkit.snapshot.share import Share
 from ckptkit.storage import Storage, open_storage
 from ckptkit.waiting import countdown
 from ckptkit.world import ALONE
@@ -261,14 +262,17 @@ class CheckpointManager:
                 "Feed the loop from ckptkit.data.resumable, or call state.count_delivered() after each batch"
             )
         since = timedelta(seconds=self._monotonic() - self._last_save_at)
-        if not self._due(progress, since) or saver.committed_at(self._stored_at(progress)) is not None:
+        if not self._due(progress, since):
             return None
+        rewound = self._stored_at(progress) != progress
         if not self._peers.is_alone:
-            return self._save_together(state, metrics, rewound=self._stored_at(progress) != progress, may_skip=True)
+            return self._save_together(state, metrics, rewound=rewound, may_skip=True)
+        if saver.committed_at(self._stored_at(progress)) is not None:
+            return None
         if self._in_flight is not None and self._when_busy == "skip":
             self._note_skip()
             return None
-        return self._save(state, metrics, rewound=self._stored_at(progress) != progress)
+        return self._save(state, metrics, rewound=rewound)
 
     def save(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle:
         """Take ``state`` as it is now and write it in the background; waits for a save under way first.
@@ -314,6 +318,8 @@ class CheckpointManager:
         saver = self._started()
         if self._rehearsal is not None:
             self._rehearsal.look(state, lambda: self.save(state, metrics))
+        if not self._peers.is_alone:
+            return self._save_final_together(state, metrics)
         self._drain(None)
         self._collect(tolerate=True)
         while True:
@@ -325,12 +331,24 @@ class CheckpointManager:
                 return str(there)
             self._begin_cycle(state, state.progress())
             error = self._save_outright(state, metrics).exception()
-            if error is None and self._peers.is_alone:
+            if error is None:
                 continue
+            self._collect(tolerate=self._failures_in_a_row + 1 < ERROR_BUDGET)
+
+    def _save_final_together(self, state: Capturable, metrics: Mapping[str, float] | None) -> str:
+        while True:
+            self._begin_cycle(state, state.progress())
+            handle = self._save_outright(state, metrics)
+            if handle is not self._in_flight:  # rank 0 has it committed, and all ranks know that now
+                self._tell()
+                return handle.result()
+            handle.exception()
             self._collect(tolerate=self._failures_in_a_row + 1 < ERROR_BUDGET)
 
     def wait(self, timeout: timedelta | None = None) -> None:
         """Wait until no save is under way, nor the upload of the newest commit; one that failed is tried once more.
+
+        In a job of many ranks it waits for this rank's part, on rank 0 for all parts and the commit.
 
         Raises:
             TimeoutError: If one still is after ``timeout``; it goes on.
@@ -342,6 +360,9 @@ class CheckpointManager:
         self._collect()
         self._mirror.settle(left)
         self._collect()
+        end = self._stale or self._end
+        if end is not None:
+            raise end
         self._tell()
 
     def close(self, timeout: timedelta | None = None) -> None:
@@ -378,6 +399,8 @@ class CheckpointManager:
         if error is None:
             self.close()
             return
+        if self._saver is not None:
+            self._saver.hurry()
         try:
             self.close()
         except Exception as also:  # noqa: BLE001 - on_save's own too: none may hide the first error, which is on its way
@@ -394,17 +417,19 @@ class CheckpointManager:
         saver = self._started()
         if self._rehearsal is not None:
             self._rehearsal.look(state, lambda: self.save(state, metrics))
+        numbers = _numbers(metrics)
         begun = self._monotonic()
         self._drain(None)
         self._collect()
         capture = state.capture_cycle_start() if rewound else state.capture()
-        return self._begin_save(state, capture, metrics, saver.next_name(capture.progress), begun)
+        return self._begin_save(state, capture, numbers, saver.next_name(capture.progress), begun)
 
     def _save_together(
         self, state: Capturable, metrics: Mapping[str, float] | None, *, rewound: bool, may_skip: bool
     ) -> SaveHandle | None:
         """Save in all ranks or in none; None if it is skipped in all, because one of them is still writing."""
         saver = self._started()
+        numbers = _numbers(metrics)
         begun = self._monotonic()
         waits = self._when_busy == "wait" or not may_skip
         if waits and not self._peers.leads:
@@ -423,10 +448,12 @@ class CheckpointManager:
         assert name is not None  # noqa: S101 - rank 0 made it of a name
         if said[0].committed is not None:
             saver.learn(name)
+            if may_skip:
+                return None
             return SaveHandle.ended(SaveReport(str(name), capture.progress, timedelta(0), 0, SaveCost()))
         if self._check_replicas:
             self._peers.refuse_different_replicas(said, capture.leaves)
-        return self._begin_save(state, capture, metrics, name, begun)
+        return self._begin_save(state, capture, numbers, name, begun)
 
     def _meet(self, capture: Capture) -> list[Word]:
         saver = self._started()
@@ -455,20 +482,21 @@ class CheckpointManager:
         self,
         state: Capturable,
         capture: Capture,
-        metrics: Mapping[str, float] | None,
+        metrics: Mapping[str, float],
         name: CheckpointName,
         begun: float,
     ) -> SaveHandle:
         saver = self._started()
-        numbers = {key: float(value) for key, value in (metrics or {}).items()}
         cost = SaveCost(queue_seconds=self._monotonic() - begun, skipped_saves=self.skipped_saves)
-        window = self._area.open(self._share.of(capture, self._peers), cost, self._handling(saver))
+        window = self._area.open(
+            self._share.of(capture, self._peers.rank, self._peers.size), cost, self._handling(saver)
+        )
         self._window = window  # first: a state whose next call updates fences at once
         if window.is_open:
             state.guard(self.fence)
         self._save_number += 1
         self._last_save_at = self._monotonic()
-        self._in_flight = self._write(saver, SaveRequest(name, window, numbers, self._clock(), self._save_number))
+        self._in_flight = self._write(saver, SaveRequest(name, window, metrics, self._clock(), self._save_number))
         cost.stall_seconds += self._monotonic() - begun
         return self._in_flight
 
@@ -615,3 +643,7 @@ class CheckpointManager:
                 raise end
             self._end = end
         warn_of_failure(error, "%s; training goes on, and the run's last committed checkpoint is untouched", what)
+
+
+def _numbers(metrics: Mapping[str, float] | None) -> dict[str, float]:
+    return {name: float(value) for name, value in (metrics or {}).items()}

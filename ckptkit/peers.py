@@ -138,14 +138,18 @@ class Peers:
         if all(word.replicas == said[0].replicas for word in said):
             return
         mine = {leaf.name: _digest(leaf) for leaf in _replicated(leaves)}
-        theirs = [_Digests.model_validate_json(one).of for one in self._world.gather(_Digests(of=mine).model_dump_json())]
+        theirs = [
+            _Digests.model_validate_json(one).of for one in self._world.gather(_Digests(of=mine).model_dump_json())
+        ]
         different = {
             name: [rank for rank, digests in enumerate(theirs) if digests.get(name) != theirs[0].get(name)]
             for name in sorted(theirs[0])
         }
         shown = [f"{name} in ranks {ranks[:8]}" for name, ranks in different.items() if ranks]
         raise ResumeError(
-            "these leaves are said to be the same in every rank and differ from rank 0's: " + "; ".join(shown[:20]) + ". "
+            "these leaves are said to be the same in every rank and differ from rank 0's: "
+            + "; ".join(shown[:20])
+            + ". "
             "Initialise every rank alike (ms.set_seed before the network is built), let nothing but the update change "
             "them, or give them a placement of their own (StateManager(placement=...))"
         )

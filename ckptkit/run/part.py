@@ -8,15 +8,20 @@ thread, `PartSaver.learn` is the training thread's.
 
 from __future__ import annotations
 
+import logging
+
+from ckptkit.errors import StorageError
 from ckptkit.manifest import AttemptDocument
 from ckptkit.progress import Progress
 from ckptkit.run.attempt import check_fence
 from ckptkit.run.frozen import FrozenShards
 from ckptkit.run.names import CheckpointName
-from ckptkit.run.receipts import post
+from ckptkit.run.receipts import post, post_failure
 from ckptkit.run.save import Saved
 from ckptkit.run.write import SaveRequest, write_part
 from ckptkit.storage import Storage
+
+_log = logging.getLogger("ckptkit")
 
 
 class PartSaver:
@@ -49,6 +54,9 @@ class PartSaver:
     def give_up(self, number: int, why: str) -> None:
         """Nothing: this rank waits for nobody."""
 
+    def hurry(self) -> None:
+        """Nothing, for the same reason."""
+
     def learn(self, name: CheckpointName) -> None:
         """Take notice of a commit."""
         self._committed[(name.cycles, name.micro_step)] = name
@@ -63,6 +71,17 @@ class PartSaver:
         """
         check_fence(self._storage, self._attempt)
         frozen_bytes = self.frozen.written_bytes
-        receipt = write_part(self._storage, self._attempt, request, self.frozen, self._rank)
-        post(self._storage, request.name, receipt)
+        try:
+            receipt = write_part(self._storage, self._attempt, request, self.frozen, self._rank)
+            post(self._storage, request.name, receipt)
+        except Exception:
+            self._say_that_it_failed(request)
+            raise
         return Saved(request.name, receipt.own_bytes + self.frozen.written_bytes - frozen_bytes)
+
+    def _say_that_it_failed(self, request: SaveRequest) -> None:
+        try:
+            post_failure(self._storage, request.name, self._rank, request.number)
+        except StorageError as error:
+            # The save's own error is on its way; rank 0 learns of it at the next due save, or loses its patience.
+            _log.info("rank 0 could not be told that this rank's part failed: %s", error)

@@ -212,7 +212,9 @@ def follow(world: World, storage: Storage, state: Counted) -> Opened:
 def _received(storage: Storage, order: _Order, world: World) -> OpenedCheckpoint:
     """The checkpoint that rank 0 opened, with the own rank's state, which is read here."""
     name = CheckpointName.parse(order.name or "")
-    assert name is not None and order.commit is not None and order.manifest is not None  # noqa: S101 - as in `follow`
+    assert name is not None  # noqa: S101 - as in `follow`
+    assert order.commit is not None  # noqa: S101
+    assert order.manifest is not None  # noqa: S101
     opened = OpenedCheckpoint(name, order.commit, order.manifest, tuple(order.tables))
     home = _home(world, opened)
     file = order.manifest.rank_files[home]

@@ -7,7 +7,7 @@ are there, and then compares one walk of the folder with what they say.
 Guarantees: what `Receipts.collect` returns has one receipt per rank, of the save that was asked for, and every rank's
 files lie there with the sizes that the rank wrote. It waits for the storage and never for a collective; once no
 receipt has come for as long as the patience, or somebody said that a part will not come, it gives the save up.
-Writer thread, but for `Receipts.give_up`, which any thread may call.
+Writer thread, but for `Receipts.give_up` and `Receipts.hurry`, which any thread may call.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ckptkit.storage import Storage
 _NAME = re.compile(r"([0-9]{5})-([0-9]{10,16})-([0-9a-f]{32})-([0-9]{1,10})-([0-9]{1,19})-([0-9]{1,19})")
 _FIRST_PAUSE = timedelta(milliseconds=20)
 _LONGEST_PAUSE = timedelta(seconds=1)
+_FAREWELL = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,19 @@ def post(storage: Storage, checkpoint: CheckpointName, receipt: Receipt) -> None
     storage.write(f"{checkpoint.receipts_folder}/{receipt.file_name}", io.BytesIO(b""), 0)
 
 
+def post_failure(storage: Storage, checkpoint: CheckpointName, rank: int, save_number: int) -> None:
+    """Say that a rank's part will not come, so that nobody waits for it.
+
+    Raises:
+        StorageError: If that could not be written either; then only patience ends the wait.
+    """
+    storage.write(f"{checkpoint.receipts_folder}/{_failure_name(rank, save_number)}", io.BytesIO(b""), 0)
+
+
+def _failure_name(rank: int, save_number: int) -> str:
+    return f"{rank:05d}-{save_number:010d}-failed"
+
+
 class Receipts:
     """Rank 0's waiting for the others.
 
@@ -110,6 +124,11 @@ class Receipts:
         self._given_up.setdefault(save_number, why)
         self._woken.set()
 
+    def hurry(self) -> None:
+        """Wait no longer than some seconds: this rank leaves because of an error, and others may have died of it."""
+        self._patience = min(self._patience, _FAREWELL)
+        self._woken.set()
+
     def collect(self, checkpoint: CheckpointName, own: Receipt) -> tuple[Receipt, ...]:
         """Wait for the receipts of the save that ``own`` is rank 0's part of; by rank.
 
@@ -137,6 +156,9 @@ class Receipts:
             missing = [rank for rank in range(self._ranks) if rank not in found]
             if not missing:
                 return tuple(found[rank] for rank in range(self._ranks))
+            failed = [rank for rank in missing if _failure_name(rank, number) in files]
+            if failed:
+                self.give_up(number, f"{_ranks_in_words(failed)} could not write a part (see the log there)")
             if number in self._given_up:
                 raise SaveFailedError(
                     f"{self._given_up[number]}; the save {checkpoint} of {self._ranks} ranks is given up, and nothing "

@@ -1,9 +1,9 @@
 """One save from the first byte to retention, in the order that makes it safe.
 
-Fence check, write, wait for the parts of other ranks, fence check, COMMIT, retention. Guarantees: a save that returns a name is committed and
-durable; one that raises left no checkpoint, and its folder is void or will be before this attempt's next save
-(after StaleAttemptError it is the later attempt's to decide); what was committed before is untouched either way.
-One save at a time, on the writer thread; `Saver.committed_at` may be asked by any thread.
+Fence check, write, wait for the parts of other ranks, fence check, COMMIT, retention. Guarantees: a save that returns
+a name is committed and durable; one that raises left no checkpoint, and its folder is void or will be before this
+attempt's next save (after StaleAttemptError it is the later attempt's to decide); what was committed before is
+untouched either way. One save at a time, on the writer thread; `Saver.committed_at` may be asked by any thread.
 """
 
 from __future__ import annotations
@@ -81,6 +81,11 @@ class Saver:
         """Let the save ``number`` fail, because another rank's part of it will not come; any thread."""
         if self._receipts is not None:
             self._receipts.give_up(number, why)
+
+    def hurry(self) -> None:
+        """Wait for other ranks no longer than some seconds more; any thread."""
+        if self._receipts is not None:
+            self._receipts.hurry()
 
     def learn(self, name: CheckpointName) -> None:
         """Nothing: this rank commits."""

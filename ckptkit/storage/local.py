@@ -27,6 +27,7 @@ LARGE_BYTES = 1 << 20
 # Small enough for the digest to find the bytes in the processor's cache; 1 to 4 MiB are alike.
 WINDOW_BYTES = 2 << 20
 
+_FOLDER_TRIES = 5
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")  # of a create under way
 _MOST_BUFFERS = 1024  # IOV_MAX of Linux: of one system call
 
@@ -107,8 +108,7 @@ class LocalStorage:
         path = self._root / key
         source = Source(stream, size_bytes, path)
         with _storage_errors("write", path):
-            self._make_folder(path.parent)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            descriptor = self._open_new(path)
         try:
             if size_bytes < LARGE_BYTES:
                 _write_small(descriptor, source, path)
@@ -194,6 +194,17 @@ class LocalStorage:
             folder = folder.parent
         if folder.is_dir():
             _fsync_folder(folder)
+
+    def _open_new(self, path: Path) -> int:
+        for remaining in reversed(range(_FOLDER_TRIES)):
+            try:
+                self._make_folder(path.parent)
+                return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            except FileNotFoundError:
+                # Another process removed the folder, which was empty, between the two calls.
+                if not remaining:
+                    raise
+        raise AssertionError("unreachable")
 
     def _make_folder(self, folder: Path) -> None:
         missing: list[Path] = []

@@ -144,6 +144,11 @@ class FaultyStorage:
         """That of the wrapped storage."""
         return self._inner.url
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether it saw a `Killed`, after which it does nothing any more."""
+        return self._dead
+
     def inject(self, fault: Fault) -> Fault:
         """Add ``fault``, which counts calls from now on, and return it."""
         with self._lock:
