@@ -28,6 +28,7 @@ from pydantic_core import from_json
 from typing_extensions import Self
 
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError
+from ckptkit.placement import Tag, is_one_run, lies_inside
 from ckptkit.progress import Progress
 from ckptkit.tensors import DTYPES, Role, size_bytes_of
 
@@ -38,6 +39,7 @@ MAX_DOCUMENT_BYTES = 128 * 1024 * 1024  # manifest.json and rank files: about 50
 MAX_ATTEMPT = 999_999
 MAX_SIZE_BYTES = 1 << 50  # of a shard: a petabyte
 MAX_TOTAL_BYTES = 1 << 59  # of all shards of a checkpoint
+MAX_BLOCK_BYTES = 1 << 20  # of a file with sharded leaves: what is verified by itself
 
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 
@@ -156,14 +158,39 @@ class Void(_Document):
     void_by: Token
 
 
+Shape = Annotated[list[Dimension], Field(max_length=32)]
+
+
+class Part(_Document):
+    """Which part of a whole leaf a tensor is; the part's own shape is that of the tensor."""
+
+    global_shape: Shape
+    offsets: Shape
+
+
 class TensorEntry(_Document):
-    """One tensor inside a shard: ``offset_bytes`` counts from the start of the file."""
+    """One tensor inside a shard.
+
+    Attributes:
+        shape: Of what lies here, which may be a part of a leaf.
+        offset_bytes: From the start of the file.
+        placement: Of the leaf ``name`` in the job that wrote it.
+        part: Of a leaf that several files hold; None where all of it lies here. A part of a replicated leaf is
+            consecutive memory of the whole.
+    """
 
     name: Annotated[str, Field(min_length=1, max_length=2048)]
     dtype: Text
-    shape: Annotated[list[Dimension], Field(max_length=32)]
+    shape: Shape
     offset_bytes: SizeBytes
     size_bytes: SizeBytes
+    placement: Tag
+    part: Part | None
+
+    @property
+    def whole_shape(self) -> tuple[int, ...]:
+        """Of the leaf."""
+        return tuple(self.shape if self.part is None else self.part.global_shape)
 
     @model_validator(mode="after")
     def _size_is_that_of_the_shape(self) -> Self:
@@ -173,8 +200,22 @@ class TensorEntry(_Document):
         if self.size_bytes != expected:
             raise ValueError(f"tensor {self.name[:80]!r}: {self.size_bytes} bytes, its shape needs {expected}")
         # An empty tensor of absurd extent needs no byte, and still NumPy cannot make it.
-        if math.prod(dimension or 1 for dimension in self.shape) > MAX_SIZE_BYTES:
+        if math.prod(dimension or 1 for dimension in self.whole_shape) > MAX_SIZE_BYTES:
             raise ValueError(f"tensor {self.name[:80]!r}: its shape is too large")
+        return self
+
+    @model_validator(mode="after")
+    def _part_lies_in_the_whole(self) -> Self:
+        if self.part is None:
+            if self.placement == "sharded":
+                raise ValueError(f"tensor {self.name[:80]!r} is sharded, and does not say which part it is")
+            return self
+        if self.placement == "per_rank":
+            raise ValueError(f"tensor {self.name[:80]!r} is its rank's own, and so no part")
+        if not lies_inside(self.part.global_shape, self.part.offsets, self.shape):
+            raise ValueError(f"tensor {self.name[:80]!r} lies outside of its whole")
+        if self.placement == "replicated" and not is_one_run(self.part.global_shape, self.shape):
+            raise ValueError(f"tensor {self.name[:80]!r} is no consecutive part of its whole")
         return self
 
 
@@ -186,11 +227,38 @@ class FileEntry(_Document):
     digest: Digest
 
 
+class Blocks(_Document):
+    """Digests of all consecutive parts of a file, of one size but for the last, so that a part can be read alone."""
+
+    size_bytes: int = Field(ge=1, le=MAX_BLOCK_BYTES)
+    digests: list[Digest]
+
+
 class ShardEntry(FileEntry):
-    """A safetensors file and the tensors in it, in file order."""
+    """A safetensors file and the tensors in it, in file order; all of them of one placement.
+
+    Attributes:
+        blocks: Of a file with sharded leaves; None for any other.
+    """
 
     role: Role
     tensors: list[TensorEntry]
+    blocks: Blocks | None
+
+    @property
+    def placement(self) -> Tag:
+        """Of its tensors."""
+        return self.tensors[0].placement if self.tensors else "per_rank"
+
+    @model_validator(mode="after")
+    def _one_placement(self) -> Self:
+        if any(tensor.placement != self.placement for tensor in self.tensors):
+            raise ValueError(f"{self.key} holds tensors of several placements")
+        if (self.blocks is None) == (self.placement == "sharded"):
+            raise ValueError(f"{self.key} must have digests of blocks if its tensors are sharded, and only then")
+        if self.blocks is not None and len(self.blocks.digests) != -(-self.size_bytes // self.blocks.size_bytes):
+            raise ValueError(f"{self.key} has {len(self.blocks.digests)} digests of blocks for its size")
+        return self
 
     @model_validator(mode="after")
     def _tensors_lie_inside_and_apart(self) -> Self:

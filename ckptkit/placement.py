@@ -5,6 +5,8 @@ Guarantees: a placement is what somebody said, never inferred from a shape. Pure
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -16,6 +18,7 @@ class Box:
     Attributes:
         global_shape: Of the whole.
         offsets: Of the part's first element, in elements, one per axis.
+        replica: Which of the ranks that hold this very part is meant, from 0; the first of them alone stores it.
 
     Raises:
         ValueError: If the two have not the same number of axes, or an offset lies outside.
@@ -23,6 +26,7 @@ class Box:
 
     global_shape: tuple[int, ...]
     offsets: tuple[int, ...]
+    replica: int = 0
 
     def __post_init__(self) -> None:
         if len(self.global_shape) != len(self.offsets):
@@ -33,3 +37,35 @@ class Box:
 
 # "replicated": the same bits in every rank, stored once. "per_rank": each rank has its own, and all are stored.
 Placement: TypeAlias = Literal["replicated", "per_rank"] | Box
+
+Tag = Literal["replicated", "per_rank", "sharded"]
+"""What kind of placement it is; files hold leaves of one kind only."""
+
+
+def tag_of(placement: Placement) -> Tag:
+    """The kind of ``placement``."""
+    return "sharded" if isinstance(placement, Box) else placement
+
+
+def lies_inside(global_shape: Sequence[int], offsets: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether a part of ``shape`` at ``offsets`` has the axes of the whole and does not leave it."""
+    if not len(global_shape) == len(offsets) == len(shape):
+        return False
+    parts = zip(global_shape, offsets, shape, strict=True)
+    return all(at >= 0 and at + size <= whole for whole, at, size in parts)
+
+
+def first_element(global_shape: Sequence[int], offsets: Sequence[int]) -> int:
+    """How many elements of the whole, in C order, come before the one at ``offsets``."""
+    at = 0
+    for whole, offset in zip(global_shape, offsets, strict=True):
+        at = at * whole + offset
+    return at
+
+
+def is_one_run(global_shape: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether a part of ``shape`` is consecutive memory of the whole, in C order."""
+    if not math.prod(shape):
+        return True
+    long = next((axis for axis, size in enumerate(shape) if size > 1), len(shape))
+    return all(whole == size for whole, size in zip(global_shape[long + 1 :], shape[long + 1 :], strict=True))

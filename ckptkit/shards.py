@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ckptkit.manifest import TensorEntry
+from ckptkit.manifest import Blocks, Part, ShardEntry, TensorEntry
+from ckptkit.placement import Box, Tag, tag_of
 from ckptkit.tensors import DTYPES, ROLES, LeafSpec, Role
 
 SHARD_BYTES = 1 << 30
+_TAGS: tuple[Tag, ...] = ("replicated", "per_rank", "sharded")
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,14 +27,21 @@ class Shard:
     Attributes:
         role: Of its leaves.
         frozen: Whether the checkpoints of an attempt share it.
+        placement: Of its leaves.
         leaves: In file order.
         header: First bytes of the file.
     """
 
     role: Role
     frozen: bool
+    placement: Tag
     leaves: tuple[LeafSpec, ...]
     header: bytes
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether the rank's document holds digests of its blocks, because another cut may need parts of it."""
+        return self.placement == "sharded"
 
     @cached_property
     def size_bytes(self) -> int:
@@ -49,9 +58,23 @@ class Shard:
                 shape=list(leaf.shape),
                 offset_bytes=offset,
                 size_bytes=leaf.size_bytes,
+                placement=self.placement,
+                part=_part(leaf),
             )
             for leaf, offset in self.offsets_bytes()
         ]
+
+    def entry(self, key: str, digest: str, blocks: Blocks | None) -> ShardEntry:
+        """How the rank's document lists it.
+
+        Args:
+            key: Where it was written.
+            digest: Of all that was written.
+            blocks: Of the same, if `has_blocks`.
+        """
+        return ShardEntry(
+            key=key, size_bytes=self.size_bytes, digest=digest, role=self.role, tensors=self.table, blocks=blocks
+        )
 
     def offsets_bytes(self) -> Iterator[tuple[LeafSpec, int]]:
         """Each leaf with its offset from the start of the file."""
@@ -61,8 +84,17 @@ class Shard:
             at += leaf.size_bytes
 
 
-def plan_shards(leaves: Sequence[LeafSpec], shard_bytes: int = SHARD_BYTES) -> list[Shard]:
-    """Group ``leaves`` by role and frozenness into files of about ``shard_bytes``; a leaf is never cut.
+def plan_shards(
+    leaves: Sequence[LeafSpec], shard_bytes: int = SHARD_BYTES, *, rank: int = 0, ranks: int = 1
+) -> list[Shard]:
+    """Group ``leaves`` by role, frozenness and placement into files of about ``shard_bytes``; a leaf is never cut.
+
+    Args:
+        leaves: What this rank stores.
+        shard_bytes: Of one file, where no leaf is larger.
+        rank: Who writes; stands in the headers in a job of many ranks, because frozen files are named by their digest,
+            and two ranks may have the same bits.
+        ranks: In all.
 
     Raises:
         ValueError: If a name stands twice, or is reserved by safetensors.
@@ -73,12 +105,18 @@ def plan_shards(leaves: Sequence[LeafSpec], shard_bytes: int = SHARD_BYTES) -> l
         raise ValueError(f"leaf names must be unique; these stand more than once: {twice[:10]}")
     if "__metadata__" in names:
         raise ValueError("the leaf name '__metadata__' is reserved by the safetensors format")
-    shards: list[Shard] = []
-    for role in ROLES:
-        for frozen in (True, False):
-            chosen = [leaf for leaf in leaves if leaf.role == role and (leaf.lifetime == "frozen") == frozen]
-            shards.extend(_shard(role, frozen, part) for part in _parts(chosen, shard_bytes))
-    return shards
+    kinds: dict[tuple[Role, bool, Tag], list[LeafSpec]] = {
+        (role, frozen, tag): [] for role in ROLES for frozen in (True, False) for tag in _TAGS
+    }
+    for leaf in leaves:
+        kinds[leaf.role, leaf.lifetime == "frozen", tag_of(leaf.placement)].append(leaf)
+    writer = f"{rank}/{ranks}" if ranks > 1 else None
+    return [_shard(*kind, part, writer) for kind, chosen in kinds.items() for part in _parts(chosen, shard_bytes)]
+
+
+def _part(leaf: LeafSpec) -> Part | None:
+    box = leaf.placement if isinstance(leaf.placement, Box) else leaf.part
+    return None if box is None else Part(global_shape=list(box.global_shape), offsets=list(box.offsets))
 
 
 def _parts(leaves: list[LeafSpec], shard_bytes: int) -> Iterator[list[LeafSpec]]:
@@ -94,10 +132,10 @@ def _parts(leaves: list[LeafSpec], shard_bytes: int) -> Iterator[list[LeafSpec]]
         yield part
 
 
-def _shard(role: Role, frozen: bool, leaves: list[LeafSpec]) -> Shard:
+def _shard(role: Role, frozen: bool, placement: Tag, leaves: list[LeafSpec], writer: str | None) -> Shard:
     # Wide elements first keeps every tensor aligned to its item size, as the safetensors library does.
     ordered = sorted(leaves, key=lambda leaf: (-DTYPES[leaf.dtype].itemsize, leaf.name))
-    table: dict[str, object] = {}
+    table: dict[str, object] = {} if writer is None else {"__metadata__": {"rank": writer}}
     at = 0
     for leaf in ordered:
         end = at + leaf.size_bytes
@@ -105,4 +143,4 @@ def _shard(role: Role, frozen: bool, leaves: list[LeafSpec]) -> Shard:
         at = end
     text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    return Shard(role, frozen, tuple(ordered), len(text).to_bytes(8, "little") + text)
+    return Shard(role, frozen, placement, tuple(ordered), len(text).to_bytes(8, "little") + text)

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ckptkit.placement import Placement
+from ckptkit.placement import Box, Placement
 
 Role = Literal["weights", "optimizer", "accumulators", "state"]
 Lifetime = Literal["frozen", "cycle", "micro"]
@@ -60,6 +60,7 @@ class LeafSpec:
         dtype: Name in `DTYPES`.
         shape: Of the tensor; ``()`` for a scalar.
         placement: In a job of many ranks; whoever says nothing gets what is always right.
+        part: Which piece of a replicated leaf this is, where ranks share the work of storing it; None for all of it.
     """
 
     name: str
@@ -68,6 +69,7 @@ class LeafSpec:
     dtype: str
     shape: tuple[int, ...]
     placement: Placement = "per_rank"
+    part: Box | None = None
 
     @cached_property
     def size_bytes(self) -> int:

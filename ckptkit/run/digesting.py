@@ -10,6 +10,7 @@ import time
 import xxhash
 
 from ckptkit.cost import SaveCost
+from ckptkit.manifest import MAX_BLOCK_BYTES, Blocks
 from ckptkit.shards import Shard
 from ckptkit.storage import ByteStream
 
@@ -44,18 +45,58 @@ class LeafDigests:
         self._at = until
 
 
+class BlockDigests:
+    """Digests of the blocks of a file, fed with its bytes in order.
+
+    Args:
+        block_bytes: Of a block.
+    """
+
+    def __init__(self, block_bytes: int = MAX_BLOCK_BYTES) -> None:
+        self._block_bytes = block_bytes
+        self._digests: list[str] = []
+        self._hasher = xxhash.xxh3_128()
+        self._filled = 0
+
+    def update(self, data: memoryview) -> None:
+        """Take the next bytes."""
+        at = 0
+        while at < len(data):
+            part = data[at : at + self._block_bytes - self._filled]
+            self._hasher.update(part)
+            at += len(part)
+            self._filled += len(part)
+            if self._filled == self._block_bytes:
+                self._digests.append(self._hasher.hexdigest())
+                self._hasher.reset()
+                self._filled = 0
+
+    def found(self) -> Blocks:
+        """Of all bytes so far, the last block maybe a shorter one."""
+        rest = [self._hasher.hexdigest()] if self._filled else []
+        return Blocks(size_bytes=self._block_bytes, digests=[*self._digests, *rest])
+
+
 class DigestingStream:
     """What ``inner`` gives, digested.
 
     Args:
         inner: The bytes of the file.
         leaves: Fed with them as well.
+        blocks: Fed with them as well.
         cost: Where to count bytes and seconds.
     """
 
-    def __init__(self, inner: ByteStream, *, leaves: LeafDigests | None = None, cost: SaveCost | None = None) -> None:
+    def __init__(
+        self,
+        inner: ByteStream,
+        *,
+        leaves: LeafDigests | None = None,
+        blocks: BlockDigests | None = None,
+        cost: SaveCost | None = None,
+    ) -> None:
         self._inner = inner
-        self._leaves = leaves
+        self._also = [one for one in (leaves, blocks) if one is not None]
         self._cost = cost
         self._hasher = xxhash.xxh3_128()
 
@@ -67,8 +108,8 @@ class DigestingStream:
             piece = buffer[filled : filled + PIECE_BYTES]
             count = self._inner.readinto(piece)
             self._hasher.update(piece[:count])
-            if self._leaves is not None:
-                self._leaves.update(piece[:count])
+            for one in self._also:
+                one.update(piece[:count])
             filled += count
             if count < len(piece):
                 break

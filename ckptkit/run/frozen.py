@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ckptkit.errors import StorageError
-from ckptkit.manifest import AttemptDocument
-from ckptkit.run.digesting import DigestingStream, LeafDigests
+from ckptkit.manifest import AttemptDocument, Blocks
+from ckptkit.run.digesting import BlockDigests, DigestingStream, LeafDigests
 from ckptkit.run.names import frozen_folder
 from ckptkit.run.staged import Staged
 from ckptkit.storage import Storage
@@ -33,6 +33,7 @@ class FrozenShards:
         self._storage = storage
         self._folder = frozen_folder(attempt.attempt)
         self._written: dict[tuple[str, ...], str] = {}
+        self._blocks: dict[str, Blocks] = {}
         self._digests: dict[str, str] = {}
         self.demoted: frozenset[str] = frozenset()
         self.written_bytes = 0
@@ -42,8 +43,8 @@ class FrozenShards:
         """Names of the leaves that need not be written again."""
         return frozenset(name for names in self._written for name in names)
 
-    def share(self, staged: Staged, number: int) -> tuple[str, str]:
-        """Write shard ``number`` unless this attempt has it already; returns its key and its digest.
+    def share(self, staged: Staged, number: int) -> tuple[str, str, Blocks | None]:
+        """Write shard ``number`` unless this attempt has it already; returns its key, its digest and those of blocks.
 
         Raises:
             ValueError: If a leaf of it changed since it was written, or while it was; from the next save on that leaf
@@ -56,7 +57,7 @@ class FrozenShards:
         if known is not None:
             self._check(staged, number)
             if self._is_there(known):
-                return self._key(known), known
+                return self._key(known), known, self._blocks.get(known)
             del self._written[names]
             if staged.by_slices:
                 raise StorageError(
@@ -66,7 +67,7 @@ class FrozenShards:
         digest = self._write(staged, number)
         self._written[names] = digest
         self.written_bytes += shard.size_bytes
-        return self._key(digest), digest
+        return self._key(digest), digest, self._blocks.get(digest)
 
     def _write(self, staged: Staged, number: int) -> str:
         shard = staged.shards[number]
@@ -75,10 +76,13 @@ class FrozenShards:
         if self._is_there(digest):
             # What a failed write left may be whole and yet not durable; no commit refers to it.
             self._storage.delete([self._key(digest)])
-        stream = DigestingStream(staged.open_shard(number), leaves=written, cost=staged.cost)
+        blocks = BlockDigests() if shard.has_blocks else None
+        stream = DigestingStream(staged.open_shard(number), leaves=written, blocks=blocks, cost=staged.cost)
         self._storage.write(self._key(digest), stream, shard.size_bytes)
         self._refuse_change(before.found, written.found)
         self._digests.update(written.found)
+        if blocks is not None:
+            self._blocks[digest] = blocks.found()
         return digest
 
     def _check(self, staged: Staged, number: int) -> None:

@@ -22,11 +22,10 @@ from ckptkit.manifest import (
     FileEntry,
     Manifest,
     RankManifest,
-    ShardEntry,
     digest_of,
     encode,
 )
-from ckptkit.run.digesting import DigestingStream
+from ckptkit.run.digesting import BlockDigests, DigestingStream
 from ckptkit.run.frozen import FrozenShards
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.receipts import Receipt
@@ -123,16 +122,16 @@ def _write_shards(storage: Storage, request: SaveRequest, frozen: FrozenShards, 
     begun = time.perf_counter()
     for place, shard in enumerate(request.staged.shards):
         if shard.frozen:
-            key, digest = frozen.share(request.staged, place)
+            key, digest, blocks = frozen.share(request.staged, place)
         else:
             number = numbers[shard.role] = numbers.get(shard.role, -1) + 1
             key = f"{folder}/{shard.role}-{number:03d}.safetensors"
-            stream = DigestingStream(request.staged.open_shard(place), cost=cost)
+            block_digests = BlockDigests() if shard.has_blocks else None
+            stream = DigestingStream(request.staged.open_shard(place), blocks=block_digests, cost=cost)
             storage.write(key, stream, shard.size_bytes)
             digest = stream.digest()
-        entries.append(
-            ShardEntry(key=key, size_bytes=shard.size_bytes, digest=digest, role=shard.role, tensors=shard.table)
-        )
+            blocks = None if block_digests is None else block_digests.found()
+        entries.append(shard.entry(key, digest, blocks))
     cost.write_seconds = time.perf_counter() - begun - cost.digest_seconds
     return entries
 

@@ -19,6 +19,7 @@ from ckptkit.cost import SaveCost
 from ckptkit.shards import Shard, plan_shards
 from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool
 from ckptkit.snapshot.extent import Extent, Piece
+from ckptkit.snapshot.partition import Partition
 from ckptkit.snapshot.window import Window
 from ckptkit.tensors import DTYPES, Array, Leaf, LeafSpec, bytes_of
 
@@ -34,12 +35,16 @@ class Handling:
         by_slices: Let only the training thread look at live memory, slice by slice.
         demoted: Names of leaves that were declared frozen and are not.
         settled: Names of frozen leaves that this attempt has written already.
+        rank: Whose share of the capture is staged.
+        ranks: In all.
     """
 
     copy_all: bool = False
     by_slices: bool = False
     demoted: frozenset[str] = frozenset()
     settled: frozenset[str] = frozenset()
+    rank: int = 0
+    ranks: int = 1
 
 
 @dataclass(frozen=True)
@@ -92,20 +97,22 @@ class StagingArea:
         self._is_remote = is_remote
         self._pool = BufferPool()
         self._plans: list[_Plan] = []
+        self._partition = Partition()
 
     def open(self, capture: Capture, cost: SaveCost, handling: Handling) -> Window:
-        """A window on ``capture``.
+        """A window on what this rank stores of ``capture``.
 
         Raises:
             ValueError: If two leaves have one name, or a reserved one.
         """
         if any(callable(leaf.source) for leaf in capture.leaves):
             handling = replace(handling, by_slices=True)
-        plan = self._plan(tuple(leaf.spec for leaf in capture.leaves), handling)
+        leaves = self._partition.share(capture.leaves, handling.rank, handling.ranks)
+        plan = self._plan(tuple(leaf.spec for leaf in leaves), handling)
         self._pool.limit_bytes = max(BUFFER_BYTES, self._budget_bytes(plan.size_bytes))
         copying = _Copying(self._pool, cost)
         extents = [
-            [_header(shard), *(self._extent(part, capture.leaves, copying) for part in parts)]
+            [_header(shard), *(self._extent(part, leaves, copying) for part in parts)]
             for shard, parts in zip(plan.shards, plan.parts, strict=True)
         ]
         cost.buffer_bytes = self._pool.made_bytes
@@ -193,7 +200,8 @@ def _header(shard: Shard) -> Extent:
 
 def _planned(specs: tuple[LeafSpec, ...], handling: Handling) -> _Plan:
     places = {spec.name: place for place, spec in enumerate(specs)}
-    shards = plan_shards([_stored_as(spec, handling) for spec in specs])
+    stored = [_stored_as(spec, handling) for spec in specs]
+    shards = plan_shards(stored, rank=handling.rank, ranks=handling.ranks)
     parts = [list(_parts(shard, places, handling)) for shard in shards]
     return _Plan(specs, handling, shards, parts, sum(spec.size_bytes for spec in specs))
 

@@ -1,0 +1,245 @@
+"""Ranks share out what they hold alike: every byte once, shares even, pieces no copies."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckptkit.contents import Capture
+from ckptkit.cost import SaveCost
+from ckptkit.manifest import Blocks
+from ckptkit.placement import Box, first_element, is_one_run
+from ckptkit.shards import plan_shards
+from ckptkit.snapshot import Handling, StagingArea
+from ckptkit.snapshot.partition import Partition
+from ckptkit.tensors import DTYPES, Leaf, LeafSpec, leaf_of
+from ckptkit.testing.state import NumpyRun
+
+SOME_DTYPES = ["F32", "BF16", "I64", "U8"]
+SHAPES = st.lists(st.integers(0, 7), max_size=3).map(tuple)
+LEAVES = st.lists(
+    st.tuples(SHAPES, st.sampled_from(SOME_DTYPES), st.sampled_from(["frozen", "cycle", "micro"])), max_size=8
+)
+RANKS = st.integers(1, 64)
+
+
+def leaf(name, shape, dtype="F32", lifetime="cycle", placement="replicated"):
+    spec = LeafSpec(name, "weights", lifetime, dtype, shape, placement)
+    bits = np.random.default_rng(len(name) + sum(shape)).integers(0, 256, spec.size_bytes, np.uint8)
+    return Leaf(spec, bits.view(DTYPES[dtype]).reshape(shape))
+
+
+def shares_of(leaves, ranks):
+    return [Partition().share(leaves, rank, ranks) for rank in range(ranks)]
+
+
+def whole_of(pieces):
+    """The bits of a leaf put together from its pieces, each element from exactly one."""
+    spec = pieces[0].spec
+    shape = spec.shape if spec.part is None else spec.part.global_shape
+    found = np.zeros(math.prod(shape), DTYPES[spec.dtype])
+    times = np.zeros(math.prod(shape), np.int64)
+    for piece in pieces:
+        part = piece.spec.part
+        start = 0 if part is None else first_element(part.global_shape, part.offsets)
+        assert part is None or is_one_run(part.global_shape, piece.shape)
+        assert piece.array.shape == piece.shape
+        assert piece.array.dtype.itemsize * piece.array.size == piece.size_bytes
+        found[start : start + piece.array.size] = piece.array.reshape(-1)
+        times[start : start + piece.array.size] += 1
+    assert (times == 1).all()
+    return found.reshape(shape)
+
+
+@given(LEAVES, RANKS)
+def test_all_ranks_together_hold_every_byte_once(specification, ranks):
+    leaves = [leaf(f"t{n}", *one) for n, one in enumerate(specification)]
+    shares = shares_of(leaves, ranks)
+    for one in leaves:
+        pieces = [piece for share in shares for piece in share if piece.name == one.name]
+        assert len(pieces) >= 1
+        assert whole_of(pieces).tobytes() == one.array.tobytes()
+        assert all(len([piece for piece in share if piece.name == one.name]) <= 1 for share in shares)
+
+
+def transformer(layers, width, vocabulary):
+    yield "embedding", (vocabulary, width)
+    for layer in range(layers):
+        for name in "qkvo":
+            yield f"{layer}.{name}", (width, width)
+            yield f"{layer}.{name}.bias", (width,)
+        yield f"{layer}.up", (4 * width, width)
+        yield f"{layer}.down", (width, 4 * width)
+        yield f"{layer}.norm", (width,)
+    yield "step", ()
+
+
+MODELS = {
+    "transformer": list(transformer(12, 512, 32_000)),
+    "deep-and-narrow": list(transformer(48, 64, 5000)),
+    "one-huge-embedding": [("embedding", (500_000, 64)), ("head", (64, 2))],
+    "one-row": [("w", (1, 3_000_001))],
+    "one-vector": [("w", (1_000_003,)), ("b", (1,))],
+    "bottles": [("conv", (1, 1, 64, 3, 3)), ("dense", (1, 4000, 160))],
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7, 8, 16, 33, 64])
+def test_shares_are_even(model, ranks):
+    shapes = [(f"{kind}.{name}", shape) for kind in ("w", "m1", "m2") for name, shape in MODELS[model]]
+    specs = [LeafSpec(name, "weights", "cycle", "F32", shape, "replicated") for name, shape in shapes]
+    # No memory is needed to share out: a source that is asked would raise.
+    leaves = [Leaf(spec, lambda: pytest.fail("asked")) for spec in specs]
+    sizes = [sum(piece.size_bytes for piece in share) for share in shares_of(leaves, ranks)]
+    total = sum(spec.size_bytes for spec in specs)
+    assert sum(sizes) == total
+    assert all(abs(size - total / ranks) <= 0.1 * total / ranks for size in sizes)
+
+
+def test_frozen_leaves_are_shared_out_by_themselves():
+    """Most saves write the others only, and those shares are even then too."""
+    leaves = [leaf("f", (1000,), lifetime="frozen"), leaf("c", (1000,)), leaf("m", (1000,), lifetime="micro")]
+    for share in shares_of(leaves, 4):
+        assert {
+            frozen: sum(p.size_bytes for p in share if (p.lifetime == "frozen") == frozen) for frozen in (0, 1)
+        } == {
+            0: 2000,
+            1: 1000,
+        }
+
+
+def test_alone_everything_stays_as_it_is():
+    leaves = [leaf("a", (3, 4)), leaf("b", (2,), placement="per_rank"), leaf("c", (2,), placement=Box((4,), (2,), 1))]
+    assert all(found is one for found, one in zip(Partition().share(leaves, 0, 1), leaves, strict=True))
+
+
+def test_what_is_a_rank_s_own_is_stored_by_each():
+    leaves = [leaf("acc", (30,), placement="per_rank"), leaf("w", (30,))]
+    for share in shares_of(leaves, 3):
+        assert share[0] is leaves[0]
+
+
+def test_a_box_is_stored_by_its_first_replica_only():
+    boxes = [Box((4,), (0,)), Box((4,), (2,)), Box((4,), (0,), 1), Box((4,), (2,), 1)]
+    shares = [Partition().share([leaf("z", (2,), placement=box)], rank, 4) for rank, box in enumerate(boxes)]
+    assert [len(share) for share in shares] == [1, 1, 0, 0]
+    assert shares[1][0].spec.placement == boxes[1]
+
+
+def test_a_small_leaf_is_not_cut():
+    leaves = [leaf("small", (4,)), *(leaf(f"big{n}", (1000,)) for n in range(3)), leaf("tiny", (2, 2))]
+    for share in shares_of(leaves, 4):
+        assert all(piece.spec.part is None for piece in share if piece.name in ("small", "tiny"))
+
+
+def test_pieces_are_views_and_the_same_specs_from_save_to_save():
+    leaves = [leaf("a", (100, 3)), leaf("b", (50,))]
+    partition = Partition()
+    first, second = (partition.share(leaves, 1, 4) for _ in range(2))
+    assert all(one.spec is other.spec for one, other in zip(first, second, strict=True))
+    (piece,) = first
+    assert piece.spec.part == Box((100, 3), (29, 0))
+    assert np.shares_memory(piece.array, leaves[0].array)
+    assert not callable(piece.source)
+
+
+def test_two_kinds_of_capture_take_turns_without_planning_anew():
+    leaves = [leaf("a", (100, 3)), leaf("acc", (100, 3), placement="per_rank")]
+    partition = Partition()
+    captures = [leaves, leaves[:1]] * 3
+    shares = [partition.share(capture, 0, 2) for capture in captures]
+    assert len({id(share[0].spec) for share in shares}) == 2
+
+
+def test_a_source_is_asked_by_nobody_but_the_reader():
+    asked = []
+    array = np.arange(40, dtype=np.float32).reshape(10, 4)
+
+    def source():
+        asked.append(1)
+        return array.copy()
+
+    whole = Leaf(leaf_of("a", array, role="weights", lifetime="cycle", placement="replicated").spec, source)
+    (piece,) = Partition().share([whole], 1, 2)
+    assert callable(piece.source)
+    assert asked == []
+    assert (piece.array == array[5:]).all()
+    assert asked == [1]
+
+
+@given(LEAVES, st.integers(2, 9))
+def test_every_share_makes_files_of_one_placement_each(specification, ranks):
+    leaves = [leaf(f"t{n}", *one) for n, one in enumerate(specification)]
+    leaves += [leaf("own", (5,), placement="per_rank"), leaf("box", (2,), placement=Box((9,), (7,)))]
+    for rank, share in enumerate(shares_of(leaves, ranks)):
+        shards = plan_shards([piece.spec for piece in share], 100, rank=rank, ranks=ranks)
+        for shard in shards:
+            blocks = Blocks(size_bytes=1 << 20, digests=["0" * 32]) if shard.has_blocks else None
+            entry = shard.entry(f"x/{shard.role}", "0" * 32, blocks)
+            assert shard.has_blocks == (shard.placement == "sharded")
+            assert {one.placement for one in entry.tensors} == {shard.placement}
+        assert b'"__metadata__":{"rank":"%d/%d"}' % (rank, ranks) in shards[0].header
+        table = [one for shard in shards for one in shard.table]
+        assert [one.part is not None for one in table if one.name == "own"] == [False]
+        assert [one.part.offsets for one in table if one.name == "box"] == [[7]]
+
+
+def test_the_file_of_one_rank_says_nothing_about_ranks():
+    (shard,) = plan_shards([leaf("a", (3,)).spec])
+    assert b"__metadata__" not in shard.header
+
+
+def test_equal_bits_of_two_ranks_make_different_files():
+    """Frozen files are named by their digest, and each rank takes its own for its own."""
+    specs = [leaf("a", (3,), lifetime="frozen", placement="per_rank").spec]
+    headers = {plan_shards(specs, rank=rank, ranks=2)[0].header for rank in range(2)}
+    assert len(headers) == 2
+
+
+def read_all(window):
+    found = []
+    for number, shard in enumerate(window.shards):
+        data = bytearray(shard.size_bytes)
+        assert window.open_shard(number).readinto(memoryview(data)) == len(data)
+        found.append((shard, bytes(data)))
+    return found
+
+
+@pytest.mark.parametrize("lifetime", ["micro", "cycle", "frozen"])
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_a_rank_stages_its_share(ranks, lifetime):
+    leaves = (leaf("a", (100, 30), lifetime=lifetime), leaf("b", (7,), lifetime=lifetime))
+    capture = Capture(NumpyRun().progress(), leaves, {})
+    found = {one.name: bytearray(one.size_bytes) for one in leaves}
+    filled = dict.fromkeys(found, 0)
+    for rank in range(ranks):
+        area = StagingArea()
+        for _ in range(2):  # the second with the plan of the first
+            window = area.open(capture, SaveCost(), Handling(rank=rank, ranks=ranks))
+            files = read_all(window)
+            window.release()
+        for shard, data in files:
+            for spec, offset in shard.offsets_bytes():
+                start = 0 if spec.part is None else first_element(spec.part.global_shape, spec.part.offsets) * 4
+                found[spec.name][start : start + spec.size_bytes] = data[offset : offset + spec.size_bytes]
+                filled[spec.name] += spec.size_bytes
+    assert {name: bytes(data) for name, data in found.items()} == {one.name: one.array.tobytes() for one in leaves}
+    assert filled == {one.name: one.size_bytes for one in leaves}
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3).flatmap(lambda whole: st.tuples(
+    st.just(tuple(whole)), st.tuples(*(st.tuples(st.integers(0, n), st.integers(0, n)) for n in whole)))))  # fmt: skip
+def test_one_run_is_what_numpy_calls_contiguous(case):
+    whole, cuts = case
+    slices = tuple(slice(min(cut), max(cut)) for cut in cuts)
+    numbers = np.arange(math.prod(whole)).reshape(whole)[slices]
+    flat = numbers.reshape(-1)
+    assert is_one_run(whole, numbers.shape) == all(b == a + 1 for a, b in itertools.pairwise(flat))
+    if flat.size:
+        assert first_element(whole, [one.start for one in slices]) == flat[0]
