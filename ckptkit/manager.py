@@ -52,7 +52,6 @@ from ckptkit.run.sweep import sweep
 from ckptkit.run.target import OneRank
 from ckptkit.run.write import SaveRequest
 from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
-from ckptkit.snapshot.share import Share
 from ckptkit.storage import Storage, open_storage
 from ckptkit.waiting import countdown
 from ckptkit.world import ALONE
@@ -167,7 +166,6 @@ class CheckpointManager:
         self._area = StagingArea(buffer_bytes, monotonic, is_remote=self._storage.is_remote)
         self._window: Window | None = None
         self._saver: Saver | PartSaver | None = None
-        self._share = Share()
         self._closed = False
         self._in_flight: SaveHandle | None = None
         self._failures_in_a_row = 0
@@ -528,6 +526,8 @@ class CheckpointManager:
             by_slices=self._window_use == "slice",
             demoted=saver.frozen.demoted,
             settled=saver.frozen.settled,
+            rank=self._peers.rank,
+            ranks=self._peers.size,
         )
 
     def _open(self, opening: Opening, state: Capturable) -> Opened:

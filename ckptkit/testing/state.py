@@ -140,7 +140,7 @@ class NumpyRun:
         rng = encode_tree(rng_state, "rng", state_leaves)
         leaves = [
             leaf_of("weights", self.weights, role="weights", lifetime="cycle", placement="replicated"),
-            leaf_of("embedding", self.embedding, role="weights", lifetime="cycle", placement="replicated"),
+            leaf_of("embedding", self.embedding, role="weights", lifetime="frozen", placement="replicated"),
             leaf_of("moments", self.moments, role="optimizer", lifetime="cycle", placement="replicated"),
             *state_leaves,
         ]
