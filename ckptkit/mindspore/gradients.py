@@ -18,6 +18,8 @@ sum_of_squares = ops.MultitypeFuncGraph("sum_of_squares")
 count_nonfinite = ops.MultitypeFuncGraph("count_nonfinite")
 cast_like = ops.MultitypeFuncGraph("cast_like")
 zero = ops.MultitypeFuncGraph("zero")
+flatten = ops.MultitypeFuncGraph("flatten")
+assign_flat = ops.MultitypeFuncGraph("assign_flat")
 
 
 @add.register("Tensor", "Tensor")
@@ -59,3 +61,13 @@ def _cast_like(weight: ms.Tensor, grad: ms.Tensor) -> ms.Tensor:
 @zero.register("Tensor")
 def _zero(total: ms.Parameter) -> ms.Tensor:
     return ops.assign(total, ops.zeros_like(total))
+
+
+@flatten.register("Tensor")
+def _flatten(total: ms.Parameter) -> ms.Tensor:
+    return ops.reshape(total, (-1,))
+
+
+@assign_flat.register("Tensor", "Tensor")
+def _assign_flat(total: ms.Parameter, flat: ms.Tensor) -> ms.Tensor:
+    return ops.assign(total, ops.reshape(flat, total.shape))
