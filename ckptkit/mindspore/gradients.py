@@ -19,7 +19,7 @@ count_nonfinite = ops.MultitypeFuncGraph("count_nonfinite")
 cast_like = ops.MultitypeFuncGraph("cast_like")
 zero = ops.MultitypeFuncGraph("zero")
 flatten = ops.MultitypeFuncGraph("flatten")
-assign_flat = ops.MultitypeFuncGraph("assign_flat")
+assign_part = ops.MultitypeFuncGraph("assign_part")
 
 
 @add.register("Tensor", "Tensor")
@@ -68,6 +68,7 @@ def _flatten(total: ms.Parameter) -> ms.Tensor:
     return ops.reshape(total, (-1,))
 
 
-@assign_flat.register("Tensor", "Tensor")
-def _assign_flat(total: ms.Parameter, flat: ms.Tensor) -> ms.Tensor:
-    return ops.assign(total, ops.reshape(flat, total.shape))
+@assign_part.register("Tensor", "Tensor", "Number")
+def _assign_part(flat: ms.Tensor, total: ms.Parameter, offset: int) -> ms.Tensor:
+    # ops.split would be unrolled by the graph compiler; see above.
+    return ops.assign(total, ops.reshape(ops.slice(flat, (offset,), (total.size,)), total.shape))

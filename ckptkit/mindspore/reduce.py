@@ -10,7 +10,7 @@ from its main thread. Where one has left, the others wait for MindSpore's timeou
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -49,7 +49,7 @@ class _Bucket(nn.Cell):
         super().__init__(auto_prefix=False)
         self.members = ms.ParameterTuple(members)
         self.all_reduce = all_reduce
-        self.sizes = [one.size for one in members]
+        self.offsets = (0, *itertools.accumulate(one.size for one in members[:-1]))
         self.alone = len(members) == 1
 
     def construct(self) -> Any:
@@ -57,7 +57,7 @@ class _Bucket(nn.Cell):
         if self.alone:
             return ops.assign(self.members[0], self.all_reduce(self.members[0]))
         flat = self.all_reduce(ops.concat(gradients.hyper_map(gradients.flatten, self.members)))
-        return gradients.hyper_map(gradients.assign_flat, self.members, ops.split(flat, self.sizes))
+        return gradients.hyper_map(ops.partial(gradients.assign_part, flat), self.members, self.offsets)
 
 
 def _buckets(accumulators: Sequence[ms.Parameter], bucket_bytes: int) -> Iterator[list[ms.Parameter]]:
@@ -73,7 +73,7 @@ def _buckets(accumulators: Sequence[ms.Parameter], bucket_bytes: int) -> Iterato
 
 
 def _size_bytes(accumulator: ms.Parameter) -> int:
-    return 4 * math.prod(accumulator.shape)
+    return 4 * int(accumulator.size)
 
 
 def ranks_to_reduce_over() -> int:
