@@ -27,7 +27,7 @@ from ckptkit.mindspore.dataset import Augmentation, DatasetPosition
 from ckptkit.mindspore.findings import Finding, find
 from ckptkit.mindspore.half_restored import clear_half_restored, mark_half_restored, refuse_half_restored
 from ckptkit.mindspore.holder import ParameterHolder, Stateful, stateful_of
-from ckptkit.mindspore.parameters import CellParameters
+from ckptkit.mindspore.parameters import CellParameters, PlacementByName
 from ckptkit.mindspore.proof import (
     check_data,
     check_leaves,
@@ -37,8 +37,10 @@ from ckptkit.mindspore.rng import capture_rng, restore_rng, seed_operators
 from ckptkit.mindspore.sections import captured, decoded
 from ckptkit.mindspore.steadiness import watch_forward
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
+from ckptkit.mindspore.world import world
 from ckptkit.progress import Progress
 from ckptkit.rehearsal import Observer
+from ckptkit.world import World
 
 __all__ = ["StateManager", "Stateful"]
 
@@ -66,6 +68,9 @@ class StateManager:
         cycle: Says K and the micro-step of a train cell other than `AccumulationTrainCell`; not needed where
             that cell has the two attributes of `CycleAdapter` itself.
         strict: Refuse what cannot be exact (see `findings`) instead of warning.
+        placement: Of many ranks, by the name of a parameter: ``"replicated"``, ``"per_rank"``, or a `Box` of the whole
+            tensor where a rank holds a part; None for what is known without being told. Replicated are what an
+            optimizer owns, what is declared frozen and the loss scale; all else is each rank's own.
         **stateful: Objects with ``state_dict()`` and ``load_state_dict()``, or with parameters in them
             (`amp.DynamicLossScaler`, learning-rate schedulers, cells, a parameter), stored by name.
 
@@ -84,9 +89,9 @@ class StateManager:
 
     Raises:
         TypeError: If a stateful object has neither the two methods nor a parameter, a cell is not an `nn.Cell`,
-            or ``cycle`` is no `CycleAdapter`.
-        ValueError: If an option is none of those named, ``cycle`` is given beside an `AccumulationTrainCell`, which
-            counts for itself, or ``augmentation`` beside a `ckptkit.data.resumable`.
+            ``cycle`` is no `CycleAdapter`, or ``placement`` gives something else.
+        ValueError: If an option is none of those named, a box does not fit its parameter, ``cycle`` is given beside an
+            `AccumulationTrainCell`, which counts for itself, or ``augmentation`` beside a `ckptkit.data.resumable`.
         StateMismatchError: If two parameters have one name, or ``frozen`` names none.
     """
 
@@ -100,6 +105,7 @@ class StateManager:
         on_k_change: OnKChange = "refuse",
         cycle: CycleAdapter | None = None,
         strict: bool = False,
+        placement: PlacementByName | None = None,
         **stateful: Any,
     ) -> None:
         if on_k_change not in get_args(OnKChange):
@@ -115,7 +121,7 @@ class StateManager:
         self._ended: str | None = None
         self._given = stateful
         self._stateful = {name: stateful_of(name, one) for name, one in stateful.items()}
-        self._parameters = CellParameters(self._cells, frozen, self._counting.steady_optimizers())
+        self._parameters = CellParameters(self._cells, frozen, self._counting.steady_optimizers(), placement)
         self.last_batch: Any = None
         self.last_outputs: Any = None
         self._rng: dict[str, Any] | None = None
@@ -123,6 +129,11 @@ class StateManager:
         self._prepared = False
         self._marks_cycles = False
         self._cycle_start: CycleStart | None = None
+
+    @property
+    def world(self) -> World:
+        """The ranks that this training is one of, as MindSpore's communication knows them now."""
+        return world()
 
     @property
     def ended(self) -> str | None:

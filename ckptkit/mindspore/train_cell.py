@@ -38,6 +38,7 @@ from ckptkit.mindspore.half_restored import clear_half_restored, refuse_half_res
 from ckptkit.mindspore.loss_scale import LossScale, LossScaler
 from ckptkit.mindspore.micro_step import MicroStep, Normalize, WeightedMicroStep
 from ckptkit.mindspore.nesting import refuse_capture, refuse_graph, wrapper_name
+from ckptkit.mindspore.reduce import Reduce, ranks_to_reduce_over
 from ckptkit.mindspore.update import Clear, Finite, Update
 
 Remainder: TypeAlias = Literal["carry", "flush", "drop"]
@@ -108,6 +109,8 @@ class AccumulationTrainCell(nn.Cell):
             self._micro = WeightedMicroStep(self._micro, normalize, scale)
         self._update = Update(optimizer, sums, divisor, clip_norm)
         self._clear = Clear(sums, divisor)
+        self._ranks = ranks_to_reduce_over()
+        self._reduce = Reduce(self._accumulators) if self._ranks > 1 else None
         self._finite = Finite(sums)
         self._counters = CycleCounters(self._schedule.at(0))
         self._updated = False
@@ -235,6 +238,8 @@ class AccumulationTrainCell(nn.Cell):
         return loss
 
     def _end_cycle(self, micro_steps: int) -> None:
+        if self._reduce is not None:
+            self._reduce()
         finite = True
         if self.loss_scale is not None:
             finite = bool(self._finite().asnumpy())
@@ -297,9 +302,6 @@ def _check_arguments(
     for name, value, known in (("normalize", normalize, Normalize), ("remainder", remainder, Remainder)):
         if value not in get_args(known):
             raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(known)))}, got {value!r}")
-    parallel = ms.get_auto_parallel_context("parallel_mode")
-    if parallel != "stand_alone":
-        raise ValueError(f"several ranks are not supported yet (parallel_mode={parallel!r}): each would train apart")
 
 
 def _check_names_unique(cell: nn.Cell) -> None:
