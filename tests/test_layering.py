@@ -39,6 +39,8 @@ LAYERS = {
     "uploads": 3,
     "mirror": 3,
     "peers": 3,
+    "orders": 3,
+    "outcomes": 3,
     "manager": 3,
     "mindspore": 4,
     "cli": 4,

@@ -14,6 +14,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, get_args
 
@@ -81,6 +82,8 @@ class CheckpointCallback(Callback):
         mirror_keep: As for `CheckpointManager`.
         mirror_options: As for `CheckpointManager`.
         mirror_required: As for `CheckpointManager`.
+        rank_patience: As for `CheckpointManager`.
+        check_replicas: As for `CheckpointManager`.
 
     Raises:
         ValueError: If an option is none of those named.
@@ -111,6 +114,8 @@ class CheckpointCallback(Callback):
         mirror_keep: KeepPolicy | None = None,
         mirror_options: Mapping[str, Any] | None = None,
         mirror_required: bool = True,
+        rank_patience: timedelta = timedelta(minutes=5),
+        check_replicas: bool = False,
     ) -> None:
         super().__init__()
         self._new_manager = functools.partial(
@@ -127,6 +132,8 @@ class CheckpointCallback(Callback):
             mirror=None if mirror is None else open_storage(mirror, mirror_options),
             mirror_keep=mirror_keep,
             mirror_required=mirror_required,
+            rank_patience=rank_patience,
+            check_replicas=check_replicas,
         )
         self._read_only = tuple(read_only)
         self._new_manager()  # so that a wrong option is an error here and not after the model is built
@@ -289,12 +296,11 @@ class CheckpointCallback(Callback):
 
     def on_train_step_end(self, run_context: Any) -> None:
         """Save if one is due; at an epoch's last batch that waits for the end of the epoch."""
-        self._active().end_step(run_context.original_args(), stopping=run_context.get_stop_requested())
+        self._active().end_step(run_context.original_args(), run_context)
 
     def on_train_epoch_end(self, run_context: Any) -> None:
         """Save if one is due after a whole epoch, with the metrics of its evaluation."""
-        stopping = run_context.get_stop_requested()
-        self._active().end_epoch(run_context.original_args(), stopping=stopping, save_evaluated=self._save_evaluated)
+        self._active().end_epoch(run_context.original_args(), run_context, save_evaluated=self._save_evaluated)
 
     def on_eval_begin(self, run_context: Any) -> None:
         """Let other callbacks swap weights around an evaluation."""
