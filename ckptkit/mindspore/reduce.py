@@ -52,6 +52,7 @@ class _Bucket(nn.Cell):
         self.offsets = (0, *itertools.accumulate(one.size for one in members[:-1]))
         self.alone = len(members) == 1
 
+    @ms.jit  # one graph in PYNATIVE too, where each operation costs as much as the AllReduce of a small network
     def construct(self) -> Any:
         """Whatever: the members have changed."""
         if self.alone:

@@ -40,6 +40,7 @@ from ckptkit.mindspore.micro_step import MicroStep, Normalize, WeightedMicroStep
 from ckptkit.mindspore.nesting import refuse_capture, refuse_graph, wrapper_name
 from ckptkit.mindspore.reduce import Reduce, ranks_to_reduce_over
 from ckptkit.mindspore.update import Clear, Finite, Update
+from ckptkit.mindspore.world import world
 
 Remainder: TypeAlias = Literal["carry", "flush", "drop"]
 
@@ -174,6 +175,7 @@ class AccumulationTrainCell(nn.Cell):
         """
         refuse_capture()
         refuse_half_restored([self])
+        self._refuse_another_world()
         # MindSpore caches graphs by phase, not by the training flag: without this a graph compiled before
         # set_train() would be kept after it, with BatchNorm in inference mode.
         self._micro.phase = "train" if self.network.training else "predict"
@@ -227,6 +229,13 @@ class AccumulationTrainCell(nn.Cell):
         `ckptkit.data.resumable` says it of every batch.
         """
         self._last_of_epoch = last
+
+    def _refuse_another_world(self) -> None:
+        if (ranks := world().size) != self._ranks:
+            raise ValueError(
+                f"this cell was made before mindspore.communication.init(), for {self._ranks} rank, not {ranks}. "
+                "Make it after"
+            )
 
     def _watched(self, *inputs: Any) -> Any:
         assert self._watch is not None  # noqa: S101 - asked by the caller
