@@ -78,6 +78,10 @@ class Source(Protocol):
         ...
 
 
+def _no_other_rank(rank: int) -> Contents:
+    raise ValueError(f"nobody said how to read rank {rank}")
+
+
 @dataclass(frozen=True)
 class Contents:
     """What a checkpoint holds, and how its tensors are read.
@@ -91,6 +95,9 @@ class Contents:
         state: As in `Capture`.
         state_tensors: The tensors that ``state`` refers to, by name.
         source: Reads the others.
+        rank: Whose view of it this is.
+        world_size: Ranks that it was made by.
+        of_rank: Gives the same for another rank of these.
     """
 
     checkpoint: str
@@ -99,6 +106,9 @@ class Contents:
     state: Mapping[str, JsonValue]
     state_tensors: Mapping[str, Array]
     source: Source
+    rank: int = 0
+    world_size: int = 1
+    of_rank: Callable[[int], Contents] = _no_other_rank
 
     @functools.cached_property
     def tensors(self) -> Mapping[str, Array]:

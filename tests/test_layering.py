@@ -21,6 +21,7 @@ LAYERS = {
     "progress": 1,
     "policies": 1,
     "options": 1,
+    "fold": 1,
     "accumulation": 1,
     "plan": 1,
     "placement": 1,
