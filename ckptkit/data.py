@@ -1,5 +1,4 @@
-"""Training data that resumes exactly: random numbers by sample, an order that carries the epoch, one for many ranks,
-one's own loop.
+"""Training data that resumes exactly: random numbers by sample, orders that carry the epoch, one's own loop.
 
 Importing this module imports nothing else; each name is loaded when it is first used.
 """

@@ -1,8 +1,8 @@
-"""What the numbers of a run on N ranks are on M: its counters, its accumulation steps, and whose sums a rank takes over.
+"""What the numbers of a run on N ranks are on M: its counters, its accumulation steps, and whose sums a rank gets.
 
-Guarantees: the micro-batches of all ranks together stay what they were, in a cycle, in an epoch and since the run began;
-what would not be whole is refused with the numbers of ranks that it is whole for. The shares of all new ranks in an old
-one add up to 1. Pure values, any thread.
+Guarantees: the micro-batches of all ranks together stay what they were, in a cycle, in an epoch and since the run
+began; what would not be whole is refused with the numbers of ranks that it is whole for. The shares of all new ranks in
+an old one add up to 1. Pure values, any thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SHOWN = 12
 
 
 def fold_progress(progress: Progress, ranks: int, onto: int, steps: Iterable[int] = ()) -> Progress:
-    """Where a run of ``ranks`` that stands at ``progress`` stands in a world of ``onto``, each with the same micro-batch.
+    """Where a run of ``ranks`` that stands at ``progress`` stands in a world of ``onto``, with the same micro-batch.
 
     Args:
         progress: Of each of the old ranks.
@@ -97,8 +97,8 @@ def _refusal(progress: Progress, ranks: int, onto: int, steps: Sequence[int], do
     at_boundary = _divisors([ranks * number for number in steps])
     if not progress.at_boundary and at_boundary != anywhere:
         lines.append(
-            f"or, from a checkpoint at a boundary, with {_words(at_boundary, onto)}: start with the old number of ranks "
-            'and mid_cycle="align", which saves at boundaries, or "rewind", which stores the beginning of the cycle'
+            f"or, from a checkpoint at a boundary, with {_words(at_boundary, onto)}: start with the old number of "
+            'ranks and mid_cycle="align", which saves at boundaries, or "rewind", which stores where the cycle began'
         )
     else:
         lines.append(f"or start with the {ranks} that it had")

@@ -104,7 +104,8 @@ def test_shares(ranks, onto, expected):
             4,
             3,
             "a run of 4 ranks with accumulation_steps=4 cannot go on with 3 here: an update is made of 4 x 4 = 16 "
-            "micro-batches, not divisible by 3. It can go on with 1, 2, 4, 8, 16 ranks; or start with the 4 that it had",
+            "micro-batches, not divisible by 3. It can go on with 1, 2, 4, 8, 16 ranks; or start with the 4 that it "
+            "had",
         ),
         (
             progress(4, 5, 1),
@@ -160,5 +161,7 @@ def test_a_function_folds_at_each_use():
     folded = AccumulationSchedule(lambda step: 4 if step < 3 else 3).folded(2, 4)
     assert [folded.at(step) for step in (0, 2)] == [2, 2]
     assert folded.recorded() is None
-    with pytest.raises(ValueError, match="2 ranks x accumulation_steps=3 = 6 micro-batches .* by 4 ranks, but by 1, 2,"):
+    with pytest.raises(
+        ValueError, match=r"2 ranks x accumulation_steps=3 = 6 micro-batches .* by 4 ranks, but by 1, 2,"
+    ):
         folded.at(3)

@@ -22,6 +22,7 @@ LAYERS = {
     "policies": 1,
     "options": 1,
     "fold": 1,
+    "folded": 1,
     "accumulation": 1,
     "plan": 1,
     "placement": 1,

@@ -179,22 +179,22 @@ class DatasetPosition:
         if order is None or before is None:
             raise ResumeError(
                 f"the order of the samples in {describe(self.dataset) if order is None else 'the checkpoint'} is not "
-                f"that of a GlobalSampler alone, so nothing guarantees that {onto} ranks go on where {ranks} were: give "
-                "the source one in every world (ckptkit.data.Augmented(...).dataset(columns, "
+                f"that of a GlobalSampler alone, so nothing guarantees that {onto} ranks go on where {ranks} were: "
+                "give the source one in every world (ckptkit.data.Augmented(...).dataset(columns, "
                 "ranks=ckptkit.data.GlobalSampler(...))), with neither shuffle nor repeat behind it"
                 + ("" if order is None else f"; this run has to go on with {ranks} ranks")
             )
         for batch_size in (recorded["batch_size"], self._fingerprint.batch_size):
             if batch_size != order["micro_batch"]:
                 raise ResumeError(
-                    f"micro_batch={order['micro_batch']} of the GlobalSampler, but batches of {batch_size}: the samples "
-                    f"of a rank are dealt by micro-batches. In another world both stay as they were; "
-                    f"the checkpoint has {recorded['batch_size']}"
+                    f"micro_batch={order['micro_batch']} of the GlobalSampler, but batches of {batch_size}: samples "
+                    "are dealt to ranks by micro-batches, which stay as they were in another world; the checkpoint "
+                    f"has batches of {recorded['batch_size']}"
                 )
         if recorded["size"] * ranks != self.size * onto:
             raise ResumeError(
-                f"an epoch was {ranks} ranks x {recorded['size']} batches = {ranks * recorded['size']}, and is {onto} x "
-                f"{self.size} = {onto * self.size} now; the same samples must make up an epoch in every world"
+                f"an epoch was {ranks} ranks x {recorded['size']} batches = {ranks * recorded['size']}, and is "
+                f"{onto} x {self.size} = {onto * self.size} now; the same samples must make up an epoch in every world"
             )
         return {**recorded, "size": self.size, "probe": None}
 

@@ -54,7 +54,9 @@ class GlobalOrder:
                 f"{self.num_samples}, {self.global_batch}, {self.micro_batch} and {self.seed}"
             )
         if self.global_batch % self.micro_batch:
-            raise ValueError(f"a global batch of {self.global_batch} is not made of micro-batches of {self.micro_batch}")
+            raise ValueError(
+                f"a global batch of {self.global_batch} is not made of micro-batches of {self.micro_batch}"
+            )
         if self.num_samples < self.global_batch:
             raise ValueError(f"{self.num_samples} samples make no global batch of {self.global_batch}")
 
@@ -79,7 +81,7 @@ class GlobalOrder:
         return self.per_epoch // (world_size * self.micro_batch)
 
     def numbers(self, epoch: int, rank: int, world_size: int) -> Numbers:
-        """``epoch * num_samples + index`` of the samples of one rank, micro-step by micro-step: (steps, micro_batch)."""
+        """``epoch * num_samples + index`` of one rank's samples, by micro-step: (steps, micro_batch)."""
         steps = self.micro_steps(world_size)
         order = epoch_order(self.num_samples, self.seed, epoch) if self.shuffle else np.arange(self.num_samples)
         dealt = order[: self.per_epoch].reshape(steps, world_size, self.micro_batch)
@@ -140,11 +142,12 @@ class GlobalSampler(ds.Sampler):
 
 
 class GlobalIndices:
-    """The numbers of a rank's samples for a loop of one's own: an iterable of micro-batches, for `ckptkit.data.resumable`.
+    """The numbers of a rank's samples by micro-batch, for `ckptkit.data.resumable` and a loop of one's own.
 
     ::
 
-        batches = ck.data.resumable(ck.data.GlobalIndices(len(digits), global_batch=256, micro_batch=16, seed=7), epochs=10)
+        order = ck.data.GlobalIndices(len(digits), global_batch=256, micro_batch=16, seed=7)
+        batches = ck.data.resumable(order, epochs=10)
         for numbers in batches:             # of this rank's next micro-batch, int64 (micro_batch,)
             epoch, indices = divmod(numbers, len(digits))
 

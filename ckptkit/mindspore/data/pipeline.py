@@ -102,7 +102,7 @@ def samplers_that_carry_epochs(dataset: ds.Dataset) -> list[EpochSampler | Globa
 
 
 def global_order(dataset: ds.Dataset) -> GlobalOrder | None:
-    """The order over all ranks that decides which batches it gives; None where there is none, or more than that does."""
+    """The order over all ranks that alone decides which batches it gives; None where there is none such."""
     samplers = samplers_that_carry_epochs(dataset)
     found = samplers[0] if len(samplers) == 1 else None
     return found.order if isinstance(found, GlobalSampler) else None

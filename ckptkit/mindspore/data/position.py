@@ -9,7 +9,8 @@ from typing import Any, Protocol
 class Position(Protocol):
     """The seam between a checkpoint's state and its data: MindSpore pipelines and Python iterables differ below it.
 
-    The order is `check` (changes nothing; in another world on what `folded` gives), `prepare`, then the consumer makes its iterator, then `iterator_made`.
+    The order is `check` (changes nothing; in another world on what `folded` gave), `prepare`, then the consumer makes
+    its iterator, then `iterator_made`.
     """
 
     @property
