@@ -38,9 +38,10 @@ from ckptkit.mindspore.rng import capture_rng, restore_rng, seed_operators
 from ckptkit.mindspore.sections import captured, decoded
 from ckptkit.mindspore.steadiness import watch_forward
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
+from ckptkit.mindspore.world import world
 from ckptkit.progress import Progress
 from ckptkit.rehearsal import Observer
-from ckptkit.world import ALONE, World
+from ckptkit.world import World
 
 __all__ = ["StateManager", "Stateful"]
 
@@ -116,7 +117,6 @@ class StateManager:
         self._counting = counting_of(self.cell, cycle, may_change_k=on_k_change == "next_cycle")
         self._strict = strict
         self._elastic = elastic
-        self._world: World = ALONE
         self._first_world: int | None = None
         self._judged = False
         self._unreadable = False
@@ -133,6 +133,11 @@ class StateManager:
         self._prepared = False
         self._marks_cycles = False
         self._cycle_start: CycleStart | None = None
+
+    @property
+    def world(self) -> World:
+        """The ranks that this training is one of, as MindSpore's communication knows them now."""
+        return world()
 
     @property
     def ended(self) -> str | None:
@@ -316,7 +321,7 @@ class StateManager:
             if isinstance(one, ParameterHolder):
                 one.check(state["user"][name])
         check_data(contents, self.position, state["data"])
-        worlds = Worlds(contents.world_size, self._world.size, state["train"]["first_world"])
+        worlds = Worlds(contents.world_size, self.world.size, state["train"]["first_world"])
         left = self._counting.check(contents, state["train"], worlds if self._elastic else None)
         self._judge()
         self._cycle_start = None
@@ -339,7 +344,7 @@ class StateManager:
         restore_rng(self._rng)
         self._restored = contents
         if worlds.before != worlds.now:
-            tell(stored, contents, worlds, self._world.rank, positioned=self.position is not None)
+            tell(stored, contents, worlds, self.world.rank, positioned=self.position is not None)
         watch_forward(self.cell, self._parameters)
 
     def begin(self) -> None:
@@ -422,7 +427,7 @@ class StateManager:
             "train": {
                 "cell": type(self.cell).__qualname__,
                 "ended": self._ended,
-                "first_world": self._world.size if self._first_world is None else self._first_world,
+                "first_world": self.world.size if self._first_world is None else self._first_world,
                 **self._counting.record(),
             },
             "user": {name: one.state_dict() for name, one in self._stateful.items()},
@@ -430,9 +435,9 @@ class StateManager:
 
     def _in_this_world(self, contents: Contents, state: dict[str, Any]) -> Contents:
         """``contents`` as they are for this rank, with the data of ``state`` put likewise."""
-        here = in_this_world(contents, self._world, state["train"]["accumulation"], elastic=self._elastic)
+        here = in_this_world(contents, self.world, state["train"]["accumulation"], elastic=self._elastic)
         if here is not contents and self.position is not None and state["data"] is not None:
-            state["data"] = self.position.folded(state["data"], contents.world_size, self._world.size)
+            state["data"] = self.position.folded(state["data"], contents.world_size, self.world.size)
         return here
 
     def _judge(self) -> None:

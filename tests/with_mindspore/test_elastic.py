@@ -54,17 +54,23 @@ def micro_batch(number):
     return ms.Tensor(values["x"]), ms.Tensor(values["y"])
 
 
+class OfRank(StateManager):
+    """As one rank of many; this process belongs to no job."""
+
+    world = Alone()
+
+
 def manager(k, rank=0, size=1, dataset=None, cell=None, **options):
     """The state of one rank."""
-    state = StateManager(train_cell(k) if cell is None else cell, dataset, **{"elastic": True, **options})
-    state._world = Alone(rank, size)
+    state = OfRank(train_cell(k) if cell is None else cell, dataset, **{"elastic": True, **options})
+    state.world = Alone(rank, size)
     return state
 
 
 def stepped(state, micro_steps):
     """Micro-step t of rank r of N sees micro-batch t*N + r, as with a `GlobalSampler`."""
     for step in micro_steps:
-        state.cell(*micro_batch(step * state._world.size + state._world.rank))
+        state.cell(*micro_batch(step * state.world.size + state.world.rank))
     return state
 
 

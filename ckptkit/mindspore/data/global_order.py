@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptkit.mindspore.data.sample import epoch_order
+from ckptkit.mindspore.world import world
 
 Numbers = npt.NDArray[np.int64]
 
@@ -220,11 +221,8 @@ def place_of(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if (rank is None) != (world_size is None):
         raise ValueError("give both rank and world_size, or neither")
     if rank is None or world_size is None:
-        return _of_this_process()
+        here = world()
+        return here.rank, here.size
     if not 0 <= rank < world_size:
         raise ValueError(f"rank must be one of the {world_size} ranks, got {rank}")
     return rank, world_size
-
-
-def _of_this_process() -> tuple[int, int]:
-    raise ValueError("give both rank and world_size")
