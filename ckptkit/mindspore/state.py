@@ -66,13 +66,13 @@ class StateManager:
         on_k_change: What a restore does where the checkpoint was taken with other accumulation steps than the cell
             has: ``"refuse"``, or ``"next_cycle"``, which ends the running cycle with the old ones and then goes on
             with the new ones.
-        cycle: Says K and the micro-step of a train cell other than `AccumulationTrainCell`; not needed where
-            that cell has the two attributes of `CycleAdapter` itself.
-        strict: Refuse what cannot be exact (see `findings`) instead of warning.
         elastic: Accept a checkpoint of another number of ranks: its K, counters, data position and accumulators are
             folded so that ranks x K x micro-batch stays, and the global order of a `ckptkit.data.GlobalSampler` goes
             on. ``accumulation_steps`` of the train cell may be those for this world, or those of the world in which
             the run began, which are then folded. Equal up to floating-point order; the log says what is not exact.
+        cycle: Says K and the micro-step of a train cell other than `AccumulationTrainCell`; not needed where
+            that cell has the two attributes of `CycleAdapter` itself.
+        strict: Refuse what cannot be exact (see `findings`) instead of warning.
         **stateful: Objects with ``state_dict()`` and ``load_state_dict()``, or with parameters in them
             (`amp.DynamicLossScaler`, learning-rate schedulers, cells, a parameter), stored by name.
 
@@ -105,9 +105,9 @@ class StateManager:
         frozen: Iterable[str] | Callable[[str], bool] | None = None,
         augmentation: Augmentation = None,
         on_k_change: OnKChange = "refuse",
+        elastic: bool = False,
         cycle: CycleAdapter | None = None,
         strict: bool = False,
-        elastic: bool = False,
         **stateful: Any,
     ) -> None:
         if on_k_change not in get_args(OnKChange):
