@@ -21,6 +21,8 @@ LAYERS = {
     "progress": 1,
     "policies": 1,
     "options": 1,
+    "fold": 1,
+    "folded": 1,
     "accumulation": 1,
     "plan": 1,
     "placement": 1,

@@ -39,7 +39,7 @@ from ckptkit.storage import Storage, open_storage
 _log = logging.getLogger("ckptkit")
 
 # What StateManager calls its own arguments.
-_OPTIONS = ("train_cell", "dataset", "frozen", "augmentation", "on_k_change", "cycle", "strict")
+_OPTIONS = ("train_cell", "dataset", "frozen", "augmentation", "on_k_change", "cycle", "strict", "elastic")
 _COMPANIONS = "callbacks"  # the name that the other callbacks' state has among the stateful objects
 
 
@@ -77,6 +77,7 @@ class CheckpointCallback(Callback):
         cycle: Says K and the micro-step of a train cell other than ckptkit's, as for `StateManager`.
         strict: Refuse what cannot be resumed exactly (`nn.Dropout`, maps that draw from global generators) instead
             of warning.
+        elastic: Accept a checkpoint of another number of ranks, as for `StateManager`.
         storage_options: As for `CheckpointManager`.
         mirror: As for `CheckpointManager`: a remote root that follows a local one.
         mirror_keep: As for `CheckpointManager`.
@@ -109,6 +110,7 @@ class CheckpointCallback(Callback):
         on_k_change: OnKChange = "refuse",
         cycle: CycleAdapter | None = None,
         strict: bool = False,
+        elastic: bool = False,
         storage_options: Mapping[str, Any] | None = None,
         mirror: str | os.PathLike[str] | Storage | None = None,
         mirror_keep: KeepPolicy | None = None,
@@ -154,6 +156,7 @@ class CheckpointCallback(Callback):
             on_k_change=on_k_change,
             cycle=cycle,
             strict=strict,
+            elastic=elastic,
         )
         self._session: TrainingSession | None = None
         self._depth = 0

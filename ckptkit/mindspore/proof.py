@@ -82,14 +82,14 @@ def check_cycle(
         return found
     if not may_change:
         raise ResumeError(
-            f"the checkpoint {contents.checkpoint} was taken with accumulation_steps={_words(before, found)}, this "
-            f"train cell has {_words(now, wanted)}. Build it with {_words(before, found)}, or pass "
-            'on_k_change="next_cycle" to end the running cycle with the old ones and go on with the new ones.'
+            f"the checkpoint {contents.checkpoint} was taken with accumulation_steps={words_of_steps(before, found)}, "
+            f"this train cell has {words_of_steps(now, wanted)}. Build it with {words_of_steps(before, found)}, or "
+            'pass on_k_change="next_cycle" to end the running cycle with the old ones and go on with the new ones.'
         )
     return wanted if progress.at_boundary else found
 
 
-def _words(recorded: Sequence[Sequence[int]] | None, in_force: int) -> str:
+def words_of_steps(recorded: Sequence[Sequence[int]] | None, in_force: int) -> str:
     """How a user would write a schedule; a function only by what it says now."""
     if recorded is None:
         return f"{in_force} at this step"

@@ -157,11 +157,14 @@ class AccumulationTrainCell(nn.Cell):
         """
         return self._accumulators
 
-    def load_counters(self, counters: CycleCounters) -> None:
+    def load_counters(self, counters: CycleCounters, schedule: AccumulationSchedule | None = None) -> None:
         """Continue from ``counters``, once the parameters they belong to have been restored.
 
-        The running cycle ends by the K that they name; the schedule decides again at the next one.
+        The running cycle ends by the K that they name; the schedule decides again at the next one, or ``schedule``
+        from now on, where it is what another number of ranks made of that one.
         """
+        if schedule is not None:
+            self._schedule = schedule
         self._counters = counters
         self._updated = False
         self._last_of_epoch = False
