@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 import xxhash
 
-from ckptkit.contents import Contents
+from ckptkit.contents import Contents, WantedPart
 from ckptkit.errors import CorruptCheckpointError, StateMismatchError
 from ckptkit.fold import fold_progress, shares
 from ckptkit.tensors import Array
@@ -86,6 +86,20 @@ class FoldedSource:
                         done(name)
 
             part.read_into(scratch, add)
+
+    def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
+        """As `ckptkit.contents.Contents.read_parts`.
+
+        Raises:
+            StateMismatchError: If a part of a sum is wanted: accumulators are each rank's own, or whole.
+        """
+        summed = sorted({one.name for one in wanted} & self._names)
+        if summed:
+            raise StateMismatchError(
+                f"the accumulators {summed[:10]} of {self._home.checkpoint} cannot be cut while their number of ranks "
+                "changes; start from a checkpoint at a boundary"
+            )
+        self._home.read_parts(wanted, done)
 
     def peek(self, name: str) -> Array:
         """As `ckptkit.contents.Contents.peek`."""

@@ -16,7 +16,7 @@ import xxhash
 from mindspore import nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # mindspore.mint.optim's as well
 
-from ckptkit.contents import Contents
+from ckptkit.contents import Contents, WantedPart
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.landing import Landing
 from ckptkit.mindspore.tracked import TrackedParameter, looking_copies, synchronize
@@ -153,8 +153,15 @@ class CellParameters:
         self._read(contents, seen, contents.differing(held))
 
     def _read(self, contents: Contents, seen: Mapping[str, Leaf], names: Collection[str]) -> None:
-        landing = Landing(self._by_name, contents.entries, seen, names)
+        parts = {name: seen[name].spec for name in names if isinstance(seen[name].spec.placement, Box)}
+        landing = Landing(self._by_name, contents.entries, seen, set(names) - parts.keys())
         contents.read_into(landing, landing.filled)
+        wanted = [
+            WantedPart(name, spec.placement, spec.shape, landing[name])
+            for name, spec in parts.items()
+            if isinstance(spec.placement, Box)
+        ]
+        contents.read_parts(wanted, landing.filled)
         for name in self._by_name:
             if name not in contents.entries:
                 landing.zero(name)

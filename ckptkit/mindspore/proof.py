@@ -13,6 +13,7 @@ from ckptkit.accumulation import AccumulationSchedule
 from ckptkit.contents import Contents
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.data.position import Position
+from ckptkit.placement import Box
 from ckptkit.progress import Progress
 from ckptkit.tensors import Leaf
 
@@ -24,10 +25,12 @@ def check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
     problems += [f"not in this training: {name}" for name in sorted(found - expected.keys())]
     for name in sorted(expected.keys() & found):
         leaf, stored = expected[name], contents.entries[name]
-        if (leaf.dtype, leaf.shape) != (stored.dtype, stored.shape):
+        placement = leaf.spec.placement
+        shape = placement.global_shape if isinstance(placement, Box) else leaf.shape
+        if (leaf.dtype, shape) != (stored.dtype, stored.shape):
             problems.append(
                 f"{name}: the checkpoint has {stored.dtype} {list(stored.shape)}, "
-                f"this training has {leaf.dtype} {list(leaf.shape)}"
+                f"this training has {leaf.dtype} {list(shape)}"
             )
     if problems:
         raise StateMismatchError(
