@@ -227,15 +227,15 @@ def test_by_step_number_nothing_is_said_but_at_a_save(tmp_path: Path) -> None:
 def test_a_later_start_stops_every_rank_of_the_earlier_one(tmp_path: Path) -> None:
     def act(storage, world, until, **options):
         run = new_run(world)
-        manager = ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=2), when_busy="wait")
-        manager.restore(run)
-        for batches in run.train_until(20):
-            manager.step(run)
-            if batches == 4:
-                world.gather("")
-                if world.rank == 0:
-                    results_of(job(tmp_path, 2, 4))
-                world.gather("")
+        with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=2), when_busy="wait") as manager:
+            manager.restore(run)
+            for batches in run.train_until(20):
+                manager.step(run)
+                if batches == 4:
+                    world.gather("")
+                    if world.rank == 0:
+                        results_of(job(tmp_path, 2, 4))
+                    world.gather("")
 
     ended = job(tmp_path, 2, 0, act=act)
     assert [type(one.error).__name__ for one in ended] == ["StaleAttemptError"] * 2

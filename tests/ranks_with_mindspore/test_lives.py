@@ -1,6 +1,6 @@
 """Real ranks, killed and started again: every one of them goes on with the bits that it would have had.
 
-Four kinds of launches of ``msrun``, in chains, because each takes some 20 s. What one launch leaves, the next goes on from.
+Launches of ``msrun`` in chains, because each takes some 20 s: what one leaves, the next goes on from.
 """
 
 from __future__ import annotations
