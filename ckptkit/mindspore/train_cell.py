@@ -56,7 +56,8 @@ class AccumulationTrainCell(nn.Cell):
     optimizer and zeroes the accumulators. With many ranks (``mindspore.communication.init()``, then
     ``set_auto_parallel_context(parallel_mode="data_parallel")``, then this cell) it adds the sums up over all of them
     first, so that the mean is over the micro-batches, samples or weights of all ranks, and an overflow in one rank
-    skips the update of all. Start the ranks with equal weights (`mindspore.set_seed`), and call all of them equally often.
+    skips the update of all. Start the ranks with equal weights (`mindspore.set_seed`), and call each equally
+    often.
 
     An exception in the forward or backward pass leaves counters and accumulators as they were. After one in the
     update the state is undefined: restore a checkpoint.
