@@ -78,8 +78,8 @@ class Source(Protocol):
         ...
 
 
-def _no_other_rank(rank: int) -> Contents:
-    raise ValueError(f"nobody said how to read rank {rank}")
+def _nobody(rank: int) -> Contents:
+    raise ValueError(f"these contents are of one rank alone; nothing is known of rank {rank}")
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,9 @@ class Contents:
         state: As in `Capture`.
         state_tensors: The tensors that ``state`` refers to, by name.
         source: Reads the others.
-        rank: Whose view of it this is.
-        world_size: Ranks that it was made by.
-        of_rank: Gives the same for another rank of these.
+        rank: Whose this was, in the job that stored it.
+        world_size: How many ranks that job had.
+        of_rank: Gives what the checkpoint holds for another one of them; reads the tensors of its state.
     """
 
     checkpoint: str
@@ -108,7 +108,7 @@ class Contents:
     source: Source
     rank: int = 0
     world_size: int = 1
-    of_rank: Callable[[int], Contents] = _no_other_rank
+    of_rank: Callable[[int], Contents] = _nobody
 
     @functools.cached_property
     def tensors(self) -> Mapping[str, Array]:
