@@ -23,4 +23,3 @@ def hold_back(run_context: RunContext) -> bool:
     if run_context.get_stop_requested():
         raise AttributeError("RunContext keeps its request to stop elsewhere in this MindSpore: it cannot be held back")
     return True
-
