@@ -25,6 +25,7 @@ def layout(device_matrix, tensor_map, full_shape, group="", **fields):
         # Rows over columns of the matrix: devices 0 and 2 hold the same.
         ([0, -1], {0: ((0, 0), 0), 1: ((4, 0), 0), 2: ((0, 0), 1), 3: ((4, 0), 1)}),
         ([-1, 1], {0: ((0, 0), 0), 1: ((0, 0), 1), 2: ((0, 3), 0), 3: ((0, 3), 1)}),
+        ([], {0: ((0, 0), 0), 3: ((0, 0), 3)}),
         ([-1, -1], {0: ((0, 0), 0), 1: ((0, 0), 1), 2: ((0, 0), 2), 3: ((0, 0), 3)}),
     ],
 )
@@ -32,7 +33,11 @@ def test_devices_hold_what_one_works_out_by_hand(tensor_map, boxes):
     for position, (offsets, replica) in boxes.items():
         box, shape = box_of(layout([2, 2], tensor_map, [8, 6]), position)
         assert box == Box((8, 6), offsets, replica)
-        assert shape == (8 if tensor_map[0] == -1 else 4, 6 if tensor_map[1] == -1 else 3)
+        assert shape == (4 if offsets_differ(boxes, 0) else 8, 3 if offsets_differ(boxes, 1) else 6)
+
+
+def offsets_differ(boxes, axis):
+    return len({offsets[axis] for offsets, _ in boxes.values()}) > 1
 
 
 def test_an_optimizer_group_cuts_the_first_axis_once_more():
@@ -68,6 +73,7 @@ def test_the_first_replicas_tile_the_whole(tensor_map):
         ({"field_size": 3}, (0, 1), "by fields"),
         ({"uniform_split": False}, (0, 1), "uneven"),
         ({"full_shape": [7, 6]}, (0, 1), "does not divide"),
+        ({"slice_shape": [24]}, (0, 1), "another shape"),
         ({"opt_shard_group": "g"}, (0, 1), "opt_shard_group is 'g'"),
         ({}, (0, 2), "opt_shard_group is ''"),
         ({"opt_shard_group": "g"}, (1, 2), "not \\(1, 2\\) in its group"),

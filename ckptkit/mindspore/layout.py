@@ -22,8 +22,8 @@ class Layout(NamedTuple):
     Attributes:
         device_matrix: How the devices of the stage are arranged.
         tensor_map: For each axis of the tensor the axis of the device matrix, counted from the right, along which it is
-            cut; -1 for one that is not.
-        slice_shape: What MindSpore says of a part; not used, since it may be told before or after the group's cut.
+            cut; -1 for one that is not. Empty where none is.
+        slice_shape: Of a part, after the group's cut; empty where MindSpore does not say.
         field_size: 0, or of an embedding that is cut by fields.
         uniform_split: Whether all parts are of one size.
         opt_shard_group: Name of the group over which axis 0 is cut once more; empty for none.
@@ -58,8 +58,9 @@ def box_of(layout: Layout, position: int, group: tuple[int, int] = (0, 1)) -> tu
         raise ValueError(f"opt_shard_group is {layout.opt_shard_group!r}, the group given is {group}")
     place = [int(one) for one in np.unravel_index(position, tuple(layout.device_matrix))]
     last = len(place) - 1
-    along = [(1, 0) if m == -1 else (layout.device_matrix[last - m], place[last - m]) for m in layout.tensor_map]
-    unused = [axis for axis in range(len(place)) if last - axis not in layout.tensor_map]
+    mapped = layout.tensor_map or [-1] * len(layout.full_shape)
+    along = [(1, 0) if m == -1 else (layout.device_matrix[last - m], place[last - m]) for m in mapped]
+    unused = [axis for axis in range(len(place)) if last - axis not in mapped]
     replica = 0
     for axis in unused:
         replica = replica * layout.device_matrix[axis] + place[axis]
@@ -73,5 +74,7 @@ def box_of(layout: Layout, position: int, group: tuple[int, int] = (0, 1)) -> tu
     if any(size % count for size, (count, _) in zip(whole, along, strict=True)):
         raise ValueError(f"the shape {whole} does not divide by {tuple(count for count, _ in along)}")
     shape = tuple(size // count for size, (count, _) in zip(whole, along, strict=True))
+    if layout.slice_shape and tuple(layout.slice_shape) != shape:
+        raise ValueError(f"MindSpore gives the part of {whole} another shape, {layout.slice_shape}, than {shape}")
     offsets = tuple(at * size for size, (_, at) in zip(shape, along, strict=True))
     return Box(whole, offsets, replica // group[1]), shape
