@@ -13,7 +13,7 @@ from ranks.job import check_whole, committed, digests_at, job, new_run
 import ckptkit as ck
 from ckptkit.errors import ResumeError, SaveFailedError
 from ckptkit.testing.faults import Fault
-from ckptkit.testing.ranks import RankLostError, results_of
+from ckptkit.testing.ranks import RankLostError, ThreadWorld, results_of, run_ranks
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -270,3 +270,13 @@ def test_a_checkpoint_of_another_world_is_refused_by_a_state_that_cannot_fold(tm
     results_of(job(tmp_path, 2, 4))
     ended = job(tmp_path, 1, 8)
     assert isinstance(ended[0].error, ResumeError)
+
+
+def test_ranks_with_different_roots_are_told_so_at_the_start(tmp_path: Path) -> None:
+    def run(world: ThreadWorld) -> None:
+        ck.CheckpointManager(tmp_path / str(world.rank)).restore(new_run(world))
+
+    ended = run_ranks(3, run)
+    assert [type(one.error) for one in ended] == [ResumeError] * 3
+    assert all("different roots" in str(one.error) for one in ended)
+    assert "rank 1" in str(ended[0].error)
