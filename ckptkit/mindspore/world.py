@@ -1,8 +1,9 @@
 """`world`: the ranks of the job that this process is one of, as MindSpore's communication knows them.
 
 Guarantees: without ``mindspore.communication.init()``, or with a group of one, it is `ckptkit.world.ALONE`. A gather
-returns once every rank has called it, in GRAPH and PYNATIVE; it does not only enqueue. One whose peer has left raises
-after about half a minute, when MindSpore gives up. Training thread only, and never within a graph.
+returns once every rank has called it, in GRAPH and PYNATIVE; it does not only enqueue, and nor does a broadcast. One
+whose peer has left, or on CPU is later than 30 s, raises when MindSpore gives up. Training thread only, and never
+within a graph.
 """
 
 from __future__ import annotations
@@ -47,6 +48,20 @@ class Ranks:
         padded[: data.size] = data
         said = self._all(padded.view(np.int32))
         return tuple(one.view(np.uint8)[:size].tobytes().decode() for one, size in zip(said, sizes, strict=True))
+
+    def broadcast(self, message: str) -> str:
+        """As `World`; no rank holds more of it than one copy."""
+        data = np.frombuffer(message.encode() if self.rank == 0 else b"", np.uint8)
+        size = int(self._from_rank_0(np.array([data.size], np.int32))[0])
+        padded = np.zeros(-(-size // 4) * 4 or 4, np.uint8)
+        padded[: data.size] = data
+        return self._from_rank_0(padded.view(np.int32)).view(np.uint8)[:size].tobytes().decode()
+
+    def _from_rank_0(self, mine: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        told = Tensor(mine)
+        distributed.broadcast(told, 0)
+        found: npt.NDArray[np.int32] = told.asnumpy().copy()  # waits: the call above only enqueues
+        return found
 
     def _all(self, mine: npt.NDArray[np.int32]) -> list[npt.NDArray[np.int32]]:
         """The array of each rank, all of one shape; int32 is what every backend's collectives take."""

@@ -26,7 +26,7 @@ class Recipe:
         self.log = folder / "output.log"
         with open(self.log, "ab") as output:
             self.process = subprocess.Popen(
-                ["bash", str(EXAMPLES / script), str(self.root)],
+                ["/bin/bash", str(EXAMPLES / script), str(self.root)],
                 cwd=folder,
                 env={**environment(), **variables},
                 stdout=output,
