@@ -13,7 +13,7 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_THREADS = 16
+THREADS = 16
 _FEW = 4  # not worth threads
 
 
@@ -21,7 +21,7 @@ def each_of(items: Sequence[Item], function: Callable[[Item], Result]) -> list[R
     """``function`` of each item, which must be safe to call from many threads."""
     if len(items) <= _FEW:
         return [function(item) for item in items]
-    pool = ThreadPoolExecutor(min(_THREADS, len(items)), thread_name_prefix="ckptkit-read")
+    pool = ThreadPoolExecutor(min(THREADS, len(items)), thread_name_prefix="ckptkit-read")
     try:
         return list(pool.map(function, items))
     finally:
