@@ -8,13 +8,14 @@ memory, which is good only between two micro-steps, and so may be the memory tha
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from pydantic import JsonValue
 
+from ckptkit.placement import Box, Tag, lies_inside
 from ckptkit.progress import Progress
 from ckptkit.tensors import DTYPES, Array, Leaf, Role, size_bytes_of
 
@@ -40,13 +41,15 @@ class TensorInfo:
 
     Attributes:
         dtype: Name in `ckptkit.tensors.DTYPES`, since BF16 and U16 look alike in NumPy.
-        shape: Of the tensor; ``()`` for a scalar.
+        shape: Of the tensor; ``()`` for a scalar. Of the whole, where the tensor is stored in parts.
         role: Which kind of file it lies in.
+        placement: In the job that stored it.
     """
 
     dtype: str
     shape: tuple[int, ...]
     role: Role
+    placement: Tag = "per_rank"
 
     @property
     def size_bytes(self) -> int:
@@ -58,11 +61,31 @@ class TensorInfo:
         return np.empty(self.shape, DTYPES[self.dtype])
 
 
+class WantedPart(NamedTuple):
+    """A part of a tensor, and where it is to go.
+
+    Attributes:
+        name: Of the tensor.
+        box: Where the part lies in the whole; its ``replica`` does not matter.
+        shape: Of the part.
+        memory: Flat, writable, unsigned bytes: as many as the part has.
+    """
+
+    name: str
+    box: Box
+    shape: tuple[int, ...]
+    memory: memoryview
+
+
 class Source(Protocol):
     """Where the bytes of a `Contents` come from; the seam that keeps it apart from storages."""
 
     def read_into(self, targets: Mapping[str, memoryview], done: Callable[[str], None] | None) -> None:
         """As `Contents.read_into`."""
+        ...
+
+    def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None) -> None:
+        """As `Contents.read_parts`."""
         ...
 
     def peek(self, name: str) -> Array:
@@ -78,9 +101,13 @@ class Source(Protocol):
         ...
 
 
+def _nobody(rank: int) -> Contents:
+    raise ValueError(f"these contents are of one rank alone; nothing is known of rank {rank}")
+
+
 @dataclass(frozen=True)
 class Contents:
-    """What a checkpoint holds, and how its tensors are read.
+    """What a checkpoint holds for one rank, and how its tensors are read: its own, and those that all ranks share.
 
     Its documents and the tensors of the role ``state`` were read and verified; every other one is read when asked for.
 
@@ -91,6 +118,9 @@ class Contents:
         state: As in `Capture`.
         state_tensors: The tensors that ``state`` refers to, by name.
         source: Reads the others.
+        rank: Whose this was, in the job that stored it.
+        world_size: How many ranks that job had.
+        of_rank: Gives what the checkpoint holds for another one of them; reads the tensors of its state.
     """
 
     checkpoint: str
@@ -99,6 +129,9 @@ class Contents:
     state: Mapping[str, JsonValue]
     state_tensors: Mapping[str, Array]
     source: Source
+    rank: int = 0
+    world_size: int = 1
+    of_rank: Callable[[int], Contents] = _nobody
 
     @functools.cached_property
     def tensors(self) -> Mapping[str, Array]:
@@ -130,10 +163,49 @@ class Contents:
             CorruptCheckpointError: If a file is missing or altered; names it.
             StorageError: If it could not be read.
         """
-        unknown = sorted(targets.keys() - self.entries.keys())
+        self._refuse_unknown(targets.keys())
+        self.source.read_into(targets, done)
+
+    def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
+        """Read parts of tensors, whatever parts were stored; the way back of a leaf whose placement is a `Box`.
+
+        Of a tensor that was stored in parts, only the blocks are read in which something lies that is wanted, and each
+        is verified before a byte of it arrives. Any other tensor is read as by `read_into`, whole, and cut then.
+
+        Tested with cuts made by hand, since MindSpore cuts no parameters on CPU: never run on Ascend with MindSpore's
+        own layouts.
+
+        Args:
+            wanted: The parts; several of one tensor are fine.
+            done: Called with a tensor's name whenever all bytes of a part of it are there.
+
+        Raises:
+            ValueError: If the checkpoint has no such tensor, a part lies outside of it, or its memory is of another
+                size; nothing has been read.
+            CorruptCheckpointError: Also if what was stored does not hold every element of a part exactly once, which
+                is noticed before anything is read. If this raises later, the parts hold anything.
+            CheckpointNotFoundError, StorageError: As `read_into`.
+        """
+        self._refuse_unknown({part.name for part in wanted})
+        for part in wanted:
+            self._refuse_unfit(part)
+        self.source.read_parts(wanted, done)
+
+    def _refuse_unknown(self, names: Collection[str]) -> None:
+        unknown = sorted(set(names) - self.entries.keys())
         if unknown:
             raise ValueError(f"{self.checkpoint} holds no tensors {unknown[:10]}")
-        self.source.read_into(targets, done)
+
+    def _refuse_unfit(self, part: WantedPart) -> None:
+        info = self.entries[part.name]
+        if part.box.global_shape != info.shape or not lies_inside(info.shape, part.box.offsets, part.shape):
+            raise ValueError(
+                f"{part.name} has the shape {info.shape} in {self.checkpoint}; there is no part of the shape "
+                f"{part.shape} at {part.box.offsets} of {part.box.global_shape} in it"
+            )
+        size_bytes = size_bytes_of(info.dtype, part.shape)
+        if part.memory.format != "B" or part.memory.ndim != 1 or len(part.memory) != size_bytes:
+            raise ValueError(f"{part.name}: the part has {size_bytes} bytes, its memory is {part.memory.nbytes} bytes")
 
     def peek(self, name: str) -> Array:
         """The bits of one small tensor, read by itself and not verified.
@@ -154,6 +226,7 @@ class Contents:
         """Names of the tensors, without those of the role ``state``, that would have to be read again.
 
         Reads nothing from the storage: digests ``held`` in the place of each file that `read_into` verified before.
+        Tensors that were stored in parts of a user's cut (``sharded``) are always to be read again.
 
         Args:
             held: What the tensors are now, by name; those of a file in which one is left out are to be read again.

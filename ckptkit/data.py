@@ -1,4 +1,4 @@
-"""Training data that resumes exactly: random numbers by sample, an order that carries the epoch, one's own loop.
+"""Training data that resumes exactly: random numbers by sample, orders that carry the epoch, one's own loop.
 
 Importing this module imports nothing else; each name is loaded when it is first used.
 """
@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ckptkit.mindspore.data.global_order import GlobalIndices, GlobalSampler
     from ckptkit.mindspore.data.resumable import resumable
     from ckptkit.mindspore.data.sample import sample_rng
     from ckptkit.mindspore.data.sampler import Augmented, EpochSampler
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
 _HOME = {
     "Augmented": "ckptkit.mindspore.data.sampler",
     "EpochSampler": "ckptkit.mindspore.data.sampler",
+    "GlobalIndices": "ckptkit.mindspore.data.global_order",
+    "GlobalSampler": "ckptkit.mindspore.data.global_order",
     "resumable": "ckptkit.mindspore.data.resumable",
     "sample_rng": "ckptkit.mindspore.data.sample",
 }
 
-__all__ = ["Augmented", "EpochSampler", "resumable", "sample_rng"]
+__all__ = ["Augmented", "EpochSampler", "GlobalIndices", "GlobalSampler", "resumable", "sample_rng"]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,10 +22,9 @@ from typing import Any
 
 from typing_extensions import Self
 
-from ckptkit.background import SaveHandle, account_of, save_in_background, warn_of_failure
-from ckptkit.contents import Capture
-from ckptkit.cost import SaveCost, SaveReport, SaveTotals
-from ckptkit.errors import ResumeError, SaveFailedError, StaleAttemptError, StorageError
+from ckptkit.background import SaveHandle
+from ckptkit.cost import SaveReport, SaveTotals
+from ckptkit.errors import ResumeError, StorageError
 from ckptkit.mirror import Mirror, MirrorOptions, NoMirror
 from ckptkit.options import (
     ERROR_BUDGET,
@@ -36,22 +35,22 @@ from ckptkit.options import (
     refuse_unknown_choices,
     refuse_wrong_policies,
 )
-from ckptkit.peers import Peers, Word, replicas_of
+from ckptkit.orders import AnySaver, Orders
+from ckptkit.outcomes import Outcomes
+from ckptkit.peers import Peers
 from ckptkit.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
 from ckptkit.progress import Progress, ResumePoint
 from ckptkit.rehearsal import rehearsal_of
 from ckptkit.run.attempt import Opened, Opening
 from ckptkit.run.catalogue import CheckpointInfo, latest_checkpoint, list_checkpoints
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.part import PartSaver
-from ckptkit.run.ranks import Failure, follow, lead
+from ckptkit.run.ranks import follow, lead
 from ckptkit.run.receipts import Receipts
 from ckptkit.run.retain import Retention
 from ckptkit.run.save import Saver
 from ckptkit.run.sweep import sweep
 from ckptkit.run.target import OneRank
-from ckptkit.run.write import SaveRequest
-from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
+from ckptkit.snapshot import Capturable, StagingArea
 from ckptkit.storage import Storage, open_storage
 from ckptkit.waiting import countdown
 from ckptkit.world import ALONE
@@ -99,10 +98,6 @@ class CheckpointManager:
         new_token: Gives 32 fresh random hexadecimal digits.
         host: What others are told of this process, should they meet it.
 
-    Attributes:
-        skipped_saves: During how many writes another save was due and not taken.
-        totals: What the saves of this manager cost in all.
-
     Raises:
         ValueError: If an option is none of those.
         StorageError: If the root's URL has no backend.
@@ -146,7 +141,7 @@ class CheckpointManager:
         self._check_replicas = check_replicas
         self._keep: KeepPolicy = keep if keep is not None else KeepLatest(3)
         self._when_busy = when_busy
-        self._failures_allowed = ERROR_BUDGET if on_save_error == "warn" else 1
+        self._outcomes = Outcomes(self.url, ERROR_BUDGET if on_save_error == "warn" else 1, on_save)
         self._mirror: Mirror | NoMirror = NoMirror(self._storage)
         if mirror is not None and self._rehearsal is None:
             mirror_keep = mirror_keep if mirror_keep is not None else self._keep
@@ -161,27 +156,25 @@ class CheckpointManager:
         self._new_token = new_token
         self._host = host if host is not None else socket.gethostname()
         self._window_use: WindowUse = window
-        self._on_save = on_save
-        self._untold: list[SaveReport] = []
         self._area = StagingArea(buffer_bytes, monotonic, is_remote=self._storage.is_remote)
-        self._window: Window | None = None
-        self._saver: Saver | PartSaver | None = None
+        self._saver: AnySaver | None = None
+        self._orders: Orders | None = None
         self._closed = False
-        self._in_flight: SaveHandle | None = None
-        self._failures_in_a_row = 0
-        self._last_save_at = monotonic()
-        self._save_number = 0
-        self._stale: StaleAttemptError | None = None
-        self._end: SaveFailedError | None = None
-        self._lost: tuple[int, str] | None = None
-        self._skipped_during: SaveHandle | None = None
-        self.skipped_saves = 0
-        self.totals = SaveTotals()
 
     @property
     def url(self) -> str:
         """The run root."""
         return self._storage.url
+
+    @property
+    def skipped_saves(self) -> int:
+        """During how many writes another save was due and not taken."""
+        return self._outcomes.skipped_saves
+
+    @property
+    def totals(self) -> SaveTotals:
+        """What the saves of this manager cost in all."""
+        return self._outcomes.totals
 
     @property
     def mirror_lag(self) -> int:
@@ -215,6 +208,7 @@ class CheckpointManager:
         if self._mid_cycle == "rewind":
             state.mark_cycle_start()  # first: where it is refused, nothing was touched
         self._peers = Peers(state.world, self._schedule)
+        self._outcomes.is_alone, self._outcomes.commits = self._peers.is_alone, self._peers.leads
         self._refuse_for_one_rank_only()
         opening = Opening(checkpoint, rewind, self._host, self._clock, self._new_token)
         opened = self._open(opening, state)
@@ -241,16 +235,15 @@ class CheckpointManager:
             ResumeError: If no micro-step was counted since the restore, so that nothing would ever be due.
         """
         handle = self._step(state, metrics)
-        self._tell()
+        self._outcomes.tell()
         return handle
 
     def _step(self, state: Capturable, metrics: Mapping[str, float] | None) -> SaveHandle | None:
-        saver = self._started()
+        saver, orders = self._started()
         self._collect()
         progress = state.progress()
         self._begin_cycle(state, progress)
-        if self._window is not None:
-            self._window.advance(progress.accumulation_steps - progress.micro_step)
+        orders.advance(progress.accumulation_steps - progress.micro_step)
         if self._rehearsal is not None:
             self._rehearsal.step(state, lambda: self.save(state, metrics))
             return None
@@ -259,18 +252,19 @@ class CheckpointManager:
                 f"step() was called, but the state still stands at {self._restored_at} batches, as after the restore. "
                 "Feed the loop from ckptkit.data.resumable, or call state.count_delivered() after each batch"
             )
-        since = timedelta(seconds=self._monotonic() - self._last_save_at)
+        since = timedelta(seconds=self._monotonic() - orders.last_at)
         if not self._due(progress, since):
             return None
         rewound = self._stored_at(progress) != progress
         if not self._peers.is_alone:
-            return self._save_together(state, metrics, rewound=rewound, may_skip=True)
+            waits = self._when_busy == "wait"
+            return orders.together(state, metrics, rewound=rewound, waits=waits, may_skip=True)
         if saver.committed_at(self._stored_at(progress)) is not None:
             return None
-        if self._in_flight is not None and self._when_busy == "skip":
-            self._note_skip()
+        if self._outcomes.in_flight is not None and self._when_busy == "skip":
+            self._outcomes.skip()
             return None
-        return self._save(state, metrics, rewound=rewound)
+        return orders.alone(state, metrics, rewound=rewound)
 
     def save(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle:
         """Take ``state`` as it is now and write it in the background; waits for a save under way first.
@@ -286,8 +280,20 @@ class CheckpointManager:
         self._started()
         self._begin_cycle(state, state.progress())
         handle = self._save_outright(state, metrics)
-        self._tell()
+        self._outcomes.tell()
         return handle
+
+    def agree(self, wish: bool) -> bool:
+        """Whether any rank of the job wishes something, such as to stop; every rank has to ask, at the same point.
+
+        In a job of one rank it is the wish itself, and costs nothing.
+        """
+        return wish if self._peers.is_alone else any(self._peers.flags(wish))
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the job; known once `restore` was called."""
+        return self._peers.size
 
     def fence(self) -> None:
         """Make sure that nothing reads live memory any more; call before changing parameters yourself.
@@ -296,13 +302,15 @@ class CheckpointManager:
         state between two micro-steps (to swap in averaged weights, to clip them) calls this first. Without a save under
         way it does nothing.
         """
-        if self._window is not None:
-            self._window.close()
+        if self._orders is not None:
+            self._orders.fence()
 
     def give_up_window(self) -> None:
         """From now on let `save` itself copy everything: others may write to the parameters at any time."""
         self.fence()
         self._window_use = "off"
+        if self._orders is not None:
+            self._orders.window_use = "off"
 
     def save_final(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> str:
         """Save ``state`` and wait for the commit, trying again within the error budget; returns its name.
@@ -313,35 +321,34 @@ class CheckpointManager:
             SaveFailedError: If it could not be committed, or the mirror does not take it.
             StaleAttemptError: As in `step`.
         """
-        saver = self._started()
-        if self._rehearsal is not None:
-            self._rehearsal.look(state, lambda: self.save(state, metrics))
+        saver, _ = self._started()
+        self._rehearse(state, metrics)
         if not self._peers.is_alone:
             return self._save_final_together(state, metrics)
-        self._drain(None)
+        self._outcomes.drain()
         self._collect(tolerate=True)
         while True:
             there = saver.committed_at(state.progress())
             if there is not None:
                 self._collect(tolerate=True)
                 self._mirror.finish(countdown(None))
-                self._tell()
+                self._outcomes.tell()
                 return str(there)
             self._begin_cycle(state, state.progress())
             error = self._save_outright(state, metrics).exception()
             if error is None:
                 continue
-            self._collect(tolerate=self._failures_in_a_row + 1 < ERROR_BUDGET)
+            self._collect(tolerate=self._outcomes.failures_in_a_row + 1 < ERROR_BUDGET)
 
     def _save_final_together(self, state: Capturable, metrics: Mapping[str, float] | None) -> str:
         while True:
             self._begin_cycle(state, state.progress())
             handle = self._save_outright(state, metrics)
-            if handle is not self._in_flight:  # rank 0 has it committed, and all ranks know that now
-                self._tell()
+            if handle is not self._outcomes.in_flight:  # rank 0 has it committed, and all ranks know that now
+                self._outcomes.tell()
                 return handle.result()
             handle.exception()
-            self._collect(tolerate=self._failures_in_a_row + 1 < ERROR_BUDGET)
+            self._collect(tolerate=self._outcomes.failures_in_a_row + 1 < ERROR_BUDGET)
 
     def wait(self, timeout: timedelta | None = None) -> None:
         """Wait until no save is under way, nor the upload of the newest commit; one that failed is tried once more.
@@ -354,14 +361,12 @@ class CheckpointManager:
             StaleAttemptError: As in `step`.
         """
         left = countdown(timeout)
-        self._drain(timeout)
+        self._outcomes.drain(timeout)
         self._collect()
         self._mirror.settle(left)
         self._collect()
-        end = self._stale or self._end
-        if end is not None:
-            raise end
-        self._tell()
+        self._outcomes.refuse_ended()
+        self._outcomes.tell()
 
     def close(self, timeout: timedelta | None = None) -> None:
         """Wait as `wait` does, then let the writer thread go; the manager saves no more.
@@ -375,8 +380,8 @@ class CheckpointManager:
             self.wait(timeout)
             self._mirror.finish(left)
         finally:
-            if self._window is not None:
-                self._window.close(patient=False)  # after a timeout; else it has ended
+            if self._orders is not None:
+                self._orders.fence(patient=False)  # after a timeout; else it has ended
             self._saver = None
             self._closed = True
 
@@ -405,130 +410,17 @@ class CheckpointManager:
             _log.warning("while the error above was on its way: %s", also, exc_info=also)
 
     def _save_outright(self, state: Capturable, metrics: Mapping[str, float] | None) -> SaveHandle:
+        _, orders = self._started()
         if self._peers.is_alone:
-            return self._save(state, metrics, rewound=False)
-        handle = self._save_together(state, metrics, rewound=False, may_skip=False)
+            self._rehearse(state, metrics)
+            return orders.alone(state, metrics, rewound=False)
+        handle = orders.together(state, metrics, rewound=False, waits=True, may_skip=False)
         assert handle is not None  # noqa: S101 - it does not skip
         return handle
 
-    def _save(self, state: Capturable, metrics: Mapping[str, float] | None, *, rewound: bool) -> SaveHandle:
-        saver = self._started()
+    def _rehearse(self, state: Capturable, metrics: Mapping[str, float] | None) -> None:
         if self._rehearsal is not None:
             self._rehearsal.look(state, lambda: self.save(state, metrics))
-        numbers = _numbers(metrics)
-        begun = self._monotonic()
-        self._drain(None)
-        self._collect()
-        capture = state.capture_cycle_start() if rewound else state.capture()
-        return self._begin_save(state, capture, numbers, saver.next_name(capture.progress), begun)
-
-    def _save_together(
-        self, state: Capturable, metrics: Mapping[str, float] | None, *, rewound: bool, may_skip: bool
-    ) -> SaveHandle | None:
-        """Save in all ranks or in none; None if it is skipped in all, because one of them is still writing."""
-        saver = self._started()
-        numbers = _numbers(metrics)
-        begun = self._monotonic()
-        waits = self._when_busy == "wait" or not may_skip
-        if waits and not self._peers.leads:
-            self._drain(None)  # first, so that rank 0, which waits for this part, does not wait in vain
-        self._collect()
-        capture = state.capture_cycle_start() if rewound else state.capture()
-        said = self._meet(capture)
-        if waits:
-            self._drain(None)
-            self._collect()
-            said = self._meet(capture)
-        elif any(word.busy for word in said):
-            self._note_skip()
-            return None
-        name = CheckpointName.parse(said[0].committed or said[0].name)
-        assert name is not None  # noqa: S101 - rank 0 made it of a name
-        if said[0].committed is not None:
-            saver.learn(name)
-            if may_skip:
-                return None
-            return SaveHandle.ended(SaveReport(str(name), capture.progress, timedelta(0), 0, SaveCost()))
-        if self._check_replicas:
-            self._peers.refuse_different_replicas(said, capture.leaves)
-        return self._begin_save(state, capture, numbers, name, begun)
-
-    def _meet(self, capture: Capture) -> list[Word]:
-        saver = self._started()
-        end = self._stale or self._end
-        committed = saver.committed_at(capture.progress) if self._peers.leads else None
-        busy = self._in_flight is not None and not self._in_flight.done()
-        mine = Word(
-            progress=capture.progress,
-            model=self._peers.model_of(capture.leaves),
-            replicas=replicas_of(capture.leaves) if self._check_replicas else None,
-            busy=busy,
-            lost=self._lost,
-            end=Failure.of(end) if end is not None else None,
-            number=self._save_number + 1,
-            name="" if busy else str(saver.next_name(capture.progress)),
-            committed=str(committed) if committed is not None else None,
-        )
-        said = self._peers.words(mine, end)
-        for rank, word in enumerate(said):
-            if word.lost is not None:
-                number, why = word.lost
-                saver.give_up(number, f"rank {rank} could not write its part: {why}")
-        return said
-
-    def _begin_save(
-        self,
-        state: Capturable,
-        capture: Capture,
-        metrics: Mapping[str, float],
-        name: CheckpointName,
-        begun: float,
-    ) -> SaveHandle:
-        saver = self._started()
-        cost = SaveCost(queue_seconds=self._monotonic() - begun, skipped_saves=self.skipped_saves)
-        window = self._area.open(
-            self._share.of(capture, self._peers.rank, self._peers.size), cost, self._handling(saver)
-        )
-        self._window = window  # first: a state whose next call updates fences at once
-        if window.is_open:
-            state.guard(self.fence)
-        self._save_number += 1
-        self._last_save_at = self._monotonic()
-        self._in_flight = self._write(saver, SaveRequest(name, window, metrics, self._clock(), self._save_number))
-        cost.stall_seconds += self._monotonic() - begun
-        return self._in_flight
-
-    def _note_skip(self) -> None:
-        if self._skipped_during is not self._in_flight or self._in_flight is None:
-            # Once per write: an interval that has passed is due again at every micro-step.
-            self._skipped_during = self._in_flight
-            self.skipped_saves += 1
-            _log.info("a save is due and waits, because the previous one is still being written")
-
-    def _write(self, saver: Saver | PartSaver, request: SaveRequest) -> SaveHandle:
-        begun = self._monotonic()
-        staged = request.staged
-
-        def save() -> SaveReport:
-            try:
-                saved = saver.save(request)
-            finally:
-                staged.release()
-            self._mirror.offer(saved.checkpoint)
-            took = timedelta(seconds=self._monotonic() - begun)
-            return SaveReport(str(saved.checkpoint), staged.progress, took, saved.written_bytes, staged.cost)
-
-        return save_in_background(save, staged)
-
-    def _handling(self, saver: Saver | PartSaver) -> Handling:
-        return Handling(
-            copy_all=self._window_use == "off",
-            by_slices=self._window_use == "slice",
-            demoted=saver.frozen.demoted,
-            settled=saver.frozen.settled,
-            rank=self._peers.rank,
-            ranks=self._peers.size,
-        )
 
     def _open(self, opening: Opening, state: Capturable) -> Opened:
         if self._peers.is_alone:
@@ -551,9 +443,19 @@ class CheckpointManager:
             )
 
     def _take_over(self, opened: Opened) -> None:
-        if not self._peers.leads:
-            self._saver = PartSaver(self._storage, opened.document, self._peers.rank)
-            return
+        self._saver = self._new_saver(opened) if self._peers.leads else self._new_part_saver(opened)
+        self._orders = Orders(
+            *(self._saver, self._peers, self._area, self._outcomes, self._mirror),
+            window_use=self._window_use,
+            check_replicas=self._check_replicas,
+            clock=self._clock,
+            monotonic=self._monotonic,
+        )
+
+    def _new_part_saver(self, opened: Opened) -> PartSaver:
+        return PartSaver(self._storage, opened.document, self._peers.rank)
+
+    def _new_saver(self, opened: Opened) -> Saver:
         retention = Retention(self._storage, opened.document, self._mirror.sparing(self._keep))
         try:
             sweep(self._storage, opened.document)
@@ -563,7 +465,7 @@ class CheckpointManager:
         receipts = None
         if not self._peers.is_alone:
             receipts = Receipts(self._storage, self._peers.size, self._rank_patience, monotonic=self._monotonic)
-        self._saver = Saver(self._storage, opened.document, retention, receipts)
+        return Saver(self._storage, opened.document, retention, receipts)
 
     def _due(self, progress: Progress, since: timedelta) -> bool:
         due = self._peers.is_due(progress, since)
@@ -582,68 +484,14 @@ class CheckpointManager:
         start = self._cycle_start
         return start if start is not None and start.cycles == progress.cycles else progress
 
-    def _started(self) -> Saver | PartSaver:
-        if self._saver is None:
+    def _started(self) -> tuple[AnySaver, Orders]:
+        if self._saver is None or self._orders is None:
             raise ResumeError(
                 "call restore(state) before the first save (and not after close()): "
                 "only then is it known what the run holds already"
             )
-        return self._saver
-
-    def _tell(self) -> None:
-        """Tell ``on_save`` what is new; last of all, since it may raise, and may call this manager."""
-        while self._untold and self._on_save is not None:
-            self._on_save(self._untold.pop(0))
-
-    def _drain(self, timeout: timedelta | None) -> None:
-        if self._in_flight is not None:
-            self._in_flight.settled(timeout)
+        return self._saver, self._orders
 
     def _collect(self, *, tolerate: bool = False) -> None:
-        """Take the outcome of a save that has ended; raise what may not be tolerated.
-
-        In a job of many ranks nobody may leave alone: what would be raised waits for the next `_meet`.
-        """
-        if self._stale is not None and self._peers.is_alone:
-            raise self._stale
         self._mirror.collect(tolerate=tolerate)
-        if self._in_flight is None or not self._in_flight.done():
-            return
-        future = self._in_flight.settled()
-        error = future.exception()
-        self._in_flight = None
-        if error is None:
-            self._failures_in_a_row = 0
-            report = future.result()
-            self.totals.add(report)
-            if self._peers.leads:
-                self._untold.append(report)
-            return
-        if isinstance(error, StaleAttemptError):
-            self._stale = error
-            if self._peers.is_alone:
-                raise error
-            return
-        if not self._peers.leads:
-            self._lost = (self._save_number, account_of(error))
-            warn_of_failure(error, "this rank's part of a save failed: %s; training goes on", account_of(error))
-            return
-        self._count_failure(error, tolerate=tolerate)
-
-    def _count_failure(self, error: BaseException, *, tolerate: bool) -> None:
-        self._failures_in_a_row += 1
-        what = f"a background save failed ({self._failures_in_a_row} in a row): {account_of(error)}"
-        if not tolerate and self._failures_in_a_row >= self._failures_allowed:
-            end = SaveFailedError(
-                f"{what}. The last committed checkpoint is untouched. Make room or repair the storage "
-                f"at {self.url} and start again."
-            )
-            end.__cause__ = error
-            if self._peers.is_alone:
-                raise end
-            self._end = end
-        warn_of_failure(error, "%s; training goes on, and the run's last committed checkpoint is untouched", what)
-
-
-def _numbers(metrics: Mapping[str, float] | None) -> dict[str, float]:
-    return {name: float(value) for name, value in (metrics or {}).items()}
+        self._outcomes.collect(tolerate=tolerate)

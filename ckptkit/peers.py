@@ -30,7 +30,7 @@ class Word(BaseModel):
     """What one rank says before a save.
 
     Attributes:
-        progress: Where it stands.
+        progress: Where it stands; None only beside ``end``.
         model: Digest of what its replicated and sharded leaves are.
         replicas: Digest of the bits of its replicated leaves, where they are compared.
         busy: Whether its part of the last save is still being written.
@@ -43,8 +43,8 @@ class Word(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    progress: Progress
-    model: str
+    progress: Progress | None = None
+    model: str = ""
     replicas: str | None = None
     busy: bool = False
     lost: tuple[int, str] | None = None

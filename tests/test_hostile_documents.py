@@ -77,9 +77,13 @@ def instead(data: bytes):
 
 
 def both(*edits):
+    """One after the other; what the last gives is put in the document's place."""
+
     def edit(document):
+        given = None
         for one in edits:
-            one(document)
+            given = one(document)
+        return given
 
     return edit
 
@@ -215,6 +219,36 @@ def beyond_the_file(document):
     shard["tensors"][0]["offset_bytes"] = shard["size_bytes"] - shard["tensors"][0]["size_bytes"] + 1
 
 
+def part(global_shape, offsets, **fields):
+    """Makes the last shard's only tensor, five floats, a part of a whole."""
+
+    def edit(document):
+        document["shards"][-1]["tensors"][0].update(
+            placement="replicated", part={"global_shape": global_shape, "offsets": offsets}, **fields
+        )
+
+    return edit
+
+
+def sharded(*edits, blocks=None, **fields):
+    """The same as a sharded leaf, in a file with digests of blocks; ``blocks`` and ``fields`` in their place."""
+
+    def edit(document):
+        shard = document["shards"][-1]
+        digests = ["0" * 32] * (-(-shard["size_bytes"] // 64))
+        shard["blocks"] = {"size_bytes": 64, "digests": digests, **(blocks or {})}
+        shard["tensors"][0].update(placement="sharded", part={"global_shape": [5], "offsets": [0]}, **fields)
+        for one in edits:
+            one(document)
+
+    return edit
+
+
+def two_placements_in_a_file(document):
+    two_tensors_at(0, 8)(document)
+    document["shards"][-1]["tensors"][0]["placement"] = "replicated"
+
+
 def same_name_in_two_shards(document):
     document["shards"][0]["tensors"][0]["name"] = document["shards"][-1]["tensors"][0]["name"]
 
@@ -271,6 +305,57 @@ RANK = {
     "shard-twice": repeated("shards"),
     "tensor-in-two-shards": same_name_in_two_shards,
     "shard-under-other-names": same_shard_under_other_names,
+    **{f"tensor-missing-{f}": without(*TENSOR, f) for f in ("placement", "part")},
+    **{f"placement-{case}": set_at(*TENSOR, "placement", value) for case, value in WRONG_TYPES.items()},
+    **{
+        f"part-{case}": both(part([5], [0]), set_at(*TENSOR, "part", value))
+        for case, value in WRONG_TYPES.items()
+        if value is not None
+    },
+    **{
+        f"part-{field}-{case}": both(part([5], [0]), set_at(*TENSOR, "part", field, value))
+        for field in ("global_shape", "offsets")
+        for case, value in WRONG_TYPES.items()
+    },
+    **{
+        f"whole-extent-{case}": both(part([5], [0]), raw_at(*TENSOR, "part", "global_shape", f"[{text}]"))
+        for case, text in BAD_NUMBERS.items()
+    },
+    **{
+        f"part-offset-{case}": both(part([5], [0]), raw_at(*TENSOR, "part", "offsets", f"[{text}]"))
+        for case, text in BAD_NUMBERS.items()
+    },
+    **{
+        f"block-size-{case}": both(sharded(), raw_at(*SHARD, "blocks", "size_bytes", text))
+        for case, text in BAD_NUMBERS.items()
+    },
+    "part-unknown-field": both(part([5], [0]), set_at(*TENSOR, "part", "x", 1)),
+    "part-missing-offsets": both(part([5], [0]), without(*TENSOR, "part", "offsets")),
+    "part-of-a-rank-s-own": both(part([5], [0]), set_at(*TENSOR, "placement", "per_rank")),
+    "part-outside": part([5], [1]),
+    "part-larger-than-the-whole": part([4], [0]),
+    "part-other-axes": part([5, 1], [0, 0]),
+    "part-fewer-offsets": part([5], []),
+    "part-not-in-one-run": part([5, 2], [0, 0], shape=[5, 1]),
+    "part-absurd-whole": part([2**50, 2**50], [0, 0], shape=[1, 5]),
+    "part-33-dimensions": part([1] * 32 + [5], [0] * 33, shape=[1] * 32 + [5]),
+    "part-of-which-the-rest-is-missing": part([10], [0]),
+    "part-that-does-not-begin-the-whole": part([10], [5]),
+    "sharded-without-blocks": both(sharded(), set_at(*SHARD, "blocks", None)),
+    "sharded-without-part": sharded(set_at(*TENSOR, "part", None)),
+    "sharded-outside": sharded(set_at(*TENSOR, "part", "offsets", [1])),
+    "sharded-of-which-the-rest-is-missing": sharded(set_at(*TENSOR, "part", "global_shape", [6])),
+    "blocks-of-a-file-that-is-not-sharded": both(sharded(), set_at(*TENSOR, "placement", "replicated")),
+    "blocks-missing": without(*SHARD, "blocks"),
+    **{f"blocks-{case}": sharded(set_at(*SHARD, "blocks", value)) for case, value in WRONG_TYPES.items()},
+    "blocks-one-less": sharded(lambda document: document["shards"][-1]["blocks"]["digests"].pop()),
+    "blocks-one-more": sharded(repeated(*SHARD, "blocks", "digests")),
+    "blocks-none": sharded(blocks={"digests": []}),
+    "blocks-too-large": sharded(blocks={"size_bytes": (1 << 20) + 1, "digests": ["0" * 32]}),
+    "blocks-short-digest": sharded(set_at(*SHARD, "blocks", "digests", 0, "0" * 31)),
+    "blocks-unknown-field": sharded(blocks={"x": 1}),
+    "blocks-of-other-bytes": sharded(),
+    "two-placements-in-a-file": two_placements_in_a_file,
     "state-nan": raw_at("state", "rng", "NaN"),
     "state-infinite": raw_at("state", "rng", '{"a":[1,-Infinity]}'),
     "state-deep": raw_at("state", "rng", "[" * 100_000 + "]" * 100_000),
@@ -418,6 +503,16 @@ def test_tensors_side_by_side_are_accepted(target):
     forge(root, name, "rank", two_tensors_at(0, 8))
     tensors = load(LocalStorage(root), opened(LocalStorage(root), name)).tensors
     assert tensors["one"].shape == tensors["two"].shape == (2,)
+
+
+@pytest.mark.parametrize("edit", [part([5], [0]), part([1, 5], [0, 0], shape=[1, 5])])
+def test_parts_that_make_the_whole_are_accepted(target, edit):
+    """The counterpart of the parts that do not."""
+    root, name = target
+    forge(root, name, "rank", edit)
+    contents = load(LocalStorage(root), opened(LocalStorage(root), name))
+    assert [one for one in contents.entries.values() if one.placement == "replicated"]
+    assert all(array.size for array in contents.tensors.values())
 
 
 def test_the_forgery_itself_is_accepted(target):

@@ -8,13 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from ranks.job import check_whole, committed, digests_at, job, new_run
 
 import ckptkit as ck
 from ckptkit.errors import ResumeError, SaveFailedError
-from ckptkit.storage.local import LocalStorage
-from ckptkit.testing.faults import MUTATING, Fault
-from ckptkit.testing.ranks import RankLostError, ThreadWorld, results_of, run_ranks
-from ranks.job import CYCLE, check_whole, committed, digests_at, job, live, new_run
+from ckptkit.testing.faults import Fault
+from ckptkit.testing.ranks import RankLostError, results_of
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -235,7 +234,7 @@ def test_a_later_start_stops_every_rank_of_the_earlier_one(tmp_path: Path) -> No
             if batches == 4:
                 world.gather("")
                 if world.rank == 0:
-                    results_of(job(tmp_path, 1, 4))
+                    results_of(job(tmp_path, 2, 4))
                 world.gather("")
 
     ended = job(tmp_path, 2, 0, act=act)

@@ -1,4 +1,4 @@
-"""Two ranks, one of which dies at every single call that it makes: never a commit without all parts, and no bit lost."""
+"""Two ranks, one of which dies at every call that it makes: never a commit without all parts, and no bit lost."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from ranks.job import check_whole, committed, digests_at, job, live, lost
 
 from ckptkit.storage.local import LocalStorage
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.ranks import results_of, run_ranks
-from ranks.job import check_whole, committed, digests_at, job, live, lost
 
 SIZE = 2
 FIRST, SECOND = 3, 8  # batches that the two lives train

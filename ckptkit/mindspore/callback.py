@@ -14,6 +14,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, get_args
 
@@ -38,7 +39,7 @@ from ckptkit.storage import Storage, open_storage
 _log = logging.getLogger("ckptkit")
 
 # What StateManager calls its own arguments.
-_OPTIONS = ("train_cell", "dataset", "frozen", "augmentation", "on_k_change", "cycle", "strict")
+_OPTIONS = ("train_cell", "dataset", "frozen", "augmentation", "on_k_change", "cycle", "strict", "elastic")
 _COMPANIONS = "callbacks"  # the name that the other callbacks' state has among the stateful objects
 
 
@@ -76,11 +77,14 @@ class CheckpointCallback(Callback):
         cycle: Says K and the micro-step of a train cell other than ckptkit's, as for `StateManager`.
         strict: Refuse what cannot be resumed exactly (`nn.Dropout`, maps that draw from global generators) instead
             of warning.
+        elastic: Accept a checkpoint of another number of ranks, as for `StateManager`.
         storage_options: As for `CheckpointManager`.
         mirror: As for `CheckpointManager`: a remote root that follows a local one.
         mirror_keep: As for `CheckpointManager`.
         mirror_options: As for `CheckpointManager`.
         mirror_required: As for `CheckpointManager`.
+        rank_patience: As for `CheckpointManager`.
+        check_replicas: As for `CheckpointManager`.
 
     Raises:
         ValueError: If an option is none of those named.
@@ -106,11 +110,14 @@ class CheckpointCallback(Callback):
         on_k_change: OnKChange = "refuse",
         cycle: CycleAdapter | None = None,
         strict: bool = False,
+        elastic: bool = False,
         storage_options: Mapping[str, Any] | None = None,
         mirror: str | os.PathLike[str] | Storage | None = None,
         mirror_keep: KeepPolicy | None = None,
         mirror_options: Mapping[str, Any] | None = None,
         mirror_required: bool = True,
+        rank_patience: timedelta = timedelta(minutes=5),
+        check_replicas: bool = False,
     ) -> None:
         super().__init__()
         self._new_manager = functools.partial(
@@ -127,6 +134,8 @@ class CheckpointCallback(Callback):
             mirror=None if mirror is None else open_storage(mirror, mirror_options),
             mirror_keep=mirror_keep,
             mirror_required=mirror_required,
+            rank_patience=rank_patience,
+            check_replicas=check_replicas,
         )
         self._read_only = tuple(read_only)
         self._new_manager()  # so that a wrong option is an error here and not after the model is built
@@ -147,6 +156,7 @@ class CheckpointCallback(Callback):
             on_k_change=on_k_change,
             cycle=cycle,
             strict=strict,
+            elastic=elastic,
         )
         self._session: TrainingSession | None = None
         self._depth = 0
@@ -289,12 +299,11 @@ class CheckpointCallback(Callback):
 
     def on_train_step_end(self, run_context: Any) -> None:
         """Save if one is due; at an epoch's last batch that waits for the end of the epoch."""
-        self._active().end_step(run_context.original_args(), stopping=run_context.get_stop_requested())
+        self._active().end_step(run_context.original_args(), run_context)
 
     def on_train_epoch_end(self, run_context: Any) -> None:
         """Save if one is due after a whole epoch, with the metrics of its evaluation."""
-        stopping = run_context.get_stop_requested()
-        self._active().end_epoch(run_context.original_args(), stopping=stopping, save_evaluated=self._save_evaluated)
+        self._active().end_epoch(run_context.original_args(), run_context, save_evaluated=self._save_evaluated)
 
     def on_eval_begin(self, run_context: Any) -> None:
         """Let other callbacks swap weights around an evaluation."""

@@ -7,7 +7,7 @@ every save and before every restore; a disagreement raises, and nothing is ever 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import mindspore as ms
 from mindspore import nn
@@ -23,6 +23,7 @@ from ckptkit.mindspore.adapter import (
     updates_next,
 )
 from ckptkit.mindspore.cycle import CycleCounters
+from ckptkit.mindspore.elastic import Worlds, schedule_in
 from ckptkit.mindspore.parameters import optimizers_of
 from ckptkit.mindspore.proof import check_cycle, check_same_training, prove_divisor, prove_updates
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
@@ -40,6 +41,18 @@ class Arrays(Protocol):
     def __getitem__(self, name: str, /) -> Array: ...
 
 
+class CycleLeft(NamedTuple):
+    """How a restored run goes on.
+
+    Attributes:
+        accumulation_steps: K by which its running cycle ends.
+        schedule: K of the cycles after it.
+    """
+
+    accumulation_steps: int
+    schedule: AccumulationSchedule
+
+
 class Counting(Protocol):
     """Counts for a `StateManager`; ckptkit's own train cell and all others differ below it."""
 
@@ -55,11 +68,17 @@ class Counting(Protocol):
         """What a checkpoint stores of it."""
         ...
 
-    def check(self, contents: Contents, recorded: Mapping[str, Any]) -> int:
-        """Raise unless the run can go on from ``contents``; K by which the running cycle ends. Changes nothing."""
+    def check(self, contents: Contents, recorded: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
+        """Raise unless the run can go on from ``contents``; how its running cycle ends. Changes nothing.
+
+        Args:
+            contents: As they are in this world.
+            recorded: By `record`, in the world of the checkpoint.
+            worlds: Where the K of another world may be folded into this one's; None where nothing is.
+        """
         ...
 
-    def load(self, progress: Progress, recorded: Mapping[str, Any], accumulation_steps: int) -> None:
+    def load(self, progress: Progress, recorded: Mapping[str, Any], left: CycleLeft) -> None:
         """Go on from there, once the parameters have been restored."""
         ...
 
@@ -123,27 +142,28 @@ class OwnCounting:
         """As `Counting`."""
         return {"accumulation": self._accumulation(), "global_step_at_start": self._base}
 
-    def check(self, contents: Contents, recorded: Mapping[str, Any]) -> int:
+    def check(self, contents: Contents, recorded: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
         """As `Counting`."""
         before = recorded["accumulation"]
         check_same_training(contents, before, self._accumulation())
-        k = check_cycle(contents, before, self._cell.schedule, may_change=self._may_change_k)
+        left = self._left(contents, before, worlds)
         # When EarlyStopping ends a training, it may put the best weights back, accumulators and counters with them.
         if recorded["ended"] is None:
             self._prove_stored(contents, recorded["global_step_at_start"])
-        return k
+        return left
 
-    def load(self, progress: Progress, recorded: Mapping[str, Any], accumulation_steps: int) -> None:
+    def load(self, progress: Progress, recorded: Mapping[str, Any], left: CycleLeft) -> None:
         """As `Counting`."""
         self._cell.load_counters(
             CycleCounters(
-                accumulation_steps=accumulation_steps,
+                accumulation_steps=left.accumulation_steps,
                 micro_step=progress.micro_step,
                 cycles=progress.cycles,
                 updates=progress.updates,
                 micro_steps=progress.batches_delivered,
                 first_micro_step=progress.cycle_first_batch,
-            )
+            ),
+            left.schedule,
         )
         self._delivered = None
         self._base = recorded["global_step_at_start"]
@@ -184,6 +204,15 @@ class OwnCounting:
     def fence(self) -> None:
         """As `Counting`."""
         self._cell.fence()
+
+    def _left(self, contents: Contents, before: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
+        schedule = self._cell.schedule
+        if worlds is not None:
+            schedule = schedule.given
+            fitting = schedule_in(contents, before["steps"], schedule, worlds)
+            if fitting is not None:
+                return CycleLeft(contents.progress.accumulation_steps, fitting)
+        return CycleLeft(check_cycle(contents, before, schedule, may_change=self._may_change_k), schedule)
 
     def _accumulation(self) -> dict[str, Any]:
         cell = self._cell
@@ -237,12 +266,15 @@ class ForeignCounting:
         """As `Counting`."""
         return {"accumulation": None, "global_step_at_start": self._base}
 
-    def check(self, contents: Contents, recorded: Mapping[str, Any]) -> int:
-        """As `Counting`."""
+    def check(self, contents: Contents, recorded: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
+        """As `Counting`; its K is its own, so in another world it has to be that world's already."""
         check_same_training(contents, recorded["accumulation"], None)
-        return check_cycle(contents, None, AccumulationSchedule(accumulation_steps_of(self._cycle)), may_change=False)
+        schedule = AccumulationSchedule(accumulation_steps_of(self._cycle))
+        if worlds is not None and worlds.before != worlds.now:
+            schedule_in(contents, None, schedule, Worlds(worlds.before, worlds.now, first=worlds.now))
+        return CycleLeft(check_cycle(contents, None, schedule, may_change=False), schedule)
 
-    def load(self, progress: Progress, recorded: Mapping[str, Any], accumulation_steps: int) -> None:
+    def load(self, progress: Progress, recorded: Mapping[str, Any], left: CycleLeft) -> None:
         """As `Counting`; raises StateMismatchError where the adapter still says something else."""
         self._delivered = progress.batches_delivered
         self._base = recorded["global_step_at_start"]

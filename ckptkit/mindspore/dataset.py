@@ -168,6 +168,36 @@ class DatasetPosition:
                 "root:\n  " + "\n  ".join(differences)
             )
 
+    def folded(self, recorded: Mapping[str, Any], ranks: int, onto: int) -> dict[str, Any]:
+        """As `Position`; without the last batch's digest, since no rank of this world ever gives that batch.
+
+        Raises:
+            ResumeError: If the order is not that of a `GlobalSampler` in both worlds, this pipeline's batches are no
+                micro-batches of it, or its epochs are not of the same samples.
+        """
+        order, before = self._fingerprint.global_order, recorded.get("global_order")
+        if order is None or before is None:
+            raise ResumeError(
+                f"the order of the samples in {describe(self.dataset) if order is None else 'the checkpoint'} is not "
+                f"that of a GlobalSampler alone, so nothing guarantees that {onto} ranks go on where {ranks} were: "
+                "give the source one in every world (ckptkit.data.Augmented(...).dataset(columns, "
+                "ranks=ckptkit.data.GlobalSampler(...))), with neither shuffle nor repeat behind it"
+                + ("" if order is None else f"; this run has to go on with {ranks} ranks")
+            )
+        for batch_size in (recorded["batch_size"], self._fingerprint.batch_size):
+            if batch_size != order["micro_batch"]:
+                raise ResumeError(
+                    f"micro_batch={order['micro_batch']} of the GlobalSampler, but batches of {batch_size}: samples "
+                    "are dealt to ranks by micro-batches, which stay as they were in another world; the checkpoint "
+                    f"has batches of {recorded['batch_size']}"
+                )
+        if recorded["size"] * ranks != self.size * onto:
+            raise ResumeError(
+                f"an epoch was {ranks} ranks x {recorded['size']} batches = {ranks * recorded['size']}, and is "
+                f"{onto} x {self.size} = {onto * self.size} now; the same samples must make up an epoch in every world"
+            )
+        return {**recorded, "size": self.size, "probe": None}
+
     def prepare(self, delivered: int, recorded: Mapping[str, Any] | None) -> None:
         """Let the next iterator begin at the batch after ``delivered``; it is made as ever, by whom it may be.
 

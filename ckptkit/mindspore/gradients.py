@@ -18,6 +18,8 @@ sum_of_squares = ops.MultitypeFuncGraph("sum_of_squares")
 count_nonfinite = ops.MultitypeFuncGraph("count_nonfinite")
 cast_like = ops.MultitypeFuncGraph("cast_like")
 zero = ops.MultitypeFuncGraph("zero")
+flatten = ops.MultitypeFuncGraph("flatten")
+assign_part = ops.MultitypeFuncGraph("assign_part")
 
 
 @add.register("Tensor", "Tensor")
@@ -59,3 +61,14 @@ def _cast_like(weight: ms.Tensor, grad: ms.Tensor) -> ms.Tensor:
 @zero.register("Tensor")
 def _zero(total: ms.Parameter) -> ms.Tensor:
     return ops.assign(total, ops.zeros_like(total))
+
+
+@flatten.register("Tensor")
+def _flatten(total: ms.Parameter) -> ms.Tensor:
+    return ops.reshape(total, (-1,))
+
+
+@assign_part.register("Tensor", "Tensor", "Number")
+def _assign_part(flat: ms.Tensor, total: ms.Parameter, offset: int) -> ms.Tensor:
+    # ops.split would be unrolled by the graph compiler; see above.
+    return ops.assign(total, ops.reshape(ops.slice(flat, (offset,), (total.size,)), total.shape))

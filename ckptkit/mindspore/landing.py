@@ -14,7 +14,7 @@ import numpy as np
 
 from ckptkit.contents import TensorInfo
 from ckptkit.mindspore.apply import assign, assign_zeros, can_be_live, live_bytes
-from ckptkit.tensors import Array, Leaf
+from ckptkit.tensors import DTYPES, Array, Leaf
 
 
 class Landing(Mapping[str, memoryview]):
@@ -49,7 +49,8 @@ class Landing(Mapping[str, memoryview]):
         live = self.live(name)
         if live is not None:
             return live
-        bits = self._gathered[name] = self._entries[name].empty()
+        # The leaf's shape and not the stored one, which is that of the whole where this rank has a part.
+        bits = self._gathered[name] = np.empty(self._seen[name].shape, DTYPES[self._entries[name].dtype])
         return bits.reshape(-1).view(np.uint8).data
 
     def __contains__(self, name: object) -> bool:

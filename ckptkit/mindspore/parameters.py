@@ -9,19 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TypeAlias
 
 import mindspore as ms
 import xxhash
 from mindspore import nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # mindspore.mint.optim's as well
 
-from ckptkit.contents import Contents
+from ckptkit.contents import Contents, WantedPart
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.landing import Landing
 from ckptkit.mindspore.tracked import TrackedParameter, looking_copies, synchronize
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
+from ckptkit.placement import Box, Placement
 from ckptkit.tensors import Array, Leaf, Lifetime, Role, bytes_of
 
+PlacementByName: TypeAlias = Callable[[str], Placement | None]
+
+_WORDS = ("replicated", "per_rank")
 _SMALL_BYTES = 64 * 1024  # below this copying is cheaper than a fence
 
 
@@ -33,9 +38,14 @@ class CellParameters:
             training without one. A parameter that several share counts once.
         frozen: Names of parameters that training never changes, or a predicate over names; None for none.
         steady: Those of their optimizers whose parameters nothing changes but the last call of a cycle.
+        placement: Says where one lies in a job of many ranks, by its name, or None for what is known of it: replicated
+            are what an optimizer owns, what is declared frozen and the loss scale; each rank's own are the accumulators
+            and whatever else there is, such as the statistics that the forward pass of each rank takes of its batches.
 
     Raises:
         StateMismatchError: If two parameters have one name, or ``frozen`` names one that does not exist.
+        TypeError: If ``placement`` gives something else.
+        ValueError: If it gives a box that the parameter does not fit.
     """
 
     def __init__(
@@ -43,8 +53,10 @@ class CellParameters:
         cells: Sequence[nn.Cell],
         frozen: Iterable[str] | Callable[[str], bool] | None,
         steady: Collection[nn.Cell] = (),
+        placement: PlacementByName | None = None,
     ) -> None:
         self._by_name = _by_name(cells)
+        self._placed = _placed_by_hand(self._by_name, placement)
         self._frozen = _frozen_names(self._by_name, frozen)
         train_cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), None)
         self._accumulates = train_cell is not None
@@ -54,6 +66,8 @@ class CellParameters:
         if train_cell is not None:
             self._weights |= {one.name for one in train_cell.network.get_parameters()}
         self._owned = {one.name for optimizer in optimizers for one in _all_of(optimizer)}
+        scale = train_cell.loss_scale if train_cell is not None else None
+        self._agreed = {one.name for one in scale.get_parameters()} if scale is not None else set()
         self._steady = _steady_names(optimizers, steady)
         self._demoted: set[str] = set()
         self._tracking: list[TrackedParameter] = []
@@ -82,7 +96,11 @@ class CellParameters:
             parameters = self.objects()
             deferred = looking_copies(parameters)
             self._tracking = [
-                TrackedParameter(one, self._role(one.name), partial(self._lifetime, one.name), deferred=deferred)
+                TrackedParameter(
+                    *(one, self._role(one.name), partial(self._lifetime, one.name)),
+                    placement=self._placement(one.name),
+                    deferred=deferred,
+                )
                 for one in parameters
             ]
             self._tracking_at_boundary = [one for one in self._tracking if one.parameter.name not in self._accumulators]
@@ -135,8 +153,15 @@ class CellParameters:
         self._read(contents, seen, contents.differing(held))
 
     def _read(self, contents: Contents, seen: Mapping[str, Leaf], names: Collection[str]) -> None:
-        landing = Landing(self._by_name, contents.entries, seen, names)
+        parts = {name: seen[name].spec for name in names if isinstance(seen[name].spec.placement, Box)}
+        landing = Landing(self._by_name, contents.entries, seen, set(names) - parts.keys())
         contents.read_into(landing, landing.filled)
+        wanted = [
+            WantedPart(name, spec.placement, spec.shape, landing[name])
+            for name, spec in parts.items()
+            if isinstance(spec.placement, Box)
+        ]
+        contents.read_parts(wanted, landing.filled)
         for name in self._by_name:
             if name not in contents.entries:
                 landing.zero(name)
@@ -148,6 +173,16 @@ class CellParameters:
             return "weights"
         # What is neither the network's nor the optimizer's: a loss scale, or a foreign cell's own parameters.
         return "optimizer" if name in self._owned or self._accumulates else "weights"
+
+    def _placement(self, name: str) -> Placement:
+        by_hand = self._placed.get(name)
+        if by_hand is not None:
+            return by_hand
+        if name in self._accumulators:
+            return "per_rank"
+        # What was declared frozen and changes all the same may change in each rank to something else.
+        still = name in self._frozen and name not in self._demoted
+        return "replicated" if still or name in self._owned or name in self._agreed else "per_rank"
 
     def _lifetime(self, name: str, size_bytes: int) -> Lifetime:
         if name in self._demoted:
@@ -206,3 +241,27 @@ def _frozen_names(
     if unknown:
         raise StateMismatchError(f"frozen= names parameters that do not exist: {unknown}")
     return names
+
+
+def _placed_by_hand(parameters: Mapping[str, ms.Parameter], placement: PlacementByName | None) -> dict[str, Placement]:
+    if placement is None:
+        return {}
+    asked = {name: placement(name) for name in parameters}
+    placed = {name: one for name, one in asked.items() if one is not None}
+    for name, one in placed.items():
+        _check_placement(name, tuple(parameters[name].shape), one)
+    return placed
+
+
+def _check_placement(name: str, shape: tuple[int, ...], placement: object) -> None:
+    if not isinstance(placement, Box):
+        if placement not in _WORDS:
+            raise TypeError(
+                f"placement= gives {placement!r} for {name}: it takes {', '.join(map(repr, _WORDS))} or a Box"
+            )
+        return
+    fits = len(shape) == len(placement.offsets) and all(
+        at + extent <= whole for at, extent, whole in zip(placement.offsets, shape, placement.global_shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(f"placement= gives {placement} for {name}, whose shape {shape} does not lie inside of it")

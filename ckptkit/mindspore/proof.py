@@ -13,6 +13,7 @@ from ckptkit.accumulation import AccumulationSchedule
 from ckptkit.contents import Contents
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.data.position import Position
+from ckptkit.placement import Box
 from ckptkit.progress import Progress
 from ckptkit.tensors import Leaf
 
@@ -24,10 +25,12 @@ def check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
     problems += [f"not in this training: {name}" for name in sorted(found - expected.keys())]
     for name in sorted(expected.keys() & found):
         leaf, stored = expected[name], contents.entries[name]
-        if (leaf.dtype, leaf.shape) != (stored.dtype, stored.shape):
+        placement = leaf.spec.placement
+        shape = placement.global_shape if isinstance(placement, Box) else leaf.shape
+        if (leaf.dtype, shape) != (stored.dtype, stored.shape):
             problems.append(
                 f"{name}: the checkpoint has {stored.dtype} {list(stored.shape)}, "
-                f"this training has {leaf.dtype} {list(leaf.shape)}"
+                f"this training has {leaf.dtype} {list(shape)}"
             )
     if problems:
         raise StateMismatchError(
@@ -82,14 +85,14 @@ def check_cycle(
         return found
     if not may_change:
         raise ResumeError(
-            f"the checkpoint {contents.checkpoint} was taken with accumulation_steps={_words(before, found)}, this "
-            f"train cell has {_words(now, wanted)}. Build it with {_words(before, found)}, or pass "
-            'on_k_change="next_cycle" to end the running cycle with the old ones and go on with the new ones.'
+            f"the checkpoint {contents.checkpoint} was taken with accumulation_steps={words_of_steps(before, found)}, "
+            f"this train cell has {words_of_steps(now, wanted)}. Build it with {words_of_steps(before, found)}, or "
+            'pass on_k_change="next_cycle" to end the running cycle with the old ones and go on with the new ones.'
         )
     return wanted if progress.at_boundary else found
 
 
-def _words(recorded: Sequence[Sequence[int]] | None, in_force: int) -> str:
+def words_of_steps(recorded: Sequence[Sequence[int]] | None, in_force: int) -> str:
     """How a user would write a schedule; a function only by what it says now."""
     if recorded is None:
         return f"{in_force} at this step"

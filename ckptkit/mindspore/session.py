@@ -19,6 +19,7 @@ from ckptkit.manager import CheckpointManager
 from ckptkit.mindspore.companions import Companions
 from ckptkit.mindspore.dataset import DatasetPosition
 from ckptkit.mindspore.state import StateManager
+from ckptkit.mindspore.stopping import hold_back
 from ckptkit.mindspore.writers import may_write_in_window
 from ckptkit.progress import ResumePoint
 
@@ -50,6 +51,7 @@ class TrainingSession:
         self._size = state.position.size
         self._read_only = read_only
         self._begun = False
+        self._wants_stop = False
         self._metrics: tuple[int, dict[str, float]] = (-1, {})
 
     def begin(self, params: Any, me: Callback) -> None:
@@ -89,7 +91,7 @@ class TrainingSession:
         self._state.trained()
         self._begun = True
 
-    def end_step(self, params: Any, *, stopping: bool) -> None:
+    def end_step(self, params: Any, run_context: Any) -> None:
         """Save if one is due; at an epoch's last batch that is for `end_epoch`."""
         self._state.count_delivered(params.cur_step_num)
         self._state.observe_step(params.train_dataset_element, params.net_outputs)
@@ -99,20 +101,22 @@ class TrainingSession:
             self._state.end_epoch()  # before the evaluation, which is of the epoch's last weights
             self.manager.fence()  # before it, too, and before every callback's on_train_epoch_end
             return
-        if stopping:
+        if self._stops_here(run_context):
             # Now, because on_train_epoch_end follows, where other callbacks take this half epoch for a whole one.
             self.manager.save_final(self._state)
         else:
             self.manager.step(self._state)
 
-    def end_epoch(self, params: Any, *, stopping: bool, save_evaluated: bool) -> None:
+    def end_epoch(self, params: Any, run_context: Any, *, save_evaluated: bool) -> None:
         """Save if one is due after a whole epoch, with the metrics of its evaluation."""
+        stopping = run_context.get_stop_requested()
         if params.cur_step_num != params.cur_epoch_num * self._size:
             # request_stop ends an epoch early and still gets here; its last step dealt with that half epoch.
             if not stopping:
                 raise ResumeError(self._other_size(params))
             self.manager.fence()  # as below: it may have been requested by a callback that follows this one
             return
+        stopping = self._agreed_stop(run_context)
         metrics = _numbers(params.get("eval_results") or {})
         self._metrics = (params.cur_step_num, metrics)
         self._state.end(self._companions.early_stop())
@@ -122,6 +126,28 @@ class TrainingSession:
             self.manager.step(self._state, metrics)
         if stopping or params.cur_epoch_num == self._epochs:
             self.manager.fence()  # the others' on_train_end, such as EarlyStopping's, come before this callback's
+
+    def _stops_here(self, run_context: Any) -> bool:
+        """Whether training stops after this micro-step, in all ranks or in none: at boundaries, where there are many.
+
+        Until then a wish to stop is held back, since `Model` would follow it at once, in this rank alone.
+        """
+        if self.manager.ranks == 1:
+            return bool(run_context.get_stop_requested())
+        if self._state.progress().at_boundary:
+            return self._agreed_stop(run_context)
+        self._wants_stop = self._wants_stop or hold_back(run_context)
+        return False
+
+    def _agreed_stop(self, run_context: Any) -> bool:
+        if self.manager.ranks == 1:
+            return bool(run_context.get_stop_requested())
+        wish = self._wants_stop or bool(run_context.get_stop_requested())
+        if not self.manager.agree(wish):
+            return False
+        self._wants_stop = False
+        run_context.request_stop()
+        return True
 
     def end(self) -> None:
         """Commit the last state and say so."""

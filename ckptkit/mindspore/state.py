@@ -24,10 +24,11 @@ from ckptkit.mindspore.cycle_start import CycleStart, check_rewindable
 from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable
 from ckptkit.mindspore.dataset import Augmentation, DatasetPosition
+from ckptkit.mindspore.elastic import Worlds, in_this_world, tell
 from ckptkit.mindspore.findings import Finding, find
 from ckptkit.mindspore.half_restored import clear_half_restored, mark_half_restored, refuse_half_restored
 from ckptkit.mindspore.holder import ParameterHolder, Stateful, stateful_of
-from ckptkit.mindspore.parameters import CellParameters
+from ckptkit.mindspore.parameters import CellParameters, PlacementByName
 from ckptkit.mindspore.proof import (
     check_data,
     check_leaves,
@@ -37,8 +38,10 @@ from ckptkit.mindspore.rng import capture_rng, restore_rng, seed_operators
 from ckptkit.mindspore.sections import captured, decoded
 from ckptkit.mindspore.steadiness import watch_forward
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
+from ckptkit.mindspore.world import world
 from ckptkit.progress import Progress
 from ckptkit.rehearsal import Observer
+from ckptkit.world import World
 
 __all__ = ["StateManager", "Stateful"]
 
@@ -63,9 +66,16 @@ class StateManager:
         on_k_change: What a restore does where the checkpoint was taken with other accumulation steps than the cell
             has: ``"refuse"``, or ``"next_cycle"``, which ends the running cycle with the old ones and then goes on
             with the new ones.
+        elastic: Accept a checkpoint of another number of ranks: its K, counters, data position and accumulators are
+            folded so that ranks x K x micro-batch stays, and the global order of a `ckptkit.data.GlobalSampler` goes
+            on. ``accumulation_steps`` of the train cell may be those for this world, or those of the world in which
+            the run began, which are then folded. Equal up to floating-point order; the log says what is not exact.
         cycle: Says K and the micro-step of a train cell other than `AccumulationTrainCell`; not needed where
             that cell has the two attributes of `CycleAdapter` itself.
         strict: Refuse what cannot be exact (see `findings`) instead of warning.
+        placement: Of many ranks, by the name of a parameter: ``"replicated"``, ``"per_rank"``, or a `Box` of the whole
+            tensor where a rank holds a part; None for what is known without being told. Replicated are what an
+            optimizer owns, what is declared frozen and the loss scale; all else is each rank's own.
         **stateful: Objects with ``state_dict()`` and ``load_state_dict()``, or with parameters in them
             (`amp.DynamicLossScaler`, learning-rate schedulers, cells, a parameter), stored by name.
 
@@ -84,9 +94,9 @@ class StateManager:
 
     Raises:
         TypeError: If a stateful object has neither the two methods nor a parameter, a cell is not an `nn.Cell`,
-            or ``cycle`` is no `CycleAdapter`.
-        ValueError: If an option is none of those named, ``cycle`` is given beside an `AccumulationTrainCell`, which
-            counts for itself, or ``augmentation`` beside a `ckptkit.data.resumable`.
+            ``cycle`` is no `CycleAdapter`, or ``placement`` gives something else.
+        ValueError: If an option is none of those named, a box does not fit its parameter, ``cycle`` is given beside an
+            `AccumulationTrainCell`, which counts for itself, or ``augmentation`` beside a `ckptkit.data.resumable`.
         StateMismatchError: If two parameters have one name, or ``frozen`` names none.
     """
 
@@ -98,8 +108,10 @@ class StateManager:
         frozen: Iterable[str] | Callable[[str], bool] | None = None,
         augmentation: Augmentation = None,
         on_k_change: OnKChange = "refuse",
+        elastic: bool = False,
         cycle: CycleAdapter | None = None,
         strict: bool = False,
+        placement: PlacementByName | None = None,
         **stateful: Any,
     ) -> None:
         if on_k_change not in get_args(OnKChange):
@@ -108,6 +120,8 @@ class StateManager:
         self.cell = next((one for one in self._cells if isinstance(one, AccumulationTrainCell)), self._cells[0])
         self._counting = counting_of(self.cell, cycle, may_change_k=on_k_change == "next_cycle")
         self._strict = strict
+        self._elastic = elastic
+        self._first_world: int | None = None
         self._judged = False
         self._unreadable = False
         self._batches = dataset if isinstance(dataset, Resumable) else None
@@ -115,7 +129,7 @@ class StateManager:
         self._ended: str | None = None
         self._given = stateful
         self._stateful = {name: stateful_of(name, one) for name, one in stateful.items()}
-        self._parameters = CellParameters(self._cells, frozen, self._counting.steady_optimizers())
+        self._parameters = CellParameters(self._cells, frozen, self._counting.steady_optimizers(), placement)
         self.last_batch: Any = None
         self.last_outputs: Any = None
         self._rng: dict[str, Any] | None = None
@@ -123,6 +137,11 @@ class StateManager:
         self._prepared = False
         self._marks_cycles = False
         self._cycle_start: CycleStart | None = None
+
+    @property
+    def world(self) -> World:
+        """The ranks that this training is one of, as MindSpore's communication knows them now."""
+        return world()
 
     @property
     def ended(self) -> str | None:
@@ -289,7 +308,8 @@ class StateManager:
 
         Raises:
             StateMismatchError: If leaves or stateful objects differ; names every one. Nothing was changed.
-            ResumeError: If K, the data pipeline or the counters differ, or ``strict`` refuses. Nothing was changed.
+            ResumeError: If K, the data pipeline or the counters differ, the number of ranks does and ``elastic`` is
+                not set or does not fit, or ``strict`` refuses. Nothing was changed.
             CorruptCheckpointError: If the stored state makes no sense: nothing was changed. Or if a file of the
                 parameters is altered: they are half restored, unless it was noticed by its size.
             CheckpointNotFoundError, StorageError: If reading failed; the parameters may be half restored.
@@ -297,6 +317,7 @@ class StateManager:
         if self._batches is not None:
             self._batches.refuse_begun()
         state = decoded(contents)
+        stored, contents = contents, self._in_this_world(contents, state)
         seen = {leaf.name: leaf for leaf in self._parameters.leaves(at_boundary=False)}
         check_leaves(contents, self._parameters.stored(seen, at_boundary=contents.progress.at_boundary))
         check_stateful(self._stateful.keys(), state["user"].keys())
@@ -304,7 +325,8 @@ class StateManager:
             if isinstance(one, ParameterHolder):
                 one.check(state["user"][name])
         check_data(contents, self.position, state["data"])
-        k = self._counting.check(contents, state["train"])
+        worlds = Worlds(contents.world_size, self.world.size, state["train"]["first_world"])
+        left = self._counting.check(contents, state["train"], worlds if self._elastic else None)
         self._judge()
         self._cycle_start = None
         self._restored = None
@@ -319,11 +341,14 @@ class StateManager:
         self._prepared = True
         for name, one in self._stateful.items():
             one.load_state_dict(state["user"][name])
-        self._counting.load(progress, state["train"], k)  # last: a foreign cell may count in one of those objects
+        self._first_world = worlds.first
+        self._counting.load(progress, state["train"], left)  # last: a foreign cell may count in one of those objects
         clear_half_restored(self._cells)
         self._rng = state["rng"]
         restore_rng(self._rng)
         self._restored = contents
+        if worlds.before != worlds.now:
+            tell(stored, contents, worlds, self.world.rank, positioned=self.position is not None)
         watch_forward(self.cell, self._parameters)
 
     def begin(self) -> None:
@@ -406,10 +431,18 @@ class StateManager:
             "train": {
                 "cell": type(self.cell).__qualname__,
                 "ended": self._ended,
+                "first_world": self.world.size if self._first_world is None else self._first_world,
                 **self._counting.record(),
             },
             "user": {name: one.state_dict() for name, one in self._stateful.items()},
         }
+
+    def _in_this_world(self, contents: Contents, state: dict[str, Any]) -> Contents:
+        """``contents`` as they are for this rank, with the data of ``state`` put likewise."""
+        here = in_this_world(contents, self.world, state["train"]["accumulation"], elastic=self._elastic)
+        if here is not contents and self.position is not None and state["data"] is not None:
+            state["data"] = self.position.folded(state["data"], contents.world_size, self.world.size)
+        return here
 
     def _judge(self) -> None:
         if self._judged:

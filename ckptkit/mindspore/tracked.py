@@ -13,6 +13,7 @@ import mindspore as ms
 import numpy as np
 
 from ckptkit.mindspore.apply import can_be_live
+from ckptkit.placement import Placement
 from ckptkit.tensors import Leaf, LeafSpec, Lifetime, Role, bits_of, dtype_of
 
 _ASKED = 8
@@ -25,15 +26,23 @@ class TrackedParameter:
         parameter: Itself.
         role: Of the leaf.
         lifetime_of: The leaf's lifetime by its size in bytes.
+        placement: Of the leaf.
         deferred: Whether to look at it only when somebody needs its bits, because looking copies them.
     """
 
     def __init__(
-        self, parameter: ms.Parameter, role: Role, lifetime_of: Callable[[int], Lifetime], *, deferred: bool
+        self,
+        parameter: ms.Parameter,
+        role: Role,
+        lifetime_of: Callable[[int], Lifetime],
+        *,
+        placement: Placement = "per_rank",
+        deferred: bool,
     ) -> None:
         self.parameter = parameter
         self._role = role
         self._lifetime_of = lifetime_of
+        self._placement = placement
         self._deferred = deferred
         self._pointer: int | None = None
         self._shape: tuple[int, ...] = ()
@@ -63,6 +72,7 @@ class TrackedParameter:
             self._lifetime_of(array.nbytes),
             dtype_of(parameter.name, array),
             tuple(array.shape),
+            self._placement,
         )
         if self._leaf is not None and self._leaf.spec == spec:
             spec = self._leaf.spec  # the same object, for those who plan by it

@@ -38,7 +38,9 @@ from ckptkit.mindspore.half_restored import clear_half_restored, refuse_half_res
 from ckptkit.mindspore.loss_scale import LossScale, LossScaler
 from ckptkit.mindspore.micro_step import MicroStep, Normalize, WeightedMicroStep
 from ckptkit.mindspore.nesting import refuse_capture, refuse_graph, wrapper_name
+from ckptkit.mindspore.reduce import Reduce, ranks_to_reduce_over
 from ckptkit.mindspore.update import Clear, Finite, Update
+from ckptkit.mindspore.world import world
 
 Remainder: TypeAlias = Literal["carry", "flush", "drop"]
 
@@ -108,6 +110,8 @@ class AccumulationTrainCell(nn.Cell):
             self._micro = WeightedMicroStep(self._micro, normalize, scale)
         self._update = Update(optimizer, sums, divisor, clip_norm)
         self._clear = Clear(sums, divisor)
+        self._ranks = ranks_to_reduce_over()
+        self._reduce = Reduce(self._accumulators) if self._ranks > 1 else None
         self._finite = Finite(sums)
         self._counters = CycleCounters(self._schedule.at(0))
         self._updated = False
@@ -153,11 +157,14 @@ class AccumulationTrainCell(nn.Cell):
         """
         return self._accumulators
 
-    def load_counters(self, counters: CycleCounters) -> None:
+    def load_counters(self, counters: CycleCounters, schedule: AccumulationSchedule | None = None) -> None:
         """Continue from ``counters``, once the parameters they belong to have been restored.
 
-        The running cycle ends by the K that they name; the schedule decides again at the next one.
+        The running cycle ends by the K that they name; the schedule decides again at the next one, or ``schedule``
+        from now on, where it is what another number of ranks made of that one.
         """
+        if schedule is not None:
+            self._schedule = schedule
         self._counters = counters
         self._updated = False
         self._last_of_epoch = False
@@ -171,6 +178,7 @@ class AccumulationTrainCell(nn.Cell):
         """
         refuse_capture()
         refuse_half_restored([self])
+        self._refuse_another_world()
         # MindSpore caches graphs by phase, not by the training flag: without this a graph compiled before
         # set_train() would be kept after it, with BatchNorm in inference mode.
         self._micro.phase = "train" if self.network.training else "predict"
@@ -225,6 +233,13 @@ class AccumulationTrainCell(nn.Cell):
         """
         self._last_of_epoch = last
 
+    def _refuse_another_world(self) -> None:
+        if (ranks := world().size) != self._ranks:
+            raise ValueError(
+                f"this cell was made before mindspore.communication.init(), for {self._ranks} rank, not {ranks}. "
+                "Make it after"
+            )
+
     def _watched(self, *inputs: Any) -> Any:
         assert self._watch is not None  # noqa: S101 - asked by the caller
         self.fence()  # nobody knows yet whether this forward pass changes what it should not
@@ -235,6 +250,8 @@ class AccumulationTrainCell(nn.Cell):
         return loss
 
     def _end_cycle(self, micro_steps: int) -> None:
+        if self._reduce is not None:
+            self._reduce()
         finite = True
         if self.loss_scale is not None:
             finite = bool(self._finite().asnumpy())
@@ -297,9 +314,6 @@ def _check_arguments(
     for name, value, known in (("normalize", normalize, Normalize), ("remainder", remainder, Remainder)):
         if value not in get_args(known):
             raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(known)))}, got {value!r}")
-    parallel = ms.get_auto_parallel_context("parallel_mode")
-    if parallel != "stand_alone":
-        raise ValueError(f"several ranks are not supported yet (parallel_mode={parallel!r}): each would train apart")
 
 
 def _check_names_unique(cell: nn.Cell) -> None:

@@ -1,6 +1,6 @@
 """Opens an attempt for a job of many ranks: rank 0 runs the protocol, and the others do what it says.
 
-Rank 0's `Leader` stands where the state of a job of one rank does: when the protocol lets it take a checkpoint, it tells
+Rank 0's `Leader` stands where the state of a job of one rank does: when the protocol takes a checkpoint, it tells
 the others which one, with the tables of all its files, and every rank reads and applies its own part. How that went in
 each rank is gathered before the protocol goes on, so that a part that is corrupt for one rank makes all of them go one
 checkpoint back, and what one refuses all refuse. Guarantees: on return every rank holds the state of the same

@@ -2,8 +2,9 @@
 
 Guarantees: what `open_checkpoint` returns is the chain COMMIT -> manifest -> rank files, every link checked by
 size and digest, tokens against the attempt's document, the folder's name against the progress, every shard
-inside its own folder. No shard byte has been read yet: that is `ckptkit.run.verify`. A file that is missing
-while COMMIT still stands is corruption; if COMMIT went too, the checkpoint was removed meanwhile. Any thread.
+inside its own folder, all ranks of one save. No shard byte has been read yet: that is `ckptkit.run.verify`. A file that
+is missing while COMMIT still stands is corruption; if COMMIT went too, the checkpoint was removed meanwhile.
+Any thread.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ckptkit.manifest import (
 )
 from ckptkit.run.find import read_commit
 from ckptkit.run.names import CheckpointName, attempt_key, frozen_folder
+from ckptkit.run.parallel import each_of
 from ckptkit.storage import Storage
 
 
@@ -41,6 +43,15 @@ class OpenedCheckpoint:
         """Bytes of all its shards, shared frozen ones included."""
         return sum(shard.size_bytes for rank in self.ranks for shard in rank.shards)
 
+    def size_bytes_for(self, rank: int) -> int:
+        """Bytes of the shards that hold something for ``rank``: its own, and those that all ranks share."""
+        return sum(
+            shard.size_bytes
+            for document in self.ranks
+            for shard in document.shards
+            if document.rank == rank or shard.placement != "per_rank"
+        )
+
 
 def open_checkpoint(storage: Storage, name: CheckpointName, attempt: AttemptDocument) -> OpenedCheckpoint:
     """Read and check the documents of ``name``, which ``attempt`` wrote.
@@ -53,7 +64,7 @@ def open_checkpoint(storage: Storage, name: CheckpointName, attempt: AttemptDocu
     commit = committed(storage, name)
     check_token(name, commit, attempt)
     manifest = open_manifest(storage, name, commit)
-    ranks = tuple(_rank(storage, name, rank, file, attempt) for rank, file in enumerate(manifest.rank_files))
+    ranks = _ranks(storage, name, manifest, attempt)
     opened = OpenedCheckpoint(name, commit, manifest, ranks)
     if opened.size_bytes != manifest.size_bytes:
         raise CorruptCheckpointError(
@@ -104,6 +115,20 @@ def committed(storage: Storage, name: CheckpointName) -> Commit:
     if not isinstance(commit, Commit):
         raise CheckpointNotFoundError(f"the checkpoint {name} is not committed (any more)")
     return commit
+
+
+def _ranks(
+    storage: Storage, name: CheckpointName, manifest: Manifest, attempt: AttemptDocument
+) -> tuple[RankManifest, ...]:
+    files = [*enumerate(manifest.rank_files)]
+    ranks = each_of(files, lambda numbered: _rank(storage, name, *numbered, attempt))
+    for document in ranks:
+        if document.save_number != ranks[0].save_number:
+            raise CorruptCheckpointError(
+                f"{name.rank_key(document.rank)} is of save {document.save_number}, "
+                f"{name.rank_key(0)} of save {ranks[0].save_number}"
+            )
+    return tuple(ranks)
 
 
 def _rank(storage: Storage, name: CheckpointName, rank: int, file: FileEntry, attempt: AttemptDocument) -> RankManifest:

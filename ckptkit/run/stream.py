@@ -1,8 +1,8 @@
-"""The shards of one rank of a checkpoint as a stream: into any memory, digested on the way.
+"""The leaves of a checkpoint as a stream: into any memory, digested on the way.
 
 Guarantees: `ShardStream.read_into` returns only after the digest of every file that it read agreed, and reads each
-byte once; beside the memory that it is given it needs one chunk, and remembers the header of each file. When it
-raises, that memory holds anything. Any thread, one at a time.
+byte once; of sharded leaves it reads what `ckptkit.run.parts` says. Beside the memory that it is given it needs one
+chunk, and remembers the header of each file. When it raises, that memory holds anything. Any thread, one at a time.
 """
 
 from __future__ import annotations
@@ -13,12 +13,17 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from ckptkit.errors import CorruptCheckpointError
+from ckptkit.contents import WantedPart
 from ckptkit.manifest import ShardEntry, TensorEntry
+from ckptkit.placement import Box
+from ckptkit.run.cut_out import CutOut
+from ckptkit.run.leaves import StoredLeaf, StoredPiece
 from ckptkit.run.names import CheckpointName
-from ckptkit.run.read import check_digest, missing
+from ckptkit.run.parts import read_sharded
+from ckptkit.run.read import check_digest
+from ckptkit.run.shard_bytes import ShardBytes
 from ckptkit.storage import Storage
-from ckptkit.tensors import DTYPES, Array
+from ckptkit.tensors import Array
 
 _BETWEEN_BYTES = 2 << 20  # of what is no tensor, remembered per file
 
@@ -32,13 +37,52 @@ class _Piece(NamedTuple):
     last: bool
 
 
+class _Targets:
+    """Memory of whole leaves while their pieces come in; each is asked for once, right before its first piece.
+
+    Args:
+        memory: By name; None of them is of a sharded leaf.
+        leaves: What is stored.
+        done: Told when all pieces of a leaf are there.
+    """
+
+    def __init__(
+        self, memory: Mapping[str, memoryview], leaves: Mapping[str, StoredLeaf], done: Callable[[str], None] | None
+    ) -> None:
+        self._memory = memory
+        self._leaves = leaves
+        self._done = done
+        self._open: dict[str, memoryview] = {}
+        self._left: dict[str, int] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._memory
+
+    def part(self, piece: StoredPiece) -> memoryview:
+        """Where the bytes of ``piece`` belong."""
+        name = piece.entry.name
+        if name not in self._open:
+            self._open[name] = _checked(self._memory[name], name, self._leaves[name].info.size_bytes)
+            self._left[name] = len(self._leaves[name].pieces)
+        start = piece.start_bytes
+        return self._open[name][start : start + piece.entry.size_bytes]
+
+    def filled(self, name: str) -> None:
+        """One more piece of a leaf is there."""
+        self._left[name] -= 1
+        if not self._left[name]:
+            del self._open[name]
+            if self._done is not None:
+                self._done(name)
+
+
 class ShardStream:
-    """Reads shards; a `ckptkit.contents.Source`.
+    """Reads leaves; a `ckptkit.contents.Source`.
 
     Args:
         storage: The run root.
         name: The checkpoint, for telling a removed one from a corrupt one.
-        shards: Of one rank, their sizes compared with what lies on storage.
+        leaves: By name; the sizes of their files compared with what lies on storage.
         report: Called with a number of bytes whenever so many more have been read.
     """
 
@@ -46,79 +90,96 @@ class ShardStream:
         self,
         storage: Storage,
         name: CheckpointName,
-        shards: Sequence[ShardEntry],
+        leaves: Mapping[str, StoredLeaf],
         report: Callable[[int], None] | None = None,
     ) -> None:
-        self._storage = storage
-        self._name = name
-        self._shards = tuple(shards)
-        self._report = report
+        self._files = ShardBytes(storage, name, report)
+        self._leaves = leaves
+        pieces = [piece for leaf in leaves.values() for piece in leaf.pieces]
+        self._shards = tuple({piece.shard.key: piece.shard for piece in pieces}.values())
         self._between: dict[str, bytes] = {}
 
     def read_into(self, targets: Mapping[str, memoryview], done: Callable[[str], None] | None = None) -> None:
         """As `ckptkit.contents.Contents.read_into`."""
+        sharded = []
+        landing = _Targets(targets, self._leaves, done)
         for shard in self._shards:
-            if any(one.name in targets for one in shard.tensors):
-                self._read(shard, targets, done)
+            names = [one.name for one in shard.tensors if one.name in targets]
+            if names and shard.placement != "sharded":
+                self._read(shard, landing)
+            elif names:
+                sharded += names
+        for name in dict.fromkeys(sharded):
+            info = self._leaves[name].info
+            memory = _checked(targets[name], name, info.size_bytes)
+            whole = WantedPart(name, Box(info.shape, (0,) * len(info.shape)), info.shape, memory)
+            read_sharded(self._files, self._leaves, [whole], done)
+
+    def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
+        """As `ckptkit.contents.Contents.read_parts`."""
+        sharded = [part for part in wanted if self._leaves[part.name].info.placement == "sharded"]
+        others = [part for part in wanted if self._leaves[part.name].info.placement != "sharded"]
+        read_sharded(self._files, self._leaves, sharded, done)
+        if others:
+            cut_out = CutOut({part.name: self._leaves[part.name].info for part in others}, others, done)
+            self.read_into(cut_out, cut_out.filled)
 
     def peek(self, name: str) -> Array:
         """As `ckptkit.contents.Contents.peek`."""
-        shard, entry = next((s, one) for s in self._shards for one in s.tensors if one.name == name)
-        bits = np.empty(entry.shape, DTYPES[entry.dtype])
-        self._fill(shard, [bits.reshape(-1).view(np.uint8).data], entry.offset_bytes)
+        leaf = self._leaves[name]
+        bits = leaf.info.empty()
+        memory = bits.reshape(-1).view(np.uint8).data
+        if leaf.info.placement == "sharded":
+            self.read_into({name: memory})
+            return bits
+        for piece in leaf.pieces:
+            part = memory[piece.start_bytes : piece.start_bytes + piece.entry.size_bytes]
+            self._files.fill(piece.shard, [part], piece.entry.offset_bytes)
         return bits
 
-    def prove(self, names: Collection[str] | None = None) -> None:
-        """As `ckptkit.contents.Contents.prove`; without names, every shard."""
-        for shard in self._shards:
-            if names is None or any(one.name in names for one in shard.tensors):
-                self._read(shard, {}, None)
+    def prove(self, names: Collection[str]) -> None:
+        """As `ckptkit.contents.Contents.prove`."""
+        self.prove_files([shard for shard in self._shards if any(one.name in names for one in shard.tensors)])
+
+    def prove_files(self, shards: Sequence[ShardEntry]) -> None:
+        """Verify ``shards``, and keep nothing."""
+        for shard in shards:
+            self._read(shard, _Targets({}, self._leaves, None))
 
     def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
         """As `ckptkit.contents.Contents.differing`."""
         changed = [shard for shard in self._shards if shard.role != "state" and not self._is_held(shard, held)]
         return frozenset(one.name for shard in changed for one in shard.tensors)
 
-    def _read(self, shard: ShardEntry, targets: Mapping[str, memoryview], done: Callable[[str], None] | None) -> None:
+    def _read(self, shard: ShardEntry, targets: _Targets) -> None:
         hasher = xxhash.xxh3_128()
         between = bytearray()
         at = 0
-        for window in _windows(shard, targets, self._storage.window_bytes):
-            at += self._fill(shard, [piece.memory for piece in window], at)
+        for window in _windows(shard, targets, self._files.window_bytes):
+            at += self._files.fill(shard, [piece.memory for piece in window], at)
             for piece in window:
                 hasher.update(piece.memory)
                 if piece.tensor is None:
                     between += piece.memory[: _BETWEEN_BYTES - len(between)]  # a hostile file may be nothing else
-                elif piece.wanted and piece.last and done is not None:
-                    done(piece.tensor.name)
+                elif piece.wanted and piece.last:
+                    targets.filled(piece.tensor.name)
         check_digest(shard, hasher.hexdigest())
         self._between[shard.key] = bytes(between)
 
     def _is_held(self, shard: ShardEntry, held: Mapping[str, memoryview]) -> bool:
         between = self._between.get(shard.key)
-        if between is None or any(one.name not in held for one in shard.tensors):
+        if between is None or shard.placement == "sharded" or any(one.name not in held for one in shard.tensors):
             return False
         hasher = xxhash.xxh3_128()
         at = 0
         for tensor, size_bytes in _segments(shard):
             if tensor is not None:
-                hasher.update(held[tensor.name])
+                start = StoredPiece(shard, tensor).start_bytes
+                hasher.update(held[tensor.name][start : start + size_bytes])
             else:
                 hasher.update(between[at : at + size_bytes])
                 at += size_bytes
         return hasher.hexdigest() == shard.digest
-
-    def _fill(self, shard: ShardEntry, buffers: Sequence[memoryview], start: int) -> int:
-        wanted = sum(map(len, buffers))
-        try:
-            count = self._storage.read_into(shard.key, buffers, start)
-        except FileNotFoundError as error:
-            raise missing(self._storage, self._name, shard.key) from error
-        if count != wanted:
-            raise CorruptCheckpointError(f"{shard.key} ends at byte {start + count}, expected {shard.size_bytes}")
-        if self._report is not None:
-            self._report(count)
-        return count
 
 
 def _segments(shard: ShardEntry) -> Iterator[tuple[TensorEntry | None, int]]:
@@ -133,7 +194,7 @@ def _segments(shard: ShardEntry) -> Iterator[tuple[TensorEntry | None, int]]:
         yield None, shard.size_bytes - at
 
 
-def _windows(shard: ShardEntry, targets: Mapping[str, memoryview], window_bytes: int) -> Iterator[list[_Piece]]:
+def _windows(shard: ShardEntry, targets: _Targets, window_bytes: int) -> Iterator[list[_Piece]]:
     """The file in parts of ``window_bytes``; what is not in ``targets`` gets memory that the next part reuses."""
     scratch = memoryview(bytearray(min(window_bytes, shard.size_bytes)))
     window: list[_Piece] = []
@@ -143,7 +204,7 @@ def _windows(shard: ShardEntry, targets: Mapping[str, memoryview], window_bytes:
             yield window  # so that memory for this tensor is asked for after the one before it was done
             window, filled = [], 0
         wanted = tensor is not None and tensor.name in targets
-        memory = _memory(tensor, targets) if tensor is not None and wanted else None
+        memory = targets.part(StoredPiece(shard, tensor)) if tensor is not None and wanted else None
         start = 0
         while True:
             count = min(window_bytes - filled, size_bytes - start)
@@ -160,8 +221,7 @@ def _windows(shard: ShardEntry, targets: Mapping[str, memoryview], window_bytes:
         yield window
 
 
-def _memory(tensor: TensorEntry, targets: Mapping[str, memoryview]) -> memoryview:
-    memory = targets[tensor.name]
-    if memory.format != "B" or memory.ndim != 1 or len(memory) != tensor.size_bytes:
-        raise ValueError(f"{tensor.name} has {tensor.size_bytes} bytes, its target is {memory.nbytes} bytes of memory")
+def _checked(memory: memoryview, name: str, size_bytes: int) -> memoryview:
+    if memory.format != "B" or memory.ndim != 1 or len(memory) != size_bytes:
+        raise ValueError(f"{name} has {size_bytes} bytes, its target is {memory.nbytes} bytes of memory")
     return memory

@@ -6,12 +6,15 @@ ask for more than what lies there; what `load` has read itself is verified. Any 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
 
-from ckptkit.contents import Contents, TensorInfo
+from ckptkit.contents import Contents
 from ckptkit.errors import CorruptCheckpointError
+from ckptkit.run.leaves import StoredLeaves
+from ckptkit.run.names import frozen_folder
 from ckptkit.run.read import OpenedCheckpoint, missing
 from ckptkit.run.stream import ShardStream
 from ckptkit.storage import Storage
@@ -20,47 +23,71 @@ from ckptkit.storage import Storage
 def load(
     storage: Storage, opened: OpenedCheckpoint, rank: int = 0, *, report: Callable[[int], None] | None = None
 ) -> Contents:
-    """What ``rank`` stored; of its tensors only the small ones that its state refers to have been read.
+    """What there is for ``rank``: its own tensors and state, and the tensors that all ranks share.
+
+    Of all these only the small ones that its state refers to have been read.
 
     Args:
         storage: The run root.
-        opened: The checkpoint.
+        opened: The checkpoint. The ``state`` of another rank's document is needed only if its contents are asked for.
         rank: Whose.
         report: Called with a number of bytes whenever so many more have been read, later on as well.
 
     Raises:
         CheckpointNotFoundError: If the checkpoint was removed meanwhile.
-        CorruptCheckpointError: If a shard is missing or of another size, or one of those read is altered; names it.
+        CorruptCheckpointError: If a shard is missing or of another size, one of those read is altered, or a part of a
+            leaf is in none of them or in two; names it.
     """
     check_sizes(storage, opened)
+    return _contents(storage, opened, StoredLeaves(opened.ranks), rank, report=report)
+
+
+def _contents(
+    storage: Storage,
+    opened: OpenedCheckpoint,
+    stored: StoredLeaves,
+    rank: int,
+    *,
+    report: Callable[[int], None] | None,
+) -> Contents:
     document = opened.ranks[rank]
-    entries = {
-        entry.name: TensorInfo(entry.dtype, tuple(entry.shape), shard.role)
-        for shard in document.shards
-        for entry in shard.tensors
-    }
-    stream = ShardStream(storage, opened.name, document.shards, report)
+    leaves = stored.of_rank(rank)
+    entries = {name: leaf.info for name, leaf in leaves.items()}
+    stream = ShardStream(storage, opened.name, leaves, report)
     state_tensors = {name: one.empty() for name, one in entries.items() if one.role == "state"}
     stream.read_into({name: array.reshape(-1).view(np.uint8).data for name, array in state_tensors.items()})
-    return Contents(str(opened.name), opened.manifest.progress, entries, document.state, state_tensors, stream)
+    return Contents(
+        str(opened.name),
+        opened.manifest.progress,
+        entries,
+        document.state,
+        state_tensors,
+        stream,
+        rank=rank,
+        world_size=opened.manifest.world_size,
+        of_rank=functools.partial(_contents, storage, opened, stored, report=report),
+    )
 
 
 def verify(storage: Storage, opened: OpenedCheckpoint) -> None:
     """Prove every byte of every rank, in bounded memory; raises as `load` and `Contents.read_into` do."""
     check_sizes(storage, opened)
+    StoredLeaves(opened.ranks)
+    stream = ShardStream(storage, opened.name, {})
     for document in opened.ranks:
-        ShardStream(storage, opened.name, document.shards).prove()
+        stream.prove_files(document.shards)
 
 
 def check_sizes(storage: Storage, opened: OpenedCheckpoint) -> None:
     """Compare the size of every shard with what lies on storage; raises as `load` does."""
-    for document in opened.ranks:
-        folders = {shard.key.rpartition("/")[0] for shard in document.shards}
-        found = {
-            f"{folder}/{file}": size for folder in sorted(folders) for file, size in storage.list(folder).files.items()
-        }
-        for shard in document.shards:
-            if shard.key not in found:
-                raise missing(storage, opened.name, shard.key)
-            if found[shard.key] != shard.size_bytes:
-                raise CorruptCheckpointError(f"{shard.key} has {found[shard.key]} bytes, expected {shard.size_bytes}")
+    shards = [shard for document in opened.ranks for shard in document.shards]
+    # One walk for the folders of all ranks; there is nowhere else that a shard may lie, but for the shared ones.
+    found = dict(storage.walk(f"{opened.name.folder}/"))
+    folder = frozen_folder(opened.name.attempt)
+    if any(shard.key.startswith(f"{folder}/") for shard in shards):
+        found.update({f"{folder}/{file}": size for file, size in storage.list(folder).files.items()})
+    for shard in shards:
+        if shard.key not in found:
+            raise missing(storage, opened.name, shard.key)
+        if found[shard.key] != shard.size_bytes:
+            raise CorruptCheckpointError(f"{shard.key} has {found[shard.key]} bytes, expected {shard.size_bytes}")

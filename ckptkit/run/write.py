@@ -22,6 +22,7 @@ from ckptkit.manifest import (
     FileEntry,
     Manifest,
     RankManifest,
+    ShardEntry,
     digest_of,
     encode,
 )

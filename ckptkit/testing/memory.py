@@ -5,11 +5,11 @@ Guarantees: the bits are those of the capture at the time of the call; nothing i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from ckptkit.contents import Capture, Contents, TensorInfo
+from ckptkit.contents import Capture, Contents, TensorInfo, WantedPart
 from ckptkit.tensors import Array
 
 
@@ -30,6 +30,15 @@ class MemorySource:
                 targets[name][:] = self._bytes(name)
                 if done is not None:
                     done(name)
+
+    def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
+        """As `ckptkit.contents.Contents.read_parts`."""
+        for part in wanted:
+            corner = zip(part.box.offsets, part.shape, strict=True)
+            cut = self._tensors[part.name][tuple(slice(at, at + size) for at, size in corner)]
+            part.memory[:] = np.ascontiguousarray(cut).reshape(-1).view(np.uint8).data
+            if done is not None:
+                done(part.name)
 
     def peek(self, name: str) -> Array:
         """As `ckptkit.contents.Contents.peek`."""

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptkit.contents import Capture, Contents
-from ckptkit.errors import StateMismatchError
+from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.manifest import canonical, digest_of
 from ckptkit.progress import Progress
 from ckptkit.tensors import Leaf, leaf_of
@@ -157,6 +157,7 @@ class NumpyRun:
         Raises:
             StateMismatchError: If a tensor is missing, not known, or not of this run's shape, or K differs;
                 nothing was changed.
+            ResumeError: If it is of another number of ranks; nothing was changed.
         """
         targets = {"weights": self.weights, "embedding": self.embedding, "moments": self.moments}
         if not contents.progress.at_boundary:
@@ -169,6 +170,10 @@ class NumpyRun:
             raise StateMismatchError(
                 f"{contents.checkpoint} has K = {contents.progress.accumulation_steps}, "
                 f"this run {self._accumulation_steps}"
+            )
+        if contents.world_size != self.world.size:
+            raise ResumeError(
+                f"{contents.checkpoint} is of {contents.world_size} ranks, this job has {self.world.size}"
             )
         rng = decode_tree(contents.state["rng"], contents.state_tensors)
         self._fence()

@@ -47,7 +47,7 @@ def test_a_minute_without_a_server(seconds, bucket, proxy, caplog):
 
     train(lambda: len(reports) >= 2)
     before = Look(bucket).latest
-    train(lambda: manager._in_flight is not None and not manager._in_flight.done())
+    train(lambda: manager._outcomes.busy)
     proxy.down()
     begun, steps = time.monotonic(), run.batches
     train(lambda: time.monotonic() - begun > seconds)

@@ -399,7 +399,7 @@ class LetGo(Callback):
         with self._moved:
             self._cycles = self.cell.counters.cycles
             self._moved.notify_all()
-        handle = self.manager()._in_flight
+        handle = self.manager()._outcomes.in_flight
         if handle is not None and self._cycles > self._saved_at():
             assert wait_for([handle._future], LONG_SECONDS).done
 

@@ -12,10 +12,12 @@ import copy
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import asdict
 from typing import Any
 
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.digest import Probe, digest_of
+from ckptkit.mindspore.data.global_order import GlobalIndices
 from ckptkit.mindspore.data.replay import Replay
 from ckptkit.mindspore.rng import capture_host_rng, restore_host_rng
 
@@ -130,6 +132,27 @@ class IterablePosition:
                 "the data would not go on where it was. Make it as it was, or start under another root:\n  "
                 + "\n  ".join(differences)
             )
+
+    def folded(self, recorded: Mapping[str, Any], ranks: int, onto: int) -> dict[str, Any]:
+        """As `Position`: of a `GlobalIndices`, whose own state is global.
+
+        Raises:
+            ResumeError: If it is something else, whose order no other world has; or the place is not whole in this one.
+        """
+        if not isinstance(self._iterable, GlobalIndices) or recorded.get("iterable") != self._kind:
+            raise ResumeError(
+                f"nothing guarantees that {onto} ranks go on in the data of {recorded.get('iterable', 'a pipeline')} "
+                f"where {ranks} were. Iterate over a ckptkit.data.GlobalIndices in every world, or go on with {ranks}"
+            )
+        epoch, batch = recorded["place"]
+        numbers = {"size": recorded["size"], "delivered": recorded["delivered"], "batch": batch}
+        if any(ranks * number % onto for number in numbers.values()):
+            raise ResumeError(f"{numbers} of {ranks} ranks are not whole for {onto}")
+        order = recorded["state"]["order"] if recorded["state"] else asdict(self._iterable.order)
+        if order != asdict(self._iterable.order):
+            raise ResumeError(f"the order of the samples was {order}, it is {asdict(self._iterable.order)} now")
+        size, delivered, batch = (ranks * number // onto for number in numbers.values())
+        return {**recorded, "size": size, "delivered": delivered, "place": (epoch, batch)}
 
     def prepare(self, delivered: int, recorded: Mapping[str, Any] | None) -> None:
         """Let `batches` begin after ``delivered``."""

@@ -16,7 +16,11 @@ from typing import Any
 
 import mindspore.dataset as ds
 
+from ckptkit.mindspore.data.global_order import GlobalOrder, GlobalSampler
 from ckptkit.mindspore.data.sampler import Augmented, EpochSampler
+
+# Not what is derived from them, whose order nobody knows.
+_CARRY_EPOCHS = (EpochSampler, GlobalSampler)
 
 # Exact with fast recovery, measured one by one. Anything else is replayed, which is exact for every pipeline
 # that is deterministic at all. (MindSpore's own default is fast for all, and then random maps silently differ.)
@@ -81,20 +85,27 @@ def drawing_workers(dataset: ds.Dataset, *, stateless: bool) -> list[tuple[str, 
 
 
 def carried_seeds(dataset: ds.Dataset) -> list[int]:
-    """Seeds of `Augmented` and `EpochSampler` in it, which MindSpore's own seed does not move."""
+    """Seeds of `Augmented`, `EpochSampler` and `GlobalSampler` in it, which MindSpore's own seed does not move."""
     holders = [
         one for node in nodes(dataset) for one in (getattr(node, "sampler", None), getattr(node, "source", None))
     ]
-    return [int(one.seed) for one in holders if isinstance(one, (EpochSampler, Augmented))]
+    return [int(one.seed) for one in holders if isinstance(one, (*_CARRY_EPOCHS, Augmented))]
 
 
-def samplers_that_carry_epochs(dataset: ds.Dataset) -> list[EpochSampler]:
+def samplers_that_carry_epochs(dataset: ds.Dataset) -> list[EpochSampler | GlobalSampler]:
     """All samplers of a pipeline in which nothing but they differs from epoch to epoch; of any other, none."""
     kinds = {type(node).__name__ for node in nodes(dataset)}
     samplers = [node.sampler for node in nodes(dataset) if hasattr(node, "sampler")]
     numbered = any(type(node).__name__ == "BatchDataset" and _is_own(node) for node in nodes(dataset))
-    whole = kinds <= _SAME_IN_EVERY_EPOCH and all(type(sampler) is EpochSampler for sampler in samplers)
+    whole = kinds <= _SAME_IN_EVERY_EPOCH and all(type(sampler) in _CARRY_EPOCHS for sampler in samplers)
     return samplers if whole and not numbered else []
+
+
+def global_order(dataset: ds.Dataset) -> GlobalOrder | None:
+    """The order over all ranks that alone decides which batches it gives; None where there is none such."""
+    samplers = samplers_that_carry_epochs(dataset)
+    found = samplers[0] if len(samplers) == 1 else None
+    return found.order if isinstance(found, GlobalSampler) else None
 
 
 def has_shuffle_buffer(dataset: ds.Dataset) -> bool:
@@ -126,7 +137,7 @@ def _is_fast(node: ds.Dataset, stateless: bool) -> bool:
 def _is_fast_sampler(sampler: Any, stateless: bool) -> bool:
     # A sampler of the user's own is Python code that may be random; where it does not inherit from ds.Sampler,
     # MindSpore wraps it in an IterSampler, which does.
-    if sampler is None or type(sampler) is EpochSampler:
+    if sampler is None or type(sampler) in _CARRY_EPOCHS:
         return True
     if isinstance(sampler, ds.Sampler) or not _of_mindspore(sampler):
         return stateless
@@ -134,7 +145,7 @@ def _is_fast_sampler(sampler: Any, stateless: bool) -> bool:
 
 
 def _is_augmented(node: ds.Dataset) -> bool:
-    return isinstance(node.source, Augmented) and type(node.sampler) is EpochSampler
+    return isinstance(node.source, Augmented) and type(node.sampler) in _CARRY_EPOCHS
 
 
 def _is_own(node: ds.Dataset) -> bool:

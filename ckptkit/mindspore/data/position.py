@@ -9,7 +9,8 @@ from typing import Any, Protocol
 class Position(Protocol):
     """The seam between a checkpoint's state and its data: MindSpore pipelines and Python iterables differ below it.
 
-    The order is `check` (changes nothing), `prepare`, then the consumer makes its iterator, then `iterator_made`.
+    The order is `check` (changes nothing; in another world on what `folded` gave), `prepare`, then the consumer makes
+    its iterator, then `iterator_made`.
     """
 
     @property
@@ -31,6 +32,14 @@ class Position(Protocol):
 
     def check(self, recorded: Mapping[str, Any]) -> None:
         """Raise ResumeError, naming what differs, unless the data is what it was; changes nothing."""
+        ...
+
+    def folded(self, recorded: Mapping[str, Any], ranks: int, onto: int) -> dict[str, Any]:
+        """What a checkpoint of ``ranks`` recorded, as one of ``onto`` would have; for `check` and all that follows it.
+
+        Raises:
+            ResumeError: If nothing guarantees that both worlds have one order of samples, or it does not fold.
+        """
         ...
 
     def prepare(self, delivered: int, recorded: Mapping[str, Any] | None) -> None:

@@ -3,7 +3,7 @@
 Guarantees: what a pipeline over `Augmented` delivers depends on (seed, epoch, index of the sample) only, so that
 it can begin anywhere without replaying what came before, with any number of worker threads or processes. It
 does not see whether ``augment`` or the source keep state of their own: they must not. The sampler is copied by
-MindSpore for every iterator.
+MindSpore for every iterator. What a `ckptkit.data.GlobalSampler` adds to that is the order over many ranks.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import mindspore.dataset as ds
 import numpy as np
 
+from ckptkit.mindspore.data.global_order import GlobalSampler
 from ckptkit.mindspore.data.sample import epoch_order, sample_rng
 
 
@@ -91,14 +92,32 @@ class Augmented:
         epoch, index = divmod(int(number), len(self._source))
         return self._augment(self._source[index], sample_rng(self.seed, epoch, index))
 
-    def dataset(self, column_names: Sequence[str], *, shuffle: bool = True, **options: Any) -> ds.GeneratorDataset:
-        """The MindSpore pipeline over it, one row per sample; ``options`` go to `ds.GeneratorDataset`.
+    def dataset(
+        self, column_names: Sequence[str], *, shuffle: bool = True, ranks: GlobalSampler | None = None, **options: Any
+    ) -> ds.GeneratorDataset:
+        """The MindSpore pipeline over it, one row per sample.
+
+        Args:
+            column_names: Of the rows.
+            shuffle: False for the order of the source in every epoch.
+            ranks: This rank's part of the samples, and their order, in a job of many; it says itself whether it
+                shuffles. Follow it by ``.batch(micro_batch)``.
+            **options: Go to `ds.GeneratorDataset`.
 
         Raises:
-            ValueError: If ``options`` name another sampler.
+            ValueError: If ``options`` name another sampler, or ``ranks`` is of another number of samples.
         """
         taken = sorted(options.keys() & {"sampler", "batch_sampler", "num_samples", "num_shards", "shard_id"})
         if taken:
-            raise ValueError(f"{', '.join(taken)}: the order is the EpochSampler's, which carries the epoch")
-        sampler = EpochSampler(len(self), self.seed, shuffle)
+            raise ValueError(
+                f"{', '.join(taken)}: the order is the EpochSampler's, which carries the epoch; "
+                "for many ranks pass ranks=ckptkit.data.GlobalSampler(...)"
+            )
+        if ranks is not None and (ranks.order.num_samples != len(self) or not shuffle):
+            raise ValueError(
+                f"ranks= is a GlobalSampler of {ranks.order.num_samples} samples, the source has {len(self)}"
+                if shuffle
+                else "shuffle=False goes to the GlobalSampler"
+            )
+        sampler = EpochSampler(len(self), self.seed, shuffle) if ranks is None else ranks
         return ds.GeneratorDataset(self, list(column_names), sampler=sampler, **options)

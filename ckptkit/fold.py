@@ -1,0 +1,120 @@
+"""What the numbers of a run on N ranks are on M: its counters, its accumulation steps, and whose sums a rank gets.
+
+Guarantees: the micro-batches of all ranks together stay what they were, in a cycle, in an epoch and since the run
+began; what would not be whole is refused with the numbers of ranks that it is whole for. The shares of all new ranks in
+an old one add up to 1. Pure values, any thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+from ckptkit.errors import ResumeError
+from ckptkit.progress import Progress
+
+_SHOWN = 12
+
+
+def fold_progress(progress: Progress, ranks: int, onto: int, steps: Iterable[int] = ()) -> Progress:
+    """Where a run of ``ranks`` that stands at ``progress`` stands in a world of ``onto``, with the same micro-batch.
+
+    Args:
+        progress: Of each of the old ranks.
+        ranks: The old number.
+        onto: The new one.
+        steps: The accumulation steps of other cycles, before and after, that have to fold as well.
+
+    Raises:
+        ResumeError: If one of the numbers is not whole in the new world; says for which worlds they are.
+    """
+    steps = (progress.accumulation_steps, *steps)
+    done = (progress.micro_step, progress.batches_delivered, progress.cycle_first_batch, progress.batch)
+    if not all(ranks * number % onto == 0 for number in (*steps, *done)):
+        raise ResumeError(_refusal(progress, ranks, onto, steps, done))
+
+    def folded(number: int) -> int:
+        return ranks * number // onto
+
+    return Progress(
+        epoch=progress.epoch,
+        batch=folded(progress.batch),
+        cycles=progress.cycles,
+        updates=progress.updates,
+        micro_step=folded(progress.micro_step),
+        accumulation_steps=folded(progress.accumulation_steps),
+        batches_delivered=folded(progress.batches_delivered),
+        cycle_first_batch=folded(progress.cycle_first_batch),
+    )
+
+
+def fold_steps(accumulation_steps: int, ranks: int, onto: int) -> int:
+    """K of ``ranks`` as that of ``onto``.
+
+    Raises:
+        ValueError: If it is not whole; says for which worlds it is.
+    """
+    folded, rest = divmod(ranks * accumulation_steps, onto)
+    if rest:
+        raise ValueError(
+            f"{ranks} ranks x accumulation_steps={accumulation_steps} = {ranks * accumulation_steps} micro-batches per "
+            f"update cannot be shared by {onto} ranks, but by {_words(_divisors([ranks * accumulation_steps]), onto)}"
+        )
+    return folded
+
+
+def shares(ranks: int, onto: int, rank: int) -> list[tuple[int, Fraction]]:
+    """Which old ranks the new ``rank`` takes over, in order, and how much of each.
+
+    Old rank q stands for the part [q/ranks, (q+1)/ranks) of everything, a new one likewise; a share is what of the old
+    part lies in the new one, 1 for all of it.
+    """
+    first, end = rank * ranks, (rank + 1) * ranks  # in units in which an old rank is `onto` long, a new one `ranks`
+    return [
+        (old, Fraction(min(end, (old + 1) * onto) - max(first, old * onto), onto))
+        for old in range(first // onto, -(-end // onto))
+    ]
+
+
+def _refusal(progress: Progress, ranks: int, onto: int, steps: Sequence[int], done: Sequence[int]) -> str:
+    cycle = next((k for k in steps if ranks * k % onto), None)
+    if cycle is not None:
+        why = f"an update is made of {ranks} x {cycle} = {ranks * cycle} micro-batches, not divisible by {onto}"
+    elif ranks * progress.micro_step % onto:
+        whole = ranks * progress.micro_step
+        why = (
+            f"the running cycle has {ranks} x {progress.micro_step} = {whole} micro-batches of "
+            f"{ranks * progress.accumulation_steps} behind it, not divisible by {onto}"
+        )
+    else:
+        why = f"{ranks} x {progress.batches_delivered} micro-batches were trained, cut into cycles or epochs unevenly"
+    anywhere = _divisors([ranks * number for number in (*steps, *done)])
+    lines = [
+        f"a run of {ranks} ranks with accumulation_steps={progress.accumulation_steps} cannot go on with {onto} here: "
+        f"{why}. It can go on with {_words(anywhere, onto)}",
+    ]
+    at_boundary = _divisors([ranks * number for number in steps])
+    if not progress.at_boundary and at_boundary != anywhere:
+        lines.append(
+            f"or, from a checkpoint at a boundary, with {_words(at_boundary, onto)}: start with the old number of "
+            'ranks and mid_cycle="align", which saves at boundaries, or "rewind", which stores where the cycle began'
+        )
+    else:
+        lines.append(f"or start with the {ranks} that it had")
+    return "; ".join(lines)
+
+
+def _divisors(numbers: Iterable[int]) -> list[int]:
+    common = math.gcd(*numbers)
+    small = [one for one in range(1, math.isqrt(common) + 1) if common % one == 0]
+    return sorted({*small, *(common // one for one in small)})
+
+
+def _words(worlds: Sequence[int], near: int) -> str:
+    """The worlds in words; of many those around ``near``."""
+    shown = sorted(sorted(worlds, key=lambda one: abs(one - near))[:_SHOWN])
+    listed = ", ".join(map(str, shown))
+    if len(shown) == len(worlds):
+        return f"{listed} ranks" if worlds != [1] else "1 rank"
+    return f"{listed} ranks (and {len(worlds) - len(shown)} other numbers)"

@@ -1,0 +1,191 @@
+"""A checkpoint of N ranks as one of M: its progress folded, and each new rank's part of the sums that were accumulated.
+
+Guarantees: the accumulators of all new ranks have the sum that those of the old ranks had, equal up to floating-point
+order and rounding (float32; to the bit where every share is a power of two and no sum rounds); old ranks are added in
+ascending order, so that the bits are the same each time. Everything else is that of the rank whose contents they are.
+Threads and memory as `ckptkit.contents`; where sums of several old ranks meet in one, they are held once more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import xxhash
+
+from ckptkit.contents import Contents, WantedPart
+from ckptkit.errors import CorruptCheckpointError, StateMismatchError
+from ckptkit.fold import fold_progress, shares
+from ckptkit.tensors import Array
+
+
+def folded(contents: Contents, onto: int, rank: int, steps: Iterable[int] = ()) -> Contents:
+    """What ``contents`` are for ``rank`` of ``onto``.
+
+    Args:
+        contents: As they were for the old rank that ``rank`` takes everything else from.
+        onto: The new number of ranks.
+        rank: The new one.
+        steps: As for `fold_progress`.
+
+    Raises:
+        ResumeError: If the progress is not whole in the new world.
+        StateMismatchError: If the accumulators are not float32, which nobody can share.
+        CorruptCheckpointError: If the old ranks hold different accumulators.
+    """
+    progress = fold_progress(contents.progress, contents.world_size, onto, steps)
+    names = frozenset(name for name, one in contents.entries.items() if one.role == "accumulators")
+    if not names:
+        return replace(contents, progress=progress)
+    others = sorted(name for name in names if contents.entries[name].dtype != "F32")
+    if others:
+        raise StateMismatchError(f"the accumulators {others[:10]} of {contents.checkpoint} are not float32")
+    parts = [
+        (contents if old == contents.rank else contents.of_rank(old), share)
+        for old, share in shares(contents.world_size, onto, rank)
+    ]
+    for part, _ in parts:
+        _check_same(contents, part, names)
+    return replace(contents, progress=progress, source=FoldedSource(contents, parts, names))
+
+
+class FoldedSource:
+    """A `ckptkit.contents.Source` in which some tensors are sums over several ranks.
+
+    Args:
+        home: Has all others.
+        parts: The ranks, in the order of the sum, and each one's share.
+        names: Of those tensors, float32.
+    """
+
+    def __init__(self, home: Contents, parts: Sequence[tuple[Contents, Fraction]], names: frozenset[str]) -> None:
+        self._home = home
+        self._names = names
+        # Whole numbers of one fraction: what counts whole numbers, such as the divisor, then stays exact.
+        self._fraction = math.lcm(*(share.denominator for _, share in parts))
+        self._parts = [(part, int(share * self._fraction)) for part, share in parts]
+        self._written: dict[str, str] = {}
+
+    def read_into(self, targets: Mapping[str, memoryview], done: Callable[[str], None] | None = None) -> None:
+        """As `ckptkit.contents.Contents.read_into`."""
+        summed = self._names & targets.keys()
+        self._home.read_into(_Some(targets, targets.keys() - summed), done)
+        sums: dict[str, Array] = {}
+        for part, times in self._parts:
+            last = part is self._parts[-1][0]
+            scratch = _Scratch(self._home, summed)
+
+            def add(name: str, times: int = times, last: bool = last, scratch: _Scratch = scratch) -> None:
+                sums[name] = _added(sums.get(name), scratch.take(name), times)
+                if last:
+                    self._write(name, _divided(sums.pop(name), self._fraction), targets[name])
+                    if done is not None:
+                        done(name)
+
+            part.read_into(scratch, add)
+
+    def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
+        """As `ckptkit.contents.Contents.read_parts`.
+
+        Raises:
+            StateMismatchError: If a part of a sum is wanted: accumulators are each rank's own, or whole.
+        """
+        summed = sorted({one.name for one in wanted} & self._names)
+        if summed:
+            raise StateMismatchError(
+                f"the accumulators {summed[:10]} of {self._home.checkpoint} cannot be cut while their number of ranks "
+                "changes; start from a checkpoint at a boundary"
+            )
+        self._home.read_parts(wanted, done)
+
+    def peek(self, name: str) -> Array:
+        """As `ckptkit.contents.Contents.peek`."""
+        if name not in self._names:
+            return self._home.peek(name)
+        total: Array | None = None
+        for part, times in self._parts:
+            total = _added(total, np.array(part.peek(name)), times)
+        assert total is not None  # noqa: S101 - every rank takes over something
+        return _divided(total, self._fraction)
+
+    def prove(self, names: Collection[str]) -> None:
+        """As `ckptkit.contents.Contents.prove`."""
+        summed = self._names & set(names)
+        self._home.prove(set(names) - summed)
+        if summed:
+            for part, _ in self._parts:
+                part.prove(summed)
+
+    def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
+        """As `ckptkit.contents.Contents.differing`; the sums are compared with what was written."""
+        others = self._home.differing({name: bits for name, bits in held.items() if name not in self._names})
+        stale = {
+            name
+            for name in self._names
+            if name not in held or xxhash.xxh3_128_hexdigest(held[name]) != self._written.get(name)
+        }
+        return frozenset((others - self._names) | stale)
+
+    def _write(self, name: str, total: Array, target: memoryview) -> None:
+        bits = np.ascontiguousarray(total).reshape(-1).view(np.uint8).data
+        target[:] = bits
+        self._written[name] = xxhash.xxh3_128_hexdigest(bits)
+
+
+class _Some(Mapping[str, memoryview]):
+    """Those of ``targets`` that are in ``names``; memory is asked for as late as ever."""
+
+    def __init__(self, targets: Mapping[str, memoryview], names: Collection[str]) -> None:
+        self._targets = targets
+        self._names = frozenset(names)
+
+    def __getitem__(self, name: str) -> memoryview:
+        return self._targets[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names  # Mapping's own would ask for the memory
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class _Scratch(_Some):
+    """Memory of its own for one summand at a time."""
+
+    def __init__(self, contents: Contents, names: Collection[str]) -> None:
+        super().__init__({}, names)
+        self._entries = contents.entries
+        self._arrays: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> memoryview:
+        array = self._arrays[name] = self._entries[name].empty()
+        return array.reshape(-1).view(np.uint8).data
+
+    def take(self, name: str) -> Array:
+        """What was read."""
+        return self._arrays.pop(name)
+
+
+def _added(total: Array | None, summand: Array, times: int) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):  # sums that overflowed in training stay what they are
+        if times != 1:
+            summand = np.multiply(summand, np.float32(times))
+        return np.asarray(summand if total is None else np.add(total, summand))
+
+
+def _divided(total: Array, by: int) -> Array:
+    return total if by == 1 else np.asarray(np.divide(total, np.float32(by)))
+
+
+def _check_same(contents: Contents, part: Contents, names: frozenset[str]) -> None:
+    found = {name: one for name, one in part.entries.items() if one.role == "accumulators"}
+    if found != {name: contents.entries[name] for name in names} or part.progress != contents.progress:
+        raise CorruptCheckpointError(
+            f"{contents.checkpoint}: rank {part.rank} holds other accumulators than rank {contents.rank}"
+        )

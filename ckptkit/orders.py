@@ -1,0 +1,224 @@
+"""Orders saves: takes the state, opens the window on it, and sends the writer off, in this rank or in all of them.
+
+Guarantees: an order that returns a handle has taken the state of this very moment, and one save at a time is under way;
+in a job of many ranks all take the same moment under the same name, or none takes any. Training thread only; the writer
+is a thread of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+from ckptkit.background import SaveHandle, save_in_background
+from ckptkit.contents import Capture
+from ckptkit.cost import SaveCost, SaveReport
+from ckptkit.mirror import Mirror, NoMirror
+from ckptkit.options import WindowUse
+from ckptkit.outcomes import Outcomes
+from ckptkit.peers import Peers, Word, replicas_of
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.part import PartSaver
+from ckptkit.run.ranks import Failure
+from ckptkit.run.save import Saver
+from ckptkit.run.write import SaveRequest
+from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
+
+AnySaver: TypeAlias = Saver | PartSaver
+Metrics: TypeAlias = Mapping[str, float] | None
+
+
+class Orders:
+    """The saves of one attempt.
+
+    Args:
+        saver: Writes them.
+        peers: The ranks of the job.
+        area: Where captures are staged.
+        outcomes: Takes what becomes of them.
+        mirror: Is told of commits.
+        clock: Gives the time of day.
+        monotonic: Gives seconds.
+        check_replicas: Whether the bits of what is the same in all ranks are compared at every save.
+
+    Attributes:
+        window_use: How the leaves that only an update changes are taken, as for `ckptkit.CheckpointManager`.
+        last_at: When the last save began, in seconds.
+    """
+
+    def __init__(
+        self,
+        saver: AnySaver,
+        peers: Peers,
+        area: StagingArea,
+        outcomes: Outcomes,
+        mirror: Mirror | NoMirror,
+        *,
+        window_use: WindowUse,
+        check_replicas: bool,
+        clock: Callable[[], datetime],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._saver = saver
+        self._peers = peers
+        self._area = area
+        self._outcomes = outcomes
+        self._mirror = mirror
+        self._check_replicas = check_replicas
+        self._clock = clock
+        self._monotonic = monotonic
+        self._window: Window | None = None
+        self._number = 0
+        self.window_use: WindowUse = window_use
+        self.last_at = monotonic()
+
+    def advance(self, micro_steps_left: int) -> None:
+        """Give the writer what it may wait for, so many micro-steps before the next update."""
+        if self._window is not None:
+            self._window.advance(micro_steps_left)
+
+    def fence(self, *, patient: bool = True) -> None:
+        """Make sure that nothing reads live memory any more."""
+        if self._window is not None:
+            self._window.close(patient=patient)
+
+    def alone(self, state: Capturable, metrics: Metrics, *, rewound: bool) -> SaveHandle:
+        """Save in a job of one rank, after the save under way has ended.
+
+        Raises:
+            SaveFailedError, StaleAttemptError: As `Outcomes.collect`.
+            TypeError, ValueError: If a metric is not a number, or the state cannot be stored.
+        """
+        numbers = _numbers(metrics)
+        begun = self._monotonic()
+        self._outcomes.drain()
+        self._collect()
+        capture = state.capture_cycle_start() if rewound else state.capture()
+        return self._begin(state, capture, numbers, self._saver.next_name(capture.progress), begun)
+
+    def together(
+        self, state: Capturable, metrics: Metrics, *, rewound: bool, waits: bool, may_skip: bool
+    ) -> SaveHandle | None:
+        """Save in all ranks or in none; a collective.
+
+        Args:
+            state: This rank's.
+            metrics: Those of rank 0 are stored.
+            rewound: Take the start of the running cycle.
+            waits: Wait for the save under way, in all ranks, instead of skipping this one.
+            may_skip: Whether None may be the answer: skipped in all ranks, because one of them is still writing, or
+                committed before. Otherwise such a commit is a handle that has ended.
+
+        Raises:
+            CkptKitError: As `Peers.words`.
+            TypeError, ValueError: As `alone`.
+        """
+        numbers = _numbers(metrics)
+        begun = self._monotonic()
+        if waits and not self._peers.leads:
+            self._outcomes.drain()  # first, so that rank 0, which waits for this part, does not wait in vain
+        self._collect()
+        capture = self._captured(state, rewound=rewound)
+        said = self._meet(capture)
+        if waits:
+            self._outcomes.drain()
+            self._collect()
+            said = self._meet(capture)
+        elif any(word.busy for word in said):
+            self._outcomes.skip()
+            return None
+        name = CheckpointName.parse(said[0].committed or said[0].name)
+        assert name is not None  # noqa: S101 - rank 0 made it of a name
+        if said[0].committed is not None:
+            self._saver.learn(name)
+            if may_skip:
+                return None
+            return SaveHandle.ended(SaveReport(str(name), capture.progress, timedelta(0), 0, SaveCost()))
+        if self._check_replicas:
+            self._peers.refuse_different_replicas(said, capture.leaves)
+        return self._begin(state, capture, numbers, name, begun)
+
+    def _captured(self, state: Capturable, *, rewound: bool) -> Capture:
+        """The state now; what makes that fail in this rank ends training in all."""
+        try:
+            return state.capture_cycle_start() if rewound else state.capture()
+        except Exception as error:
+            self._peers.words(Word(end=Failure.of(error)), error)
+            raise
+
+    def _meet(self, capture: Capture) -> list[Word]:
+        """Tell the other ranks where this one stands, and learn where they do."""
+        end = self._outcomes.end
+        committed = self._saver.committed_at(capture.progress) if self._peers.leads else None
+        busy = self._outcomes.busy
+        mine = Word(
+            progress=capture.progress,
+            model=self._peers.model_of(capture.leaves),
+            replicas=replicas_of(capture.leaves) if self._check_replicas else None,
+            busy=busy,
+            lost=self._outcomes.lost,
+            end=Failure.of(end) if end is not None else None,
+            number=self._number + 1,
+            name="" if busy else str(self._saver.next_name(capture.progress)),
+            committed=str(committed) if committed is not None else None,
+        )
+        said = self._peers.words(mine, end)
+        for rank, word in enumerate(said):
+            if word.lost is not None:
+                number, why = word.lost
+                self._saver.give_up(number, f"rank {rank} could not write its part: {why}")
+        return said
+
+    def _begin(
+        self,
+        state: Capturable,
+        capture: Capture,
+        metrics: Mapping[str, float],
+        name: CheckpointName,
+        begun: float,
+    ) -> SaveHandle:
+        cost = SaveCost(queue_seconds=self._monotonic() - begun, skipped_saves=self._outcomes.skipped_saves)
+        window = self._area.open(capture, cost, self._handling())
+        self._window = window  # first: a state whose next call updates fences at once
+        if window.is_open:
+            state.guard(self.fence)
+        self._number += 1
+        self.last_at = self._monotonic()
+        handle = self._write(SaveRequest(name, window, metrics, self._clock(), self._number))
+        self._outcomes.begin(self._number, handle)
+        cost.stall_seconds += self._monotonic() - begun
+        return handle
+
+    def _write(self, request: SaveRequest) -> SaveHandle:
+        begun = self._monotonic()
+        staged = request.staged
+
+        def save() -> SaveReport:
+            try:
+                saved = self._saver.save(request)
+            finally:
+                staged.release()
+            self._mirror.offer(saved.checkpoint)
+            took = timedelta(seconds=self._monotonic() - begun)
+            return SaveReport(str(saved.checkpoint), staged.progress, took, saved.written_bytes, staged.cost)
+
+        return save_in_background(save, staged)
+
+    def _handling(self) -> Handling:
+        return Handling(
+            copy_all=self.window_use == "off",
+            by_slices=self.window_use == "slice",
+            demoted=self._saver.frozen.demoted,
+            settled=self._saver.frozen.settled,
+            rank=self._peers.rank,
+            ranks=self._peers.size,
+        )
+
+    def _collect(self) -> None:
+        self._mirror.collect()
+        self._outcomes.collect()
+
+
+def _numbers(metrics: Metrics) -> dict[str, float]:
+    return {name: float(value) for name, value in (metrics or {}).items()}

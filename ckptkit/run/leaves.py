@@ -1,0 +1,118 @@
+"""Which files hold what of each leaf of a checkpoint, over all its ranks.
+
+Guarantees: every byte of a leaf that ranks share is in exactly one file, as far as sizes tell: the pieces of a
+replicated leaf are compared place by place, the parts of a sharded one by their sum (`ckptkit.run.parts` compares those
+that it reads). A name stands for one leaf in all ranks, of one dtype, role, whole shape and placement. Reads nothing;
+values of any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from ckptkit.contents import TensorInfo
+from ckptkit.errors import CorruptCheckpointError
+from ckptkit.manifest import RankManifest, ShardEntry, TensorEntry
+from ckptkit.placement import first_element
+from ckptkit.tensors import DTYPES
+
+
+class StoredPiece(NamedTuple):
+    """All of a leaf, or a part of it, in a file."""
+
+    shard: ShardEntry
+    entry: TensorEntry
+
+    @property
+    def start_bytes(self) -> int:
+        """Where in the memory of the whole leaf a piece of a replicated one begins."""
+        part = self.entry.part
+        if part is None:
+            return 0
+        return first_element(part.global_shape, part.offsets) * DTYPES[self.entry.dtype].itemsize
+
+    @property
+    def info(self) -> TensorInfo:
+        """What it says of the whole leaf."""
+        return TensorInfo(self.entry.dtype, self.entry.whole_shape, self.shard.role, self.entry.placement)
+
+
+@dataclass(frozen=True)
+class StoredLeaf:
+    """A leaf and the pieces that it lies in, by rank."""
+
+    info: TensorInfo
+    pieces: tuple[StoredPiece, ...]
+
+
+class StoredLeaves:
+    """The leaves of a checkpoint.
+
+    Args:
+        ranks: The documents of all its ranks; their ``state`` does not matter.
+
+    Raises:
+        CorruptCheckpointError: If a piece of a leaf is missing or stands twice, or two ranks contradict each other;
+            names the leaf and a file.
+    """
+
+    def __init__(self, ranks: Sequence[RankManifest]) -> None:
+        self._own: list[dict[str, StoredLeaf]] = []
+        shared: dict[str, list[StoredPiece]] = {}
+        for document in ranks:
+            own: dict[str, StoredLeaf] = {}
+            for shard in document.shards:
+                for entry in shard.tensors:
+                    piece = StoredPiece(shard, entry)
+                    if entry.placement == "per_rank":
+                        own[entry.name] = StoredLeaf(piece.info, (piece,))
+                    else:
+                        shared.setdefault(entry.name, []).append(piece)
+            self._own.append(own)
+        self._shared = {name: _together(pieces) for name, pieces in shared.items()}
+        for rank, own in enumerate(self._own):
+            for name in own.keys() & self._shared.keys():
+                raise _wrong(own[name].pieces[0], f"which is rank {rank}'s own there and shared in another file")
+
+    def of_rank(self, rank: int) -> dict[str, StoredLeaf]:
+        """What concerns ``rank``, by name: its own leaves and the shared ones."""
+        return {**self._own[rank], **self._shared}
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """Names of the leaves that ranks share."""
+        return frozenset(self._shared)
+
+
+def _together(pieces: list[StoredPiece]) -> StoredLeaf:
+    info = pieces[0].info
+    for piece in pieces:
+        if piece.info != info:
+            raise _wrong(piece, f"which is {_words(piece.info)} there and {_words(info)} in {pieces[0].shard.key}")
+    if info.placement == "sharded":
+        found = sum(piece.entry.size_bytes for piece in pieces)
+        if found != info.size_bytes:
+            raise _wrong(pieces[0], f"whose parts have {found} bytes in all, and the whole {info.size_bytes}")
+        return StoredLeaf(info, tuple(pieces))
+    if len(pieces) > 1 and any(piece.entry.part is None for piece in pieces):
+        raise _wrong(pieces[0], "which is stored more than once")
+    at = 0
+    for piece in sorted(pieces, key=lambda one: (one.start_bytes, one.entry.size_bytes)):
+        if piece.start_bytes != at:
+            what = "twice" if piece.start_bytes < at else "nowhere"
+            raise _wrong(piece, f"of which byte {min(at, piece.start_bytes)} is stored {what}")
+        at += piece.entry.size_bytes
+    if at != info.size_bytes:
+        raise _wrong(pieces[-1], f"of which byte {at} is stored nowhere")
+    return StoredLeaf(info, tuple(pieces))
+
+
+def _words(info: TensorInfo) -> str:
+    return f"{info.placement} {info.role} of {info.dtype} {list(info.shape)}"[:200]
+
+
+def _wrong(piece: StoredPiece, what: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(f"{piece.shard.key} holds something of {piece.entry.name[:80]!r}, {what}")

@@ -1,0 +1,172 @@
+"""Reads parts of leaves that were stored in other parts: only what overlaps, block by block.
+
+Guarantees: what is asked for is held exactly once by what was stored, which is compared before a byte is read; each
+block that is read is verified before anything of it arrives, and read once for each call; nothing is read in which
+nothing lies that is wanted. Beside the memory that it is given it needs one window. Any thread, one at a time.
+
+Never run on Ascend with MindSpore's own layouts: cuts are tested with boxes made by hand.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ckptkit.contents import WantedPart
+from ckptkit.errors import CorruptCheckpointError
+from ckptkit.manifest import Blocks, ShardEntry, digest_of
+from ckptkit.run.leaves import StoredLeaf, StoredPiece
+from ckptkit.run.region import Bytes, Region
+from ckptkit.run.shard_bytes import ShardBytes
+from ckptkit.tensors import DTYPES
+
+_Numbers = npt.NDArray[np.int64]
+
+
+class _Overlap(NamedTuple):
+    """What of a piece goes into a part, and where in the part."""
+
+    piece: StoredPiece
+    region: Region
+    into: Bytes
+    number: int
+
+
+def read_sharded(
+    files: ShardBytes,
+    leaves: Mapping[str, StoredLeaf],
+    wanted: Sequence[WantedPart],
+    done: Callable[[str], None] | None,
+) -> None:
+    """As `ckptkit.contents.Contents.read_parts`, of leaves whose placement is ``sharded``.
+
+    Args:
+        files: Where they lie.
+        leaves: By name.
+        wanted: The parts; they lie inside of their leaves.
+        done: As there.
+    """
+    by_file: dict[str, list[_Overlap]] = {}
+    left: collections.Counter[int] = collections.Counter()
+    for number, part in enumerate(wanted):
+        for overlap in _overlaps(leaves[part.name], part, number):
+            by_file.setdefault(overlap.piece.shard.key, []).append(overlap)
+            left[number] += 1
+        if not left[number] and done is not None:
+            done(part.name)  # it is empty
+    for overlaps in by_file.values():
+        _read(files, overlaps[0].piece.shard, overlaps)
+        for overlap in overlaps:
+            left[overlap.number] -= 1
+            if not left[overlap.number] and done is not None:
+                done(wanted[overlap.number].name)
+
+
+def _overlaps(leaf: StoredLeaf, part: WantedPart, number: int) -> list[_Overlap]:
+    """Which pieces hold something of ``part``.
+
+    Raises:
+        CorruptCheckpointError: If they do not hold all of it, or something twice.
+    """
+    if not math.prod(part.shape):
+        return []
+    item = DTYPES[leaf.info.dtype].itemsize
+    into = np.frombuffer(part.memory, np.uint8).reshape(*part.shape, item)
+    begin, end = _corners([piece.entry.part.offsets for piece in leaf.pieces if piece.entry.part], leaf, part)
+    some = [int(one) for one in np.flatnonzero((begin < end).all(axis=1))]
+    _refuse_gaps(leaf, part, begin[some], end[some])
+    found = []
+    for one in some:
+        piece = leaf.pieces[one]
+        assert piece.entry.part is not None  # noqa: S101 - sharded entries are validated to have one
+        starts, sizes = begin[one].tolist(), (end[one] - begin[one]).tolist()
+        local = [at - offset for at, offset in zip(starts, piece.entry.part.offsets, strict=True)]
+        corner = [at - offset for at, offset in zip(starts, part.box.offsets, strict=True)]
+        there = into[tuple(slice(at, at + size) for at, size in zip(corner, sizes, strict=True))]
+        found.append(_Overlap(piece, Region.of_elements(piece.entry.shape, local, sizes, item), there, number))
+    return found
+
+
+def _corners(offsets: list[list[int]], leaf: StoredLeaf, part: WantedPart) -> tuple[_Numbers, _Numbers]:
+    """Where the overlap of each piece with ``part`` begins and ends along each axis of the whole."""
+    axes = len(part.shape)
+    first = np.array(offsets, np.int64).reshape(len(offsets), axes)
+    shapes = np.array([piece.entry.shape for piece in leaf.pieces], np.int64).reshape(len(offsets), axes)
+    low = np.array(part.box.offsets, np.int64)
+    high = low + np.array(part.shape, np.int64)
+    return np.maximum(first, low), np.minimum(first + shapes, high)
+
+
+def _refuse_gaps(leaf: StoredLeaf, part: WantedPart, begin: _Numbers, end: _Numbers) -> None:
+    for one in range(len(begin)):
+        meets = (np.maximum(begin[one], begin[one + 1 :]) < np.minimum(end[one], end[one + 1 :])).all(axis=1)
+        if meets.any():
+            raise CorruptCheckpointError(f"{_where(leaf, part)} is stored twice")
+    if int((end - begin).prod(axis=1).sum()) != math.prod(part.shape):
+        raise CorruptCheckpointError(f"{_where(leaf, part)} is stored nowhere")
+
+
+def _where(leaf: StoredLeaf, part: WantedPart) -> str:
+    return (
+        f"{leaf.pieces[0].shard.key} and others hold parts of {part.name[:80]!r}; of the part {list(part.shape)} at "
+        f"{list(part.box.offsets)} something"
+    )
+
+
+def _read(files: ShardBytes, shard: ShardEntry, overlaps: Sequence[_Overlap]) -> None:
+    blocks = shard.blocks
+    assert blocks is not None  # noqa: S101 - files with sharded leaves are validated to have them
+    most = max(1, files.window_bytes // blocks.size_bytes)
+    scratch = np.empty(min(most * blocks.size_bytes, shard.size_bytes), np.uint8)
+    for first, count in _runs(sorted(_blocks_of(overlaps, blocks.size_bytes)), most):
+        at = first * blocks.size_bytes
+        data = scratch[: min(count * blocks.size_bytes, shard.size_bytes - at)]
+        files.fill(shard, [data.data], at)
+        _verify(shard, blocks, first, data)
+        for overlap in overlaps:
+            entry = overlap.piece.entry
+            start, stop = max(at, entry.offset_bytes), min(at + len(data), entry.offset_bytes + entry.size_bytes)
+            if start < stop:
+                overlap.region.copy(data[start - at : stop - at], start - entry.offset_bytes, overlap.into)
+
+
+def _blocks_of(overlaps: Sequence[_Overlap], block_bytes: int) -> set[int]:
+    """Numbers of the blocks in which something lies that is wanted."""
+    found = set()
+    for overlap in overlaps:
+        offset = overlap.piece.entry.offset_bytes
+        at = overlap.region.next_taken(0)
+        while at is not None:
+            block = (offset + at) // block_bytes
+            found.add(block)
+            at = overlap.region.next_taken((block + 1) * block_bytes - offset)
+    return found
+
+
+def _runs(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Consecutive numbers together, at most so many: the first, and how many."""
+    first = count = 0
+    for number in numbers:
+        if count and (number != first + count or count == most):
+            yield first, count
+            count = 0
+        if not count:
+            first = number
+        count += 1
+    if count:
+        yield first, count
+
+
+def _verify(shard: ShardEntry, blocks: Blocks, first: int, data: Bytes) -> None:
+    for number in range(first, first - (-len(data) // blocks.size_bytes)):
+        at = (number - first) * blocks.size_bytes
+        found = digest_of(data[at : at + blocks.size_bytes].data)
+        if found != blocks.digests[number]:
+            raise CorruptCheckpointError(
+                f"block {number} of {shard.key} has the digest {found}, expected {blocks.digests[number]}"
+            )
