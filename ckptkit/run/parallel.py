@@ -13,7 +13,7 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-THREADS = 16
+THREADS = 64  # the storage keeps as many connections
 _FEW = 4  # not worth threads
 
 

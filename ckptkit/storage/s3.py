@@ -29,7 +29,7 @@ from ckptkit.storage.upload import Upload
 
 _log = logging.getLogger("ckptkit")
 _MOST_PARTS = 10_000  # of a multipart upload, by the S3 API
-DELETE_LANES = 8
+DELETE_LANES = 64  # a checkpoint of thousands of ranks is tens of thousands of files
 
 
 class S3Storage:

@@ -195,8 +195,7 @@ class Job:
         self.storage = storage_over(self.objects)
         self._token = 0
         self._cycles = 0
-        self.opened = self.start()
-        self._begin()
+        self.restart()
 
     def measure(self, act: Callable[[], Any]) -> Measured:
         """What ``act`` costs a rank, from the job's present on."""
@@ -212,6 +211,11 @@ class Job:
         world = Leading(self.ranks, [] if said is None else said)
         return lead(world, TinyState(), lambda leader: open_attempt(self.storage, opening, leader))
 
+    def restart(self, said: list[str] | None = None) -> None:
+        """Rank 0's start, after which the job belongs to another attempt."""
+        self.opened = self.start(said)
+        self._begin()
+
     def follow(self, rank: int, said: list[str]) -> Opened:
         """The start of another rank."""
         return follow(Following(rank, self.ranks, said), self.storage, TinyState())
@@ -220,17 +224,30 @@ class Job:
         """Clear away what dead attempts left."""
         return sweep(self.storage, self.opened.document)
 
-    def save(self) -> Commit:
-        """Save in all ranks."""
+    def save(self, parts_take: Callable[[int], float] = lambda rank: 0.0) -> Commit:
+        """Save in all ranks, of which each sends bytes for so many seconds beside what its requests take."""
         self._cycles += 1
         name = self._saver.next_name(progress_at(self._cycles))
-        others = [self.measure_from(self.network.now(), rank, name) for rank in range(1, self.ranks)]
+        others = [self.measure_from(self.network.now(), rank, name, parts_take(rank)) for rank in range(1, self.ranks)]
         return self._lead(name, others)
 
-    def measure_from(self, begun: float, rank: int, name: CheckpointName) -> Measured:
+    def leave_a_part(self) -> None:
+        """Save in all ranks but rank 0, which died."""
+        self._cycles += 1
+        name = self._saver.next_name(progress_at(self._cycles))
+        for rank in range(1, self.ranks):
+            self.measure_from(self.network.now(), rank, name, 0.0)
+
+    def measure_from(self, begun: float, rank: int, name: CheckpointName, takes: float) -> Measured:
         """The part of one rank above 0; the job's present stays what it was."""
         part = PartSaver(self.storage, self.opened.document, rank)
-        measured = self.measure(lambda: part.save(self._request(name, rank)))
+
+
+        def act() -> None:
+            self.network.wait(takes)
+            part.save(self._request(name, rank))
+
+        measured = self.measure(act)
         self.network.become(Line(begun))
         return measured
 
