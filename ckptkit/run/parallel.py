@@ -14,12 +14,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 THREADS = 64  # the storage keeps as many connections
-_FEW = 4  # not worth threads
+FEW = 4  # not worth threads
 
 
 def each_of(items: Sequence[Item], function: Callable[[Item], Result]) -> list[Result]:
     """``function`` of each item, which must be safe to call from many threads."""
-    if len(items) <= _FEW:
+    if len(items) <= FEW:
         return [function(item) for item in items]
     pool = ThreadPoolExecutor(min(THREADS, len(items)), thread_name_prefix="ckptkit-read")
     try:

@@ -13,7 +13,7 @@ Writer thread, but for `Receipts.give_up` and `Receipts.hurry`, which any thread
 from __future__ import annotations
 
 import io
-import os
+import itertools
 import re
 import threading
 import time
@@ -196,7 +196,9 @@ class Receipts:
 
 def _common_prefix(ranks: Sequence[int]) -> str:
     """What the receipts of all ``ranks``, in order, begin with."""
-    return os.path.commonprefix([f"{rank:05d}-" for rank in (*ranks[:1], *ranks[-1:])])
+    ends = [f"{rank:05d}-" for rank in (*ranks[:1], *ranks[-1:])]
+    alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*ends, strict=True))
+    return "".join(letters[0] for letters in alike)
 
 
 def _ranks_in_words(ranks: Collection[int]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from .costs import HEADER, SIZES, rows
+from .costs import HEADER, SIZES, TOLD_HEADER, Told, rows
 
 
 def main() -> None:
@@ -17,10 +17,15 @@ def main() -> None:
     parser.add_argument("--ranks", default=",".join(map(str, SIZES)), help="sizes of jobs")
     options = parser.parse_args()
     sys.stdout.write(f"{HEADER}\n")
+    told: list[Told] = []
     for ranks in map(int, options.ranks.split(",")):
         for row in rows(ranks, options.seeds):
+            if isinstance(row, Told):
+                told.append(row)
+                continue
             sys.stdout.write(f"{row}\n")
             sys.stdout.flush()
+    sys.stdout.write("\n".join(["\nTold by rank 0 at a start:\n", TOLD_HEADER, *map(str, told), ""]))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,17 @@ from .job import KEPT, Commit, Job, Measured
 SIZES = (1, 2, 8, 64, 512, 4096)
 
 
+class Told(NamedTuple):
+    """What rank 0 tells the others at a start, in bytes; of tiny leaves, four in all."""
+
+    ranks: int
+    size_bytes: int
+
+    def __str__(self) -> str:
+        """A row of a table in Markdown."""
+        return f"| {self.ranks:,} | {self.size_bytes:,} |"
+
+
 class Row(NamedTuple):
     """What one thing costs one rank.
 
@@ -49,6 +60,9 @@ class Row(NamedTuple):
 HEADER = "| ranks | what | GET | PUT | pages of listings | DELETE | seconds |\n|---:|---|---:|---:|---:|---:|---:|"
 
 
+TOLD_HEADER = "| ranks | bytes |\n|---:|---:|"
+
+
 def commits(job: Job, seeds: int) -> list[Commit]:
     """One save with the latencies of each of ``seeds``."""
     first = job.save()
@@ -60,7 +74,7 @@ def median(saves: list[Commit]) -> float:
     return statistics.median(one.leader.seconds for one in saves)
 
 
-def rows(ranks: int, seeds: int) -> Iterator[Row]:
+def rows(ranks: int, seeds: int) -> Iterator[Row | Told]:
     """Of a job of ``ranks``; the commit and the parts with the median over ``seeds``, all else with one."""
     job = Job(ranks)
     saves = commits(job, seeds)
@@ -77,6 +91,7 @@ def rows(ranks: int, seeds: int) -> Iterator[Row]:
     yield Row.of(ranks, "a restore, rank 0", job.measure(lambda: job.restart(said)))
     if ranks > 1:
         yield Row.of(ranks, "a restore, any other rank", job.measure(lambda: job.follow(ranks - 1, said)))
-    job.leave_a_part()
-    job.restart()
-    yield Row.of(ranks, "sweeping one dead save", job.measure(job.sweep))
+        job.leave_a_part()
+        job.restart()
+        yield Row.of(ranks, "sweeping one dead save", job.measure(job.sweep))
+        yield Told(ranks, sum(map(len, said)))

@@ -242,7 +242,6 @@ class Job:
         """The part of one rank above 0; the job's present stays what it was."""
         part = PartSaver(self.storage, self.opened.document, rank)
 
-
         def act() -> None:
             self.network.wait(takes)
             part.save(self._request(name, rank))
