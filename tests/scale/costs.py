@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ckptkit.run.catalogue import latest_checkpoint, list_rows
 
-from .job import KEPT, Commit, Job, Measured
+from .job import Commit, Job, Measured
 
 SIZES = (1, 2, 8, 64, 512, 4096)
 
@@ -83,8 +83,11 @@ def rows(ranks: int, seeds: int) -> Iterator[Row | Told]:
     parts = [part for save in saves for part in save.others]
     if parts:
         yield Row.of(ranks, "a save, any other rank", parts[0], statistics.median(part.seconds for part in parts))
-    *_, last = (job.save() for _ in range(KEPT))
-    yield Row.of(ranks, "removing one checkpoint", last.after)
+        slow = job.save(lambda rank: 30.0 + 30.0 * (rank * 7919 % ranks) / ranks)
+        yield Row.of(ranks, "the same, rank 0, parts of 30 to 60 s", slow.leader)
+    else:
+        job.save()
+    yield Row.of(ranks, "removing one checkpoint", job.save().after)
     yield Row.of(ranks, "`latest_checkpoint`", job.measure(lambda: latest_checkpoint(job.storage)))
     yield Row.of(ranks, "`ckptkit ls`", job.measure(lambda: list_rows(job.storage, 20)))
     said: list[str] = []
