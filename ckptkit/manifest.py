@@ -160,12 +160,14 @@ class Void(_Document):
 
 Shape = Annotated[list[Dimension], Field(max_length=32)]
 
+PartShape = Annotated[list[Dimension], Field(max_length=31)]  # NumPy has 32 axes, and readers need one for the bytes
+
 
 class Part(_Document):
     """Which part of a whole leaf a tensor is; the part's own shape is that of the tensor."""
 
-    global_shape: Shape
-    offsets: Shape
+    global_shape: PartShape
+    offsets: PartShape
 
 
 class TensorEntry(_Document):

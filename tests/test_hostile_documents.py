@@ -339,6 +339,10 @@ RANK = {
     "part-not-in-one-run": part([5, 2], [0, 0], shape=[5, 1]),
     "part-absurd-whole": part([2**50, 2**50], [0, 0], shape=[1, 5]),
     "part-33-dimensions": part([1] * 32 + [5], [0] * 33, shape=[1] * 32 + [5]),
+    "part-32-dimensions": part([1] * 31 + [5], [0] * 32, shape=[1] * 31 + [5]),
+    "sharded-32-dimensions": both(
+        sharded(), part([1] * 31 + [5], [0] * 32, shape=[1] * 31 + [5]), set_at(*TENSOR, "placement", "sharded")
+    ),
     "part-of-which-the-rest-is-missing": part([10], [0]),
     "part-that-does-not-begin-the-whole": part([10], [5]),
     "sharded-without-blocks": both(sharded(), set_at(*SHARD, "blocks", None)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_files import documents_of, leaf, opened, write_ranks
 
-from ckptkit.contents import WantedPart
+from ckptkit.contents import TensorInfo, WantedPart
 from ckptkit.errors import CorruptCheckpointError
+from ckptkit.manifest import Part, TensorEntry
 from ckptkit.placement import Box
+from ckptkit.run.cut_out import CutOut
 from ckptkit.run.region import Region
 from ckptkit.run.verify import load, verify
 
@@ -283,6 +286,32 @@ def test_sharded_scalars_and_bfloat16_width():
     contents.read_parts([part])
     assert found == 5
     assert contents.tensors["z"] == 5
+
+
+def test_a_whole_leaf_is_let_go_once_its_parts_are_cut_out():
+    part, found = wanted_of(np.arange(9), ((2, 4),))
+    cut_out = CutOut({"z": TensorInfo("I64", (9,), "weights")}, [part], None)
+    memory = cut_out["z"]
+    memory[:] = np.arange(9).view(np.uint8).data
+    whole = weakref.ref(memory.obj)
+    cut_out.filled("z")
+    assert (found == [2, 3]).all()
+    del memory
+    assert whole() is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "part", "words"),
+    [
+        # Two such pieces would seem to make a whole by their places and sizes alone: a column, and a row behind it.
+        ([2, 1], Part(global_shape=[2, 2], offsets=[0, 0]), "no consecutive part"),
+        ([1, 0], Part(global_shape=[2**50, 2**50], offsets=[0, 0]), "too large"),
+    ],
+)
+def test_entries_that_other_checks_might_miss_are_refused_by_themselves(shape, part, words):
+    fields = {"dtype": "F32", "offset_bytes": 8, "size_bytes": 4 * math.prod(shape), "placement": "replicated"}
+    with pytest.raises(ValueError, match=words):
+        TensorEntry(name="w", shape=shape, part=part, **fields)
 
 
 def test_only_files_with_sharded_leaves_have_digests_of_blocks():

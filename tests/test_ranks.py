@@ -13,7 +13,7 @@ from ranks.job import check_whole, committed, digests_at, job, new_run
 import ckptkit as ck
 from ckptkit.errors import ResumeError, SaveFailedError
 from ckptkit.testing.faults import Fault
-from ckptkit.testing.ranks import RankLostError, results_of
+from ckptkit.testing.ranks import RankLostError, ThreadWorld, results_of, run_ranks
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -227,15 +227,15 @@ def test_by_step_number_nothing_is_said_but_at_a_save(tmp_path: Path) -> None:
 def test_a_later_start_stops_every_rank_of_the_earlier_one(tmp_path: Path) -> None:
     def act(storage, world, until, **options):
         run = new_run(world)
-        manager = ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=2), when_busy="wait")
-        manager.restore(run)
-        for batches in run.train_until(20):
-            manager.step(run)
-            if batches == 4:
-                world.gather("")
-                if world.rank == 0:
-                    results_of(job(tmp_path, 2, 4))
-                world.gather("")
+        with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=2), when_busy="wait") as manager:
+            manager.restore(run)
+            for batches in run.train_until(20):
+                manager.step(run)
+                if batches == 4:
+                    world.gather("")
+                    if world.rank == 0:
+                        results_of(job(tmp_path, 2, 4))
+                    world.gather("")
 
     ended = job(tmp_path, 2, 0, act=act)
     assert [type(one.error).__name__ for one in ended] == ["StaleAttemptError"] * 2
@@ -270,3 +270,13 @@ def test_a_checkpoint_of_another_world_is_refused_by_a_state_that_cannot_fold(tm
     results_of(job(tmp_path, 2, 4))
     ended = job(tmp_path, 1, 8)
     assert isinstance(ended[0].error, ResumeError)
+
+
+def test_ranks_with_different_roots_are_told_so_at_the_start(tmp_path: Path) -> None:
+    def run(world: ThreadWorld) -> None:
+        ck.CheckpointManager(tmp_path / str(world.rank)).restore(new_run(world))
+
+    ended = run_ranks(3, run)
+    assert [type(one.error) for one in ended] == [ResumeError] * 3
+    assert all("different roots" in str(one.error) for one in ended)
+    assert "rank 1" in str(ended[0].error)

@@ -676,6 +676,25 @@ def test_bad_values_are_refused(options, message):
         accumulate(**options)
 
 
+@pytest.mark.parametrize(
+    ("parallel_mode", "message"),
+    [
+        ("data_parallel", r"communication\.init\(\) before the train cell"),
+        ("semi_auto_parallel", "'semi_auto_parallel' is not supported"),
+        ("hybrid_parallel", "'hybrid_parallel' is not supported"),
+    ],
+)
+def test_a_parallel_mode_that_would_not_reduce_is_refused(parallel_mode, message):
+    network = build()
+    optimizer = Recorder(network.trainable_params())
+    ms.set_auto_parallel_context(parallel_mode=parallel_mode)
+    try:
+        with pytest.raises(ValueError, match=message):
+            AccumulationTrainCell(network, optimizer, 2)
+    finally:
+        ms.reset_auto_parallel_context()
+
+
 def test_bad_types_are_refused():
     network = build()
     with pytest.raises(TypeError, match=r"network must be an nn\.Cell"):

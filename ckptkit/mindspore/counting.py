@@ -6,6 +6,7 @@ every save and before every restore; a disagreement raises, and nothing is ever 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -29,6 +30,8 @@ from ckptkit.mindspore.proof import check_cycle, check_same_training, prove_divi
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.progress import Progress
 from ckptkit.tensors import Array
+
+_log = logging.getLogger("ckptkit")
 
 _FENCES = "_ckptkit_fences"
 
@@ -165,6 +168,13 @@ class OwnCounting:
             ),
             left.schedule,
         )
+        if left.schedule is not left.schedule.given:
+            _log.info(
+                "accumulation_steps of the train cell are taken as those of the %d ranks that the run began with; here "
+                "they are %d from this cycle on",
+                recorded["first_world"],
+                left.accumulation_steps,
+            )
         self._delivered = None
         self._base = recorded["global_step_at_start"]
 

@@ -156,7 +156,7 @@ class DatasetPosition:
                 "Give it the data that it had, or start under another root"
             )
         differences = self._fingerprint.differences(recorded, self._matters)
-        seed = self._given_seed if self._given_seed is not None else ds.config.get_seed()
+        seed = self._seed_in_force()
         if seed not in (_UNSET_SEED, recorded["seed"]):
             differences.append(
                 f"the dataset seed: the checkpoint has {recorded['seed']}, this process set {seed} "
@@ -196,7 +196,10 @@ class DatasetPosition:
                 f"an epoch was {ranks} ranks x {recorded['size']} batches = {ranks * recorded['size']}, and is "
                 f"{onto} x {self.size} = {onto * self.size} now; the same samples must make up an epoch in every world"
             )
-        return {**recorded, "size": self.size, "probe": None}
+        mine = self._seed_in_force()
+        # Of several ranks that go on from one, each may have a seed of its own; the order does not depend on it.
+        seed = mine if onto > ranks and mine != _UNSET_SEED else recorded["seed"]
+        return {**recorded, "size": self.size, "probe": None, "seed": seed}
 
     def prepare(self, delivered: int, recorded: Mapping[str, Any] | None) -> None:
         """Let the next iterator begin at the batch after ``delivered``; it is made as ever, by whom it may be.
@@ -355,8 +358,11 @@ class DatasetPosition:
                 "call ms.set_seed before resume(), not after it"
             )
 
+    def _seed_in_force(self) -> int:
+        return self._given_seed if self._given_seed is not None else int(ds.config.get_seed())
+
     def _fresh_seed(self) -> int:
-        seed: int = self._given_seed if self._given_seed is not None else ds.config.get_seed()
+        seed = self._seed_in_force()
         if seed != _UNSET_SEED:
             return seed
         seed = self._draw_seed()

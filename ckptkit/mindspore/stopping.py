@@ -1,28 +1,25 @@
-"""Holds back a callback's wish to stop, until all ranks have agreed on it.
+"""A stop of ``Model.train`` that every rank is to take at the same micro-step.
 
-`Model` looks at the wish after every micro-step and stops at once, in this rank alone; the others would wait for it in
-their next collective until that fails. Main thread only.
+Guarantees: a request that was taken away is not seen by ``Model`` until somebody makes it again. Main thread only,
+within a callback.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from mindspore.train import RunContext
 
 
-def hold_back(run_context: Any) -> bool:
-    """Take away the wish to stop, if there is one, and say whether there was.
+def hold_back(run_context: RunContext) -> bool:
+    """Take a request to stop away, where there is one; returns whether there was.
 
     Raises:
-        AttributeError: If MindSpore keeps it elsewhere by now.
+        AttributeError: If MindSpore keeps the request somewhere else than this package knows.
     """
-    wished = bool(run_context.get_stop_requested())
-    if wished:
-        # Private: RunContext has a method to wish and one to ask, none to take back. Where this attribute has moved,
-        # get_stop_requested still says yes below.
-        run_context._stop_requested = False
-        if run_context.get_stop_requested():
-            raise AttributeError(
-                "MindSpore's RunContext keeps its stop request in another place than ckptkit knows; do not call "
-                "request_stop in a job of several ranks with this version of MindSpore"
-            )
-    return wished
+    if not run_context.get_stop_requested():
+        return False
+    # Private, because RunContext can only be asked to stop and not to go on. Should it move, get_stop_requested() below
+    # says so, as does tests/with_mindspore/test_stopping.py.
+    run_context._stop_requested = False
+    if run_context.get_stop_requested():
+        raise AttributeError("RunContext keeps its request to stop elsewhere in this MindSpore: it cannot be held back")
+    return True

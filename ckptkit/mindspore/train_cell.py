@@ -10,13 +10,16 @@ with Adam, Momentum, RMSProp and SGD; running both of our steps as one graph giv
 How: a call runs one compiled graph (forward, backward, add to the accumulators), and on the K-th call of a cycle
 a second one (divide, clip, optimizer, zero). The choice is made on the host in ``__call__``, so a step reads
 nothing back from the device, but for one flag per cycle where there is a loss scaler. Between the two lies the fence of
-checkpoints that still read the weights (`AccumulationTrainCell.guard`). The price: GRAPH skips
-``__call__`` for a cell inside another graph, hence there this cell refuses to compile. Nested in PYNATIVE it trains
-as if it were called directly.
+checkpoints that still read the weights (`AccumulationTrainCell.guard`). In a job of many ranks (parallel_mode
+``data_parallel``) a third adds the accumulators up over all ranks, divisor included, right before the flag is asked
+for: in mid-cycle each rank holds the sums of its own micro-batches, and all take the same update. The price: GRAPH
+skips ``__call__`` for a cell inside another graph, hence there this cell refuses to compile. Nested in PYNATIVE it
+trains as if it were called directly.
 
-Does not: reduce gradients across devices, accept sparse gradients, or protect names against a wrapper around a
-wrapper (create those with ``auto_prefix=False``). GRAPH executes asynchronously: a kernel's failure may surface only
-at a later call or device read, when the counters have moved.
+Does not: cut the network or the optimizer over ranks (other parallel modes are refused), average what a forward pass
+keeps in each rank, such as the statistics of BatchNorm, accept sparse gradients, or protect names against a wrapper
+around a wrapper (create those with ``auto_prefix=False``). GRAPH executes asynchronously: a kernel's failure, that of
+a reduction whose peer is gone included, may surface only at a later call or device read, when the counters have moved.
 
 Threads: main thread only.
 """
@@ -50,7 +53,11 @@ class AccumulationTrainCell(nn.Cell):
 
     A call is one micro-step: it returns the micro-batch's mean loss, unscaled, and adds the gradients to the
     accumulators. The K-th call of a cycle also divides the sums, clips, casts to the weights' dtypes, calls the
-    optimizer and zeroes the accumulators.
+    optimizer and zeroes the accumulators. With many ranks (``mindspore.communication.init()``, then
+    ``set_auto_parallel_context(parallel_mode="data_parallel")``, then this cell) it adds the sums up over all of them
+    first, so that the mean is over the micro-batches, samples or weights of all ranks, and an overflow in one rank
+    skips the update of all. Start the ranks with equal weights (`mindspore.set_seed`), and call each equally
+    often.
 
     An exception in the forward or backward pass leaves counters and accumulators as they were. After one in the
     update the state is undefined: restore a checkpoint.
@@ -77,7 +84,8 @@ class AccumulationTrainCell(nn.Cell):
 
     Raises:
         TypeError: If ``network`` is not an `nn.Cell` or ``optimizer`` not an `nn.Optimizer`, or the scaler unknown.
-        ValueError: If another argument is out of range, or if two parameters have one name.
+        ValueError: If another argument is out of range, if two parameters have one name, or if the ranks of this job
+            would train apart.
         RuntimeError: When compiled into another cell's or function's graph (see the module's docstring).
     """
 

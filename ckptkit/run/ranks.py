@@ -10,6 +10,7 @@ thread only, in all ranks at the same time.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal, Protocol
@@ -19,10 +20,18 @@ from pydantic import BaseModel, ConfigDict
 from ckptkit import errors
 from ckptkit.contents import Contents
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, ResumeError
-from ckptkit.manifest import AttemptDocument, Commit, Manifest, RankManifest, decode
+from ckptkit.manifest import (
+    MAX_SEALED_BYTES,
+    AttemptDocument,
+    Commit,
+    Manifest,
+    RankManifest,
+    decode,
+    encode,
+)
 from ckptkit.progress import Progress
 from ckptkit.run.attempt import Opened
-from ckptkit.run.names import CheckpointName
+from ckptkit.run.names import CheckpointName, attempt_key
 from ckptkit.run.read import OpenedCheckpoint, read_entry
 from ckptkit.run.target import Restorable
 from ckptkit.run.verify import load
@@ -138,8 +147,9 @@ class Leader:
         self._together(self._state.begin)
 
     def go(self, opened: Opened) -> None:
-        """Tell the others that the attempt is open."""
+        """Tell the others that the attempt is open; raises if one of them cannot see that."""
         _tell(self, _Order(do="go", attempt=opened.document))
+        self._together(lambda: None)
 
     def stop(self, error: BaseException) -> None:
         """Tell the others that the start has failed, if they can be told anything."""
@@ -150,7 +160,7 @@ class Leader:
         own, outcomes = _act(self, act, self._state)
         failures = {rank: one.failure for rank, one in enumerate(outcomes) if one.failure is not None}
         if failures:
-            raise _gravest(own, failures)
+            raise _gravest(own, failures, 0)
         for rank, one in enumerate(outcomes):
             if one.progress != outcomes[0].progress:
                 raise ResumeError(
@@ -173,7 +183,7 @@ def lead(world: World, state: Counted, open_it: Callable[[Leader], Opened]) -> O
     except Exception as error:
         leader.stop(error)
         raise
-    leader.go(opened)
+    leader.go(opened)  # last: what goes wrong in it, every rank learns from it
     return opened
 
 
@@ -189,7 +199,12 @@ def follow(world: World, storage: Storage, state: Counted) -> Opened:
         order = _Order.model_validate_json(world.gather("")[0])
         if order.do == "go":
             assert order.attempt is not None  # noqa: S101 - rank 0 sends it with this word
-            return Opened(order.attempt, applied)
+            opened = Opened(order.attempt, applied)
+            own, outcomes = _act(world, functools.partial(_see, storage, order.attempt), state)
+            failures = {rank: one.failure for rank, one in enumerate(outcomes) if one.failure is not None}
+            if failures:
+                raise _gravest(own, failures, world.rank)
+            return opened
         if order.do == "stop":
             assert order.failure is not None  # noqa: S101 - as above
             raise order.failure.error(0) from own
@@ -201,12 +216,27 @@ def follow(world: World, storage: Storage, state: Counted) -> Opened:
 
         def act(order: _Order = order, taken: list[Contents] = taken) -> None:
             opened = _received(storage, order, world)
-            contents = load(storage, opened, _home(world, opened))
+            contents = load(storage, opened, _home(world, opened), sizes_known=True)  # rank 0 compared them
             state.apply(contents)
             taken.append(contents)
 
         own, _ = _act(world, act, state)
         applied = taken[0] if taken else None
+
+
+def _see(storage: Storage, attempt: AttemptDocument) -> None:
+    """Raise ResumeError unless the document that rank 0 made is there for this rank, too."""
+    key = attempt_key(attempt.attempt)
+    try:
+        there = storage.read(key, MAX_SEALED_BYTES)
+    except FileNotFoundError:
+        there = b""
+    if there != encode(attempt):
+        raise ResumeError(
+            f"rank 0 opened attempt {attempt.attempt} of the run, and {key} at {storage.url} is not it for this rank: "
+            "the ranks have different roots. Give all of them one that they share, such as a bucket or a network "
+            "file system, by an absolute path"
+        )
 
 
 def _received(storage: Storage, order: _Order, world: World) -> OpenedCheckpoint:
@@ -242,14 +272,14 @@ def _act(world: World, act: Callable[[], None], state: Counted) -> tuple[BaseExc
     return own, [_Outcome.model_validate_json(one) for one in world.gather(mine.model_dump_json())]
 
 
-def _gravest(own: BaseException | None, failures: dict[int, Failure]) -> BaseException:
+def _gravest(own: BaseException | None, failures: dict[int, Failure], me: int) -> BaseException:
     """Of what went wrong in several ranks, what decides: anything, before a removed one, before a corrupt one.
 
     After a corrupt or a removed checkpoint the protocol tries another, which must not hide what ends a start.
     """
     ranked = sorted(failures.items(), key=lambda item: (_lightness(item[1]), item[0]))
     rank, failure = ranked[0]
-    return own if rank == 0 and own is not None else failure.error(rank)
+    return own if rank == me and own is not None else failure.error(rank)
 
 
 def _lightness(failure: Failure) -> int:

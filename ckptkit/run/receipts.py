@@ -130,18 +130,24 @@ class Receipts:
         self._patience = min(self._patience, _FAREWELL)
         self._woken.set()
 
-    def collect(self, checkpoint: CheckpointName, own: Receipt) -> tuple[Receipt, ...]:
+    def collect(self, checkpoint: CheckpointName, own: Receipt, check: Callable[[], None]) -> tuple[Receipt, ...]:
         """Wait for the receipts of the save that ``own`` is rank 0's part of; by rank.
+
+        Args:
+            checkpoint: What the save is to become.
+            own: For rank 0's part.
+            check: Raises if there is nothing to wait for any more, such as where another process took the run over,
+                since the other ranks may have stopped for that; called now and then in a long wait.
 
         Raises:
             SaveFailedError: If a part is missing for too long, was given up, or is not what its receipt says.
             StorageError: If the storage failed.
         """
-        found = self._all_of(checkpoint, own)
+        found = self._all_of(checkpoint, own, check)
         self._check(checkpoint, found)
         return found
 
-    def _all_of(self, checkpoint: CheckpointName, own: Receipt) -> tuple[Receipt, ...]:
+    def _all_of(self, checkpoint: CheckpointName, own: Receipt, check: Callable[[], None]) -> tuple[Receipt, ...]:
         number = own.save_number
         found: dict[int, Receipt] = {own.rank: own}
         since = self._monotonic()
@@ -173,6 +179,8 @@ class Receipts:
                     f"{self._patience} no other part came either. Nothing of it is committed. See in the logs of those "
                     "ranks whether they are alive"
                 )
+            if pause == _LONGEST_PAUSE:
+                check()
             self._woken.clear()
             self._pause(pause.total_seconds())
             pause = min(_LONGEST_PAUSE, pause * 1.5)

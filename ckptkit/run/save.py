@@ -113,9 +113,9 @@ class Saver:
         self._undecided.append(name)
         try:
             own = write_part(self._storage, self._attempt, request, self.frozen, rank=0)
-            parts = (own,) if self._receipts is None else self._receipts.collect(name, own)
+            parts = (own,) if self._receipts is None else self._receipts.collect(name, own, self._check_fence)
             commit = write_manifest(self._storage, self._attempt, request, parts)
-            check_fence(self._storage, self._attempt)
+            self._check_fence()
             self._offered.add(name)
             publish(self._storage, name, commit)
         except StaleAttemptError:
@@ -129,6 +129,9 @@ class Saver:
             self._settle(name)
         shards_bytes = sum(shard.size_bytes for shard in request.staged.shards if not shard.frozen)
         return Saved(name, shards_bytes + self.frozen.written_bytes - frozen_bytes, self._prune())
+
+    def _check_fence(self) -> None:
+        check_fence(self._storage, self._attempt)
 
     def _settle(self, name: CheckpointName) -> None:
         self._undecided.remove(name)

@@ -21,7 +21,12 @@ from ckptkit.storage import Storage
 
 
 def load(
-    storage: Storage, opened: OpenedCheckpoint, rank: int = 0, *, report: Callable[[int], None] | None = None
+    storage: Storage,
+    opened: OpenedCheckpoint,
+    rank: int = 0,
+    *,
+    report: Callable[[int], None] | None = None,
+    sizes_known: bool = False,
 ) -> Contents:
     """What there is for ``rank``: its own tensors and state, and the tensors that all ranks share.
 
@@ -32,13 +37,15 @@ def load(
         opened: The checkpoint. The ``state`` of another rank's document is needed only if its contents are asked for.
         rank: Whose.
         report: Called with a number of bytes whenever so many more have been read, later on as well.
+        sizes_known: Whether another rank of this job has compared the sizes, which takes a walk of the whole folder.
 
     Raises:
         CheckpointNotFoundError: If the checkpoint was removed meanwhile.
         CorruptCheckpointError: If a shard is missing or of another size, one of those read is altered, or a part of a
             leaf is in none of them or in two; names it.
     """
-    check_sizes(storage, opened)
+    if not sizes_known:
+        check_sizes(storage, opened)
     return _contents(storage, opened, StoredLeaves(opened.ranks), rank, report=report)
 
 

@@ -7,14 +7,14 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import xxhash
+from crash.roots import Place, root_at
+from crash.scenario import folders
 
 import ckptkit as ck
 from ckptkit.storage import Storage
-from ckptkit.storage.local import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage, Killed
 from ckptkit.testing.ranks import Ended, RankLostError, ThreadWorld, run_ranks
 from ckptkit.testing.state import NumpyRun
@@ -94,7 +94,7 @@ def live(storage: Storage, world: Any, until: int, *, every: int = 3, final: boo
 
 
 def job(
-    root: Path,
+    root: Place,
     size: int,
     until: int,
     *,
@@ -107,8 +107,8 @@ def job(
     def run(world: ThreadWorld) -> Life:
         fault = (faults or {}).get(world.rank)
         if fault is None:
-            return act(LocalStorage(root), world, until, **options)
-        storage = FaultyStorage(LocalStorage(root), [fault])
+            return act(root_at(root).storage(), world, until, **options)
+        storage = FaultyStorage(root_at(root).storage(), [fault])
         return act(storage, Mortal(world, storage), until, **options)
 
     return run_ranks(size, run, timeout=timedelta(seconds=60))
@@ -127,30 +127,27 @@ def digests_at(size: int, batches: int) -> tuple[str, ...]:
     return tuple(str(one.result) for one in run_ranks(size, run))
 
 
-def committed(root: Path) -> list[str]:
+def committed(root: Place) -> list[str]:
     """Names of the folders with a COMMIT that is not void."""
-    folders = sorted((root / "checkpoints").iterdir()) if (root / "checkpoints").exists() else []
-    return [
-        one.name for one in folders if (one / "COMMIT").exists() and b'"void_by"' not in (one / "COMMIT").read_bytes()
-    ]
+    return folders(root_at(root).tree()).committed
 
 
-def check_whole(root: Path, name: str, size: int) -> None:
+def check_whole(root: Place, name: str, size: int) -> None:
     """Hold, from the raw files alone, that every part of a committed checkpoint lies there, byte for byte."""
-    folder = root / "checkpoints" / name
-    commit = json.loads((folder / "COMMIT").read_bytes())
-    manifest_bytes = (folder / "manifest.json").read_bytes()
+    place = root_at(root)
+    commit = json.loads(place.get(f"checkpoints/{name}/COMMIT"))
+    manifest_bytes = place.get(f"checkpoints/{name}/manifest.json")
     assert xxhash.xxh3_128_hexdigest(manifest_bytes) == commit["manifest_digest"]
     manifest = json.loads(manifest_bytes)
     assert manifest["world_size"] == len(manifest["rank_files"]) == size
     for rank, file in enumerate(manifest["rank_files"]):
         assert file["key"] == f"checkpoints/{name}/rank-{rank:05d}.json"
-        data = (root / file["key"]).read_bytes()
+        data = place.get(file["key"])
         assert xxhash.xxh3_128_hexdigest(data) == file["digest"]
         document = json.loads(data)
         assert (document["rank"], document["token"]) == (rank, commit["token"])
         for shard in document["shards"]:
-            assert xxhash.xxh3_128_hexdigest((root / shard["key"]).read_bytes()) == shard["digest"]
+            assert xxhash.xxh3_128_hexdigest(place.get(shard["key"])) == shard["digest"]
 
 
 def lost(ended: Ended[Life]) -> bool:

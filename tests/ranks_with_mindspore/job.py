@@ -34,8 +34,10 @@ class Net(nn.Cell):
     def __init__(self, *, tokens: bool = False) -> None:
         super().__init__()
         rng = np.random.default_rng(3)
-        self.hidden = nn.Dense(6, 8, weight_init=ms.Tensor(rng.normal(size=(8, 6)), ms.float32))
-        self.out = nn.Dense(8, 3, weight_init=ms.Tensor(rng.normal(size=(3, 8)), ms.float32))
+        self.hidden = nn.Dense(6, 8)
+        self.out = nn.Dense(8, 3)
+        for weight in self.trainable_params():  # the same in every rank and at every call
+            weight.set_data(ms.Tensor(rng.normal(0, 0.5, weight.shape), ms.float32))
         self.tokens = tokens
 
     def construct(self, x: Any, y: Any) -> Any:
@@ -80,7 +82,7 @@ def digest(*parameters: ms.Parameter) -> str:
 
 
 def state(cell: ck.AccumulationTrainCell) -> dict[str, str]:
-    return {"all": digest(*cell.get_parameters()), "accumulators": digest(*cell.accumulators)}
+    return {"learned": digest(*cell.optimizer.get_parameters()), "accumulators": digest(*cell.accumulators)}
 
 
 def norm(cell: ck.AccumulationTrainCell) -> float:
@@ -95,6 +97,7 @@ COMPARED: dict[str, dict[str, Any]] = {
     "samples": {"normalize": "samples", "uneven": True},
     "weights": {"normalize": "weights", "uneven": True, "tokens": True},
 }
+WITH_ROUNDING = ("plain", "clipped")  # of these, where the bits differ anyway
 
 
 def compared(ranks: World, name: str, k: int, cycles: int) -> dict[str, Any]:
@@ -147,13 +150,17 @@ def in_buckets(ranks: World) -> dict[str, list[list[float]]]:
     return {str(size): reduced(size) for size in (1, 48, 1000)}
 
 
-def all_of_mode(ranks: World) -> dict[str, Any]:
+def few(ranks: World) -> dict[str, Any]:
     return {
-        "k1": {name: compared(ranks, name, 1, 4) for name in COMPARED},
-        "k2": {name: compared(ranks, name, 2, 2) for name in COMPARED},
-        "again": [state(trained(ranks, 2, 4)) for _ in range(2)],
+        "k2": {name: compared(ranks, name, 2, 2) for name in WITH_ROUNDING},
         "mid_cycle": [state(trained(ranks, 2, 5)) for _ in range(2)],
         "overflow": overflowed(ranks),
+    }
+
+
+def all_of_mode(ranks: World) -> dict[str, Any]:
+    return few(ranks) | {
+        "k1": {name: compared(ranks, name, 1, 4) for name in COMPARED},
         "flush": ended_early(ranks, "flush"),
         "drop": ended_early(ranks, "drop"),
         "model": by_model(ranks),
@@ -193,7 +200,7 @@ def main(folder: Path, modes: list[str]) -> None:
         found["made_before"] = str(error)
     for mode in modes:
         ms.set_context(mode=MODES[mode])
-        found[mode] = all_of_mode(ranks)
+        found[mode] = all_of_mode(ranks) if ranks.size == 2 else few(ranks)
     report(folder, ranks.rank, found)
 
 

@@ -1,6 +1,6 @@
 """Real ranks, killed and started again: every one of them goes on with the bits that it would have had.
 
-Four kinds of launches of ``msrun``, in chains, because each takes some 20 s. What one launch leaves, the next goes on from.
+Launches of ``msrun`` in chains, because each takes some 20 s: what one leaves, the next goes on from.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def name_at(root: str, batches: int) -> str:
 
 def test_two_ranks_killed_and_resumed_and_gone_on_as_four(tmp_path: Path, whole: dict) -> None:
     root = str(tmp_path / "run")
-    kills = [Kill("step", 6, (1,)), Kill("saving", 11, (0,)), Kill("step", 16, (0, 1))]
+    kills = [Kill("step", 6, (1,)), Kill("saving", 11, (0,)), Kill("step", 20, (0, 1))]
     hold_chain(tmp_path, 2, root, whole[2], kills)
     for at, place in ((8, "boundary"), (6, "mid-cycle")):
         life = Life(4, root, checkpoint=name_at(root, at), elastic=True)

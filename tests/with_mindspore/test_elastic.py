@@ -301,11 +301,13 @@ def test_sums_that_overflowed_stay_what_they_are():
 # K
 
 
-def test_the_script_may_say_the_k_of_the_new_world_or_that_of_the_first():
+def test_the_script_may_say_the_k_of_the_new_world_or_that_of_the_first(caplog):
     checkpoint = saved(2, 4, 1)
+    caplog.set_level(logging.INFO, "ckptkit")
     for k in (8, 4):
         (state,) = resumed(checkpoint, 1, k)
         assert (state.cell.accumulation_steps, state.cell.schedule.recorded()) == (8, [[0, 8]])
+        assert ("taken as those of the 2 ranks that the run began with; here they are 8" in caplog.text) == (k == 4)
 
 
 def test_a_constant_goes_through_all_worlds():
@@ -548,6 +550,48 @@ def test_a_loop_over_indices_goes_on_in_another_world():
     ids += [one for numbers in new for one in (numbers.tolist(), state.cell(*micro_batch(0)))[0]]
     order = ck.data.GlobalIndices(70, global_batch=16, micro_batch=2, seed=5, rank=0, world_size=1)
     assert ids == [one for _ in range(2) for numbers in order for one in numbers.tolist()]
+
+
+# Files
+
+
+def manager_of(root):
+    return ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000))
+
+
+def test_a_stored_checkpoint_goes_on_in_another_world(root):
+    old = manager(8)
+    with manager_of(root) as saves:
+        saves.restore(old)
+        saves.save(stepped(old, range(4)))
+    before = accumulators(old)
+    for rank in range(2):
+        state = manager(8, rank, 2)
+        with manager_of(root) as saves:
+            saves.restore(state)
+            state.cell.network.out.weight.set_data(ms.Tensor(np.zeros((3, 8), np.float32)))
+            state.cell.accumulators[0].set_data(
+                ms.Tensor(np.zeros(before[state.cell.accumulators[0].name].shape, np.float32))
+            )
+            state.restore_again()
+        assert state.progress().micro_step == 2
+        np.testing.assert_array_equal(state.cell.network.out.weight.asnumpy(), old.cell.network.out.weight.asnumpy())
+        for name, found in accumulators(state).items():
+            np.testing.assert_array_equal(found * 2, before[name])
+
+
+def test_an_altered_file_of_accumulators_is_noticed(root):
+    old = manager(8)
+    with manager_of(root) as saves:
+        saves.restore(old)
+        saves.save(stepped(old, range(4)))
+    (file,) = root.glob("checkpoints/*/rank-00000/accumulators-000.safetensors")
+    altered = bytearray(file.read_bytes())
+    altered[-1] ^= 1  # of the last sum, not of the divisor
+    file.write_bytes(altered)
+    state = manager(8, 0, 2)
+    with manager_of(root) as saves, pytest.raises(CorruptCheckpointError):
+        saves.restore(state)
 
 
 # The callback

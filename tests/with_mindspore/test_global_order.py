@@ -191,6 +191,15 @@ def test_other_batches_epochs_and_orders_are_refused():
             position.check(position.folded(state_here, 2, 1))
 
 
+def test_new_ranks_may_have_dataset_seeds_of_their_own_and_old_ones_keep_theirs():
+    state = recorded_by(pipeline(0, 2))  # with the seed 9
+    grown = DatasetPosition(pipeline(2, 4), seed=11)
+    grown.check(grown.folded(state, 2, 4))
+    shrunk = DatasetPosition(pipeline(0, 1), seed=11)
+    with pytest.raises(ResumeError, match="the dataset seed: the checkpoint has 9, this process set 11"):
+        shrunk.check(shrunk.folded(state, 2, 1))
+
+
 def test_on_the_same_world_it_is_compared_and_its_batches_are_probed_as_ever():
     dataset = pipeline(1, 2)
     state = recorded_by(dataset)

@@ -1,0 +1,110 @@
+"""folded: each new rank's part of the sums of all old ranks, over contents in memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckptkit.contents import Contents, TensorInfo
+from ckptkit.folded import folded
+from ckptkit.progress import Progress
+from ckptkit.testing.memory import MemorySource
+
+SHAPES = {"accum.a": (3, 2), "accum.divisor": ()}
+
+
+def progress(k, micro_step):
+    return Progress(
+        epoch=0,
+        batch=micro_step,
+        cycles=0,
+        updates=0,
+        micro_step=micro_step,
+        accumulation_steps=k,
+        batches_delivered=micro_step,
+        cycle_first_batch=0,
+    )
+
+
+def world(sums, k, micro_step):
+    """Contents by rank; rank r has the sums ``sums[r]`` and a weight of its own."""
+    ranks: list[Contents] = []
+    entries = {name: TensorInfo("F32", shape, "accumulators") for name, shape in SHAPES.items()}
+    entries["w"] = TensorInfo("F32", (2,), "weights")
+    for rank, values in enumerate(sums):
+        tensors = {
+            "accum.a": np.full((3, 2), values, np.float32),
+            "accum.divisor": np.array(micro_step, np.float32),
+            "w": np.full(2, rank, np.float32),
+        }
+        one = Contents("x", progress(k, micro_step), entries, {}, {}, MemorySource(tensors))
+        ranks.append(replace(one, rank=rank, world_size=len(sums), of_rank=lambda old: ranks[old]))
+    return ranks
+
+
+@st.composite
+def worlds(draw):
+    ranks, onto = draw(st.integers(1, 16)), draw(st.integers(1, 16))
+    unit = onto // math.gcd(ranks, onto)
+    micro_step = unit * draw(st.integers(1, 5))
+    sums = draw(st.lists(st.integers(-1000, 1000), min_size=ranks, max_size=ranks))
+    return world(sums, micro_step + unit, micro_step), onto, sums
+
+
+@given(worlds())
+def test_the_sums_over_ranks_stay_and_every_divisor_is_its_micro_step(case):
+    ranks, onto, sums = case
+    new = [folded(ranks[rank % len(ranks)], onto, rank) for rank in range(onto)]
+    found = np.sum([np.float64(one.tensors["accum.a"]) for one in new], axis=0)
+    np.testing.assert_allclose(found, np.full((3, 2), sum(sums)), rtol=1e-5, atol=1e-2)
+    for rank, one in enumerate(new):
+        assert float(one.tensors["accum.divisor"]) == one.progress.micro_step
+        assert one.tensors["w"].tolist() == [rank % len(ranks)] * 2
+        for name in SHAPES:
+            np.testing.assert_array_equal(one.peek(name), one.tensors[name])
+    again = [replace(one, rank=rank, world_size=onto, of_rank=lambda old: again[old]) for rank, one in enumerate(new)]
+    if len(ranks) <= onto and onto % len(ranks) == 0:  # every old rank comes back as it was
+        for rank in range(len(ranks)):
+            back = folded(again[rank % onto], len(ranks), rank)
+            np.testing.assert_allclose(back.tensors["accum.a"], ranks[rank].tensors["accum.a"], rtol=1e-5)
+            assert back.progress == ranks[rank].progress
+
+
+def test_the_order_of_the_sum_is_that_of_the_ranks():
+    # In float32 1e8 + 1 is 1e8: another order would give 1.
+    (new,) = [folded(world([1, 1e8, -1e8], 2, 1)[0], 1, 0)]
+    assert new.tensors["accum.a"][0, 0] == 0
+
+
+def test_only_what_changed_differs():
+    contents = folded(world([1, 2], 2, 1)[0], 1, 0)
+    memory = {name: np.array(array) for name, array in contents.tensors.items()}
+    held = {name: array.reshape(-1).view(np.uint8).data for name, array in memory.items()}
+    assert contents.differing(held) == frozenset()
+    memory["accum.a"][0, 0] += 1
+    assert contents.differing(held) == {"accum.a"}
+    assert contents.differing({"accum.a": held["accum.a"]}) == {"accum.a", "accum.divisor", "w"}
+
+
+def test_at_a_boundary_there_is_nothing_to_sum():
+    (one, _) = world([1, 2], 2, 1)
+    plain = replace(one, progress=progress(2, 0), entries={"w": one.entries["w"]})
+    new = folded(plain, 1, 0)
+    assert new.source is plain.source
+    assert new.progress.accumulation_steps == 4
+
+
+def test_a_failure_of_one_rank_is_the_failure_of_all():
+    class Broken(MemorySource):
+        def read_into(self, targets, done=None):
+            raise OSError("gone")
+
+    ranks = world([1, 2], 2, 1)
+    ranks[1] = replace(ranks[1], source=Broken({}))
+    with pytest.raises(OSError, match="gone"):
+        folded(ranks[0], 1, 0).tensors  # noqa: B018
