@@ -7,6 +7,7 @@ is a thread of its own.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -27,6 +28,8 @@ from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
 
 AnySaver: TypeAlias = Saver | PartSaver
 Metrics: TypeAlias = Mapping[str, float] | None
+
+_A_WHILE = timedelta(seconds=5)  # far below the patience of any collective
 
 
 class Orders:
@@ -116,16 +119,10 @@ class Orders:
         """
         numbers = _numbers(metrics)
         begun = self._monotonic()
-        if waits and not self._peers.leads:
-            self._outcomes.drain()  # first, so that rank 0, which waits for this part, does not wait in vain
         self._collect()
         capture = self._captured(state, rewound=rewound)
-        said = self._meet(capture)
-        if waits:
-            self._outcomes.drain()
-            self._collect()
-            said = self._meet(capture)
-        elif any(word.busy for word in said):
+        said = self._meet_idle(capture) if waits else self._meet(capture)
+        if any(word.busy for word in said):
             self._outcomes.skip()
             return None
         name = CheckpointName.parse(said[0].committed or said[0].name)
@@ -146,6 +143,20 @@ class Orders:
         except Exception as error:
             self._peers.words(Word(end=Failure.of(error)), error)
             raise
+
+    def _meet_idle(self, capture: Capture) -> list[Word]:
+        """As `_meet`, once no rank is writing any more.
+
+        Nobody waits for another rank's storage in a gather, which frameworks break off (on CPU after 30 s): all wait a
+        little, each for its own writer, and meet again.
+        """
+        while True:
+            with contextlib.suppress(TimeoutError):
+                self._outcomes.drain(_A_WHILE)
+            self._collect()
+            said = self._meet(capture)
+            if not any(word.busy for word in said):
+                return said
 
     def _meet(self, capture: Capture) -> list[Word]:
         """Tell the other ranks where this one stands, and learn where they do."""

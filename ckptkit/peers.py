@@ -159,8 +159,9 @@ class Peers:
         specs = tuple(leaf.spec for leaf in leaves)
         if specs != self._specs or not self._model:  # the same objects from save to save, so this is quick
             self._specs = specs
-            shapes = {one.name: _as_a_whole(one) for one in specs if one.placement != "per_rank"}
-            self._model = digest_of(canonical(shapes))
+            # In their order, which decides who stores which part of what is replicated; so does what is frozen.
+            shared = [_as_a_whole(one) for one in specs if one.placement != "per_rank"]
+            self._model = digest_of(canonical(shared))
         return self._model
 
 
@@ -185,4 +186,4 @@ def _digest(leaf: Leaf) -> str:
 
 def _as_a_whole(spec: LeafSpec) -> list[object]:
     shape = spec.placement.global_shape if isinstance(spec.placement, Box) else spec.shape
-    return [spec.role, spec.dtype, list(shape)]
+    return [spec.name, spec.role, spec.dtype, list(shape), spec.lifetime == "frozen"]
