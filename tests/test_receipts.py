@@ -38,7 +38,7 @@ def collect(storage: DictStorage, ranks: int, meanwhile: list[Callable[[], None]
     """With one of ``meanwhile`` in each pause."""
     waits = iter(meanwhile)
     receipts = Receipts(storage, ranks, PATIENCE, monotonic=lambda: 0.0, pause=lambda _: next(waits)())
-    return receipts.collect(NAME, written(storage, 0))
+    return receipts.collect(NAME, written(storage, 0), lambda: None)
 
 
 @pytest.mark.parametrize(
