@@ -37,6 +37,7 @@ TRANSLATED = {
     "docs/obs.md": "docs/zh/obs.md",
     "docs/performance.md": "docs/zh/performance.md",
     "docs/ranks.md": "docs/zh/ranks.md",
+    "docs/scale.md": "docs/zh/scale.md",
     "docs/troubleshooting.md": "docs/zh/troubleshooting.md",
 }
 
