@@ -125,6 +125,9 @@ class Leading:
         self.said.append(message)
         return [message] * self.size
 
+    def broadcast(self, message: str) -> str:
+        return self.gather(message)[0]
+
 
 @dataclass
 class Following:
@@ -138,6 +141,9 @@ class Following:
     def gather(self, message: str) -> Sequence[str]:
         self.heard += 1
         return [self.said[self.heard - 1]] * self.size
+
+    def broadcast(self, message: str) -> str:
+        return self.gather(message)[0]
 
 
 @dataclass(frozen=True)
