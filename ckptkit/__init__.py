@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ckptkit.mindspore.callback import CheckpointCallback
     from ckptkit.mindspore.state import StateManager
     from ckptkit.mindspore.train_cell import AccumulationTrainCell
+    from ckptkit.placement import Box
     from ckptkit.plan import AccumulationPlan, nearest_plans, plan_accumulation, scale_learning_rate
     from ckptkit.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
     from ckptkit.progress import ResumePoint
@@ -39,6 +40,7 @@ _HOME = {
     "AccumulationPlan": "ckptkit.plan",
     "AccumulationTrainCell": "ckptkit.mindspore.train_cell",
     "BoostCycle": "ckptkit.mindspore.adapter",
+    "Box": "ckptkit.placement",
     "CheckpointCallback": "ckptkit.mindspore.callback",
     "CheckpointManager": "ckptkit.manager",
     "CheckpointNotFoundError": "ckptkit.errors",
@@ -70,6 +72,7 @@ __all__ = [
     "AccumulationPlan",
     "AccumulationTrainCell",
     "BoostCycle",
+    "Box",
     "CheckpointCallback",
     "CheckpointManager",
     "CheckpointNotFoundError",

@@ -1,17 +1,29 @@
 """Data parallel on several ranks, one reduction per accumulation cycle: start it, kill it, start it again.
 
-examples/msrun.sh [RUN_ROOT], or examples/slurm.sh [RUN_ROOT] by sbatch
+examples/msrun.sh [RUN_ROOT], or examples/slurm.sh [RUN_ROOT] by sbatch; also with another number of ranks than before.
 """
 
 import sys
 
 import mindspore as ms
-import mindspore.dataset as ds
 from mindspore import nn, ops
-from mindspore.communication import get_group_size, get_rank, init
+from mindspore.communication import init
 
 import ckptkit as ck
 from ckptkit.mindspore.digits import load_digits
+
+GLOBAL_BATCH, MICRO_BATCH, EPOCHS = 128, 16, 3
+
+
+class Digits:
+    def __init__(self):
+        self.digits = load_digits()
+
+    def __len__(self):
+        return len(self.digits.train_labels)
+
+    def __getitem__(self, index):
+        return self.digits.train_images[index], self.digits.train_labels[index]
 
 
 class Loss(nn.Cell):
@@ -26,20 +38,22 @@ class Loss(nn.Cell):
 def main(root):
     init()  # waits for all ranks; the scheduler of the job stays in here until they have ended
     ms.set_auto_parallel_context(parallel_mode="data_parallel")
-    ms.set_seed(1)  # the same in every rank: equal weights, and parts of one and the same order of the samples
-    digits = load_digits()
-    columns = (digits.train_images, digits.train_labels)
-    part = ds.NumpySlicesDataset(columns, ["image", "label"], num_shards=get_group_size(), shard_id=get_rank())
-    dataset = part.batch(16, drop_remainder=True)
+    ms.set_seed(1)  # the same in every rank: equal weights
+
+    source = Digits()
+    order = ck.data.GlobalSampler(len(source), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, seed=1)
+    samples = ck.data.Augmented(source, lambda sample, rng: sample, seed=1)
+    dataset = samples.dataset(["image", "label"], ranks=order).batch(MICRO_BATCH)
+    plan = ck.plan_accumulation(GLOBAL_BATCH, order.world_size, MICRO_BATCH)
 
     loss = Loss()
     optimizer = nn.Adam(loss.trainable_params(), learning_rate=0.01)
-    cell = ck.AccumulationTrainCell(loss, optimizer, accumulation_steps=4, clip_norm=1.0)
+    cell = ck.AccumulationTrainCell(loss, optimizer, plan.accumulation_steps, clip_norm=1.0)
     model = ms.Model(cell)
 
-    ckpt = ck.CheckpointCallback(root, save=ck.SaveEvery(optimizer_steps=20), keep=ck.KeepLatest(3))
-    ckpt.train(model, 3, dataset)
-    print(f"rank {get_rank()} of {get_group_size()}: {cell.counters.updates} updates", flush=True)
+    ckpt = ck.CheckpointCallback(root, save=ck.SaveEvery(optimizer_steps=20), keep=ck.KeepLatest(3), elastic=True)
+    ckpt.train(model, EPOCHS, dataset)
+    print(f"rank {order.rank} of {order.world_size}: {cell.counters.updates} updates", flush=True)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ PUBLIC = [
     "AccumulationPlan",
     "AccumulationTrainCell",
     "BoostCycle",
+    "Box",
     "CheckpointCallback",
     "CheckpointManager",
     "CheckpointNotFoundError",

@@ -73,6 +73,10 @@ class CellParameters:
         self._tracking: list[TrackedParameter] = []
         self._tracking_at_boundary: list[TrackedParameter] = []
 
+    def cut(self) -> list[str]:
+        """Names of those of which this rank holds a part, by what was said of them."""
+        return sorted(name for name, one in self._placed.items() if isinstance(one, Box))
+
     def objects(self) -> list[ms.Parameter]:
         """The parameters themselves."""
         return list(self._by_name.values())

@@ -19,7 +19,7 @@ from ckptkit.manager import CheckpointManager
 from ckptkit.mindspore.companions import Companions
 from ckptkit.mindspore.dataset import DatasetPosition
 from ckptkit.mindspore.state import StateManager
-from ckptkit.mindspore.stopping import hold_back
+from ckptkit.mindspore.stopping import hold_back, may_stop
 from ckptkit.mindspore.writers import may_write_in_window
 from ckptkit.progress import ResumePoint
 
@@ -51,6 +51,7 @@ class TrainingSession:
         self._size = state.position.size
         self._read_only = read_only
         self._begun = False
+        self._may_stop = True
         self._wants_stop = False
         self._metrics: tuple[int, dict[str, float]] = (-1, {})
 
@@ -62,6 +63,8 @@ class TrainingSession:
         """
         self._refuse_other_training(params)
         callbacks = [one for one in params.list_callback if isinstance(one, Callback) and one is not me]
+        # Ranks may have different callbacks, such as a log in rank 0 only: where none can stop, no rank has to ask.
+        self._may_stop = self.manager.agree(any(may_stop(one) for one in callbacks))
         self._companions.bind(callbacks, self._state.stateful_objects())
         self._refuse_late_callbacks(list(params.list_callback), me)
         writers = may_write_in_window(callbacks, self._read_only, followed=params.list_callback[-1] is not me)
@@ -132,7 +135,7 @@ class TrainingSession:
 
         Until then a wish to stop is held back, since `Model` would follow it at once, in this rank alone.
         """
-        if self.manager.ranks == 1:
+        if self.manager.ranks == 1 or not self._may_stop:
             return bool(run_context.get_stop_requested())
         if self._state.progress().at_boundary:
             return self._agreed_stop(run_context)
@@ -140,7 +143,7 @@ class TrainingSession:
         return False
 
     def _agreed_stop(self, run_context: Any) -> bool:
-        if self.manager.ranks == 1:
+        if self.manager.ranks == 1 or not self._may_stop:
             return bool(run_context.get_stop_requested())
         wish = self._wants_stop or bool(run_context.get_stop_requested())
         if not self.manager.agree(wish):

@@ -95,7 +95,8 @@ class StateManager:
     Raises:
         TypeError: If a stateful object has neither the two methods nor a parameter, a cell is not an `nn.Cell`,
             ``cycle`` is no `CycleAdapter`, or ``placement`` gives something else.
-        ValueError: If an option is none of those named, a box does not fit its parameter, ``cycle`` is given beside an
+        ValueError: If ``placement`` cuts parameters of an `AccumulationTrainCell` in a job of many ranks, an option is
+            none of those named, a box does not fit its parameter, ``cycle`` is given beside an
             `AccumulationTrainCell`, which counts for itself, or ``augmentation`` beside a `ckptkit.data.resumable`.
         StateMismatchError: If two parameters have one name, or ``frozen`` names none.
     """
@@ -130,6 +131,7 @@ class StateManager:
         self._given = stateful
         self._stateful = {name: stateful_of(name, one) for name, one in stateful.items()}
         self._parameters = CellParameters(self._cells, frozen, self._counting.steady_optimizers(), placement)
+        self._refuse_sums_of_parts()
         self.last_batch: Any = None
         self.last_outputs: Any = None
         self._rng: dict[str, Any] | None = None
@@ -443,6 +445,15 @@ class StateManager:
         if here is not contents and self.position is not None and state["data"] is not None:
             state["data"] = self.position.folded(state["data"], contents.world_size, self.world.size)
         return here
+
+    def _refuse_sums_of_parts(self) -> None:
+        cut = self._parameters.cut()
+        if cut and self.world.size > 1 and isinstance(self.cell, AccumulationTrainCell):
+            raise ValueError(
+                f"placement says that {', '.join(cut[:5])} are parts of larger parameters, but an "
+                "AccumulationTrainCell adds up the gradients of all ranks, which are those of other parts. Train cut "
+                "parameters with a cell of your own"
+            )
 
     def _judge(self) -> None:
         if self._judged:

@@ -5,6 +5,8 @@ The cuts are made by hand, because MindSpore cuts no parameters on CPU.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -92,3 +94,12 @@ def test_another_whole_is_refused(tmp_path):
     with pytest.raises(StateMismatchError, match="table"):
         ck.CheckpointManager(tmp_path).restore(state)
     assert bits(other) == before
+
+
+def test_sums_over_ranks_of_different_parts_are_refused():
+    class Second(ck.StateManager):
+        world = SimpleNamespace(rank=1, size=2)
+
+    cell, _ = cut(0, 3)
+    with pytest.raises(ValueError, match=r"table are parts .* a cell of your own"):
+        Second(cell, placement=lambda name: Box(WHOLE, (0, 0)) if name.endswith("table") else None)

@@ -7,7 +7,7 @@ import pytest
 from mindspore.train import Callback, Model, RunContext
 from training import Steps, Stop, accumulation_cell, pipeline
 
-from ckptkit.mindspore.stopping import hold_back
+from ckptkit.mindspore.stopping import hold_back, may_stop
 
 
 class Agreeing(Callback):
@@ -46,3 +46,12 @@ def test_a_request_that_is_kept_elsewhere_is_an_error():
 
     with pytest.raises(AttributeError, match="elsewhere"):
         hold_back(Moved({}))
+
+
+def test_what_may_stop_is_told_by_its_very_type():
+    class Mine(mindspore.train.LossMonitor):
+        pass
+
+    assert not any(map(may_stop, (mindspore.train.LossMonitor(), mindspore.train.TimeMonitor())))
+    stopping = (Mine(), mindspore.train.EarlyStopping(), mindspore.train.LambdaCallback(), Callback())
+    assert all(map(may_stop, stopping))

@@ -14,10 +14,10 @@ class Digits(NamedTuple):
     """Digits, every fifth held out.
 
     Attributes:
-        train_images: (1437, 1, 8, 8) float32 from 0 to 1.
-        train_labels: (1437,) int32 from 0 to 9.
-        test_images: (360, 1, 8, 8) float32 from 0 to 1.
-        test_labels: (360,) int32 from 0 to 9.
+        train_images: (1438, 1, 8, 8) float32 from 0 to 1.
+        train_labels: (1438,) int32 from 0 to 9.
+        test_images: (359, 1, 8, 8) float32 from 0 to 1.
+        test_labels: (359,) int32 from 0 to 9.
     """
 
     train_images: npt.NDArray[np.float32]
