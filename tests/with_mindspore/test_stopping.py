@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import mindspore.train
 import pytest
 from mindspore.train import Callback, Model, RunContext
 from training import Steps, Stop, accumulation_cell, pipeline
 
+from ckptkit.mindspore.session import TrainingSession
 from ckptkit.mindspore.stopping import hold_back, may_stop
 
 
@@ -55,3 +58,52 @@ def test_what_may_stop_is_told_by_its_very_type():
     assert not any(map(may_stop, (mindspore.train.LossMonitor(), mindspore.train.TimeMonitor())))
     stopping = (Mine(), mindspore.train.EarlyStopping(), mindspore.train.LambdaCallback(), Callback())
     assert all(map(may_stop, stopping))
+
+
+class OfTwo(TrainingSession):
+    """A session of which only the agreement on a stop is there; the other rank wishes what is told."""
+
+    def __init__(self, other=False, *, may_stop=True):
+        self.asked = []
+        self.other = other
+        self.manager = SimpleNamespace(ranks=2, agree=self._agree)
+        self._state = SimpleNamespace(progress=lambda: SimpleNamespace(at_boundary=self.at_boundary))
+        self._may_stop = may_stop
+        self._wants_stop = False
+        self.at_boundary = False
+
+    def _agree(self, wish):
+        self.asked.append(wish)
+        return wish or self.other
+
+    def stops(self, context, *, at_boundary):
+        self.at_boundary = at_boundary
+        return self._stops_here(context)
+
+
+def test_a_wish_in_mid_cycle_stops_all_ranks_at_the_boundary():
+    session, context = OfTwo(), RunContext({})
+    context.request_stop()
+    assert not session.stops(context, at_boundary=False)
+    assert not context.get_stop_requested()
+    assert session.asked == []
+    assert session.stops(context, at_boundary=True)
+    assert context.get_stop_requested()
+    assert session.asked == [True]
+
+
+def test_another_ranks_wish_stops_this_one_too():
+    session, context = OfTwo(other=True), RunContext({})
+    assert not session.stops(context, at_boundary=False)
+    assert session.stops(context, at_boundary=True)
+    assert context.get_stop_requested()
+    assert session.asked == [False]
+
+
+def test_where_nobody_wishes_or_can_training_goes_on():
+    session, context = OfTwo(), RunContext({})
+    assert not session.stops(context, at_boundary=True)
+    assert session.asked == [False]
+    silent = OfTwo(may_stop=False)
+    assert not silent.stops(context, at_boundary=True)
+    assert silent.asked == []
