@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ckptkit.errors import ResumeError
 from ckptkit.manifest import canonical, digest_of
-from ckptkit.placement import Box
+from ckptkit.placement import Box, tag_of
 from ckptkit.policies import SavePolicy
 from ckptkit.progress import Progress
 from ckptkit.run.ranks import Failure
@@ -31,7 +31,7 @@ class Word(BaseModel):
 
     Attributes:
         progress: Where it stands; None only beside ``end``.
-        model: Digest of what its replicated and sharded leaves are.
+        model: Digest of what its replicated and sharded leaves are, in their order.
         replicas: Digest of the bits of its replicated leaves, where they are compared.
         busy: Whether its part of the last save is still being written.
         lost: Number of a save that its part of could not be written, and why.
@@ -128,8 +128,9 @@ class Peers:
                 )
             if word.model != said[0].model:
                 raise ResumeError(
-                    f"rank {rank} trains another model than rank 0: names, dtypes or shapes of its replicated "
-                    "parameters differ. Start every rank with the same script. The last checkpoint is untouched"
+                    f"rank {rank} trains another model than rank 0: the order, names, dtypes, shapes or placements of "
+                    "the parameters that ranks share differ, or which of them are frozen. Start every rank with the "
+                    "same script. The last checkpoint is untouched"
                 )
         return said
 
@@ -159,8 +160,7 @@ class Peers:
         specs = tuple(leaf.spec for leaf in leaves)
         if specs != self._specs or not self._model:  # the same objects from save to save, so this is quick
             self._specs = specs
-            shapes = {one.name: _as_a_whole(one) for one in specs if one.placement != "per_rank"}
-            self._model = digest_of(canonical(shapes))
+            self._model = digest_of(canonical([_as_a_whole(one) for one in specs if one.placement != "per_rank"]))
         return self._model
 
 
@@ -184,5 +184,6 @@ def _digest(leaf: Leaf) -> str:
 
 
 def _as_a_whole(spec: LeafSpec) -> list[object]:
+    """What ranks share the work out by; where two of them differ in it, bytes would be stored nowhere."""
     shape = spec.placement.global_shape if isinstance(spec.placement, Box) else spec.shape
-    return [spec.role, spec.dtype, list(shape)]
+    return [spec.name, spec.role, spec.dtype, list(shape), tag_of(spec.placement), spec.lifetime == "frozen"]

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ranks.job import check_whole, committed, digests_at, job, new_run
+from ranks.job import SIZE, check_whole, committed, digests_at, job, new_run
 
 import ckptkit as ck
 from ckptkit.errors import ResumeError, SaveFailedError
+from ckptkit.placement import Box
+from ckptkit.tensors import Leaf
 from ckptkit.testing.faults import Fault
 from ckptkit.testing.ranks import RankLostError, ThreadWorld, results_of, run_ranks
 
@@ -142,6 +147,51 @@ def test_ranks_that_disagree_save_nothing_and_all_say_so(tmp_path: Path, what: s
     words = "another model" if what == "model" else "come apart"
     assert all(words in str(one.error) for one in ended)
     assert committed(tmp_path) == before
+
+
+def _thawed(leaves: list[Leaf]) -> list[Leaf]:
+    return [_with(one, lifetime="micro") if one.name == "embedding" else one for one in leaves]
+
+
+def _cut(leaves: list[Leaf]) -> list[Leaf]:
+    return [_with(one, placement=Box((SIZE,), (0,))) if one.name == "weights" else one for one in leaves]
+
+
+def _with(leaf: Leaf, **changes: Any) -> Leaf:
+    return leaf._replace(spec=replace(leaf.spec, **changes))
+
+
+@pytest.mark.parametrize("twist", [_thawed, _cut, lambda leaves: leaves[::-1]], ids=["thawed", "cut", "reversed"])
+def test_ranks_that_would_share_the_work_out_differently_save_nothing(
+    tmp_path: Path, twist: Callable[[list[Leaf]], list[Leaf]]
+) -> None:
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        taken = run.capture
+        if world.rank == 1:
+            run.capture = lambda: replace(capture := taken(), leaves=tuple(twist(list(capture.leaves))))
+        manager = ck.CheckpointManager(storage)
+        manager.restore(run)
+        manager.save(run)
+
+    ended = job(tmp_path, 2, 0, act=act)
+    assert [type(one.error) for one in ended] == [ResumeError] * 2
+    assert all("order, names, dtypes, shapes or placements" in str(one.error) for one in ended)
+    assert committed(tmp_path) == []
+
+
+def test_a_part_that_fails_before_its_first_byte_is_told_to_rank_0_at_once(tmp_path: Path) -> None:
+    fault = Fault("error", operations={"list"}, key="attempts")
+
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        manager = ck.CheckpointManager(storage, rank_patience=timedelta(hours=1))
+        manager.restore(run)
+        return manager.save(run).exception(timedelta(seconds=40))
+
+    ended = results_of(job(tmp_path, 2, 0, faults={1: fault}, act=act))
+    assert fault.fired == 1
+    assert "rank 1 could not write a part" in str(ended[0])
 
 
 def test_a_checkpoint_that_is_corrupt_for_one_rank_sends_all_back_to_the_one_before(
