@@ -92,7 +92,7 @@ class CheckpointManager:
             start that reaches the mirror does.
         rank_patience: In a job of many ranks, how long rank 0 waits for the parts of the others while none comes.
         check_replicas: In a job of many ranks, whether every save compares the bits of what is the same in all ranks,
-            instead of believing it; costs a digest of the state on the training thread.
+            and not only the first one of a start; costs a digest of the state on the training thread.
         clock: Gives the time of day; stored for people, orders nothing.
         monotonic: Gives seconds for `SaveEvery(interval=...)`.
         new_token: Gives 32 fresh random hexadecimal digits.

@@ -40,7 +40,7 @@ class Orders:
         mirror: Is told of commits.
         clock: Gives the time of day.
         monotonic: Gives seconds.
-        check_replicas: Whether the bits of what is the same in all ranks are compared at every save.
+        check_replicas: Whether the bits of what is the same in all ranks are compared at every save, not just the first.
 
     Attributes:
         window_use: How the leaves that only an update changes are taken, as for `ckptkit.CheckpointManager`.
@@ -120,11 +120,13 @@ class Orders:
             self._outcomes.drain()  # first, so that rank 0, which waits for this part, does not wait in vain
         self._collect()
         capture = self._captured(state, rewound=rewound)
-        said = self._meet(capture)
+        # Once in any case: ranks that began with different weights, or train apart, would store a mixture of them.
+        compares = self._check_replicas or self._number == 0
+        said = self._meet(capture, compares=compares and not waits)
         if waits:
             self._outcomes.drain()
             self._collect()
-            said = self._meet(capture)
+            said = self._meet(capture, compares=compares)
         elif any(word.busy for word in said):
             self._outcomes.skip()
             return None
@@ -135,7 +137,7 @@ class Orders:
             if may_skip:
                 return None
             return SaveHandle.ended(SaveReport(str(name), capture.progress, timedelta(0), 0, SaveCost()))
-        if self._check_replicas:
+        if compares:
             self._peers.refuse_different_replicas(said, capture.leaves)
         return self._begin(state, capture, numbers, name, begun)
 
@@ -147,7 +149,7 @@ class Orders:
             self._peers.words(Word(end=Failure.of(error)), error)
             raise
 
-    def _meet(self, capture: Capture) -> list[Word]:
+    def _meet(self, capture: Capture, *, compares: bool) -> list[Word]:
         """Tell the other ranks where this one stands, and learn where they do."""
         end = self._outcomes.end
         committed = self._saver.committed_at(capture.progress) if self._peers.leads else None
@@ -155,7 +157,7 @@ class Orders:
         mine = Word(
             progress=capture.progress,
             model=self._peers.model_of(capture.leaves),
-            replicas=replicas_of(capture.leaves) if self._check_replicas else None,
+            replicas=replicas_of(capture.leaves) if compares else None,
             busy=busy,
             lost=self._outcomes.lost,
             end=Failure.of(end) if end is not None else None,

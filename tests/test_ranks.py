@@ -308,6 +308,20 @@ def test_replicas_that_differ_are_named(tmp_path: Path) -> None:
     assert len(committed(tmp_path)) == 1
 
 
+def test_ranks_that_began_with_different_weights_are_told_so_at_their_first_save(tmp_path: Path) -> None:
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        run.weights += world.rank
+        with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=1)) as manager:
+            manager.restore(run)
+            for _ in run.train_until(1):
+                manager.step(run)
+
+    ended = job(tmp_path, 3, 0, act=act)
+    assert all("weights in ranks [1, 2]" in str(one.error) for one in ended)
+    assert committed(tmp_path) == []
+
+
 def test_a_mirror_is_refused_for_many_ranks(tmp_path: Path) -> None:
     def act(storage, world, until, **options):
         ck.CheckpointManager(storage, mirror=tmp_path / "mirror").restore(new_run(world))
