@@ -40,7 +40,7 @@ class Orders:
         mirror: Is told of commits.
         clock: Gives the time of day.
         monotonic: Gives seconds.
-        check_replicas: Whether the bits of what is the same in all ranks are compared at every save, not just the first.
+        check_replicas: Whether what is the same in all ranks is compared at every save, not just the first.
 
     Attributes:
         window_use: How the leaves that only an update changes are taken, as for `ckptkit.CheckpointManager`.

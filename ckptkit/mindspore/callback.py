@@ -29,6 +29,7 @@ from ckptkit.manager import CheckpointManager
 from ckptkit.mindspore.adapter import CycleAdapter
 from ckptkit.mindspore.companions import Companions
 from ckptkit.mindspore.dataset import Augmentation
+from ckptkit.mindspore.parameters import PlacementByName
 from ckptkit.mindspore.session import TrainingSession
 from ckptkit.mindspore.state import OnKChange, StateManager
 from ckptkit.options import MidCycle, OnSaveError, WhenBusy, WindowUse
@@ -39,7 +40,7 @@ from ckptkit.storage import Storage, open_storage
 _log = logging.getLogger("ckptkit")
 
 # What StateManager calls its own arguments.
-_OPTIONS = ("train_cell", "dataset", "frozen", "augmentation", "on_k_change", "cycle", "strict", "elastic")
+_OPTIONS = ("train_cell", "dataset", "frozen", "augmentation", "on_k_change", "cycle", "strict", "elastic", "placement")
 _COMPANIONS = "callbacks"  # the name that the other callbacks' state has among the stateful objects
 
 
@@ -78,6 +79,7 @@ class CheckpointCallback(Callback):
         strict: Refuse what cannot be resumed exactly (`nn.Dropout`, maps that draw from global generators) instead
             of warning.
         elastic: Accept a checkpoint of another number of ranks, as for `StateManager`.
+        placement: Where a parameter lies in a job of many ranks, as for `StateManager`.
         storage_options: As for `CheckpointManager`.
         mirror: As for `CheckpointManager`: a remote root that follows a local one.
         mirror_keep: As for `CheckpointManager`.
@@ -111,6 +113,7 @@ class CheckpointCallback(Callback):
         cycle: CycleAdapter | None = None,
         strict: bool = False,
         elastic: bool = False,
+        placement: PlacementByName | None = None,
         storage_options: Mapping[str, Any] | None = None,
         mirror: str | os.PathLike[str] | Storage | None = None,
         mirror_keep: KeepPolicy | None = None,
@@ -157,6 +160,7 @@ class CheckpointCallback(Callback):
             cycle=cycle,
             strict=strict,
             elastic=elastic,
+            placement=placement,
         )
         self._session: TrainingSession | None = None
         self._depth = 0
