@@ -157,6 +157,7 @@ class Orders:
         mine = Word(
             progress=capture.progress,
             model=self._peers.model_of(capture.leaves),
+            cuts=self._peers.cuts_of(capture.leaves),
             replicas=replicas_of(capture.leaves) if compares else None,
             busy=busy,
             lost=self._outcomes.lost,
@@ -166,6 +167,7 @@ class Orders:
             committed=str(committed) if committed is not None else None,
         )
         said = self._peers.words(mine, end)
+        self._peers.refuse_incomplete_cuts(said, capture.leaves)
         for rank, word in enumerate(said):
             if word.lost is not None:
                 number, why = word.lost

@@ -14,6 +14,7 @@ import pytest
 from ranks.job import SIZE, check_whole, committed, digests_at, job, new_run
 
 import ckptkit as ck
+from ckptkit.contents import Capture
 from ckptkit.errors import ResumeError, SaveFailedError
 from ckptkit.placement import Box
 from ckptkit.tensors import Leaf
@@ -178,6 +179,46 @@ def test_ranks_that_would_share_the_work_out_differently_save_nothing(
     assert [type(one.error) for one in ended] == [ResumeError] * 2
     assert all("order, names, dtypes, shapes or placements" in str(one.error) for one in ended)
     assert committed(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("boxes", "message"),
+    [
+        ([Box((SIZE,), (0,))] * 2, "store something twice"),
+        ([Box((2 * SIZE,), (0,)), Box((2 * SIZE,), (SIZE - 1,))], "store something twice"),
+        ([Box((3 * SIZE,), (0,)), Box((3 * SIZE,), (SIZE,))], "leave something out"),
+        ([Box((SIZE,), (0,), replica=1)] * 2, "leave something out"),
+        ([Box((2 * SIZE,), (SIZE,)), Box((2 * SIZE,), (0,))], None),
+        ([Box((SIZE,), (0,)), Box((SIZE,), (0,), replica=1)], None),
+    ],
+)
+def test_parts_that_do_not_make_up_the_whole_are_not_saved(
+    tmp_path: Path, boxes: list[Box], message: str | None
+) -> None:
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        taken = run.capture
+
+        def capture() -> Capture:
+            capture = taken()
+            box = boxes[world.rank]
+            leaves = [_with(one, placement=box) if one.name == "weights" else one for one in capture.leaves]
+            return replace(capture, leaves=tuple(leaves))
+
+        run.capture = capture
+        with ck.CheckpointManager(storage) as manager:
+            manager.restore(run)
+            return manager.save_final(run)
+
+    ended = job(tmp_path, 2, 0, act=act)
+    if message is not None:
+        assert [type(one.error) for one in ended] == [ResumeError] * 2
+        assert all(message in str(one.error) for one in ended)
+        assert committed(tmp_path) == []
+        return
+    results_of(ended)
+    for name in committed(tmp_path):
+        check_whole(tmp_path, name, 2)
 
 
 def test_a_part_that_fails_before_its_first_byte_is_told_to_rank_0_at_once(tmp_path: Path) -> None:
