@@ -88,6 +88,9 @@ class SaveHandle:
     def result(self, timeout: timedelta | None = None) -> str:
         """Wait for the commit and return the checkpoint's name.
 
+        In a rank above 0 of a job of many it waits for this rank's part, which is durable then; whether all parts were
+        committed is known to rank 0, and to the others at the next save.
+
         Raises:
             TimeoutError: If it has not ended within ``timeout``; it goes on.
             CkptKitError: Whatever made the save fail.

@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 import xxhash
 
-from ckptkit.contents import Contents, WantedPart
+from ckptkit.contents import Contents, TensorInfo, WantedPart
 from ckptkit.errors import CorruptCheckpointError, StateMismatchError
 from ckptkit.fold import fold_progress, shares
 from ckptkit.tensors import Array
@@ -33,16 +33,19 @@ def folded(contents: Contents, onto: int, rank: int, steps: Iterable[int] = ()) 
 
     Raises:
         ResumeError: If the progress is not whole in the new world.
-        StateMismatchError: If the accumulators are not float32, which nobody can share.
+        StateMismatchError: If the accumulators are not float32, or not each rank's own: nobody can share those.
         CorruptCheckpointError: If the old ranks hold different accumulators.
     """
     progress = fold_progress(contents.progress, contents.world_size, onto, steps)
     names = frozenset(name for name, one in contents.entries.items() if one.role == "accumulators")
     if not names:
         return replace(contents, progress=progress)
-    others = sorted(name for name in names if contents.entries[name].dtype != "F32")
+    others = sorted(name for name in names if _no_sum(contents.entries[name]))
     if others:
-        raise StateMismatchError(f"the accumulators {others[:10]} of {contents.checkpoint} are not float32")
+        raise StateMismatchError(
+            f"the accumulators {others[:10]} of {contents.checkpoint} are not float32, or no rank's own sums "
+            f"(placement=), which nobody can share. Go on with {contents.world_size} ranks, or from a boundary"
+        )
     parts = [
         (contents if old == contents.rank else contents.of_rank(old), share)
         for old, share in shares(contents.world_size, onto, rank)
@@ -88,17 +91,7 @@ class FoldedSource:
             part.read_into(scratch, add)
 
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
-        """As `ckptkit.contents.Contents.read_parts`.
-
-        Raises:
-            StateMismatchError: If a part of a sum is wanted: accumulators are each rank's own, or whole.
-        """
-        summed = sorted({one.name for one in wanted} & self._names)
-        if summed:
-            raise StateMismatchError(
-                f"the accumulators {summed[:10]} of {self._home.checkpoint} cannot be cut while their number of ranks "
-                "changes; start from a checkpoint at a boundary"
-            )
+        """As `ckptkit.contents.Contents.read_parts`; of what is not summed."""
         self._home.read_parts(wanted, done)
 
     def peek(self, name: str) -> Array:
@@ -181,6 +174,10 @@ def _added(total: Array | None, summand: Array, times: int) -> Array:
 
 def _divided(total: Array, by: int) -> Array:
     return total if by == 1 else np.asarray(np.divide(total, np.float32(by)))
+
+
+def _no_sum(info: TensorInfo) -> bool:
+    return info.dtype != "F32" or info.placement != "per_rank"
 
 
 def _check_same(contents: Contents, part: Contents, names: frozenset[str]) -> None:

@@ -4,8 +4,10 @@ Guarantees: once `save` has returned, training may go on: what it may change bef
 only the update changes is read in place until the fence, which comes before it; one save is written at a
 time; what fails in the background reaches the caller at one of the next calls; nothing is written before
 `restore` has looked at what there is. It waits for the disk only when asked to, and in a fence whose buffers are
-full. It does not know who else writes to the parameters: see `CheckpointManager.fence`. Call it from the training
-thread only; the writer is a thread of its own, which touches no framework.
+full. It does not know who else writes to the parameters: see `CheckpointManager.fence`. In a job of many ranks each has
+a manager over the same root, and `restore`, `save`, `save_final`, `agree` and a `step` at which a save is due are
+collectives: every rank calls them at the same micro-step. Call it from the training thread only; the writer is a thread
+of its own, which touches no framework.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ class CheckpointManager:
             root is remote, so that training never waits for a network. When it is full, the fence waits for the writer;
             on a remote root it gives the save up once nothing has moved for two minutes. What `save` itself copies
             comes on top where it is more than this.
-        on_save: Called with the `SaveReport` of every save, by the training thread, in a later call of this manager.
+        on_save: Called with the `SaveReport` of every save, by the training thread, in a later call of this manager; in
+            a job of many ranks in rank 0 only, which commits.
         storage_options: For the storage's backend.
         mirror: A second root, usually remote, that follows ``root``, usually a local one: a checkpoint is committed at
             ``root`` and then uploaded beside training, the newest first; one that is overtaken by the next is not.

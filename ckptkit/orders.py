@@ -7,6 +7,7 @@ is a thread of its own.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -27,6 +28,8 @@ from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
 
 AnySaver: TypeAlias = Saver | PartSaver
 Metrics: TypeAlias = Mapping[str, float] | None
+
+_A_WHILE = timedelta(seconds=5)  # far below the patience of any collective
 
 
 class Orders:
@@ -116,18 +119,13 @@ class Orders:
         """
         numbers = _numbers(metrics)
         begun = self._monotonic()
-        if waits and not self._peers.leads:
-            self._outcomes.drain()  # first, so that rank 0, which waits for this part, does not wait in vain
         self._collect()
         capture = self._captured(state, rewound=rewound)
         # Once in any case: ranks that began with different weights, or train apart, would store a mixture of them.
         compares = self._check_replicas or self._number == 0
-        said = self._meet(capture, compares=compares and not waits)
-        if waits:
-            self._outcomes.drain()
-            self._collect()
-            said = self._meet(capture, compares=compares)
-        elif any(word.busy for word in said):
+        replicas = replicas_of(capture.leaves) if compares else None
+        said = self._meet_idle(capture, replicas) if waits else self._meet(capture, replicas)
+        if any(word.busy for word in said):
             self._outcomes.skip()
             return None
         name = CheckpointName.parse(said[0].committed or said[0].name)
@@ -149,7 +147,21 @@ class Orders:
             self._peers.words(Word(end=Failure.of(error)), error)
             raise
 
-    def _meet(self, capture: Capture, *, compares: bool) -> list[Word]:
+    def _meet_idle(self, capture: Capture, replicas: str | None) -> list[Word]:
+        """As `_meet`, once no rank is writing any more.
+
+        Nobody waits for another rank's storage in a gather, which frameworks break off (on CPU after 30 s): all wait a
+        little, each for its own writer, and meet again.
+        """
+        while True:
+            with contextlib.suppress(TimeoutError):
+                self._outcomes.drain(_A_WHILE)
+            self._collect()
+            said = self._meet(capture, replicas)
+            if not any(word.busy for word in said):
+                return said
+
+    def _meet(self, capture: Capture, replicas: str | None) -> list[Word]:
         """Tell the other ranks where this one stands, and learn where they do."""
         end = self._outcomes.end
         committed = self._saver.committed_at(capture.progress) if self._peers.leads else None
@@ -158,7 +170,7 @@ class Orders:
             progress=capture.progress,
             model=self._peers.model_of(capture.leaves),
             cuts=self._peers.cuts_of(capture.leaves),
-            replicas=replicas_of(capture.leaves) if compares else None,
+            replicas=replicas,
             busy=busy,
             lost=self._outcomes.lost,
             end=Failure.of(end) if end is not None else None,

@@ -191,7 +191,9 @@ class Peers:
         specs = tuple(leaf.spec for leaf in leaves)
         if specs != self._specs or not self._model:  # the same objects from save to save, so this is quick
             self._specs = specs
-            self._model = digest_of(canonical([_as_a_whole(one) for one in specs if one.placement != "per_rank"]))
+            # In their order, which decides who stores which part of what is replicated; so does what is frozen.
+            shared = [_as_a_whole(one) for one in specs if one.placement != "per_rank"]
+            self._model = digest_of(canonical(shared))
             cuts = [[one.name, *_box(one).model_dump().values()] for one in specs if isinstance(one.placement, Box)]
             self._cuts = digest_of(canonical(cuts)) if cuts else ""
         return self._model

@@ -1,7 +1,8 @@
-"""The ranks of a job, and the one thing they must be able to do together: tell each other something.
+"""The ranks of a job, and what they must be able to do together: tell each other something.
 
-Guarantees nothing by itself: see the implementations. A gather is a collective: every rank calls it, in the same order,
-from its training thread and from no other; whoever is missing keeps the others waiting until the framework gives up.
+Guarantees nothing by itself: see the implementations. Both ways to do it are collectives: every rank calls them, in the
+same order, from its training thread and from no other; whoever is missing keeps the others waiting until the framework
+gives up.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ class World(Protocol):
         ...
 
     def gather(self, message: str) -> Sequence[str]:
-        """What each rank says, by rank; every rank gets all of it.
+        """What each rank says, by rank; every rank gets all of it, so it should be short.
 
         Raises:
             RuntimeError: If the framework notices that a rank is gone.
         """
+        ...
+
+    def broadcast(self, message: str) -> str:
+        """What rank 0 says, which may be long; what the others give does not matter. Raises as `gather`."""
         ...
 
 
@@ -43,6 +48,10 @@ class Alone:
     def gather(self, message: str) -> Sequence[str]:
         """As `World`."""
         return (message,)
+
+    def broadcast(self, message: str) -> str:
+        """As `World`."""
+        return message
 
 
 ALONE = Alone()

@@ -36,6 +36,7 @@ TRANSLATED = {
     "docs/object-storage.md": "docs/zh/object-storage.md",
     "docs/obs.md": "docs/zh/obs.md",
     "docs/performance.md": "docs/zh/performance.md",
+    "docs/scale.md": "docs/zh/scale.md",
     "docs/troubleshooting.md": "docs/zh/troubleshooting.md",
 }
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptkit.contents import Contents, TensorInfo
+from ckptkit.errors import StateMismatchError
 from ckptkit.folded import folded
 from ckptkit.progress import Progress
 from ckptkit.testing.memory import MemorySource
@@ -97,6 +98,14 @@ def test_at_a_boundary_there_is_nothing_to_sum():
     new = folded(plain, 1, 0)
     assert new.source is plain.source
     assert new.progress.accumulation_steps == 4
+
+
+@pytest.mark.parametrize("changed", [{"dtype": "F64"}, {"placement": "sharded"}, {"placement": "replicated"}])
+def test_what_is_no_sum_of_a_rank_is_refused(changed):
+    one = world([1, 2], 2, 1)[0]
+    entries = {**one.entries, "accum.a": replace(one.entries["accum.a"], **changed)}
+    with pytest.raises(StateMismatchError, match=r"\['accum.a'\] of x are not float32, or no rank's own sums"):
+        folded(replace(one, entries=entries), 1, 0)
 
 
 def test_a_failure_of_one_rank_is_the_failure_of_all():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks.job import SIZE, check_whole, committed, digests_at, job, new_run
+from ranks.job import CYCLE, SIZE, check_whole, committed, digests_at, job, new_run
 
 import ckptkit as ck
 from ckptkit.contents import Capture
@@ -20,6 +22,7 @@ from ckptkit.placement import Box
 from ckptkit.tensors import Leaf
 from ckptkit.testing.faults import Fault
 from ckptkit.testing.ranks import RankLostError, ThreadWorld, results_of, run_ranks
+from ckptkit.testing.state import NumpyRun
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -385,3 +388,36 @@ def test_ranks_with_different_roots_are_told_so_at_the_start(tmp_path: Path) -> 
     assert [type(one.error) for one in ended] == [ResumeError] * 3
     assert all("different roots" in str(one.error) for one in ended)
     assert "rank 1" in str(ended[0].error)
+
+
+def test_at_a_boundary_every_rank_writes_its_share_of_what_is_replicated(tmp_path: Path) -> None:
+    size, elements = 4, 100_000
+
+    def act(storage, world, until, **options):
+        run = NumpyRun(world=world, size=elements, accumulation_steps=CYCLE)
+        with ck.CheckpointManager(storage) as manager:
+            manager.restore(run)
+            for _ in run.train_until(CYCLE):
+                pass
+            manager.save(run).result()
+
+    results_of(job(tmp_path, size, 0, act=act))
+    folder = tmp_path / "checkpoints" / committed(tmp_path)[0]
+    written = [sum(one.stat().st_size for one in folder.glob(f"rank-{rank:05d}/*")) for rank in range(size)]
+    whole = 2 * 4 * elements  # weights and moments; the embedding is frozen, and shared by the attempt's checkpoints
+    assert all(abs(one - whole / size) < 0.1 * whole / size for one in written)
+    frozen = [one.stat().st_size for one in (tmp_path / "frozen" / "a000001").iterdir()]
+    assert len(frozen) == size
+    assert all(abs(one - elements) < 0.1 * elements for one in frozen)
+
+
+def test_a_copy_of_a_run_of_many_ranks_goes_on(tmp_path: Path) -> None:
+    results_of(job(tmp_path / "here", 3, 7))
+    here, there = tmp_path / "here", tmp_path / "there"
+    subprocess.run([sys.executable, "-m", "ckptkit", "copy", str(here), str(there)], check=True, timeout=60)
+    assert committed(there) == committed(here)
+    lives = results_of(job(tmp_path / "there", 3, 12))
+    assert {one.began for one in lives} == {6}
+    assert tuple(one.digest for one in lives) == digests_at(3, 12)
+    rows = ck.CheckpointManager(tmp_path / "there").checkpoints()
+    assert [one.size_bytes > 0 for one in rows] == [True] * len(rows)

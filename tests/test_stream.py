@@ -27,7 +27,7 @@ ARRAYS = {name: np.random.default_rng(size).integers(0, 256, size, np.uint8) for
 class Wide(NumpyRun):
     def capture(self) -> Capture:
         capture = super().capture()
-        leaves = [leaf_of(name, array, role="optimizer") for name, array in ARRAYS.items()]
+        leaves = [leaf_of(name, array, role="optimizer", placement="replicated") for name, array in ARRAYS.items()]
         return Capture(capture.progress, (*capture.leaves, *leaves), capture.state)
 
 

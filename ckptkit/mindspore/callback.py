@@ -79,7 +79,7 @@ class CheckpointCallback(Callback):
         strict: Refuse what cannot be resumed exactly (`nn.Dropout`, maps that draw from global generators) instead
             of warning.
         elastic: Accept a checkpoint of another number of ranks, as for `StateManager`.
-        placement: Where a parameter lies in a job of many ranks, as for `StateManager`.
+        placement: Says which parameters are not what they seem in a job of many ranks, as for `StateManager`.
         storage_options: As for `CheckpointManager`.
         mirror: As for `CheckpointManager`: a remote root that follows a local one.
         mirror_keep: As for `CheckpointManager`.

@@ -29,7 +29,7 @@ class Reduce:
 
     Args:
         accumulators: float32; all of a cycle, the divisor among them.
-        bucket_bytes: How much goes in one AllReduce. One per accumulator costs up to 25 ms each in PYNATIVE.
+        bucket_bytes: How much goes in one AllReduce. One per accumulator costs some ms each.
     """
 
     def __init__(self, accumulators: Sequence[ms.Parameter], *, bucket_bytes: int = BUCKET_BYTES) -> None:

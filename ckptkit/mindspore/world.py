@@ -1,8 +1,9 @@
 """`world`: the ranks of the job that this process is one of, as MindSpore's communication knows them.
 
 Guarantees: without ``mindspore.communication.init()``, or with a group of one, it is `ckptkit.world.ALONE`. A gather
-returns once every rank has called it, in GRAPH and PYNATIVE; it does not only enqueue. One whose peer has left raises
-after about half a minute, when MindSpore gives up. Training thread only, and never within a graph.
+returns once every rank has called it, in GRAPH and PYNATIVE; it does not only enqueue, and nor does a broadcast. One
+whose peer has left, or on CPU is later than 30 s, raises when MindSpore gives up. Training thread only, and never
+within a graph.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+from mindspore import Tensor
 from mindspore.communication import GlobalComm, get_group_size, get_rank
 from mindspore.mint import distributed
 
@@ -37,11 +41,30 @@ class Ranks:
     size: int
 
     def gather(self, message: str) -> Sequence[str]:
-        """As `World`.
+        """As `World`; as numbers, since what MindSpore offers for objects pickles them."""
+        data = np.frombuffer(message.encode(), np.uint8)
+        sizes = [int(one[0]) for one in self._all(np.array([data.size], np.int32))]
+        padded = np.zeros(-(-max(sizes) // 4) * 4 or 4, np.uint8)
+        padded[: data.size] = data
+        said = self._all(padded.view(np.int32))
+        return tuple(one.view(np.uint8)[:size].tobytes().decode() for one, size in zip(said, sizes, strict=True))
 
-        MindSpore pickles what its ranks say to each other; only strings go in, and only ranks of this job, which run
-        the same script, can say something.
-        """
-        said = [""] * self.size
-        distributed.all_gather_object(said, message)  # ends with a read of what came, hence waits
-        return tuple(said)
+    def broadcast(self, message: str) -> str:
+        """As `World`; no rank holds more of it than one copy."""
+        data = np.frombuffer(message.encode() if self.rank == 0 else b"", np.uint8)
+        size = int(self._from_rank_0(np.array([data.size], np.int32))[0])
+        padded = np.zeros(-(-size // 4) * 4 or 4, np.uint8)
+        padded[: data.size] = data
+        return self._from_rank_0(padded.view(np.int32)).view(np.uint8)[:size].tobytes().decode()
+
+    def _from_rank_0(self, mine: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        told = Tensor(mine)
+        distributed.broadcast(told, 0)
+        found: npt.NDArray[np.int32] = told.asnumpy().copy()  # waits: the call above only enqueues
+        return found
+
+    def _all(self, mine: npt.NDArray[np.int32]) -> list[npt.NDArray[np.int32]]:
+        """The array of each rank, all of one shape; int32 is what every backend's collectives take."""
+        found = [Tensor(np.zeros_like(mine)) for _ in range(self.size)]
+        distributed.all_gather(found, Tensor(mine))
+        return [one.asnumpy().copy() for one in found]  # waits: the call above only enqueues

@@ -202,7 +202,7 @@ def _apply(places: Sequence[Storage], name: CheckpointName, index: Index, target
     for storage in places:
         try:
             opened = open_checkpoint(storage, name, index.document(name.attempt))
-            with LongWait(f"restoring {name}", opened.size_bytes) as wait:
+            with LongWait(f"restoring {name}", opened.size_bytes_for(0)) as wait:
                 contents = target.take(storage, opened, wait.advance)
         except CorruptCheckpointError as error:
             if len(places) == 1:

@@ -13,15 +13,15 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_THREADS = 16
-_FEW = 4  # not worth threads
+THREADS = 64  # the storage keeps as many connections
+FEW = 4  # not worth threads
 
 
 def each_of(items: Sequence[Item], function: Callable[[Item], Result]) -> list[Result]:
     """``function`` of each item, which must be safe to call from many threads."""
-    if len(items) <= _FEW:
+    if len(items) <= FEW:
         return [function(item) for item in items]
-    pool = ThreadPoolExecutor(min(_THREADS, len(items)), thread_name_prefix="ckptkit-read")
+    pool = ThreadPoolExecutor(min(THREADS, len(items)), thread_name_prefix="ckptkit-read")
     try:
         return list(pool.map(function, items))
     finally:

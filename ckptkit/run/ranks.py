@@ -121,6 +121,13 @@ class Leader:
         self._is_severed = False
         return words
 
+    def broadcast(self, message: str) -> str:
+        """As `gather`."""
+        self._is_severed = True
+        said = self._world.broadcast(message)
+        self._is_severed = False
+        return said
+
     def take(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> Contents:
         """As `ckptkit.run.target.Target`."""
         order = _Order(
@@ -196,7 +203,7 @@ def follow(world: World, storage: Storage, state: Counted) -> Opened:
     applied: Contents | None = None
     own: BaseException | None = None
     while True:
-        order = _Order.model_validate_json(world.gather("")[0])
+        order = _Order.model_validate_json(world.broadcast(""))
         if order.do == "go":
             assert order.attempt is not None  # noqa: S101 - rank 0 sends it with this word
             opened = Opened(order.attempt, applied)
@@ -258,7 +265,7 @@ def _home(world: World, opened: OpenedCheckpoint) -> int:
 
 
 def _tell(world: World, order: _Order) -> None:
-    world.gather(order.model_dump_json())
+    world.broadcast(order.model_dump_json())
 
 
 def _act(world: World, act: Callable[[], None], state: Counted) -> tuple[BaseException | None, list[_Outcome]]:

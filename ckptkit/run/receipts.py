@@ -13,10 +13,11 @@ Writer thread, but for `Receipts.give_up` and `Receipts.hurry`, which any thread
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -151,8 +152,10 @@ class Receipts:
         found: dict[int, Receipt] = {own.rank: own}
         since = self._monotonic()
         pause = _FIRST_PAUSE
+        missing = [rank for rank in range(self._ranks) if rank not in found]
         while True:
-            files = self._storage.list(checkpoint.receipts_folder).files
+            # Few that are missing are one page where all would be many.
+            files = self._storage.list(checkpoint.receipts_folder, _common_prefix(missing)).files
             now = self._monotonic()
             more = {one.rank: one for file in files if (one := Receipt.parse(file, checkpoint)) is not None}
             more = {rank: one for rank, one in more.items() if one.save_number == number and rank < self._ranks}
@@ -197,6 +200,13 @@ class Receipts:
                     f"bytes for {checkpoint}, but {there[0]} and {there[1]} bytes lie at {self._storage.url}. Nothing "
                     "of it is committed. Do all ranks write to one and the same storage?"
                 )
+
+
+def _common_prefix(ranks: Sequence[int]) -> str:
+    """What the receipts of all ``ranks``, in order, begin with."""
+    ends = [f"{rank:05d}-" for rank in (*ranks[:1], *ranks[-1:])]
+    alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*ends, strict=True))
+    return "".join(letters[0] for letters in alike)
 
 
 def _ranks_in_words(ranks: Collection[int]) -> str:

@@ -1,8 +1,9 @@
 """The leaves of a checkpoint as a stream: into any memory, digested on the way.
 
-Guarantees: `ShardStream.read_into` returns only after the digest of every file that it read agreed, and reads each
-byte once; of sharded leaves it reads what `ckptkit.run.parts` says. Beside the memory that it is given it needs one
-chunk, and remembers the header of each file. When it raises, that memory holds anything. Any thread, one at a time.
+Guarantees: `ShardStream.read_into` returns only after the digest of every file that it read agreed, and reads each byte
+once; of sharded leaves it reads what `ckptkit.run.parts` says. Beside the memory that it is given it needs one window,
+two where many small files of a remote storage come at once, and remembers the header of each file. When it raises, that
+memory holds anything. Any thread, one at a time.
 """
 
 from __future__ import annotations
@@ -101,14 +102,15 @@ class ShardStream:
 
     def read_into(self, targets: Mapping[str, memoryview], done: Callable[[str], None] | None = None) -> None:
         """As `ckptkit.contents.Contents.read_into`."""
-        sharded = []
-        landing = _Targets(targets, self._leaves, done)
+        sharded: list[str] = []
+        whole_files: list[ShardEntry] = []
         for shard in self._shards:
             names = [one.name for one in shard.tensors if one.name in targets]
             if names and shard.placement != "sharded":
-                self._read(shard, landing)
+                whole_files.append(shard)
             elif names:
                 sharded += names
+        self._read_all(whole_files, _Targets(targets, self._leaves, done))
         for name in dict.fromkeys(sharded):
             info = self._leaves[name].info
             memory = _checked(targets[name], name, info.size_bytes)
@@ -143,13 +145,18 @@ class ShardStream:
 
     def prove_files(self, shards: Sequence[ShardEntry]) -> None:
         """Verify ``shards``, and keep nothing."""
-        for shard in shards:
-            self._read(shard, _Targets({}, self._leaves, None))
+        self._read_all(shards, _Targets({}, self._leaves, None))
 
     def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
         """As `ckptkit.contents.Contents.differing`."""
         changed = [shard for shard in self._shards if shard.role != "state" and not self._is_held(shard, held)]
         return frozenset(one.name for shard in changed for one in shard.tensors)
+
+    def _read_all(self, shards: Sequence[ShardEntry], targets: _Targets) -> None:
+        for batch in self._files.batches(shards):
+            with self._files.fetched(batch):
+                for shard in batch:
+                    self._read(shard, targets)
 
     def _read(self, shard: ShardEntry, targets: _Targets) -> None:
         hasher = xxhash.xxh3_128()

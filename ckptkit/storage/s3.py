@@ -29,7 +29,7 @@ from ckptkit.storage.upload import Upload
 
 _log = logging.getLogger("ckptkit")
 _MOST_PARTS = 10_000  # of a multipart upload, by the S3 API
-_DELETE_LANES = 8
+DELETE_LANES = 64  # a checkpoint of thousands of ranks is tens of thousands of files
 
 
 class S3Storage:
@@ -173,7 +173,7 @@ class S3Storage:
         """Remove ``keys``."""
         # One request for each: of the call that takes a thousand, stores beside Amazon's want other checksums.
         jobs = [partial(self._bucket.delete, self._below + key) for key in dict.fromkeys(keys)]
-        in_lanes(min(_DELETE_LANES, len(jobs)), jobs)
+        in_lanes(min(DELETE_LANES, len(jobs)), jobs)
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
         """Abort uploads that nobody goes on with: their parts cost space and are in no listing."""

@@ -22,6 +22,7 @@ from ckptkit.storage.credentials import Keys, RenewedCredentials, use
 from ckptkit.storage.lease import SETTLE
 from ckptkit.storage.retry import Patience
 
+CONNECTIONS = 64  # kept open; small requests go so many at a time
 PART_BYTES = 16 << 20
 LANES = 4
 
@@ -150,7 +151,7 @@ def connect(
         "read_timeout": min(_SILENCE_SECONDS, options.request_timeout.total_seconds()),
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
-        "max_pool_connections": 2 * options.max_concurrency + 4,
+        "max_pool_connections": max(CONNECTIONS, 2 * options.max_concurrency + 4),
         "tcp_keepalive": True,
         **config,
         **options.config_kwargs,

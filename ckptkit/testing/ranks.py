@@ -63,6 +63,10 @@ class ThreadWorld:
         self.gathers += 1
         return self._exchange.gather(self.rank, number, message)
 
+    def broadcast(self, message: str) -> str:
+        """As `ckptkit.world.World`."""
+        return self.gather(message if self.rank == 0 else "")[0]
+
 
 @dataclass
 class Ended(Generic[Result]):

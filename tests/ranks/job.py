@@ -45,6 +45,9 @@ class Mortal:
         self.refuse_dead()
         return said
 
+    def broadcast(self, message: str) -> str:
+        return self.gather(message)[0]
+
     def refuse_dead(self) -> None:
         """Raise Killed if the process would be dead by now."""
         if self.storage.is_dead:

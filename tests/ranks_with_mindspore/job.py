@@ -165,6 +165,7 @@ def all_of_mode(ranks: World) -> dict[str, Any]:
         "drop": ended_early(ranks, "drop"),
         "model": by_model(ranks),
         "buckets": in_buckets(ranks),
+        "broadcast": ranks.broadcast(f"only rank {ranks.rank} is heard, é" + "y" * 5000),
         "gather": list(ranks.gather(f"rank {ranks.rank} é" + "x" * 300 * ranks.rank)),
     }
 

@@ -40,7 +40,7 @@ class Launch:
         folder.mkdir(parents=True)
         command = [
             *(str(Path(sys.executable).with_name("msrun")), f"--worker_num={ranks}", f"--local_worker_num={ranks}"),
-            *("--master_addr=127.0.0.1", f"--master_port={_free_port()}", f"--log_dir={folder / 'logs'}"),
+            *("--master_addr=127.0.0.1", f"--master_port={free_port()}", f"--log_dir={folder / 'logs'}"),
             *("--join=True", "--cluster_time_out=60", str(script), str(folder), *arguments),
         ]
         # A session of its own: msrun forwards no signal, so what is ended is the whole group.
@@ -127,7 +127,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": python_path, "PATH": path, "GLOG_v": "3", "OMP_NUM_THREADS": "1"}
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -85,6 +85,7 @@ def test_a_rank_that_would_train_apart_is_refused(launched):
 def test_a_gather_brings_what_each_rank_says_by_rank(launched, mode):
     assert of_all(launched(2), "rank") == [0, 1]
     for one in launched(2):
+        assert one[mode]["broadcast"] == "only rank 0 is heard, é" + "y" * 5000
         assert one[mode]["gather"] == ["rank 0 é", "rank 1 é" + "x" * 300]
 
 

@@ -1,0 +1,66 @@
+"""How rank 0 asks which parts are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from dict_storage import DictStorage
+
+from ckptkit.errors import SaveFailedError
+from ckptkit.manifest import FileEntry
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.receipts import Receipt, Receipts, post, post_failure
+
+NAME = CheckpointName(1, 5, 0)
+PATIENCE = timedelta(seconds=60)
+
+
+class Asked(DictStorage):
+    def __init__(self) -> None:
+        super().__init__()
+        self.prefixes: list[str] = []
+
+    def list(self, folder, prefix=""):
+        self.prefixes.append(prefix)
+        return super().list(folder, prefix)
+
+
+def written(storage: DictStorage, rank: int) -> Receipt:
+    """The receipt for a part that lies there."""
+    entry = FileEntry(key=NAME.rank_key(rank), size_bytes=2, digest="0" * 32)
+    storage.files |= {entry.key: b"{}", f"{NAME.rank_folder(rank)}/state-000.safetensors": b"123"}
+    return Receipt(rank, 1, entry, 3, 3)
+
+
+def collect(storage: DictStorage, ranks: int, meanwhile: list[Callable[[], None]]) -> tuple[Receipt, ...]:
+    """With one of ``meanwhile`` in each pause."""
+    waits = iter(meanwhile)
+    receipts = Receipts(storage, ranks, PATIENCE, monotonic=lambda: 0.0, pause=lambda _: next(waits)())
+    return receipts.collect(NAME, written(storage, 0), lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "late", "prefix"),
+    [(4, [3], "00003-"), (1300, [1203, 1299], "012"), (1300, [7, 1299], "0"), (12, [10, 11], "0001")],
+)
+def test_what_is_missing_is_asked_for_and_not_all_again(ranks, late, prefix):
+    storage = Asked()
+    for rank in set(range(1, ranks)) - set(late):
+        post(storage, NAME, written(storage, rank))
+
+    def arrive() -> None:
+        for rank in late:
+            post(storage, NAME, written(storage, rank))
+
+    assert [one.rank for one in collect(storage, ranks, [arrive])] == [*range(ranks)]
+    assert storage.prefixes[-1] == prefix
+
+
+def test_a_part_that_will_not_come_is_noticed_where_it_alone_is_asked_for():
+    storage = Asked()
+    post(storage, NAME, written(storage, 1))
+    with pytest.raises(SaveFailedError, match="rank 2 could not write a part"):
+        collect(storage, 3, [lambda: post_failure(storage, NAME, 2, 1)])
+    assert storage.prefixes == ["0000", "00002-"]
