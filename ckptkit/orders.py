@@ -29,7 +29,7 @@ from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
 AnySaver: TypeAlias = Saver | PartSaver
 Metrics: TypeAlias = Mapping[str, float] | None
 
-_A_WHILE = timedelta(seconds=5)  # far below the patience of any collective
+A_WHILE = timedelta(seconds=5)  # far below the patience of any collective
 
 
 class Orders:
@@ -155,7 +155,7 @@ class Orders:
         """
         while True:
             with contextlib.suppress(TimeoutError):
-                self._outcomes.drain(_A_WHILE)
+                self._outcomes.drain(A_WHILE)
             self._collect()
             said = self._meet(capture, replicas)
             if not any(word.busy for word in said):

@@ -16,11 +16,14 @@ import pytest
 from ranks.job import CYCLE, SIZE, check_whole, committed, digests_at, job, new_run
 
 import ckptkit as ck
+from ckptkit import manager as manager_module
+from ckptkit import orders
 from ckptkit.contents import Capture
 from ckptkit.errors import ResumeError, SaveFailedError
 from ckptkit.placement import Box
+from ckptkit.storage.local import LocalStorage
 from ckptkit.tensors import Leaf
-from ckptkit.testing.faults import Fault
+from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.ranks import RankLostError, ThreadWorld, results_of, run_ranks
 from ckptkit.testing.state import NumpyRun
 
@@ -222,6 +225,26 @@ def test_parts_that_do_not_make_up_the_whole_are_not_saved(
     results_of(ended)
     for name in committed(tmp_path):
         check_whole(tmp_path, name, 2)
+
+
+@pytest.mark.parametrize("slow", [0, 1, 2])
+def test_the_end_of_training_waits_for_slow_storage_longer_than_a_collective_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: int
+) -> None:
+    for module in (manager_module, orders):
+        monkeypatch.setattr(module, "A_WHILE", timedelta(milliseconds=50))
+    stall = Fault(lambda: threading.Event().wait(3), operations={"write"}, key=f"*/rank-{slow:05d}.json")
+
+    def run(world: ThreadWorld) -> str:
+        storage = FaultyStorage(LocalStorage(tmp_path), [stall] if world.rank == slow else [])
+        one = new_run(world)
+        with ck.CheckpointManager(storage) as manager:
+            manager.restore(one)
+            return manager.save_final(one)
+
+    names = results_of(run_ranks(3, run, timeout=timedelta(seconds=1)))
+    assert stall.fired == 1
+    assert {*names} == {*committed(tmp_path)}
 
 
 def test_a_part_that_fails_before_its_first_byte_is_told_to_rank_0_at_once(tmp_path: Path) -> None:
