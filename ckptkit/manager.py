@@ -12,6 +12,7 @@ of its own, which touches no framework.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -37,7 +38,7 @@ from ckptkit.options import (
     refuse_unknown_choices,
     refuse_wrong_policies,
 )
-from ckptkit.orders import AnySaver, Orders
+from ckptkit.orders import A_WHILE, AnySaver, Orders
 from ckptkit.outcomes import Outcomes
 from ckptkit.peers import Peers
 from ckptkit.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
@@ -95,7 +96,7 @@ class CheckpointManager:
             start that reaches the mirror does.
         rank_patience: In a job of many ranks, how long rank 0 waits for the parts of the others while none comes.
         check_replicas: In a job of many ranks, whether every save compares the bits of what is the same in all ranks,
-            instead of believing it; costs a digest of the state on the training thread.
+            and not only the first one of a start; costs a digest of the state on the training thread.
         clock: Gives the time of day; stored for people, orders nothing.
         monotonic: Gives seconds for `SaveEvery(interval=...)`.
         new_token: Gives 32 fresh random hexadecimal digits.
@@ -350,7 +351,9 @@ class CheckpointManager:
             if handle is not self._outcomes.in_flight:  # rank 0 has it committed, and all ranks know that now
                 self._outcomes.tell()
                 return handle.result()
-            handle.exception()
+            while self.agree(not handle.done()):  # so that no collective waits for a rank's storage
+                with contextlib.suppress(TimeoutError):
+                    handle.exception(A_WHILE)
             self._collect(tolerate=self._outcomes.failures_in_a_row + 1 < ERROR_BUDGET)
 
     def wait(self, timeout: timedelta | None = None) -> None:

@@ -29,7 +29,7 @@ from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
 AnySaver: TypeAlias = Saver | PartSaver
 Metrics: TypeAlias = Mapping[str, float] | None
 
-_A_WHILE = timedelta(seconds=5)  # far below the patience of any collective
+A_WHILE = timedelta(seconds=5)  # far below the patience of any collective
 
 
 class Orders:
@@ -43,7 +43,7 @@ class Orders:
         mirror: Is told of commits.
         clock: Gives the time of day.
         monotonic: Gives seconds.
-        check_replicas: Whether the bits of what is the same in all ranks are compared at every save.
+        check_replicas: Whether what is the same in all ranks is compared at every save, not just the first.
 
     Attributes:
         window_use: How the leaves that only an update changes are taken, as for `ckptkit.CheckpointManager`.
@@ -121,7 +121,10 @@ class Orders:
         begun = self._monotonic()
         self._collect()
         capture = self._captured(state, rewound=rewound)
-        said = self._meet_idle(capture) if waits else self._meet(capture)
+        # Once in any case: ranks that began with different weights, or train apart, would store a mixture of them.
+        compares = self._check_replicas or self._number == 0
+        replicas = replicas_of(capture.leaves) if compares else None
+        said = self._meet_idle(capture, replicas) if waits else self._meet(capture, replicas)
         if any(word.busy for word in said):
             self._outcomes.skip()
             return None
@@ -132,7 +135,7 @@ class Orders:
             if may_skip:
                 return None
             return SaveHandle.ended(SaveReport(str(name), capture.progress, timedelta(0), 0, SaveCost()))
-        if self._check_replicas:
+        if compares:
             self._peers.refuse_different_replicas(said, capture.leaves)
         return self._begin(state, capture, numbers, name, begun)
 
@@ -144,7 +147,7 @@ class Orders:
             self._peers.words(Word(end=Failure.of(error)), error)
             raise
 
-    def _meet_idle(self, capture: Capture) -> list[Word]:
+    def _meet_idle(self, capture: Capture, replicas: str | None) -> list[Word]:
         """As `_meet`, once no rank is writing any more.
 
         Nobody waits for another rank's storage in a gather, which frameworks break off (on CPU after 30 s): all wait a
@@ -152,13 +155,13 @@ class Orders:
         """
         while True:
             with contextlib.suppress(TimeoutError):
-                self._outcomes.drain(_A_WHILE)
+                self._outcomes.drain(A_WHILE)
             self._collect()
-            said = self._meet(capture)
+            said = self._meet(capture, replicas)
             if not any(word.busy for word in said):
                 return said
 
-    def _meet(self, capture: Capture) -> list[Word]:
+    def _meet(self, capture: Capture, replicas: str | None) -> list[Word]:
         """Tell the other ranks where this one stands, and learn where they do."""
         end = self._outcomes.end
         committed = self._saver.committed_at(capture.progress) if self._peers.leads else None
@@ -166,7 +169,8 @@ class Orders:
         mine = Word(
             progress=capture.progress,
             model=self._peers.model_of(capture.leaves),
-            replicas=replicas_of(capture.leaves) if self._check_replicas else None,
+            cuts=self._peers.cuts_of(capture.leaves),
+            replicas=replicas,
             busy=busy,
             lost=self._outcomes.lost,
             end=Failure.of(end) if end is not None else None,
@@ -175,6 +179,7 @@ class Orders:
             committed=str(committed) if committed is not None else None,
         )
         said = self._peers.words(mine, end)
+        self._peers.refuse_incomplete_cuts(said, capture.leaves)
         for rank, word in enumerate(said):
             if word.lost is not None:
                 number, why = word.lost

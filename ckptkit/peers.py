@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ckptkit.errors import ResumeError
 from ckptkit.manifest import canonical, digest_of
-from ckptkit.placement import Box
+from ckptkit.placement import Box, fault_of_cut, tag_of
 from ckptkit.policies import SavePolicy
 from ckptkit.progress import Progress
 from ckptkit.run.ranks import Failure
@@ -31,7 +31,8 @@ class Word(BaseModel):
 
     Attributes:
         progress: Where it stands; None only beside ``end``.
-        model: Digest of what its replicated and sharded leaves are.
+        model: Digest of what its replicated and sharded leaves are, in their order.
+        cuts: Digest of the boxes of its sharded leaves; empty where it has none.
         replicas: Digest of the bits of its replicated leaves, where they are compared.
         busy: Whether its part of the last save is still being written.
         lost: Number of a save that its part of could not be written, and why.
@@ -45,6 +46,7 @@ class Word(BaseModel):
 
     progress: Progress | None = None
     model: str = ""
+    cuts: str = ""
     replicas: str | None = None
     busy: bool = False
     lost: tuple[int, str] | None = None
@@ -67,6 +69,8 @@ class Peers:
         self._schedule = schedule
         self._specs: tuple[LeafSpec, ...] = ()
         self._model = ""
+        self._cuts = ""
+        self._whole: tuple[str, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -128,8 +132,9 @@ class Peers:
                 )
             if word.model != said[0].model:
                 raise ResumeError(
-                    f"rank {rank} trains another model than rank 0: names, dtypes or shapes of its replicated "
-                    "parameters differ. Start every rank with the same script. The last checkpoint is untouched"
+                    f"rank {rank} trains another model than rank 0: the order, names, dtypes, shapes or placements of "
+                    "the parameters that ranks share differ, or which of them are frozen. Start every rank with the "
+                    "same script. The last checkpoint is untouched"
                 )
         return said
 
@@ -154,6 +159,33 @@ class Peers:
             "them, or give them a placement of their own (StateManager(placement=...))"
         )
 
+    def refuse_incomplete_cuts(self, said: Sequence[Word], leaves: Sequence[Leaf]) -> None:
+        """Raise ResumeError unless the parts of each sharded leaf make it up; a collective where they are new."""
+        cuts = tuple(word.cuts for word in said)
+        if cuts == self._whole or not any(cuts):
+            return
+        mine = _Boxes(of={leaf.name: _box(leaf.spec) for leaf in leaves if isinstance(leaf.spec.placement, Box)})
+        theirs = [_Boxes.model_validate_json(one).of for one in self._world.gather(mine.model_dump_json())]
+        alike: list[list[_BoxOf]] = []  # most leaves are cut in one of a few ways
+        for name in sorted(theirs[0]):  # every rank has them all, or their models would differ
+            boxes = [one[name] for one in theirs]
+            if boxes in alike:
+                continue
+            alike.append(boxes)
+            wrong = fault_of_cut(boxes[0].whole, [(one.offsets, one.shape) for one in boxes if not one.replica])
+            if wrong:
+                raise ResumeError(
+                    f"the placements of {name} over the {self.size} ranks {wrong}, so it could not be put together "
+                    "again: exactly one rank of those that hold a part gives it with replica=0, and the parts make up "
+                    f"{list(boxes[0].whole)}. The last checkpoint is untouched"
+                )
+        self._whole = cuts
+
+    def cuts_of(self, leaves: Sequence[Leaf]) -> str:
+        """Digest of the boxes of the sharded leaves; empty where there are none."""
+        self.model_of(leaves)
+        return self._cuts
+
     def model_of(self, leaves: Sequence[Leaf]) -> str:
         """Digest of what the leaves are that all ranks must agree on."""
         specs = tuple(leaf.spec for leaf in leaves)
@@ -162,6 +194,8 @@ class Peers:
             # In their order, which decides who stores which part of what is replicated; so does what is frozen.
             shared = [_as_a_whole(one) for one in specs if one.placement != "per_rank"]
             self._model = digest_of(canonical(shared))
+            cuts = [[one.name, *_box(one).model_dump().values()] for one in specs if isinstance(one.placement, Box)]
+            self._cuts = digest_of(canonical(cuts)) if cuts else ""
         return self._model
 
 
@@ -176,6 +210,27 @@ class _Digests(BaseModel):
     of: Mapping[str, str]
 
 
+class _BoxOf(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    whole: list[int]
+    offsets: list[int]
+    shape: list[int]
+    replica: int
+
+
+class _Boxes(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    of: Mapping[str, _BoxOf]
+
+
+def _box(spec: LeafSpec) -> _BoxOf:
+    box = spec.placement
+    assert isinstance(box, Box)  # noqa: S101 - the caller's choice of leaves
+    return _BoxOf(whole=list(box.global_shape), offsets=list(box.offsets), shape=list(spec.shape), replica=box.replica)
+
+
 def _replicated(leaves: Sequence[Leaf]) -> list[Leaf]:
     return [leaf for leaf in leaves if leaf.spec.placement == "replicated"]
 
@@ -185,5 +240,6 @@ def _digest(leaf: Leaf) -> str:
 
 
 def _as_a_whole(spec: LeafSpec) -> list[object]:
+    """What ranks share the work out by; where two of them differ in it, bytes would be stored nowhere."""
     shape = spec.placement.global_shape if isinstance(spec.placement, Box) else spec.shape
-    return [spec.name, spec.role, spec.dtype, list(shape), spec.lifetime == "frozen"]
+    return [spec.name, spec.role, spec.dtype, list(shape), tag_of(spec.placement), spec.lifetime == "frozen"]

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Box:
@@ -69,3 +71,18 @@ def is_one_run(global_shape: Sequence[int], shape: Sequence[int]) -> bool:
         return True
     long = next((axis for axis, size in enumerate(shape) if size > 1), len(shape))
     return all(whole == size for whole, size in zip(global_shape[long + 1 :], shape[long + 1 :], strict=True))
+
+
+def fault_of_cut(global_shape: Sequence[int], parts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> str:
+    """Why ``parts``, offsets and shapes, do not hold each element of the whole exactly once; empty if they do."""
+    if any(not lies_inside(global_shape, offsets, shape) for offsets, shape in parts):
+        return "do not lie inside of it"
+    begin = np.array([offsets for offsets, _ in parts], np.int64).reshape(len(parts), len(global_shape))
+    end = begin + np.array([shape for _, shape in parts], np.int64).reshape(begin.shape)
+    filled = (begin < end).all(axis=1)
+    begin, end = begin[filled], end[filled]
+    for one in range(len(begin)):
+        if (np.maximum(begin[one], begin[one + 1 :]) < np.minimum(end[one], end[one + 1 :])).all(axis=1).any():
+            return "store something twice"
+    stored = sum(math.prod(shape) for _, shape in parts)
+    return "leave something out" if stored != math.prod(global_shape) else ""

@@ -6,15 +6,24 @@ import logging
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ranks.job import CYCLE, check_whole, committed, digests_at, job, new_run
+from ranks.job import CYCLE, SIZE, check_whole, committed, digests_at, job, new_run
 
 import ckptkit as ck
+from ckptkit import manager as manager_module
+from ckptkit import orders
+from ckptkit.contents import Capture
 from ckptkit.errors import ResumeError, SaveFailedError
-from ckptkit.testing.faults import Fault
+from ckptkit.placement import Box
+from ckptkit.storage.local import LocalStorage
+from ckptkit.tensors import Leaf
+from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.ranks import RankLostError, ThreadWorld, results_of, run_ranks
 from ckptkit.testing.state import NumpyRun
 
@@ -147,6 +156,111 @@ def test_ranks_that_disagree_save_nothing_and_all_say_so(tmp_path: Path, what: s
     assert committed(tmp_path) == before
 
 
+def _thawed(leaves: list[Leaf]) -> list[Leaf]:
+    return [_with(one, lifetime="micro") if one.name == "embedding" else one for one in leaves]
+
+
+def _cut(leaves: list[Leaf]) -> list[Leaf]:
+    return [_with(one, placement=Box((SIZE,), (0,))) if one.name == "weights" else one for one in leaves]
+
+
+def _with(leaf: Leaf, **changes: Any) -> Leaf:
+    return leaf._replace(spec=replace(leaf.spec, **changes))
+
+
+@pytest.mark.parametrize("twist", [_thawed, _cut, lambda leaves: leaves[::-1]], ids=["thawed", "cut", "reversed"])
+def test_ranks_that_would_share_the_work_out_differently_save_nothing(
+    tmp_path: Path, twist: Callable[[list[Leaf]], list[Leaf]]
+) -> None:
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        taken = run.capture
+        if world.rank == 1:
+            run.capture = lambda: replace(capture := taken(), leaves=tuple(twist(list(capture.leaves))))
+        manager = ck.CheckpointManager(storage)
+        manager.restore(run)
+        manager.save(run)
+
+    ended = job(tmp_path, 2, 0, act=act)
+    assert [type(one.error) for one in ended] == [ResumeError] * 2
+    assert all("order, names, dtypes, shapes or placements" in str(one.error) for one in ended)
+    assert committed(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("boxes", "message"),
+    [
+        ([Box((SIZE,), (0,))] * 2, "store something twice"),
+        ([Box((2 * SIZE,), (0,)), Box((2 * SIZE,), (SIZE - 1,))], "store something twice"),
+        ([Box((3 * SIZE,), (0,)), Box((3 * SIZE,), (SIZE,))], "leave something out"),
+        ([Box((SIZE,), (0,), replica=1)] * 2, "leave something out"),
+        ([Box((2 * SIZE,), (SIZE,)), Box((2 * SIZE,), (0,))], None),
+        ([Box((SIZE,), (0,)), Box((SIZE,), (0,), replica=1)], None),
+    ],
+)
+def test_parts_that_do_not_make_up_the_whole_are_not_saved(
+    tmp_path: Path, boxes: list[Box], message: str | None
+) -> None:
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        taken = run.capture
+
+        def capture() -> Capture:
+            capture = taken()
+            box = boxes[world.rank]
+            leaves = [_with(one, placement=box) if one.name == "weights" else one for one in capture.leaves]
+            return replace(capture, leaves=tuple(leaves))
+
+        run.capture = capture
+        with ck.CheckpointManager(storage) as manager:
+            manager.restore(run)
+            return manager.save_final(run)
+
+    ended = job(tmp_path, 2, 0, act=act)
+    if message is not None:
+        assert [type(one.error) for one in ended] == [ResumeError] * 2
+        assert all(message in str(one.error) for one in ended)
+        assert committed(tmp_path) == []
+        return
+    results_of(ended)
+    for name in committed(tmp_path):
+        check_whole(tmp_path, name, 2)
+
+
+@pytest.mark.parametrize("slow", [0, 1, 2])
+def test_the_end_of_training_waits_for_slow_storage_longer_than_a_collective_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: int
+) -> None:
+    for module in (manager_module, orders):
+        monkeypatch.setattr(module, "A_WHILE", timedelta(milliseconds=50))
+    stall = Fault(lambda: threading.Event().wait(3), operations={"write"}, key=f"*/rank-{slow:05d}.json")
+
+    def run(world: ThreadWorld) -> str:
+        storage = FaultyStorage(LocalStorage(tmp_path), [stall] if world.rank == slow else [])
+        one = new_run(world)
+        with ck.CheckpointManager(storage) as manager:
+            manager.restore(one)
+            return manager.save_final(one)
+
+    names = results_of(run_ranks(3, run, timeout=timedelta(seconds=1)))
+    assert stall.fired == 1
+    assert {*names} == {*committed(tmp_path)}
+
+
+def test_a_part_that_fails_before_its_first_byte_is_told_to_rank_0_at_once(tmp_path: Path) -> None:
+    fault = Fault("error", operations={"list"}, key="attempts")
+
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        manager = ck.CheckpointManager(storage, rank_patience=timedelta(hours=1))
+        manager.restore(run)
+        return manager.save(run).exception(timedelta(seconds=40))
+
+    ended = results_of(job(tmp_path, 2, 0, faults={1: fault}, act=act))
+    assert fault.fired == 1
+    assert "rank 1 could not write a part" in str(ended[0])
+
+
 def test_a_checkpoint_that_is_corrupt_for_one_rank_sends_all_back_to_the_one_before(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -259,6 +373,20 @@ def test_replicas_that_differ_are_named(tmp_path: Path) -> None:
     assert all("moments in ranks [1]" in str(one.error) for one in ended)
     assert all(isinstance(one.error, ResumeError) for one in ended)
     assert len(committed(tmp_path)) == 1
+
+
+def test_ranks_that_began_with_different_weights_are_told_so_at_their_first_save(tmp_path: Path) -> None:
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        run.weights += world.rank
+        with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=1)) as manager:
+            manager.restore(run)
+            for _ in run.train_until(1):
+                manager.step(run)
+
+    ended = job(tmp_path, 3, 0, act=act)
+    assert all("weights in ranks [1, 2]" in str(one.error) for one in ended)
+    assert committed(tmp_path) == []
 
 
 def test_a_mirror_is_refused_for_many_ranks(tmp_path: Path) -> None:

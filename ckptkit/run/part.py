@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from ckptkit.errors import StorageError
+from ckptkit.errors import StaleAttemptError, StorageError
 from ckptkit.manifest import AttemptDocument
 from ckptkit.progress import Progress
 from ckptkit.run.attempt import check_fence
@@ -69,11 +69,13 @@ class PartSaver:
             StorageError: If the storage failed.
             ValueError: If the state cannot be stored.
         """
-        check_fence(self._storage, self._attempt)
         frozen_bytes = self.frozen.written_bytes
         try:
+            check_fence(self._storage, self._attempt)
             receipt = write_part(self._storage, self._attempt, request, self.frozen, self._rank)
             post(self._storage, request.name, receipt)
+        except StaleAttemptError:
+            raise  # the folder is the later attempt's to empty, and rank 0 sees that attempt as well
         except Exception:
             self._say_that_it_failed(request)
             raise

@@ -143,6 +143,7 @@ def test_wrong_arguments_of_resume_are_named_before_anything_is_written(root, ar
         ({"save": 100}, r"save must be a policy such as SaveEvery"),
         ({"keep": 3}, r"keep must be a policy"),
         ({"stateful": {"dataset": object()}}, r"needs itself: dataset"),
+        ({"stateful": {"placement": object()}}, r"needs itself: placement"),
     ],
 )
 def test_wrong_options_of_the_callback_are_named_when_it_is_made(root, options, message):
