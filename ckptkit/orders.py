@@ -135,7 +135,7 @@ class Orders:
             if may_skip:
                 return None
             return SaveHandle.ended(SaveReport(str(name), capture.progress, timedelta(0), 0, SaveCost()))
-        if compares:
+        if compares or any(word.thawed for word in said):
             self._peers.refuse_different_replicas(said, capture.leaves)
         return self._begin(state, capture, numbers, name, begun)
 
@@ -171,6 +171,7 @@ class Orders:
             model=self._peers.model_of(capture.leaves),
             cuts=self._peers.cuts_of(capture.leaves),
             replicas=replicas,
+            thawed=bool(self._saver.frozen.demoted),
             busy=busy,
             lost=self._outcomes.lost,
             end=Failure.of(end) if end is not None else None,

@@ -34,6 +34,7 @@ class Word(BaseModel):
         model: Digest of what its replicated and sharded leaves are, in their order.
         cuts: Digest of the boxes of its sharded leaves; empty where it has none.
         replicas: Digest of the bits of its replicated leaves, where they are compared.
+        thawed: Whether something changed in it that was declared frozen, in other ranks perhaps to something else.
         busy: Whether its part of the last save is still being written.
         lost: Number of a save that its part of could not be written, and why.
         end: Why it must stop.
@@ -48,6 +49,7 @@ class Word(BaseModel):
     model: str = ""
     cuts: str = ""
     replicas: str | None = None
+    thawed: bool = False
     busy: bool = False
     lost: tuple[int, str] | None = None
     end: Failure | None = None
@@ -140,7 +142,7 @@ class Peers:
 
     def refuse_different_replicas(self, said: Sequence[Word], leaves: Sequence[Leaf]) -> None:
         """Raise ResumeError, naming leaves and ranks, if what should be the same everywhere is not; a collective."""
-        if all(word.replicas == said[0].replicas for word in said):
+        if said[0].replicas is not None and all(word.replicas == said[0].replicas for word in said):
             return
         mine = {leaf.name: _digest(leaf) for leaf in _replicated(leaves)}
         theirs = [
@@ -151,6 +153,8 @@ class Peers:
             for name in sorted(theirs[0])
         }
         shown = [f"{name} in ranks {ranks[:8]}" for name, ranks in different.items() if ranks]
+        if not shown:
+            return
         raise ResumeError(
             "these leaves are said to be the same in every rank and differ from rank 0's: "
             + "; ".join(shown[:20])

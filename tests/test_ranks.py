@@ -375,6 +375,29 @@ def test_replicas_that_differ_are_named(tmp_path: Path) -> None:
     assert len(committed(tmp_path)) == 1
 
 
+@pytest.mark.parametrize("odd", [{0}, {1}, {0, 1}])
+def test_what_was_declared_frozen_and_changed_in_one_rank_is_not_put_together_of_both(
+    tmp_path: Path, odd: set[int]
+) -> None:
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        with ck.CheckpointManager(storage) as manager:
+            manager.restore(run)
+            manager.save_final(run)
+            if world.rank in odd:
+                run.embedding[:] = 9
+            for _ in run.train_until(1):
+                assert manager.save(run).exception() is not None or world.rank not in odd
+            return manager.save_final(run)
+
+    ended = job(tmp_path, 2, 0, act=act)
+    if len(odd) == 1:
+        assert all("embedding in ranks [1]" in str(one.error) for one in ended)
+        assert len(committed(tmp_path)) == 1
+    else:
+        assert {*results_of(ended)} == {committed(tmp_path)[-1]}
+
+
 def test_ranks_that_began_with_different_weights_are_told_so_at_their_first_save(tmp_path: Path) -> None:
     def act(storage, world, until, **options):
         run = new_run(world)
