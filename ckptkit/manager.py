@@ -291,7 +291,11 @@ class CheckpointManager:
         """Whether any rank of the job wishes something, such as to stop; every rank has to ask, at the same point.
 
         In a job of one rank it is the wish itself, and costs nothing.
+
+        Raises:
+            ResumeError: Before `restore`, which tells how many ranks there are.
         """
+        self._started()
         return wish if self._peers.is_alone else any(self._peers.flags(wish))
 
     @property
@@ -359,7 +363,8 @@ class CheckpointManager:
     def wait(self, timeout: timedelta | None = None) -> None:
         """Wait until no save is under way, nor the upload of the newest commit; one that failed is tried once more.
 
-        In a job of many ranks it waits for this rank's part, on rank 0 for all parts and the commit.
+        In a job of many ranks it waits for this rank's part, on rank 0 for all parts and the commit; what failed too
+        often is raised by the next save of all ranks, or by `close`.
 
         Raises:
             TimeoutError: If one still is after ``timeout``; it goes on.
@@ -371,7 +376,6 @@ class CheckpointManager:
         self._collect()
         self._mirror.settle(left)
         self._collect()
-        self._outcomes.refuse_ended()
         self._outcomes.tell()
 
     def close(self, timeout: timedelta | None = None) -> None:
@@ -385,6 +389,7 @@ class CheckpointManager:
         try:
             self.wait(timeout)
             self._mirror.finish(left)
+            self._outcomes.refuse_ended()  # not before: no rank may leave the others alone
         finally:
             if self._orders is not None:
                 self._orders.fence(patient=False)  # after a timeout; else it has ended

@@ -126,6 +126,8 @@ class Outcomes:
             )
             end.__cause__ = error
             self._end_with(end)
+            warn_of_failure(error, "%s; that is too often, and ends training in all ranks at their next save", what)
+            return
         warn_of_failure(error, "%s; training goes on, and the run's last committed checkpoint is untouched", what)
 
     def _end_with(self, error: CkptKitError) -> None:

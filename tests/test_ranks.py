@@ -467,3 +467,8 @@ def test_a_copy_of_a_run_of_many_ranks_goes_on(tmp_path: Path) -> None:
     assert tuple(one.digest for one in lives) == digests_at(3, 12)
     rows = ck.CheckpointManager(tmp_path / "there").checkpoints()
     assert [one.size_bytes > 0 for one in rows] == [True] * len(rows)
+
+
+def test_nobody_can_be_asked_before_it_is_known_who_there_is(tmp_path: Path) -> None:
+    with pytest.raises(ResumeError, match="restore"):
+        ck.CheckpointManager(tmp_path).agree(True)
