@@ -84,6 +84,7 @@ def test_a_save_that_fails_too_often_ends_every_rank_at_the_same_micro_step(tmp_
         for batches in run.train_until(until):
             steps[world.rank] = batches
             manager.step(run)
+            manager.wait()  # rank 0 knows first, and must not leave alone
         raise AssertionError("it went on")
 
     ended = job(tmp_path, 3, 30, faults={1: fault}, act=act)
