@@ -1,27 +1,35 @@
 """Makes the golden runs of the current format version: ``python tests/golden/make_golden.py``.
 
 They are committed once per format version and never made again for it: what they prove is that what users have on
-their disks stays readable while the code changes. Two runs: one of NumPy state, which has a frozen shard, a
-mid-cycle and a boundary checkpoint, user state of every kind and a void folder; and one of MindSpore.
+their disks stays readable while the code changes. Three runs: one of NumPy state, which has a frozen shard, a mid-
+cycle and a boundary checkpoint, user state of every kind and a void folder; one of MindSpore; and one of two ranks,
+with leaves that are replicated, each rank's own, and cut.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
+from ckptkit.contents import Capture, Contents, WantedPart
 from ckptkit.manager import CheckpointManager
-from ckptkit.manifest import FORMAT_VERSION, encode
+from ckptkit.manifest import FORMAT_VERSION, digest_of, encode
 from ckptkit.manifest import Void as VoidDocument
+from ckptkit.placement import Box
 from ckptkit.policies import KeepLatest, SaveEvery
 from ckptkit.storage import LocalStorage
+from ckptkit.tensors import leaf_of
+from ckptkit.testing.ranks import ThreadWorld, results_of, run_ranks
 from ckptkit.testing.state import NumpyRun
+from ckptkit.world import World
 
 HOME = Path(__file__).parent / f"v{FORMAT_VERSION}"
 NUMPY_STEPS = 10
+RANKS_STEPS = 6
 MINDSPORE_STEPS = 7
 
 
@@ -38,6 +46,46 @@ def make_numpy(root: Path) -> None:
             manager.step(run, metrics={"loss": 0.5, "broken": float("nan")})
     void = encode(VoidDocument(void_by="0" * 32))
     LocalStorage(root).create("checkpoints/a000001-c0000000009-m0001/COMMIT", void)
+
+
+class CutRun(NumpyRun):
+    """A rank that also holds half of a table, three rows of six."""
+
+    WHOLE: ClassVar[tuple[int, int]] = (6, 4)
+
+    def __init__(self, world: World) -> None:
+        super().__init__(seed=11, accumulation_steps=4, size=6, world=world)
+        whole = np.arange(24, dtype=np.float32).reshape(self.WHOLE)
+        self.box = Box(self.WHOLE, (3 * world.rank, 0))
+        self.table = whole[3 * world.rank : 3 * world.rank + 3].copy()
+
+    def capture(self) -> Capture:
+        capture = super().capture()
+        table = leaf_of("table", self.table, role="weights", placement=self.box)
+        return replace(capture, leaves=(*capture.leaves, table))
+
+    def apply(self, contents: Contents) -> None:
+        memory = memoryview(bytearray(self.table.nbytes))
+        contents.read_parts([WantedPart("table", self.box, self.table.shape, memory)])
+        others = {name: one for name, one in contents.entries.items() if name != "table"}
+        super().apply(replace(contents, entries=others))
+        self.table[:] = np.frombuffer(memory, np.float32).reshape(self.table.shape)
+
+
+def train_ranks(root: Path, steps: int) -> list[str]:
+    """Train two ranks up to ``steps`` micro-steps since the run's start; returns their digests, tables included."""
+
+    def train(world: ThreadWorld) -> str:
+        run = CutRun(world)
+        run.table *= -1  # what no restore leaves as it is
+        with CheckpointManager(root, save=SaveEvery(micro_steps=2), keep=KeepLatest(9), when_busy="wait") as manager:
+            if not manager.restore(run).batches_delivered:
+                run.table *= -1
+            for _ in run.train_until(steps):
+                manager.step(run)
+        return f"{run.digest()} {digest_of(run.table.tobytes())}"
+
+    return results_of(run_ranks(2, train))
 
 
 class UserState:
@@ -105,3 +153,4 @@ if __name__ == "__main__":
         sys.exit(f"{HOME} exists: goldens are made once per format version")
     make_numpy(HOME / "numpy")
     train_mindspore(HOME / "mindspore", MINDSPORE_STEPS, UserState())
+    train_ranks(HOME / "ranks", RANKS_STEPS)

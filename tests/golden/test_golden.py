@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from make_golden import HOME, MINDSPORE_STEPS, NUMPY_STEPS, UserState, numpy_run, train_mindspore
+from make_golden import (
+    HOME,
+    MINDSPORE_STEPS,
+    NUMPY_STEPS,
+    RANKS_STEPS,
+    UserState,
+    numpy_run,
+    train_mindspore,
+    train_ranks,
+)
 
 from ckptkit.manager import CheckpointManager
 from ckptkit.manifest import FORMAT_VERSION
@@ -25,7 +34,7 @@ def copied(tmp_path: Path) -> Path:
 
 def test_there_is_a_golden_of_the_current_format() -> None:
     assert HOME.name == f"v{FORMAT_VERSION}"
-    assert {folder.name for folder in HOME.iterdir()} == {"numpy", "mindspore"}
+    assert {folder.name for folder in HOME.iterdir()} == {"numpy", "mindspore", "ranks"}
 
 
 def test_every_checkpoint_of_the_golden_runs_verifies() -> None:
@@ -36,7 +45,7 @@ def test_every_checkpoint_of_the_golden_runs_verifies() -> None:
         for name in filter(index.is_committed, index.names):
             verify(storage, open_checkpoint(storage, name, index.document(name.attempt)))
             verified += 1
-    assert verified == 5 + 3
+    assert verified == 5 + 3 + 3
 
 
 def test_the_numpy_run_resumes_and_goes_on_as_if_never_interrupted(copied: Path) -> None:
@@ -49,6 +58,12 @@ def test_the_numpy_run_resumes_and_goes_on_as_if_never_interrupted(copied: Path)
         assert manager.latest() is not None
     assert point.batches_delivered == NUMPY_STEPS
     assert resumed.digest() == uninterrupted.digest()
+
+
+def test_the_run_of_two_ranks_goes_on_as_if_never_interrupted(copied: Path, tmp_path: Path) -> None:
+    found = train_ranks(copied / "ranks", RANKS_STEPS + 3)
+    assert found == train_ranks(tmp_path / "alone", RANKS_STEPS + 3)
+    assert (copied / "ranks" / "attempts" / "000002.json").exists()  # it did go on
 
 
 def test_metrics_and_the_void_folder_of_the_golden_are_read(copied: Path) -> None:
@@ -81,11 +96,14 @@ def test_documents_have_the_fields_that_the_golden_ones_have(tmp_path: Path) -> 
     from make_golden import make_numpy
 
     make_numpy(tmp_path / "numpy")
-    assert fields(tmp_path / "numpy") == fields(HOME / "numpy")
+    newest = "checkpoints/a000001-c0000000002-m0002"
+    assert fields(tmp_path / "numpy", newest) == fields(HOME / "numpy", newest)
+    train_ranks(tmp_path / "ranks", RANKS_STEPS)
+    newest = "checkpoints/a000001-c0000000001-m0002"
+    assert fields(tmp_path / "ranks", newest) == fields(HOME / "ranks", newest)
 
 
-def fields(run: Path) -> dict[str, object]:
-    checkpoint = "checkpoints/a000001-c0000000002-m0002"
+def fields(run: Path, checkpoint: str) -> dict[str, object]:
     files = ["run.json", "attempts/000001.json"]
     files += [f"{checkpoint}/{name}" for name in ("rank-00000.json", "manifest.json", "COMMIT")]
     return {file: shape(json.loads((run / file).read_text())) for file in files}
