@@ -473,3 +473,25 @@ def test_a_copy_of_a_run_of_many_ranks_goes_on(tmp_path: Path) -> None:
 def test_nobody_can_be_asked_before_it_is_known_who_there_is(tmp_path: Path) -> None:
     with pytest.raises(ResumeError, match="restore"):
         ck.CheckpointManager(tmp_path).agree(True)
+
+
+def test_what_others_wrote_for_a_save_that_rank_0_never_began_is_removed(tmp_path: Path) -> None:
+    never = Fault("error", key="no such key")
+    failing = Fault("error", operations={"list"}, key="attempts")
+
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=2), when_busy="wait") as manager:
+            manager.restore(run)
+            if world.rank == 0:
+                storage.inject(failing)
+            for _ in run.train_until(4):
+                handle = manager.step(run)
+                if handle is not None:
+                    handle.exception()
+
+    results_of(job(tmp_path, 2, 0, faults={0: never}, act=act))
+    assert failing.fired == 1
+    assert committed(tmp_path) == ["a000001-c0000000001-m0000"]
+    left = sorted(one.name for one in (tmp_path / "checkpoints" / "a000001-c0000000000-m0002").iterdir())
+    assert left == ["COMMIT"]

@@ -101,13 +101,16 @@ class Saver:
         """
         name = request.name
         self._tries[(name.cycles, name.micro_step)] = name.nth_try
-        check_fence(self._storage, self._attempt, put_back=True)
-        self._decide()
+        try:
+            check_fence(self._storage, self._attempt, put_back=True)
+            self._decide()
+        except StorageError:
+            self._note_others(name)
+            raise
         self._empty()
         there = self.committed_at(request.staged.progress)
         if there is not None:
-            if self._receipts is not None:
-                self._undecided.append(name)  # the other ranks have written into its folder
+            self._note_others(name)
             return Saved(there)
         frozen_bytes = self.frozen.written_bytes
         self._undecided.append(name)
@@ -129,6 +132,11 @@ class Saver:
             self._settle(name)
         shards_bytes = sum(shard.size_bytes for shard in request.staged.shards if not shard.frozen)
         return Saved(name, shards_bytes + self.frozen.written_bytes - frozen_bytes, self._prune())
+
+    def _note_others(self, name: CheckpointName) -> None:
+        """This rank writes nothing into the folder; where there are others, they do, and it has to be voided."""
+        if self._receipts is not None:
+            self._undecided.append(name)
 
     def _check_fence(self) -> None:
         check_fence(self._storage, self._attempt)
