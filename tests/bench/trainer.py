@@ -24,6 +24,7 @@ from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.tracked import TrackedParameter, synchronize
 from ckptkit.progress import Progress
 from ckptkit.tensors import Leaf, Lifetime, Role
+from ckptkit.world import ALONE, World
 
 from .options import MIB, Options
 
@@ -74,7 +75,10 @@ class Trainer:
         parameters: By name.
         cell: A cell with all of them.
         micro_steps: K.
+        world: One rank.
     """
+
+    world: World = ALONE
 
     def __init__(
         self, shapes: Shapes, seed: int | None, *, micro_steps: int = 8, micro_ms: float = 0.0, kinds: str = "pmva"
