@@ -289,7 +289,7 @@ def test_a_commit_that_lands_between_choosing_and_creating_is_the_one_that_is_op
         {"operations": {"list"}, "key": "attempts", "nth": 2},
         {"operations": {"read"}, "key": f"checkpoints/{name_at(1, 6)}/manifest.json"},
         {"operations": {"read"}, "key": f"checkpoints/{name_at(1, 6)}/rank-00000.json"},
-        {"operations": {"list"}, "key": f"checkpoints/{name_at(1, 6)}/*"},
+        {"operations": {"walk"}, "key": f"checkpoints/{name_at(1, 6)}/*"},
         {"operations": {"read_into"}, "key": f"checkpoints/{name_at(1, 6)}/*"},
         {"operations": {"read_into"}, "key": f"checkpoints/{name_at(1, 6)}/*", "nth": 2},
     ],
