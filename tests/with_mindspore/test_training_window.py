@@ -393,7 +393,7 @@ class LetGo(Callback):
             assert self._moved.wait_for(lambda: self._free or self._cycles > saved_at, LONG_SECONDS)
 
     def _saved_at(self):
-        return self.manager()._window.progress.cycles
+        return self.manager()._orders._window.progress.cycles
 
     def on_train_step_end(self, run_context):
         with self._moved:
