@@ -100,7 +100,6 @@ class Saver:
             ValueError: If the state cannot be stored.
         """
         name = request.name
-        self._tries[(name.cycles, name.micro_step)] = name.nth_try
         try:
             check_fence(self._storage, self._attempt, put_back=True)
             self._decide()
@@ -113,7 +112,7 @@ class Saver:
             self._note_others(name)
             return Saved(there)
         frozen_bytes = self.frozen.written_bytes
-        self._undecided.append(name)
+        self._begin(name)
         try:
             own = write_part(self._storage, self._attempt, request, self.frozen, rank=0)
             parts = (own,) if self._receipts is None else self._receipts.collect(name, own, self._check_fence)
@@ -136,7 +135,11 @@ class Saver:
     def _note_others(self, name: CheckpointName) -> None:
         """This rank writes nothing into the folder; where there are others, they do, and it has to be voided."""
         if self._receipts is not None:
-            self._undecided.append(name)
+            self._begin(name)
+
+    def _begin(self, name: CheckpointName) -> None:
+        self._tries[(name.cycles, name.micro_step)] = name.nth_try
+        self._undecided.append(name)
 
     def _check_fence(self) -> None:
         check_fence(self._storage, self._attempt)
