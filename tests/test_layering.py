@@ -36,6 +36,7 @@ LAYERS = {
     "storage": 1,
     "snapshot": 2,
     "run": 2,
+    "interchange": 3,
     "rehearsal": 3,
     "background": 3,
     "uploads": 3,
