@@ -94,7 +94,7 @@ def test_ls_of_all_takes_the_pages_and_a_read_for_each(run):
 
 def test_ls_says_how_many_it_leaves_out(run, capsys, monkeypatch):
     run = long_run(30, 36)
-    monkeypatch.setattr(ls, "open_storage", lambda root: run)
+    monkeypatch.setattr(ls, "open_root", lambda root, options: run)
     monkeypatch.setattr(ls, "NEWEST", 60)
     assert ls.run_ls("run", as_json=False) == 0
     assert capsys.readouterr().out.rstrip().endswith("6 older checkpoints are not shown; --all shows every one")

@@ -140,6 +140,7 @@ def test_a_storage_that_fails_is_no_row_and_no_empty_list(storage, monkeypatch, 
         list_rows(failing, None)
     with pytest.raises(StorageError, match="injected"):
         list_checkpoints(failing)
-    monkeypatch.setattr(ls, "open_storage", lambda root: failing)
-    assert ls.run_ls("run", as_json=False) == 3
-    assert "injected" in capsys.readouterr().err
+    monkeypatch.setattr(ls, "open_root", lambda root, options: failing)
+    with pytest.raises(StorageError, match="injected"):
+        ls.run_ls("run", as_json=False)
+    assert capsys.readouterr().out == ""

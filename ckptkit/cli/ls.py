@@ -11,38 +11,36 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from ckptkit.errors import CkptKitError, StorageError
+from ckptkit.cli.errors import complain
+from ckptkit.cli.storage_option import open_root
 from ckptkit.run.catalogue import CheckpointInfo, Rows, list_rows
-from ckptkit.storage import open_storage
 
 NEWEST = 50
 
 
-def run_ls(root: str, *, as_json: bool, show_all: bool = False) -> int:
-    """Print the list; returns the exit code."""
-    try:
-        storage = open_storage(root)
-        rows = list_rows(storage, None if show_all else NEWEST)
-    except StorageError as error:
-        _complain(error)
-        return 3
+def run_ls(root: str, options: Iterable[str] = (), *, as_json: bool, show_all: bool = False) -> int:
+    """Print the list; returns the exit code.
+
+    Raises:
+        WrongUsageError: If an option cannot be meant.
+        StorageError: If the storage failed.
+    """
+    storage = open_root(root, options)
+    rows = list_rows(storage, None if show_all else NEWEST)
     if rows.problem is not None:
-        _complain(rows.problem)
+        complain(str(rows.problem))
     if as_json:
         _print_json(storage.url, rows)
     else:
         _print_table(storage.url, rows)
     return 1 if rows.problem is not None or any(info.problem for info in rows.shown) else 0
-
-
-def _complain(error: CkptKitError) -> None:
-    Console(stderr=True).print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_json(url: str, rows: Rows) -> None:
