@@ -182,3 +182,84 @@ def doctor(
 
     options = Options(steps, kills, every_micro_step, seed, timedelta(seconds=timeout))
     raise typer.Exit(run_doctor(command or [], options, keep=keep, as_json=as_json))
+
+
+NameMap = Annotated[
+    str | None,
+    typer.Option("--map", metavar="FILE.json", help="The new name by the old one; null leaves it out."),
+]
+Rename = Annotated[
+    list[str] | None,
+    typer.Option("--rename", metavar="OLD=NEW", help="A name, or a prefix that ends with a dot; repeatable."),
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option("--drop", metavar="NAME", help="Leave out a name, or a prefix that ends with a dot; repeatable."),
+]
+
+
+@app.command(
+    "export",
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit export runs/vit-17 -o vit.ckpt",
+        "ckptkit export runs/vit-17 -o vit.safetensors --rename backbone.=encoder. --drop head.",
+        "ckptkit export s3://bucket/vit-17 a000002-c0000001200-m0000 -o vit.ckpt --with-optimizer",
+    ),
+)
+def export_file(
+    root: Root,
+    checkpoint: Checkpoint = "latest",
+    *,
+    file: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="What to write, on this machine.")],
+    file_format: Annotated[
+        Literal["ckpt", "safetensors"] | None, typer.Option("--format", help="Default: as the name of FILE ends.")
+    ] = None,
+    with_optimizer: Annotated[
+        bool, typer.Option("--with-optimizer", help="Also what the optimizer owns, such as moments.")
+    ] = False,
+    name_map: NameMap = None,
+    rename: Rename = None,
+    drop: Drop = None,
+    rank: Annotated[int, typer.Option(min=0, help="Whose to take where each rank has its own.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the weights of a checkpoint to a .ckpt or .safetensors file that mindspore.load_checkpoint reads.
+
+    Every byte is verified on the way. Exits with 1 if the checkpoint is corrupt or not there.
+    """
+    from ckptkit.cli.interchange import ExportOptions, NameOptions, run_export
+
+    names = NameOptions(name_map, rename or [], drop or [])
+    wanted = ExportOptions(file, file_format, with_optimizer, rank, force, names)
+    raise typer.Exit(run_export(root, checkpoint, options or [], wanted, as_json=as_json))
+
+
+@app.command(
+    "import",
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit import vit.ckpt runs/vit-18",
+        "ckptkit import vit.safetensors runs/vit-18 --rename encoder.=backbone. --drop head.",
+    ),
+)
+def import_file(
+    file: Annotated[str, typer.Argument(help="A .ckpt or .safetensors file on this machine.")],
+    root: Annotated[str, typer.Argument(help="The root of the new run, where there is nothing yet: a path or a URL.")],
+    *,
+    name_map: NameMap = None,
+    rename: Rename = None,
+    drop: Drop = None,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a run whose first start begins with the weights of a file; everything else begins afresh.
+
+    Exits with 1 if the file cannot be read or the root is not empty; nothing is written then.
+    """
+    from ckptkit.cli.interchange import NameOptions, run_import
+
+    names = NameOptions(name_map, rename or [], drop or [])
+    raise typer.Exit(run_import(file, root, options or [], names, as_json=as_json))
