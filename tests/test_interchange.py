@@ -381,8 +381,8 @@ def test_whenever_writing_fails_nothing_is_left_and_whenever_it_dies_no_start_ta
                 export_weights(root, tmp_path / "out.safetensors", overwrite=True)
                 assert bits_of(tmp_path / "out.safetensors").keys() == names
             elif "run.json" in there:
-                with pytest.raises(ResumeError, match="has not ended"), CheckpointManager(root) as manager:
-                    manager.restore(NumpyRun())
+                with pytest.raises(ResumeError, match=r"the import of .* has not ended"):
+                    CheckpointManager(root).restore(NumpyRun())
             else:
                 assert there == set()
             if action == "error":

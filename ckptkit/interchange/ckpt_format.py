@@ -55,7 +55,9 @@ def layout_of(tensors: Sequence[Named]) -> Layout:
         if one.dtype not in _TYPE_OF:
             raise ValueError(f"{one.name}: MindSpore's .ckpt has no {one.dtype}. Export to .safetensors")
         if one.shape == (0,):
-            raise ValueError(f"{one.name} has no elements, which a .ckpt cannot tell from a scalar. Leave it out (--drop), or export to .safetensors")
+            raise ValueError(
+                f"{one.name} has no elements, which a .ckpt cannot tell from a scalar. Use .safetensors, or --drop it"
+            )
         spans: list[Span] = []
         left = size_bytes_of(one.dtype, one.shape)
         while not spans or left:
