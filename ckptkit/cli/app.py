@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from ckptkit.cli.errors import CommandGroup
-from ckptkit.cli.parameters import AsJson, Checkpoint, Options, Root, examples
+from ckptkit.cli.parameters import AsJson, Checkpoint, Options, Root, complete_checkpoint, examples
 
 app = typer.Typer(
     name="ckptkit",
@@ -132,7 +132,11 @@ def copy(
     *,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="NAME|latest", help="Copy this one alone, as a new run that goes on from it."),
+        typer.Option(
+            metavar="NAME|latest",
+            help="Copy this one alone, as a new run that goes on from it.",
+            autocompletion=complete_checkpoint,
+        ),
     ] = None,
     source_option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="For the source's storage; repeatable.")
