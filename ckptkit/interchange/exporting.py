@@ -28,6 +28,7 @@ from ckptkit.run.read import open_checkpoint
 from ckptkit.run.verify import load
 from ckptkit.storage import Storage, open_storage
 from ckptkit.tensors import Array, Role
+from ckptkit.waiting import LongWait
 
 _LAYOUTS = {"ckpt": ckpt_format.layout_of, "safetensors": safetensors_format.layout_of}
 
@@ -101,12 +102,15 @@ def export_weights(
     layout = _LAYOUTS[chosen_format](
         [Named(new, info[old].dtype, info[old].shape) for old, new in sorted(renamed.items())]
     )
-    with NewFile(path, layout.size_bytes, overwrite=overwrite) as target:
+    with (
+        NewFile(path, layout.size_bytes, overwrite=overwrite) as target,
+        LongWait(f"exporting {contents.checkpoint}", layout.size_bytes) as wait,
+    ):
         for offset, frame in layout.frames:
             target.put(memoryview(frame), offset)
         for one in sources:
             wanted = {name: renamed[name] for name in one.names if name in renamed}
-            arriving = _Arriving(one.contents, wanted, layout, target)
+            arriving = _Arriving(one.contents, wanted, layout, target, wait)
             one.contents.read_into(arriving, arriving.filled)
         target.publish()
     return Exported(
@@ -173,11 +177,14 @@ def _is_own(contents: Contents, name: str) -> bool:
 class _Arriving(Mapping[str, memoryview]):
     """Memory for the tensors of one rank, by name, that goes to the file as soon as it is filled."""
 
-    def __init__(self, contents: Contents, wanted: Mapping[str, str], layout: Layout, target: NewFile) -> None:
+    def __init__(
+        self, contents: Contents, wanted: Mapping[str, str], layout: Layout, target: NewFile, wait: LongWait
+    ) -> None:
         self._contents = contents
         self._wanted = wanted
         self._layout = layout
         self._target = target
+        self._wait = wait
         self._open: dict[str, Array] = {}
 
     def __getitem__(self, name: str) -> memoryview:
@@ -200,6 +207,7 @@ class _Arriving(Mapping[str, memoryview]):
         for span in self._layout.tensors[self._wanted[name]].spans:
             self._target.put(bits[at : at + span.size_bytes], span.offset_bytes)
             at += span.size_bytes
+        self._wait.advance(at)
 
 
 def _left_out(contents: Contents, *, with_optimizer: bool, dropped: int) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ from ckptkit.shards import SHARD_BYTES, Shard, plan_shards
 from ckptkit.storage import ByteStream, Storage, open_storage
 from ckptkit.storage.lease import LEASE, PROBE
 from ckptkit.tensors import LeafSpec
+from ckptkit.waiting import LongWait
 
 SECTION = "imported"  # of the state of the checkpoint; one that has it holds weights only
 NOT_IN_IT = (
@@ -104,11 +105,11 @@ def import_weights(
         storage = open_storage(root, storage_options)
         kept, ignored = _kept(source, renames or Renames())
         _refuse_anything(storage)
-        staged = _FromFile(source, kept, (*ignored, *source.others))
-        _Import(storage, staged, now, new_token).carry_out()
-    sizes = [source.tensors[old].size_bytes for old in kept.values()]
-    left = (*ignored, *source.others)
-    return Imported(str(file), source.format, storage.url, str(_NAME), len(kept), sum(sizes), left)
+        left = (*ignored, *source.others)
+        size_bytes = sum(source.tensors[old].size_bytes for old in kept.values())
+        with LongWait(f"importing {source.path.name}", size_bytes) as wait:
+            _Import(storage, _FromFile(source, kept, left, wait), now, new_token).carry_out()
+    return Imported(str(file), source.format, storage.url, str(_NAME), len(kept), size_bytes, left)
 
 
 def _kept(source: WeightsFile, renames: Renames) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -137,8 +138,9 @@ class _FromFile:
 
     by_slices = False
 
-    def __init__(self, source: WeightsFile, kept: Mapping[str, str], left_out: tuple[str, ...]) -> None:
+    def __init__(self, source: WeightsFile, kept: Mapping[str, str], left_out: tuple[str, ...], wait: LongWait) -> None:
         self._source = source
+        self._wait = wait
         self._kept = kept
         self.source_path = os.path.abspath(source.path)
         self.progress = Progress(
@@ -168,7 +170,7 @@ class _FromFile:
 
     def open_shard(self, number: int, *, last: bool = True) -> ByteStream:
         """File ``number`` from its start."""
-        return _ShardOfFile(self._source, self._kept, self.shards[number])
+        return _ShardOfFile(self._source, self._kept, self.shards[number], self._wait)
 
     def release(self) -> None:
         """Nothing: the caller closes the file."""
@@ -180,10 +182,11 @@ class _FromFile:
 class _ShardOfFile:
     """A shard as a stream: its header, and then the tensors from where they lie in the file."""
 
-    def __init__(self, source: WeightsFile, kept: Mapping[str, str], shard: Shard) -> None:
+    def __init__(self, source: WeightsFile, kept: Mapping[str, str], shard: Shard, wait: LongWait) -> None:
         self._source = source
         self._kept = kept
         self._shard = shard
+        self._wait = wait
         self._pieces = [*shard.offsets_bytes()]
         self._at = 0
 
@@ -199,6 +202,7 @@ class _ShardOfFile:
                 part = buffer[first - start : behind - start]
                 self._source.read_into(self._kept[leaf.name], part, first - offset)
         self._at = end
+        self._wait.advance(wanted)
         return wanted
 
 
