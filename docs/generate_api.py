@@ -193,7 +193,7 @@ def _text(one: _Object) -> str:
 
 def _items(values: Iterable[griffe.DocstringElement]) -> Iterator[str]:
     for value in values:
-        label = getattr(value, "name", "") or str(value.annotation or "")
+        label = getattr(value, "name", "") or str(value.annotation or "").strip("()").replace(", ", "`, `")
         described = " ".join(_as_markdown(value.description).split())
         yield f"- `{label}`: {described}" if label else f"- {described}"
 

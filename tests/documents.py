@@ -5,9 +5,9 @@ and ``python once=X`` the same but once; ``python killed=X`` is killed with SIGK
 ``python after=X`` continues X in one process, where X has run before; ``bash after=X`` runs where X has run.
 ``diff X Y`` is what changes from script X to script Y, which may come below it. ``text first=X``, ``again=X`` and
 ``of=X`` are lines that the first start of X printed, its second one, or the last command that ran after X, but for
-numbers, folders, and what stands for ``...``. ``bash`` alone is installation, which .ci/run takes from README.md word for word;
-or it sets variables, whose values are then those of a test server, and calls ckptkit. ``json`` and ``text`` alone show
-something and are no code.
+numbers, folders, and what stands for ``...``. ``bash`` alone is installation, which .ci/run takes from README.md word
+for word; or it sets variables, whose values are then those of a test server, and calls ckptkit. ``json`` and ``text``
+alone show something and are no code.
 """
 
 from __future__ import annotations
