@@ -22,7 +22,7 @@ import ckptkit as ck
 
 TEXT = Path(__file__).parent.parent / "LICENSE"
 WIDTH, DEPTH, HEADS, LENGTH = 32, 1, 4, 64
-EPOCHS, BATCH, K, PEAK_RATE, WARMUP = 10, 8, 3, 1e-2, 10
+EPOCHS, BATCH, K, PEAK_RATE, WARMUP = 12, 10, 3, 1e-2, 10
 PADDING = 0
 
 
@@ -92,7 +92,7 @@ def main(root):
     cell = ck.AccumulationTrainCell(model, optimizer, K, clip_norm=1.0, normalize="weights", remainder="flush")
 
     ckpt = ck.CheckpointCallback(root, save=ck.SaveEvery(micro_steps=10), keep=ck.KeepLatest(2))
-    ckpt.train(ms.Model(cell), EPOCHS, dataset, callbacks=[ms.train.LossMonitor(21)])
+    ckpt.train(ms.Model(cell), EPOCHS, dataset, callbacks=[ms.train.LossMonitor(17)])
 
 
 if __name__ == "__main__":

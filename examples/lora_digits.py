@@ -1,4 +1,4 @@
-"""Fine-tuning as with LoRA: a frozen base, two small matrices beside each layer, and checkpoints of a few kilobytes.
+"""Fine-tuning as with LoRA: a frozen base that is stored once, two small matrices beside each layer, small checkpoints.
 
 python examples/lora_digits.py [RUN_ROOT]
 

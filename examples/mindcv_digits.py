@@ -24,8 +24,8 @@ from mindspore import nn
 import ckptkit as ck
 from ckptkit.mindspore.digits import load_digits
 
-EPOCHS, BATCH, K = 2, 32, 4
-TRAIN, SIZE = 640, 32  # of the 1438 digits; pixels
+EPOCHS, BATCH, K = 6, 32, 4
+TRAIN, SIZE = 384, 32  # of the 1438 digits; pixels
 
 
 class Digits:
@@ -77,7 +77,7 @@ def main(root):
     cell = ck.AccumulationTrainCell(loss, optimizer, accumulation_steps=K, clip_norm=5.0)
 
     ckpt = ck.CheckpointCallback(root, save=ck.SaveEvery(micro_steps=6), keep=ck.KeepLatest(2))
-    ckpt.train(ms.Model(cell), EPOCHS, dataset, callbacks=[ms.train.LossMonitor(10)])
+    ckpt.train(ms.Model(cell), EPOCHS, dataset, callbacks=[ms.train.LossMonitor(12)])
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from servers.fixtures import Bucket
 PROJECT = Path(__file__).parent.parent
 ENGLISH = [
     PROJECT / "README.md",
+    PROJECT / "examples/README.md",
     *sorted((PROJECT / "docs").glob("*.md")),
     *sorted((PROJECT / "docs/adr").glob("*.md")),
 ]
@@ -31,6 +32,7 @@ INSTALLATION = {"pip install . && ckptkit demo", "pip install '.[test]' && pytes
 UNTRANSLATED = {"architecture.md", "format.md"}  # for those who change ckptkit, or read its files with other programs
 TRANSLATED = {
     "README.md": "README.zh-CN.md",
+    "examples/README.md": "examples/README.zh-CN.md",
     **{
         f"docs/{page.name}": f"docs/zh/{page.name}"
         for page in sorted((PROJECT / "docs").glob("*.md"))
@@ -137,6 +139,7 @@ def test_every_relative_link_leads_somewhere() -> None:
     documents = [
         *ENGLISH,
         PROJECT / "README.zh-CN.md",
+        PROJECT / "examples/README.zh-CN.md",
         PROJECT / "CHANGELOG.md",
         *(PROJECT / "docs/zh").glob("*.md"),
     ]
