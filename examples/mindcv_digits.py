@@ -5,7 +5,8 @@ pip install mindcv, then python examples/mindcv_digits.py [RUN_ROOT]
 Kill it (Ctrl-C, or SIGKILL) as often as you like and start it again: the statistics of BatchNorm, the moments of AdamW,
 the half-filled accumulators and the augmentation go on where they were. Three things to take over:
 
-- mindcv's nn.Dropout draws numbers that no checkpoint can hold. `exact_dropout` puts ckptkit's in its place.
+- mindcv's nn.Dropout draws numbers that no checkpoint can hold. `exact_dropout` puts ckptkit's in its place; if one is
+  left somewhere, ckptkit names it before training.
 - mindcv's schedules count optimizer steps, and there is one per K batches.
 - Augmentation that takes its random numbers as an argument needs no replay, however far the run has come.
 
@@ -50,11 +51,17 @@ def augment(sample, rng):
 
 
 def exact_dropout(network):
-    """Put ckptkit's Dropout where this model has nn.Dropout."""
-    for path, layer in list(network.cells_and_names()):
-        if isinstance(getattr(layer, "dropout", None), nn.Dropout):
-            layer.dropout = ck.nn.Dropout(layer.dropout.p)
-            layer.dropout.update_parameters_name(f"{path}.")  # the network has its names already
+    """Put ckptkit's Dropout where a network has nn.Dropout."""
+    for path, parent in list(network.cells_and_names()):
+        for place, (name, child) in enumerate(list(parent.name_cells().items())):
+            if isinstance(child, nn.Dropout):
+                exact = ck.nn.Dropout(child.p)
+                if isinstance(parent, nn.SequentialCell):
+                    parent[place] = exact  # it calls its own list, which an attribute would not change
+                else:
+                    setattr(parent, name, exact)
+                full = f"{path}.{name}".lstrip(".")
+                exact.key.name, exact.step.name = f"{full}.key", f"{full}.step"
 
 
 def main(root):
@@ -67,7 +74,7 @@ def main(root):
     rates = mindcv.create_scheduler(
         dataset.get_dataset_size() // K,
         "cosine_decay",
-        lr=2e-3,
+        lr=5e-3,
         warmup_epochs=1,
         decay_epochs=EPOCHS - 1,
         num_epochs=EPOCHS,
