@@ -59,7 +59,7 @@ AN_UPLOAD = ("ckptkit.run.uploader", "Uploader", "upload")
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "GLOG_v": "3"}
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500, check=False
     )
 
 
