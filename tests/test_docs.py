@@ -16,6 +16,7 @@ from servers.fixtures import Bucket
 ENGLISH = [
     PROJECT / "README.md",
     PROJECT / "CONTRIBUTING.md",
+    PROJECT / "examples/README.md",
     *sorted((PROJECT / "docs").glob("*.md")),
     *sorted((PROJECT / "docs/adr").glob("*.md")),
 ]
@@ -23,6 +24,7 @@ ENGLISH = [
 UNTRANSLATED = {"architecture.md", "format.md", "api.md"}
 TRANSLATED = {
     "README.md": "README.zh-CN.md",
+    "examples/README.md": "examples/README.zh-CN.md",
     **{
         f"docs/{page.name}": f"docs/zh/{page.name}"
         for page in sorted((PROJECT / "docs").glob("*.md"))
@@ -69,7 +71,7 @@ def test_the_chinese_document_has_the_same_code_and_sections(english: str, chine
 def test_every_relative_link_leads_somewhere() -> None:
     documents = [
         *ENGLISH,
-        *(PROJECT / name for name in ("README.zh-CN.md", "CHANGELOG.md")),
+        *(PROJECT / name for name in ("README.zh-CN.md", "examples/README.zh-CN.md", "CHANGELOG.md")),
         *(PROJECT / "docs/zh").glob("*.md"),
     ]
     links = 0
