@@ -3,7 +3,7 @@
 As MindSpore 2.7 to 2.10 declares it: ``Checkpoint {repeated Value value = 1}``, ``Value {string tag = 1; TensorProto
 tensor = 2; MapTensorProto maptensor = 3}``, ``TensorProto {repeated int64 dims = 1; string tensor_type = 2; bytes
 tensor_content = 3}``; consecutive values of one tag are pieces of one tensor, and behind the message there may be a
-CRC-32. Done by hand (docs/adr/0023) so that no tensor but one is in memory and MindSpore is not needed. Guarantees:
+CRC-32. Done by hand (docs/adr/0026) so that no tensor but one is in memory and MindSpore is not needed. Guarantees:
 what is read is checked against the file's size before memory is taken for it. An encrypted file is not read. Pure but
 for reading the given file; any thread.
 """
