@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from ckptkit.cli.errors import CommandGroup
-from ckptkit.cli.parameters import AsJson, Options, Root, examples
+from ckptkit.cli.parameters import AsJson, Options, Root, complete_checkpoint, examples
 
 app = typer.Typer(
     name="ckptkit",
@@ -116,6 +116,33 @@ def copy(
         as_json=as_json,
     )
     raise typer.Exit(code)
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit verify runs/vit-17",
+        "ckptkit verify obs://bucket/vit-17 latest --option endpoint_url=https://obs.example",
+    ),
+)
+def verify(
+    root: Root,
+    checkpoint: Annotated[
+        str | None,
+        typer.Argument(help="This one alone: a name, or latest.", autocompletion=complete_checkpoint),
+    ] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Every checkpoint, which is the default.")] = False,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove every byte of a run against its digests, name all that is wrong, and say what a start would do.
+
+    Exits with 1 if something is corrupt. Folders without a COMMIT and void ones are reported and are no problem.
+    """
+    from ckptkit.cli.verify import run_verify
+
+    raise typer.Exit(run_verify(root, checkpoint, options or [], everything=everything, as_json=as_json))
 
 
 @app.command(no_args_is_help=True, epilog=examples("ckptkit doctor --kills 5 -- python train.py --lr 0.1"))
