@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from ckptkit.cli.errors import CommandGroup
-from ckptkit.cli.parameters import AsJson, Options, Root, complete_checkpoint, examples
+from ckptkit.cli.parameters import AsJson, Checkpoint, Options, Root, complete_checkpoint, examples
 
 app = typer.Typer(
     name="ckptkit",
@@ -143,6 +143,48 @@ def verify(
     from ckptkit.cli.verify import run_verify
 
     raise typer.Exit(run_verify(root, checkpoint, options or [], everything=everything, as_json=as_json))
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit diff runs/vit-17 a000001-c0000000100-m0000 latest",
+        "ckptkit diff runs/vit-17 latest latest --other-root s3://bucket/vit-17 --exit-code",
+    ),
+)
+def diff(
+    root: Root,
+    a: Checkpoint,
+    b: Checkpoint,
+    *,
+    other_root: Annotated[str | None, typer.Option(metavar="URL", help="Where B lies, if not at ROOT.")] = None,
+    top: Annotated[int, typer.Option(min=0, help="How many of the leaves that differ to list.")] = 20,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 also where anything differs.")] = False,
+    options: Options = None,
+    other_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the other root's storage; repeatable.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show which leaves, counters and parts of the state differ between two checkpoints, and by how much.
+
+    Exits with 1 if updates lie between the two and no weight has changed: one of them is stale. That they differ is no
+    problem, but with --exit-code.
+    """
+    from ckptkit.cli.diff import run_diff
+
+    code = run_diff(
+        root,
+        a,
+        b,
+        options or [],
+        other_root=other_root,
+        other_options=other_option or [],
+        top=top,
+        exit_code=exit_code,
+        as_json=as_json,
+    )
+    raise typer.Exit(code)
 
 
 @app.command(no_args_is_help=True, epilog=examples("ckptkit doctor --kills 5 -- python train.py --lr 0.1"))
