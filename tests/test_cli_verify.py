@@ -33,7 +33,7 @@ def test_a_whole_run(root, capsys):
     told = verified(root, capsys)
     size_bytes = sum(len(data) for key, data in tree(root).items() if key.endswith(".safetensors"))
     assert "2 checkpoints: 2 whole" in told.out
-    assert f"{size_bytes} bytes read, {size_bytes // 2} bytes/s" in told.out
+    assert f"{size_bytes} B read, {size_bytes // 2} B/s" in told.out
     assert told.out.splitlines()[-1] == f"a start goes on from {AT_6}"
     assert sorted(line.split()[1] for line in told.err.splitlines()) == [AT_4, AT_6]
 

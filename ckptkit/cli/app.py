@@ -73,9 +73,50 @@ def list_checkpoints(
 
     Exits with 1 if one of them is seen to be corrupt; it looks at their manifests only.
     """
+    from datetime import datetime, timezone
+
     from ckptkit.cli.ls import run_ls
 
-    raise typer.Exit(run_ls(root, options or [], as_json=as_json, show_all=show_all))
+    raise typer.Exit(run_ls(root, options or [], now=datetime.now(timezone.utc), as_json=as_json, show_all=show_all))
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit show runs/vit-17",
+        "ckptkit show runs/vit-17 a000002-c0000001200-m0002 --tensors",
+        "ckptkit show s3://bucket/vit-17 --tensor head.weight --histogram",
+    ),
+)
+def show(
+    root: Root,
+    checkpoint: Checkpoint = "latest",
+    *,
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    tensor: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Read this tensor, verify it and summarise its elements.")
+    ] = None,
+    histogram: Annotated[bool, typer.Option("--histogram", help="And count them in intervals.")] = False,
+    state: Annotated[
+        bool, typer.Option("--state", help="Show what is no tensor of the model: counters, data position, RNG.")
+    ] = False,
+    rank: Annotated[
+        int | None, typer.Option(min=0, help="Files, tensors and state of this rank. Without it: all files, else 0.")
+    ] = None,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is inside a checkpoint: progress, files by role with their digests, and more on request.
+
+    Exits with 1 if a document of it, or the tensor asked for, is corrupt; all bytes are for ckptkit verify.
+    """
+    from datetime import datetime, timezone
+
+    from ckptkit.cli.show import Wanted, run_show
+
+    wanted = Wanted(rank, tensors, tensor, histogram, state)
+    now = datetime.now(timezone.utc)
+    raise typer.Exit(run_show(root, checkpoint, options or [], wanted=wanted, now=now, as_json=as_json))
 
 
 @app.command(

@@ -20,14 +20,11 @@ from rich.text import Text
 from ckptkit.cli.byte_bar import byte_bar
 from ckptkit.cli.errors import FINE, PROBLEM
 from ckptkit.cli.storage_option import open_root
-from ckptkit.errors import CheckpointNotFoundError
-from ckptkit.run.choose import choose
+from ckptkit.cli.text import console_for_tables, plain_table, visible
 from ckptkit.run.difference import Difference, LeafDifference, compare, in_order_of_size
-from ckptkit.run.find import Index
 from ckptkit.run.leaf_pair import Side
 from ckptkit.run.origin import without_credentials
-from ckptkit.run.read import OpenedCheckpoint, open_checkpoint
-from ckptkit.storage import Storage
+from ckptkit.run.wanted import open_wanted
 
 _STATE_SHOWN = 20
 
@@ -52,7 +49,7 @@ def run_diff(
     """
     here = open_root(root, options)
     there = here if other_root is None else open_root(other_root, other_options, flag="--other-option")
-    one, other = _opened(here, a), _opened(there, b)
+    one, other = open_wanted(here, a), open_wanted(there, b)
     read_bytes = 0
     with byte_bar(Console(stderr=True)) as bar:
         task = bar.add_task("comparing", total=None)
@@ -76,14 +73,6 @@ def run_diff(
     return PROBLEM if found.suspicion is not None or differs else FINE
 
 
-def _opened(storage: Storage, checkpoint: str) -> OpenedCheckpoint:
-    index = Index(storage)
-    name = choose(index, checkpoint, rewind=True).first
-    if name is None:
-        raise CheckpointNotFoundError(f"there is no committed checkpoint at {storage.url}")
-    return open_checkpoint(storage, name, index.document(name.attempt))
-
-
 def _as_json(names: list[dict[str, str]], found: Difference, read_bytes: int) -> dict[str, object]:
     document = dataclasses.asdict(found)
     for leaf in document["leaves"]:
@@ -98,7 +87,7 @@ def _is_infinite(value: object) -> bool:
 
 
 def _print_difference(names: list[dict[str, str]], found: Difference, top: int) -> None:
-    console = Console()
+    console = console_for_tables()
     for side, name in zip("AB", names, strict=True):
         _print(console, f"{side}: {name['checkpoint']} at {name['root']}")
     if found.is_empty:
@@ -123,7 +112,7 @@ def _print_difference(names: list[dict[str, str]], found: Difference, top: int) 
 
 
 def _roles(found: Difference) -> Table:
-    table = Table(title="leaves", title_justify="left")
+    table = plain_table("leaves")
     for column in ("role", "equal", "differing", "only in A", "only in B"):
         table.add_column(column, justify="left" if column == "role" else "right")
     for role, count in found.roles.items():
@@ -132,13 +121,13 @@ def _roles(found: Difference) -> Table:
 
 
 def _leaves(leaves: Iterable[LeafDifference]) -> Table:
-    table = Table(title="what differs, the most first; abs, relative and ulps at most", title_justify="left")
+    table = plain_table("what differs, the most first; abs, relative and ulps at most")
     table.add_column("leaf", overflow="fold", min_width=16)
     table.add_column("role", no_wrap=True)
     for column in ("elements", "abs", "relative", "ulps", "NaN A/B", "first at"):
         table.add_column(column, justify="right", no_wrap=column != "elements")
     for leaf in leaves:
-        name = Text(leaf.name if leaf.rank is None else f"{leaf.name} (rank {leaf.rank})")
+        name = Text(visible(leaf.name if leaf.rank is None else f"{leaf.name} (rank {leaf.rank})"))
         one = leaf.divergence
         if one is None:
             what = {"form": f"A: {leaf.form_a}, B: {leaf.form_b}"}.get(
@@ -165,4 +154,4 @@ def _number(value: float | None) -> str:
 
 
 def _print(console: Console, text: str, style: str | None = None) -> None:
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)

@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable, Iterable
 
 from rich.console import Console
-from rich.filesize import decimal
 
 from ckptkit.cli.byte_bar import byte_bar
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
 from ckptkit.cli.storage_option import open_root
+from ckptkit.cli.text import size, visible
 from ckptkit.run.audit import Audit, Start, audit
 from ckptkit.run.origin import without_credentials
 from ckptkit.run.proof import Proof, ProofOutcome
@@ -119,9 +119,9 @@ def _as_json(url: str, found: Audit, read_bytes: int) -> dict[str, object]:
 
 def _print_audit(url: str, found: Audit, read_bytes: int, seconds: float) -> None:
     console = Console()
-    speed = f", {decimal(int(read_bytes / seconds))}/s" if seconds > 0 else ""
+    speed = f", {size(int(read_bytes / seconds))}/s" if seconds > 0 else ""
     counted = _counted(found.checkpoints)
-    _print(console, f"{url}: {counted}; {found.files} files, {decimal(read_bytes)} read{speed}")
+    _print(console, f"{url}: {counted}; {found.files} files, {size(read_bytes)} read{speed}")
     told: set[str] = set()
     for problem in found.problems:
         _print(console, problem.message, style="red")
@@ -181,4 +181,4 @@ def _print_start(console: Console, start: Start, is_any_whole: bool) -> None:
 
 
 def _print(console: Console, text: str, style: str | None = None) -> None:
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)

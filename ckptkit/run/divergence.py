@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ckptkit.tensors import Array
+from ckptkit.tensors import Array, values_of
 
 _FLOATS = ("F64", "F32", "F16", "BF16", "C64")
 _BITS: dict[int, np.dtype[np.unsignedinteger[npt.NBitBase]]] = {
@@ -142,9 +142,7 @@ def _nans(dtype: str, array: Array) -> int:
 
 
 def _numbers(dtype: str, array: Array) -> _Floats:
-    if dtype == "BF16":
-        return (array.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return array.astype(np.float64)
+    return values_of(dtype, array).astype(np.float64)
 
 
 def _place_in_order(array: Array) -> npt.NDArray[np.unsignedinteger[npt.NBitBase]]:
