@@ -228,6 +228,42 @@ def diff(
     raise typer.Exit(code)
 
 
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit prune runs/vit-17 --keep latest:3 --keep every:1000 --dry-run",
+        "ckptkit prune s3://bucket/vit-17 --keep best:2:accuracy:max --branches --yes",
+    ),
+)
+def prune(
+    root: Root,
+    *,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="POLICY",
+            help="What stays: latest:N, every:OPTIMIZER_STEPS, best:N:METRIC:max|min; repeatable, each keeps some.",
+        ),
+    ] = None,
+    branches: Annotated[bool, typer.Option("--branches", help="Also remove what lies off the lineage.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go, and remove nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove checkpoints that no policy keeps, after showing what goes, what stays and why.
+
+    A job may be running. The two newest checkpoints always stay, and so does what cannot be read or may be needed by
+    what cannot be read; then it exits with 1. Without a terminal, give --yes or --dry-run.
+    """
+    from ckptkit.cli.prune import asker, run_prune
+
+    code = run_prune(
+        root, keep or [], options or [], branches=branches, dry_run=dry_run, yes=yes, as_json=as_json, ask=asker()
+    )
+    raise typer.Exit(code)
+
+
 @app.command(no_args_is_help=True, epilog=examples("ckptkit doctor --kills 5 -- python train.py --lr 0.1"))
 def doctor(
     command: Annotated[list[str] | None, typer.Argument(help="The command that trains, after two dashes.")] = None,
