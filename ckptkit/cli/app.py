@@ -132,7 +132,11 @@ def copy(
     *,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="NAME|latest", help="Copy this one alone, as a new run that goes on from it."),
+        typer.Option(
+            metavar="NAME|latest",
+            help="Copy this one alone, as a new run that goes on from it.",
+            autocompletion=complete_checkpoint,
+        ),
     ] = None,
     source_option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="For the source's storage; repeatable.")

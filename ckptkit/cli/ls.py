@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ckptkit.cli.errors import complain
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import ago, console_for_tables, plain_table, size
+from ckptkit.cli.text import ago, console_for_tables, plain_table, size, visible
 from ckptkit.run.catalogue import CheckpointInfo, Rows, list_rows
 from ckptkit.run.kept import Kept
 
@@ -119,7 +119,7 @@ def _cells(info: CheckpointInfo, rows: Rows, now: datetime) -> dict[str, str]:
 
 def _last(info: CheckpointInfo, kept: Kept | None, is_wide: bool) -> Text:
     if info.problem is not None:
-        return Text(info.problem, style="red")
+        return Text(visible(info.problem), style="red")
     if kept is None:
         return Text("-")
     long, short = _WHY[kept.reason]
