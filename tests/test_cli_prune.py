@@ -12,7 +12,9 @@ from servers.client import ACCESS_KEY, SECRET_KEY
 
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.prune import parse_keep, run_prune
+from ckptkit.errors import StorageError
 from ckptkit.policies import KeepBest, KeepEvery, KeepLatest
+from ckptkit.storage import LocalStorage
 
 NAMES = [name_at(1, batches) for batches in (2, 4, 6, 8)]
 
@@ -149,6 +151,28 @@ def test_json_has_the_documented_fields(root, capsys):
     assert list(done["checkpoints"][0]) == ["name", "size_bytes", "goes", "why"]
     assert [one["goes"] for one in done["checkpoints"]] == [True, True, False, False]
     assert done["freed_bytes"] == size_bytes
+
+
+@pytest.mark.parametrize("error", [StorageError("no space in the cloud"), KeyboardInterrupt()])
+def test_broken_off_it_says_that_the_same_command_goes_on_which_it_does(root, monkeypatch, capsys, error):
+    delete = LocalStorage.delete
+
+    def failing(self, keys):
+        if not keys[0].endswith("/COMMIT"):
+            raise error
+        delete(self, keys)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "delete", failing)
+        with pytest.raises(type(error)) as raised:
+            pruned(root, "latest:2", yes=True)
+    assert "the same command removes the rest" in f"{raised.value} {capsys.readouterr().err}"
+    assert committed(root) == NAMES[2:]
+    pruned(root, "latest:2", yes=True)
+    told = capsys.readouterr().out
+    assert f"remains of what was no checkpoint or is none any more: {NAMES[0]}, {NAMES[1]}" in told
+    left = [key for key in tree(root) if NAMES[0] in key or NAMES[1] in key]
+    assert left == [f"checkpoints/{name}/COMMIT" for name in NAMES[:2]]  # void
 
 
 def test_an_empty_root_is_fine_and_stays_one(tmp_path, capsys):

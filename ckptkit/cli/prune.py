@@ -23,12 +23,14 @@ from rich.text import Text
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError, complain
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import console_for_tables, plain_table, size, visible
+from ckptkit.errors import StorageError
 from ckptkit.policies import KeepBest, KeepEvery, KeepLatest, KeepPolicy
 from ckptkit.run.origin import without_credentials
 from ckptkit.run.prune import Pruned, prune
 from ckptkit.run.prune_plan import PrunePlan, Rule, plan_prune
 from ckptkit.storage import Storage
 
+_RESUME = "What was to stay is untouched: the same command removes the rest."
 _KEEPS = "latest:N, every:OPTIMIZER_STEPS or best:N:METRIC:max|min"
 
 
@@ -114,16 +116,22 @@ def parse_keep(text: str) -> KeepPolicy:
 def _carry_out(storage: Storage, plan: PrunePlan, rules: Sequence[Rule], *, branches: bool) -> Pruned:
     console = Console(stderr=True)
     columns = (TextColumn("removing"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("removing", total=len(plan.doomed))
-        return prune(
-            storage,
-            plan,
-            rules,
-            branches=branches,
-            token=secrets.token_hex(16),
-            done=lambda name: bar.advance(task),
-        )
+    try:
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task("removing", total=len(plan.doomed))
+            return prune(
+                storage,
+                plan,
+                rules,
+                branches=branches,
+                token=secrets.token_hex(16),
+                done=lambda name: bar.advance(task),
+            )
+    except StorageError as error:
+        raise StorageError(f"{error} {_RESUME}") from error
+    except KeyboardInterrupt:
+        complain(f"interrupted before all was removed. {_RESUME}")
+        raise
 
 
 def _question(plan: PrunePlan) -> str:
