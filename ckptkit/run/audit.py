@@ -24,6 +24,7 @@ from ckptkit.errors import (
 )
 from ckptkit.manifest import MAX_SEALED_BYTES, AttemptDocument, RunDocument, decode
 from ckptkit.run.choose import choose
+from ckptkit.run.lineage import segment_before
 from ckptkit.run.names import FROZEN, RUN, CheckpointName, attempt_key, frozen_folder
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.parallel import each_of
@@ -104,7 +105,9 @@ class _Run:
     def attempt(self, number: int) -> AttemptDocument | CkptKitError:
         if number not in self.attempts:
             try:
-                self.attempts[number] = self.survey.document(number)
+                document = self.survey.document(number)
+                segment_before(document)
+                self.attempts[number] = document
             except (CorruptCheckpointError, FormatVersionError) as error:
                 self.attempts[number] = error
         return self.attempts[number]

@@ -16,7 +16,7 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, Form
 from ckptkit.manifest import Commit
 from ckptkit.policies import Keepable, KeepPolicy
 from ckptkit.run.choose import Head, choose, newest_head
-from ckptkit.run.lineage import Lineage, trace
+from ckptkit.run.lineage import Lineage, segment_before, trace
 from ckptkit.run.names import FROZEN, CheckpointName, attempt_key, attempt_of
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.parallel import each_of
@@ -124,6 +124,11 @@ class _Planner:
         # One of them may be starting now, without a commit of its own yet.
         newer = [number for number in numbers if number > head_number and number not in self._broken]
         self._newer = {number: trace(survey, number) for number in newer}
+        for lineage in (self._head, *self._newer.values()):
+            # Also one of which nothing is there any more: what it began with is not known either.
+            if lineage.broken_at is not None and lineage.broken_at not in self._broken:
+                self._broken.add(lineage.broken_at)
+                self._problems.append(str(lineage.broken))
         each_of(self._committed, survey.commit)
         self._faults: dict[CheckpointName, str | None] = {}
 
@@ -209,7 +214,7 @@ class _Planner:
 
     def _fault_of(self, attempt: int) -> str | None:
         try:
-            self._survey.document(attempt)
+            segment_before(self._survey.document(attempt))
         except _UNREADABLE as error:
             return str(error)
         return None

@@ -8,6 +8,7 @@ import functools
 import pytest
 
 from ckptkit.errors import CheckpointNotFoundError, StaleAttemptError, StorageError
+from ckptkit.manifest import AttemptDocument, encode
 from ckptkit.policies import KeepBest, KeepEvery, KeepLatest
 from ckptkit.run.prune import prune
 from ckptkit.run.prune_plan import Rule, plan_prune
@@ -205,16 +206,31 @@ def test_a_newer_attempt_that_cannot_be_read_keeps_all(root):
     assert stays[name_at(1, 7)] == "attempts/000003.json cannot be read, and may need it"
 
 
-def test_of_a_broken_attempt_in_between_nothing_goes_that_it_may_have_begun_with(root):
-    """Attempt 3 goes on from 2's latest; the document of 2 is damaged."""
+@pytest.mark.parametrize("fault", ["damaged", "sound, with a parent that cannot be"])
+def test_of_a_broken_attempt_in_between_nothing_goes_that_it_may_have_begun_with(root, fault):
+    """Attempt 3 goes on from 2's latest; the document of 2 leads nowhere."""
     life = Life(root, keep=KeepLatest(100))
     life.restore()
     for batches in (14, 15, 16):
         life.saved_at(batches)
-    root.put("attempts/000002.json", b"{}")
+    fields = {key: one for key, one in attempts(tree(root))[2].items() if key != "digest"}
+    unlikely = encode(AttemptDocument(**{**fields, "parent": name_at(2, 99)}).sealed())
+    root.put("attempts/000002.json", b"{}" if fault == "damaged" else unlikely)
     goes, stays = why(root, *RULES, branches=True)
     assert goes == [name_at(3, 14)]
     assert len(stays) == len(ALL) + 2
+
+
+def test_an_attempt_of_which_nothing_is_left_may_have_begun_with_anything(root):
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    for batches in (14, 15, 16):
+        life.saved_at(batches)
+    root.remove(*[key for key in tree(root) if "a000002" in key or key == "attempts/000002.json"])
+    goes, stays = why(root, *RULES, branches=True)
+    assert goes == [name_at(3, 14)]
+    assert stays[name_at(1, 6)] == "attempts/000002.json cannot be read, and may need it"
+    assert planned(root).problems == ("attempts/000002.json is missing",)
 
 
 def test_what_an_attempt_began_with_that_has_no_commit_yet_stays(root):
