@@ -163,6 +163,111 @@ def copy(
     raise typer.Exit(code)
 
 
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit verify runs/vit-17",
+        "ckptkit verify obs://bucket/vit-17 latest --option endpoint_url=https://obs.example",
+    ),
+)
+def verify(
+    root: Root,
+    checkpoint: Annotated[
+        str | None,
+        typer.Argument(help="This one alone: a name, or latest.", autocompletion=complete_checkpoint),
+    ] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Every checkpoint, which is the default.")] = False,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove every byte of a run against its digests, name all that is wrong, and say what a start would do.
+
+    Exits with 1 if something is corrupt. Folders without a COMMIT and void ones are reported and are no problem.
+    """
+    from ckptkit.cli.verify import run_verify
+
+    raise typer.Exit(run_verify(root, checkpoint, options or [], everything=everything, as_json=as_json))
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit diff runs/vit-17 a000001-c0000000100-m0000 latest",
+        "ckptkit diff runs/vit-17 latest latest --other-root s3://bucket/vit-17 --exit-code",
+    ),
+)
+def diff(
+    root: Root,
+    a: Checkpoint,
+    b: Checkpoint,
+    *,
+    other_root: Annotated[str | None, typer.Option(metavar="URL", help="Where B lies, if not at ROOT.")] = None,
+    top: Annotated[int, typer.Option(min=0, help="How many of the leaves that differ to list.")] = 20,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 also where anything differs.")] = False,
+    options: Options = None,
+    other_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the other root's storage; repeatable.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show which leaves, counters and parts of the state differ between two checkpoints, and by how much.
+
+    Exits with 1 if updates lie between the two and no weight has changed: one of them is stale. That they differ is no
+    problem, but with --exit-code.
+    """
+    from ckptkit.cli.diff import run_diff
+
+    code = run_diff(
+        root,
+        a,
+        b,
+        options or [],
+        other_root=other_root,
+        other_options=other_option or [],
+        top=top,
+        exit_code=exit_code,
+        as_json=as_json,
+    )
+    raise typer.Exit(code)
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit prune runs/vit-17 --keep latest:3 --keep every:1000 --dry-run",
+        "ckptkit prune s3://bucket/vit-17 --keep best:2:accuracy:max --branches --yes",
+    ),
+)
+def prune(
+    root: Root,
+    *,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="POLICY",
+            help="What stays: latest:N, every:OPTIMIZER_STEPS, best:N:METRIC:max|min; repeatable, each keeps some.",
+        ),
+    ] = None,
+    branches: Annotated[bool, typer.Option("--branches", help="Also remove what lies off the lineage.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go, and remove nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove checkpoints that no policy keeps, after showing what goes, what stays and why.
+
+    A job may be running. The two newest checkpoints always stay, and so does what cannot be read or may be needed by
+    what cannot be read; then it exits with 1. Without a terminal, give --yes or --dry-run.
+    """
+    from ckptkit.cli.prune import asker, run_prune
+
+    code = run_prune(
+        root, keep or [], options or [], branches=branches, dry_run=dry_run, yes=yes, as_json=as_json, ask=asker()
+    )
+    raise typer.Exit(code)
+
+
 @app.command(no_args_is_help=True, epilog=examples("ckptkit doctor --kills 5 -- python train.py --lr 0.1"))
 def doctor(
     command: Annotated[list[str] | None, typer.Argument(help="The command that trains, after two dashes.")] = None,
