@@ -252,8 +252,8 @@ class Departure:
         if settled.checkpoint is not None:
             message = (
                 f"{preemption.why}: saved {settled.checkpoint} at {preemption.url} (epoch {progress.epoch}, batch "
-                f"{progress.batch}, micro-step {progress.micro_step} of {progress.accumulation_steps}). The same command "
-                "goes on from it"
+                f"{progress.batch}, micro-step {progress.micro_step} of {progress.accumulation_steps}). The same "
+                "command goes on from it"
             )
         else:
             message = f"{preemption.why}: the last save failed: {settled.why}. {preemption.account()}"

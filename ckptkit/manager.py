@@ -310,11 +310,6 @@ class CheckpointManager:
         self._pace.depart()
         return handle
 
-    @property
-    def watches_preemption(self) -> bool:
-        """Whether signals and ``preempt_when`` are watched now."""
-        return self._preemption.is_watched
-
     def pause(self) -> None:
         """What follows is no micro-step, such as an evaluation; the next `step` does not take it for a slow one."""
         self._pace.pause()

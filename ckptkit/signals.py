@@ -57,10 +57,11 @@ class Ears:
         self._listeners = [*self._alive(), weakref.ref(listener)]
         if self._line is None:
             self._install()
+        self._take()
         return True
 
     def attend(self) -> None:
-        """Tell the listeners what has arrived, if the thread has not come to it yet; costs nothing where nothing did."""
+        """Tell the listeners what has arrived, if the thread has not come to it yet; costs nothing without a signal."""
         if not self._pending:
             return
         self._pending = False  # first: what comes from here on sets it again
@@ -98,7 +99,11 @@ class Ears:
         line = self._line = _Line()
         threading.Thread(target=self._watch, args=(line,), name="ckptkit-signals", daemon=True).start()
         line.former = signal.set_wakeup_fd(line.mouth.fileno(), warn_on_full_buffer=False)
+
+    def _take(self) -> None:
         for number in HEARD:
+            if signal.getsignal(number) == self._handle:
+                continue
             self._former[number] = former = _Former(number, _action_of(number), signal.signal(number, self._handle))
             signal.siginterrupt(number, False)  # a system call of a framework's thread is not broken off
             if former.is_own:

@@ -323,10 +323,6 @@ class CheckpointCallback(Callback):
         """At the first epoch, hand the other callbacks their state back."""
         self._active().begin_epoch(run_context.original_args())
 
-    def on_train_step_begin(self, run_context: Any) -> None:
-        """Let Ctrl-C be Ctrl-C."""
-        self._active().begin_step()
-
     def on_train_step_end(self, run_context: Any) -> None:
         """Save if one is due; at an epoch's last batch that waits for the end of the epoch."""
         self._active().end_step(run_context.original_args(), run_context)

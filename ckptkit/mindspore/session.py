@@ -18,7 +18,6 @@ from ckptkit.errors import ResumeError
 from ckptkit.manager import CheckpointManager
 from ckptkit.mindspore.companions import Companions
 from ckptkit.mindspore.dataset import DatasetPosition
-from ckptkit.mindspore.interrupt import keep_interrupt
 from ckptkit.mindspore.state import StateManager
 from ckptkit.mindspore.stopping import hold_back, may_stop
 from ckptkit.mindspore.writers import may_write_in_window
@@ -95,11 +94,6 @@ class TrainingSession:
             self._state.restore_again()
         self._state.trained()
         self._begun = True
-
-    def begin_step(self) -> None:
-        """Undo what making the data iterator did to Ctrl-C."""
-        if self.manager.watches_preemption:
-            keep_interrupt()
 
     def end_step(self, params: Any, run_context: Any) -> None:
         """Save if one is due; at an epoch's last batch that is for `end_epoch`."""
