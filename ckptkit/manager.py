@@ -315,16 +315,20 @@ class CheckpointManager:
         self._pace.pause()
 
     def heed_preemption(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> bool:
-        """Whether training is to go on without a save, because the running cycle can still be ended; `step` asks it.
+        """Save and end the training if that was asked for and it is time; what `step` does by itself.
 
-        Only for a micro-step after which `step` is not called. Saves and ends the training if it is time for that.
+        Only for a micro-step after which `step` is not called. Returns whether the end was asked for, so that no other
+        save should begin.
 
         Raises:
             Preempted: After a signal; see ``on_preempt``.
         """
+        return self._heed(state, metrics, state.progress())
+
+    def _heed(self, state: Capturable, metrics: Mapping[str, float] | None, progress: Progress) -> bool:
         _, departure = self._started(), self._departure
         assert departure is not None  # noqa: S101 - it began with the saver
-        verdict = departure.heed(state.progress())
+        verdict = departure.heed(progress)
         if verdict == "save":
             departure.leave(state, metrics)
         return verdict != "train"
@@ -344,7 +348,7 @@ class CheckpointManager:
                 f"step() was called, but the state still stands at {self._restored_at} batches, as after the restore. "
                 "Feed the loop from ckptkit.data.resumable, or call state.count_delivered() after each batch"
             )
-        if self.heed_preemption(state, metrics):
+        if self._heed(state, metrics, progress):
             return None
         return self._save_if_due(state, metrics, progress)
 

@@ -113,8 +113,12 @@ def test_the_cycle_is_ended_where_that_fits_into_the_grace(root):
 def test_a_signal_during_a_save_waits_for_both(root):
     """The save under way is stuck at its first file until the signal has come."""
     script = """
-import ckptkit.storage.local as local
-release, write = threading.Event(), local.LocalStorage.write
+import ckptkit.background as background, ckptkit.storage.local as local
+release, write, settled = threading.Event(), local.LocalStorage.write, background.SaveHandle.settled
+def waited_for(self, timeout=None):
+    release.set()
+    return settled(self, timeout)
+background.SaveHandle.settled = waited_for
 def slow(self, key, stream, size_bytes):
     if "c0000000001-m0001" in key:
         release.wait()
@@ -123,7 +127,6 @@ local.LocalStorage.write = slow
 def after_step(batches):
     if batches == 5:
         os.kill(os.getpid(), signal.SIGTERM)
-        threading.Timer(0.3, release.set).start()
 """
     ended = live(root, every=5, script=script)
     assert ended.code == TERMINATED
@@ -137,7 +140,7 @@ def after_step(batches):
     if batches == 6:
         import time
         def again():
-            time.sleep(0.8)  # later than what is taken for one signal
+            time.sleep(2)  # later than what is taken for one signal
             os.kill(os.getpid(), signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Thread(target=again, daemon=True).start()
@@ -173,14 +176,9 @@ def test_a_storage_that_hangs_leaves_the_previous_checkpoint_and_says_so(root):
 
 
 def test_a_hang_at_the_end_of_training_is_ended_too(root):
-    ended = live(root, until=6, stall="*COMMIT", grace=1, script=SIGNAL_SOON)
+    ended = live(root, until=6, stall="*COMMIT", signal_at_stall=True, grace=1)
     assert ended.code == TERMINATED
     assert f"There is no checkpoint at {root} yet: the same command begins afresh." in ended.log
-
-
-SIGNAL_SOON = """
-threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
-"""
 
 
 def test_a_save_that_fails_names_the_previous_checkpoint_and_ends_with_143(root):
@@ -500,7 +498,7 @@ def preempted(root, size, asks, *, until=40, faults=None, **options):
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_one_rank_is_asked_and_all_save_the_same_moment_and_leave(root, rank):
-    lives = preempted(root, 3, {rank: 6}, monotonic=_ticking())
+    lives = preempted(root, 3, {rank: 6}, monotonic=_ticking(), grace=timedelta(hours=9))
     assert {batches for batches, *_ in lives} == {6}
     assert [type(error) for _, error, _ in lives] == [ck.Preempted] * 3
     assert {error.checkpoint for _, error, _ in lives} == {"a000001-c0000000001-m0002"} == set(names(root))
