@@ -169,7 +169,10 @@ class Preemption:
 
     def _announce(self) -> None:
         if self.exits:
-            threading.Thread(target=self._enforce, name="ckptkit-grace", daemon=True).start()
+            try:
+                threading.Thread(target=self._enforce, name="ckptkit-grace", daemon=True).start()
+            except RuntimeError as error:  # the process may have no more threads
+                _log.warning("nothing but the scheduler ends this process after the grace: %s", error)
         _log.warning("%s: saving within %g s and ending", self.why, self._grace.total_seconds())
 
     def _enforce(self) -> None:

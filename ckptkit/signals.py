@@ -11,7 +11,6 @@ hears nothing but in the main thread. Any thread.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -20,13 +19,14 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
+
+from ckptkit.disposition import Disposition
 
 _log = logging.getLogger("ckptkit")
 
 HEARD = (signal.SIGTERM, signal.SIGUSR1)
 _FROM_PYTHON = 0x80  # added to a number that the Python handler writes, in case somebody took the descriptor
-_STRUCT_BYTES = 1024  # more than any libc's struct sigaction, which is kept and put back unread
 
 
 class Listener(Protocol):
@@ -43,7 +43,7 @@ class Ears:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: list[weakref.ref[Listener]] = []
-        self._former: dict[int, _Former] = {}
+        self._former: dict[int, Disposition] = {}
         self._line: _Line | None = None
         self._unseen_from_python: set[int] = set()
         self._masks = threading.local()
@@ -103,8 +103,12 @@ class Ears:
     def _take(self) -> None:
         for number in HEARD:
             if signal.getsignal(number) == self._handle:
-                continue
-            self._former[number] = former = _Former(number, _action_of(number), signal.signal(number, self._handle))
+                if number in self._former:
+                    continue
+                # Somebody kept our handler during an earlier training and has put it back after that.
+                signal.signal(number, signal.SIG_DFL)
+            self._former[number] = former = Disposition(number)
+            signal.signal(number, self._handle)
             signal.siginterrupt(number, False)  # a system call of a framework's thread is not broken off
             if former.is_own:
                 _log.warning(
@@ -133,6 +137,9 @@ class Ears:
             self._pending = True
         elif former is not None:
             former.take(frame)
+        else:  # put back by somebody after the last training
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
     def _watch(self, line: _Line) -> None:
         while True:
@@ -216,44 +223,4 @@ class _Line:
         self.mouth.close()
 
 
-class _Former:
-    """Who had a signal before."""
-
-    def __init__(self, number: int, action: ctypes.Array[ctypes.c_char], handler: Any) -> None:
-        self._number = number
-        self._action = action
-        self._handler = handler
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the program had set a handler of its own in Python."""
-        return callable(self._handler)
-
-    def restore(self) -> None:
-        signal.signal(self._number, self._handler if self._handler is not None else signal.SIG_DFL)
-        # Also where Python knows of no handler: faulthandler.register and C libraries set theirs past it.
-        _set_action(self._number, self._action)
-
-    def take(self, frame: FrameType | None) -> None:
-        """Let it have a signal that came to nobody else."""
-        if callable(self._handler):
-            self._handler(self._number, frame)
-        else:
-            self.restore()
-            os.kill(os.getpid(), self._number)
-
-
-def _action_of(number: int) -> ctypes.Array[ctypes.c_char]:
-    action = ctypes.create_string_buffer(_STRUCT_BYTES)
-    if _LIBC.sigaction(number, None, action) != 0:
-        raise OSError(ctypes.get_errno(), f"sigaction({number}) failed")
-    return action
-
-
-def _set_action(number: int, action: ctypes.Array[ctypes.c_char]) -> None:
-    if _LIBC.sigaction(number, action, None) != 0:
-        raise OSError(ctypes.get_errno(), f"sigaction({number}) failed")
-
-
-_LIBC = ctypes.CDLL(None, use_errno=True)
 EARS = Ears()

@@ -44,6 +44,7 @@ LAYERS = {
     "peers": 3,
     "orders": 3,
     "outcomes": 3,
+    "disposition": 3,
     "signals": 3,
     "preemption": 3,
     "departure": 3,

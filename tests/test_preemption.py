@@ -294,6 +294,28 @@ def test_a_signal_at_the_end_of_training_ends_the_script_after_the_last_save(roo
     assert restored_at(root) == 6
 
 
+def test_our_handler_that_somebody_kept_and_puts_back_later_is_no_trap(root):
+    """After the training it ends the process as before; in the next one it hears again."""
+    script = """
+kept = []
+def after_step(batches):
+    kept.append(signal.getsignal(signal.SIGTERM))
+def after():
+    signal.signal(signal.SIGTERM, kept[0])
+    run = NumpyRun()
+    with ck.CheckpointManager(sys.argv[1], on_preempt="return") as manager:
+        manager.restore(run)
+        run.train_step()
+        os.kill(os.getpid(), signal.SIGTERM)
+        manager.step(run)
+        say(heard=manager.preempted)
+    signal.signal(signal.SIGTERM, kept[0])
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+    ended = live(root, until=6, script=script)
+    assert (ended.code, ended.of("heard"), ended.of("exported")) == (-signal.SIGTERM, True, None)
+
+
 def test_a_forked_process_has_its_signals_for_itself(root):
     """A data worker that is terminated must not look like the end of the training."""
     script = """
