@@ -1,8 +1,8 @@
 """What a process does at a signal, kept and put back, also where that was set from C.
 
-`signal.signal` puts back what was set through Python only: `faulthandler.register` and the C++ of frameworks set their
-`signal.signal` puts back what was set through Python only: `faulthandler.register` and the C++ of frameworks set theirs
-past it. So the C library's own structure is kept beside it, unread. Guarantees: after `Disposition.restore` the
+`signal.signal` puts back only what was set through Python: `faulthandler.register` and the C++ of frameworks set their
+handlers past it. So the C library's own structure is kept beside it, unread. Guarantees: after `Disposition.restore`
+the signal does what it did when the object was made. Main thread only.
 """
 
 from __future__ import annotations
