@@ -35,6 +35,7 @@ from ckptkit.options import (
     OnSaveError,
     WhenBusy,
     WindowUse,
+    refuse_no_duration,
     refuse_unknown_choices,
     refuse_wrong_policies,
 )
@@ -55,6 +56,7 @@ from ckptkit.run.sweep import sweep
 from ckptkit.run.target import OneRank
 from ckptkit.snapshot import Capturable, StagingArea
 from ckptkit.storage import Storage, open_storage
+from ckptkit.uncaught import show_errors_briefly
 from ckptkit.waiting import countdown
 from ckptkit.world import ALONE
 
@@ -131,8 +133,10 @@ class CheckpointManager:
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
         host: str | None = None,
     ) -> None:
+        show_errors_briefly()
         refuse_wrong_policies(save=save, keep=keep, mirror_keep=mirror_keep)
         refuse_unknown_choices(when_busy=when_busy, on_save_error=on_save_error, mid_cycle=mid_cycle, window=window)
+        refuse_no_duration("rank_patience", rank_patience)
         if buffer_bytes is not None and buffer_bytes < 1:
             raise ValueError(f"buffer_bytes must be at least 1, got {buffer_bytes}")
         self._storage = open_storage(root, storage_options)

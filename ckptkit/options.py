@@ -5,6 +5,7 @@ Pure functions, any thread.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Literal, TypeAlias, get_args
 
 from ckptkit.policies import KeepPolicy, SavePolicy
@@ -20,7 +21,13 @@ def refuse_wrong_policies(*, save: SavePolicy | None, keep: KeepPolicy | None, m
     """Raise ValueError unless each is a policy or None."""
     for option, value, verb in (("save", save, "due"), ("keep", keep, "keeps"), ("mirror_keep", mirror_keep, "keeps")):
         if value is not None and not hasattr(value, verb):
-            raise ValueError(f"{option} must be a policy such as SaveEvery or KeepLatest, got {value!r}")
+            example, usual = ("SaveEvery(optimizer_steps={})", 100) if verb == "due" else ("KeepLatest({})", 3)
+            given: object = value
+            number = given if isinstance(given, int) and given > 0 else usual
+            raise ValueError(
+                f"{option} must be a policy such as SaveEvery or KeepLatest, got {value!r}: write "
+                f"{option}=ck.{example.format(number)}"
+            )
 
 
 def refuse_unknown_choices(
@@ -36,3 +43,9 @@ def refuse_unknown_choices(
         *others, last = get_args(choices)
         if value not in (*others, last):
             raise ValueError(f"{option} must be {', '.join(map(repr, others))} or {last!r}, got {value!r}")
+
+
+def refuse_no_duration(option: str, value: timedelta) -> None:
+    """Raise ValueError unless ``value`` is a duration above zero."""
+    if not isinstance(value, timedelta) or value <= timedelta():
+        raise ValueError(f"{option} must be a positive timedelta, got {value!r}: write {option}=timedelta(minutes=5)")

@@ -34,8 +34,9 @@ def check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
             )
     if problems:
         raise StateMismatchError(
-            f"the checkpoint {contents.checkpoint} does not fit this training. Nothing was changed. "
-            "Build network and optimizer as they were, or start under another root:\n  " + "\n  ".join(problems)
+            f"the checkpoint {contents.checkpoint} does not fit this training: {len(problems)} of its tensors differ. "
+            "Nothing was changed. Build network and optimizer as they were, or start under another root, such as "
+            'CheckpointCallback("NEW_ROOT"):\n  ' + "\n  ".join(problems)
         )
 
 
@@ -86,7 +87,8 @@ def check_cycle(
     if not may_change:
         raise ResumeError(
             f"the checkpoint {contents.checkpoint} was taken with accumulation_steps={words_of_steps(before, found)}, "
-            f"this train cell has {words_of_steps(now, wanted)}. Build it with {words_of_steps(before, found)}, or "
+            f"this train cell has {words_of_steps(now, wanted)}. Build it with "
+            f"accumulation_steps={words_of_steps(before, found)}, or "
             'pass on_k_change="next_cycle" to end the running cycle with the old ones and go on with the new ones.'
         )
     return wanted if progress.at_boundary else found

@@ -42,6 +42,7 @@ from ckptkit.storage import Storage
 from ckptkit.waiting import LongWait
 
 _log = logging.getLogger("ckptkit")
+_MOST_TOLD = 2  # checkpoints that were passed over; the attempt's document has all
 _ROUNDS = 50  # each round lost means that somebody else made progress; nobody loses that often by chance
 
 
@@ -120,7 +121,7 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
         check_fence(storage, document)
         abandoned.add(document.attempt)
         if _still_newest(storage, abandoned, choice, document, opening):
-            _warn_of(applied.passed_over, document)
+            _warn_of(applied.passed_over, document, storage.url)
             return Opened(document, applied.contents)
     raise StaleAttemptError(
         f"{_ROUNDS} times in a row another process changed the run {storage.url} while this one was starting. "
@@ -154,7 +155,8 @@ def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: bool = 
         other = ""  # that there is a later one is known; its document only helps the reader
     raise StaleAttemptError(
         f"attempt {highest}{other} took the run {storage.url} over from attempt {attempt.attempt}. "
-        "This process must stop; its last commit before the takeover stays usable."
+        "This process must stop; its last commit before the takeover stays usable. If both are to train, give each a "
+        f'root of its own, such as "{storage.url}-2".'
     )
 
 
@@ -189,8 +191,8 @@ def _apply_first(
             raise CheckpointNotFoundError(f"the newest checkpoint is not {choice.first} any more")
         each = "\n  ".join(f"{one.checkpoint}: {one.reason}" for one in passed_over)
         raise CorruptCheckpointError(
-            f"no checkpoint of the run {storage.url} can be used, and starting afresh would lose it:\n  {each}\n"
-            "Restore one of them from a copy, or start under another root."
+            f"no checkpoint of the run {storage.url} can be used, and starting afresh would lose it. Restore one of "
+            f"them from a copy (`ckptkit copy BACKUP ROOT`), or start under another root:\n  {each}"
         )
     target.begin()
     return Applied(None, tuple(passed_over))
@@ -264,16 +266,13 @@ def _still_newest(storage: Storage, own: set[int], choice: Choice, document: Att
     return choose(Index(storage, ignoring=own), opening.checkpoint, rewind=opening.rewind).first == choice.first
 
 
-def _warn_of(passed_over: tuple[PassedOver, ...], document: AttemptDocument) -> None:
+def _warn_of(passed_over: tuple[PassedOver, ...], document: AttemptDocument, url: str) -> None:
     if not passed_over:
         return
-    each = "\n".join(f"  passed over {one.checkpoint}: {one.reason}" for one in passed_over)
-    taken = document.parent or "a fresh start"
+    told, others = passed_over[:_MOST_TOLD], len(passed_over) - _MOST_TOLD
+    each = "\n".join(f"  passed over {one.checkpoint}: {one.reason}" for one in told)
     _log.warning(
-        "%s\nCORRUPT CHECKPOINT: the newest checkpoint could not be used.\n%s\n  continuing from %s; "
-        "training since then is repeated.\n%s",
-        "=" * 78,
-        each,
-        taken,
-        "=" * 78,
+        "CORRUPT CHECKPOINT: the newest checkpoint could not be used. Training since the one before is repeated. "
+        "`ckptkit verify %s` shows what else is damaged.\n%s%s\n  continuing from %s",
+        *(url, each, f" (and {others} more before it)" if others > 0 else "", document.parent or "a fresh start"),
     )
