@@ -27,7 +27,7 @@ from typing_extensions import Self
 
 from ckptkit.background import SaveHandle
 from ckptkit.cost import SaveReport, SaveTotals
-from ckptkit.errors import ResumeError, StorageError
+from ckptkit.errors import CkptKitError, ResumeError, StorageError
 from ckptkit.mirror import Mirror, MirrorOptions, NoMirror
 from ckptkit.options import (
     ERROR_BUDGET,
@@ -422,7 +422,10 @@ class CheckpointManager:
         try:
             self.close()
         except Exception as also:  # noqa: BLE001 - on_save's own too: none may hide the first error, which is on its way
-            _log.warning("while the error above was on its way: %s", also, exc_info=also)
+            if also is error:
+                return  # it is known for good, such as that another process took the run over
+            theirs = None if isinstance(also, CkptKitError) else also
+            _log.warning("while another error was on its way: %s", also, exc_info=theirs)
 
     def _save_outright(self, state: Capturable, metrics: Mapping[str, float] | None) -> SaveHandle:
         _, orders = self._started()

@@ -17,26 +17,34 @@ from ckptkit.placement import Box
 from ckptkit.progress import Progress
 from ckptkit.tensors import Leaf
 
+_ADVICE = {
+    False: "Build network and optimizer as they were",
+    True: "The weights fit, so build the optimizer as it was",
+}
+
 
 def check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
     """Raise StateMismatchError, naming every leaf, unless the checkpoint holds exactly ``expected``."""
-    found = {name for name, one in contents.entries.items() if one.role != "state"}
-    problems = [f"missing in the checkpoint: {name}" for name in sorted(expected.keys() - found)]
-    problems += [f"not in this training: {name}" for name in sorted(found - expected.keys())]
-    for name in sorted(expected.keys() & found):
-        leaf, stored = expected[name], contents.entries[name]
+    stored = {name: one for name, one in contents.entries.items() if one.role != "state"}
+    # By role and place, the weights' first: one that was renamed then stands beside what it is called now.
+    problems: list[tuple[bool, int, str]] = []
+    for place, name in enumerate(sorted(expected.keys() - stored.keys())):
+        problems.append((expected[name].role != "weights", place, f"missing in the checkpoint: {name}"))
+    for place, name in enumerate(sorted(stored.keys() - expected.keys())):
+        problems.append((stored[name].role != "weights", place, f"not in this training: {name}"))
+    for name in sorted(expected.keys() & stored.keys()):
+        leaf, entry = expected[name], stored[name]
         placement = leaf.spec.placement
         shape = placement.global_shape if isinstance(placement, Box) else leaf.shape
-        if (leaf.dtype, shape) != (stored.dtype, stored.shape):
-            problems.append(
-                f"{name}: the checkpoint has {stored.dtype} {list(stored.shape)}, "
-                f"this training has {leaf.dtype} {list(shape)}"
-            )
+        if (leaf.dtype, shape) != (entry.dtype, entry.shape):
+            what = f"{entry.dtype} {list(entry.shape)}, this training has {leaf.dtype} {list(shape)}"
+            problems.append((leaf.role != "weights", -1, f"{name}: the checkpoint has {what}"))
     if problems:
+        problems.sort()
         raise StateMismatchError(
             f"the checkpoint {contents.checkpoint} does not fit this training: {len(problems)} of its tensors differ. "
-            "Nothing was changed. Build network and optimizer as they were, or start under another root, such as "
-            'CheckpointCallback("NEW_ROOT"):\n  ' + "\n  ".join(problems)
+            f"Nothing was changed. {_ADVICE[problems[0][0]]}, or start under another root, such as "
+            'CheckpointCallback("NEW_ROOT"):\n  ' + "\n  ".join(text for *_, text in problems)
         )
 
 

@@ -53,7 +53,7 @@ def _judged(node: ds.Dataset, use: Use, threads: int) -> Finding | None:
         return None
     shared = owner is _PYTHON or owner is _NUMPY
     if threads > 1:
-        why = f"{use.name} is called by {threads} threads in no fixed order: two runs differ even without a restart"
+        why = f"{use.name} is called by {threads} threads in no fixed order, so that no two runs agree"
         return Finding("pipeline", where, why, f"{_FIX}, or set num_parallel_workers=1 or python_multiprocessing=True")
     if not shared:
         return None  # replaying the pipeline brings it to where it was
