@@ -9,7 +9,7 @@ was on its lineage when it opened. Training thread only, once per process and ru
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -34,6 +34,7 @@ from ckptkit.manifest import (
 from ckptkit.run.choose import Choice, choose, first_choice
 from ckptkit.run.commit import create_once
 from ckptkit.run.find import Index, list_attempts
+from ckptkit.run.libraries import changed
 from ckptkit.run.names import RUN, CheckpointName, attempt_key
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.read import committed, open_checkpoint
@@ -211,12 +212,22 @@ def _apply(places: Sequence[Storage], name: CheckpointName, index: Index, target
                 raise
             problems.append(f"at {storage.url}: {error}")
             continue
+        _warn_of_other_libraries(name, opened.manifest.libraries)
         if problems:
             _log.warning("%s is corrupt %s. Its copy at %s is whole and was taken.", name, problems[0], storage.url)
         return contents
     if not problems:
         raise CheckpointNotFoundError(f"the checkpoint {name} is not committed (any more)")
     raise CorruptCheckpointError("; ".join(problems))
+
+
+def _warn_of_other_libraries(name: CheckpointName, recorded: Mapping[str, str]) -> None:
+    for library, before, now in changed(recorded):
+        _log.warning(
+            "%s was written under %s %s, and this is %s: another version may round differently, so the run may not go "
+            "on to the same bits. To have them: pip install %s==%s",
+            *(name, library, before, now, library, before),
+        )
 
 
 def _ensure_run(storage: Storage, index: Index, opening: Opening) -> None:
