@@ -362,7 +362,7 @@ def _refuse_wrong_arguments(call: str, model: Model, dataset: ds.Dataset, epochs
     if not isinstance(model, Model) or not isinstance(dataset, ds.Dataset):
         raise TypeError(
             f"{call} takes a mindspore.train.Model and a mindspore.dataset pipeline, got "
-            f"model={type(model).__name__} and dataset={type(dataset).__name__}"
+            f"{type(model).__name__} and {type(dataset).__name__}"
         )
     if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
         raise ValueError(f"{call}: epochs is the total since epoch 0 and at least 1, got {epochs!r}")
