@@ -43,7 +43,6 @@ from ckptkit.storage import Storage
 from ckptkit.waiting import LongWait
 
 _log = logging.getLogger("ckptkit")
-_MOST_TOLD = 2  # checkpoints that were passed over; the attempt's document has all
 _ROUNDS = 50  # each round lost means that somebody else made progress; nobody loses that often by chance
 
 
@@ -280,10 +279,9 @@ def _still_newest(storage: Storage, own: set[int], choice: Choice, document: Att
 def _warn_of(passed_over: tuple[PassedOver, ...], document: AttemptDocument, url: str) -> None:
     if not passed_over:
         return
-    told, others = passed_over[:_MOST_TOLD], len(passed_over) - _MOST_TOLD
-    each = "\n".join(f"  passed over {one.checkpoint}: {one.reason}" for one in told)
+    each = "\n".join("  passed over {}: {}".format(one.checkpoint, *one.reason.splitlines()[:1]) for one in passed_over)
     _log.warning(
         "CORRUPT CHECKPOINT: the newest checkpoint could not be used. Training since the one before is repeated. "
-        "`ckptkit verify %s` shows what else is damaged.\n%s%s\n  continuing from %s",
-        *(url, each, f" (and {others} more before it)" if others > 0 else "", document.parent or "a fresh start"),
+        "`ckptkit verify %s` shows what else is damaged.\n%s\n  continuing from %s",
+        *(url, each, document.parent or "a fresh start"),
     )
