@@ -173,12 +173,17 @@ os.write = write_until_full
 """.lstrip()
 
 
+def may_mount(command: list[str]) -> bool:
+    """Whether this user may mount something in a namespace of its own, which ends with ``command``."""
+    installed = shutil.which(command[0]) is not None
+    return installed and subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
 def run_on_a_full_disk(folder: Path, *changes: tuple[str, str]) -> Outcome:
     """Run it with room for a few checkpoints below ``runs``, and copy what lies there to ``left``."""
     (folder / "runs").mkdir()
     mount = ["unshare", "--user", "--map-root-user", "--mount"]
-    tried = subprocess.run([*mount, "mount", "-t", "tmpfs", "none", str(folder / "runs")], check=False)
-    if tried.returncode == 0:
+    if may_mount([*mount, "mount", "-t", "tmpfs", "none", str(folder / "runs")]):
         shell = 'mount -t tmpfs -o size=200k none runs && "$@"; code=$?; cp -r runs left; exit $code'
         return run(folder, *changes, under=[*mount, "sh", "-c", shell, "sh"])
     outcome = run(folder, ("import mindspore as ms", FULL + "import mindspore as ms"), *changes)
