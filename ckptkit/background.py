@@ -191,7 +191,8 @@ def warn_of_failure(error: BaseException, message: str, *values: object) -> None
 def account_of(error: BaseException) -> str:
     """The message of ``error``, and that of its cause where it does not repeat it."""
     cause = error.__cause__
-    if cause is None or str(cause) in str(error):
+    words = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
+    if cause is None or words in str(error):
         return str(error)
     return f"{error} ({type(cause).__name__}: {cause})"
 

@@ -28,7 +28,7 @@ from typing_extensions import Self
 from ckptkit.background import SaveHandle
 from ckptkit.cost import SaveReport, SaveTotals
 from ckptkit.departure import Departure
-from ckptkit.errors import ResumeError, StorageError
+from ckptkit.errors import CkptKitError, ResumeError, StorageError
 from ckptkit.mirror import Mirror, MirrorOptions, NoMirror
 from ckptkit.options import (
     ERROR_BUDGET,
@@ -38,6 +38,7 @@ from ckptkit.options import (
     PreemptWhen,
     WhenBusy,
     WindowUse,
+    refuse_no_duration,
     refuse_unknown_choices,
     refuse_wrong_policies,
     refuse_wrong_preemption,
@@ -61,6 +62,7 @@ from ckptkit.run.sweep import sweep
 from ckptkit.run.target import OneRank
 from ckptkit.snapshot import Capturable, StagingArea
 from ckptkit.storage import Storage, open_storage
+from ckptkit.uncaught import show_errors_briefly
 from ckptkit.waiting import countdown
 from ckptkit.world import ALONE
 
@@ -148,6 +150,7 @@ class CheckpointManager:
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
         host: str | None = None,
     ) -> None:
+        show_errors_briefly()
         refuse_wrong_policies(save=save, keep=keep, mirror_keep=mirror_keep)
         refuse_unknown_choices(
             when_busy=when_busy,
@@ -157,6 +160,7 @@ class CheckpointManager:
             on_preempt=on_preempt,
         )
         refuse_wrong_preemption(grace, preempt_when)
+        refuse_no_duration("rank_patience", rank_patience, usual="minutes=5")
         if buffer_bytes is not None and buffer_bytes < 1:
             raise ValueError(f"buffer_bytes must be at least 1, got {buffer_bytes}")
         self._storage = open_storage(root, storage_options)
@@ -537,7 +541,10 @@ class CheckpointManager:
         try:
             self._close(None, quietly=True)
         except Exception as also:  # noqa: BLE001 - on_save's own too: none may hide the first error, which is on its way
-            _log.warning("while the error above was on its way: %s", also, exc_info=also)
+            if also is error:
+                return  # it is known for good, such as that another process took the run over
+            theirs = None if isinstance(also, CkptKitError) else also
+            _log.warning("while another error was on its way: %s", also, exc_info=theirs)
 
     def _save_outright(self, state: Capturable, metrics: Mapping[str, float] | None) -> SaveHandle:
         _, orders = self._started()

@@ -25,7 +25,13 @@ def refuse_wrong_policies(*, save: SavePolicy | None, keep: KeepPolicy | None, m
     """Raise ValueError unless each is a policy or None."""
     for option, value, verb in (("save", save, "due"), ("keep", keep, "keeps"), ("mirror_keep", mirror_keep, "keeps")):
         if value is not None and not hasattr(value, verb):
-            raise ValueError(f"{option} must be a policy such as SaveEvery or KeepLatest, got {value!r}")
+            example, usual = ("SaveEvery(optimizer_steps={})", 100) if verb == "due" else ("KeepLatest({})", 3)
+            given: object = value
+            number = given if isinstance(given, int) and given > 0 else usual
+            raise ValueError(
+                f"{option} must be a policy such as SaveEvery or KeepLatest, got {value!r}: write "
+                f"{option}=ck.{example.format(number)}"
+            )
 
 
 def refuse_unknown_choices(
@@ -46,8 +52,13 @@ def refuse_unknown_choices(
 
 def refuse_wrong_preemption(grace: timedelta, preempt_when: PreemptWhen) -> None:
     """Raise ValueError unless there is any grace, and ``preempt_when`` can say something."""
-    if not isinstance(grace, timedelta) or grace <= timedelta(0):
-        raise ValueError(f"grace must be a timedelta above zero, such as timedelta(seconds=25), got {grace!r}")
+    refuse_no_duration("grace", grace, usual="seconds=25")
     is_path = isinstance(preempt_when, str | os.PathLike) and bool(os.fspath(preempt_when))
     if not (preempt_when is None or is_path or callable(preempt_when)):
         raise ValueError(f"preempt_when must be the path of a file or a callable, got {preempt_when!r}")
+
+
+def refuse_no_duration(option: str, value: timedelta, *, usual: str) -> None:
+    """Raise ValueError unless ``value`` is a duration above zero; ``usual`` is what a timedelta could be given."""
+    if not isinstance(value, timedelta) or value <= timedelta():
+        raise ValueError(f"{option} must be a positive timedelta, got {value!r}: write {option}=timedelta({usual})")

@@ -126,8 +126,8 @@ class Outcomes:
         what = f"a background save failed ({self._failures_in_a_row} in a row): {account_of(error)}"
         if not tolerate and self._failures_in_a_row >= self._failures_allowed:
             end = SaveFailedError(
-                f"{what}. The last committed checkpoint is untouched. Make room or repair the storage "
-                f"at {self._url} and start again."
+                f"{what.removesuffix('.')}. The last committed checkpoint is untouched: repair {self._url} and start "
+                "again"
             )
             end.__cause__ = error
             self._end_with(end)

@@ -83,7 +83,10 @@ class SaveEvery:
             if value is not None:
                 _require_positive(f"SaveEvery.{name}", value)
         if self.interval is not None and (not isinstance(self.interval, timedelta) or self.interval <= timedelta(0)):
-            raise ValueError(f"SaveEvery.interval must be a positive timedelta, got {self.interval!r}")
+            raise ValueError(
+                f"SaveEvery.interval must be a positive timedelta, got {self.interval!r}: write "
+                "SaveEvery(interval=timedelta(minutes=10))"
+            )
 
     @property
     def by_clock(self) -> bool:

@@ -18,6 +18,7 @@ LAYERS = {
     "errors": 0,
     "console": 0,
     "waiting": 0,
+    "uncaught": 1,
     "progress": 1,
     "policies": 1,
     "options": 1,

@@ -36,6 +36,7 @@ from ckptkit.options import MidCycle, OnPreempt, OnSaveError, PreemptWhen, WhenB
 from ckptkit.policies import KeepPolicy, SavePolicy
 from ckptkit.progress import ResumePoint
 from ckptkit.storage import Storage, open_storage
+from ckptkit.uncaught import show_errors_briefly
 
 _log = logging.getLogger("ckptkit")
 
@@ -132,6 +133,8 @@ class CheckpointCallback(Callback):
         preempt_when: PreemptWhen = None,
     ) -> None:
         super().__init__()
+        show_log()
+        show_errors_briefly()
         self._new_manager = functools.partial(
             CheckpointManager,
             open_storage(root, storage_options),  # now: a relative path means the folder that it means here
@@ -178,7 +181,6 @@ class CheckpointCallback(Callback):
         self._session: TrainingSession | None = None
         self._depth = 0
         self._preempted = False
-        show_log()
 
     @property
     def preempted(self) -> bool:
@@ -211,13 +213,7 @@ class CheckpointCallback(Callback):
         """
         self._drop_session()
         self._preempted = False
-        if not isinstance(model, Model) or not isinstance(dataset, ds.Dataset):
-            raise TypeError(
-                "resume(model, dataset, epochs) takes a mindspore.train.Model and a mindspore.dataset pipeline, got "
-                f"{type(model).__name__} and {type(dataset).__name__}"
-            )
-        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-            raise ValueError(f"epochs is the total since epoch 0 and at least 1, got {epochs!r}")
+        _refuse_wrong_arguments("resume(model, dataset, epochs)", model, dataset, epochs)
         cell = model.train_network
         companions = Companions()
         named = {_COMPANIONS: companions, **self._stateful}
@@ -270,6 +266,7 @@ class CheckpointCallback(Callback):
             CkptKitError: As `resume`, and what the saves raise.
             Preempted: After a signal; see ``on_preempt``.
         """
+        _refuse_wrong_arguments("train(model, epochs, dataset)", model, dataset, epochs)
         callbacks = self._callbacks(kwargs)
         point = self.resume(model, dataset, epochs, checkpoint=checkpoint, rewind=rewind)
         if not point.complete:
@@ -289,6 +286,7 @@ class CheckpointCallback(Callback):
         **kwargs: Any,
     ) -> ResumePoint:
         """`resume`, then ``Model.fit`` from there with this callback last; as `train`."""
+        _refuse_wrong_arguments("fit(model, epochs, dataset, valid_dataset)", model, dataset, epochs)
         callbacks = self._callbacks(kwargs)
         point = self.resume(model, dataset, epochs, checkpoint=checkpoint, rewind=rewind)
         if not point.complete:
@@ -354,7 +352,8 @@ class CheckpointCallback(Callback):
         if state.ended is None and done < epochs:
             return False
         why = state.ended or f"{point.batches_delivered} batches are {done} epochs"
-        _log.info("training is complete (%s); nothing to do. %s is restored.", why, point.checkpoint)
+        more = "" if state.ended else f" To train on, give more than {done} epochs; you gave {epochs}."
+        _log.info("training is complete (%s); nothing to do. %s is restored.%s", why, point.checkpoint, more)
         return True
 
     @contextlib.contextmanager
@@ -379,3 +378,14 @@ class CheckpointCallback(Callback):
         given = kwargs.pop("callbacks", None) or []
         others = [given] if isinstance(given, Callback) else list(given)
         return [*(one for one in others if one is not self), self]
+
+
+def _refuse_wrong_arguments(call: str, model: Model, dataset: ds.Dataset, epochs: int) -> None:
+    """Raise TypeError or ValueError that shows the ``call``: its order is easily taken for another one."""
+    if not isinstance(model, Model) or not isinstance(dataset, ds.Dataset):
+        raise TypeError(
+            f"{call} takes a mindspore.train.Model and a mindspore.dataset pipeline, got "
+            f"{type(model).__name__} and {type(dataset).__name__}"
+        )
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        raise ValueError(f"{call}: epochs is the total since epoch 0 and at least 1, got {epochs!r}")

@@ -17,6 +17,11 @@ from ckptkit.placement import Box
 from ckptkit.progress import Progress
 from ckptkit.tensors import Leaf
 
+_ADVICE = {
+    False: "Build network and optimizer as they were",
+    True: "The weights fit, so build the optimizer as it was",
+}
+
 
 def difference(name: str, leaf: Leaf, stored: TensorInfo) -> str | None:
     """How a stored tensor differs from the leaf of that name, or None."""
@@ -31,17 +36,23 @@ def difference(name: str, leaf: Leaf, stored: TensorInfo) -> str | None:
 
 def check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
     """Raise StateMismatchError, naming every leaf, unless the checkpoint holds exactly ``expected``."""
-    found = {name for name, one in contents.entries.items() if one.role != "state"}
-    problems = [f"missing in the checkpoint: {name}" for name in sorted(expected.keys() - found)]
-    problems += [f"not in this training: {name}" for name in sorted(found - expected.keys())]
-    for name in sorted(expected.keys() & found):
-        problem = difference(name, expected[name], contents.entries[name])
+    stored = {name: one for name, one in contents.entries.items() if one.role != "state"}
+    # By role and place, the weights' first: one that was renamed then stands beside what it is called now.
+    problems: list[tuple[bool, int, str]] = []
+    for place, name in enumerate(sorted(expected.keys() - stored.keys())):
+        problems.append((expected[name].role != "weights", place, f"missing in the checkpoint: {name}"))
+    for place, name in enumerate(sorted(stored.keys() - expected.keys())):
+        problems.append((stored[name].role != "weights", place, f"not in this training: {name}"))
+    for name in sorted(expected.keys() & stored.keys()):
+        problem = difference(name, expected[name], stored[name])
         if problem is not None:
-            problems.append(problem)
+            problems.append((expected[name].role != "weights", -1, problem))
     if problems:
+        problems.sort()
         raise StateMismatchError(
-            f"the checkpoint {contents.checkpoint} does not fit this training. Nothing was changed. "
-            "Build network and optimizer as they were, or start under another root:\n  " + "\n  ".join(problems)
+            f"the checkpoint {contents.checkpoint} does not fit this training: {len(problems)} of its tensors differ. "
+            f"Nothing was changed. {_ADVICE[problems[0][0]]}, or start under another root, such as "
+            'CheckpointCallback("NEW_ROOT"):\n  ' + "\n  ".join(text for *_, text in problems)
         )
 
 
@@ -92,7 +103,8 @@ def check_cycle(
     if not may_change:
         raise ResumeError(
             f"the checkpoint {contents.checkpoint} was taken with accumulation_steps={words_of_steps(before, found)}, "
-            f"this train cell has {words_of_steps(now, wanted)}. Build it with {words_of_steps(before, found)}, or "
+            f"this train cell has {words_of_steps(now, wanted)}. Build it with "
+            f"accumulation_steps={words_of_steps(before, found)}, or "
             'pass on_k_change="next_cycle" to end the running cycle with the old ones and go on with the new ones.'
         )
     return wanted if progress.at_boundary else found

@@ -9,7 +9,7 @@ was on its lineage when it opened. Training thread only, once per process and ru
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -34,6 +34,7 @@ from ckptkit.manifest import (
 from ckptkit.run.choose import Choice, choose, first_choice
 from ckptkit.run.commit import create_once
 from ckptkit.run.find import Index, list_attempts
+from ckptkit.run.libraries import changed
 from ckptkit.run.names import RUN, CheckpointName, attempt_key
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.read import committed, open_checkpoint
@@ -120,7 +121,7 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
         check_fence(storage, document)
         abandoned.add(document.attempt)
         if _still_newest(storage, abandoned, choice, document, opening):
-            _warn_of(applied.passed_over, document)
+            _warn_of(applied.passed_over, document, storage.url)
             return Opened(document, applied.contents)
     raise StaleAttemptError(
         f"{_ROUNDS} times in a row another process changed the run {storage.url} while this one was starting. "
@@ -154,7 +155,8 @@ def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: bool = 
         other = ""  # that there is a later one is known; its document only helps the reader
     raise StaleAttemptError(
         f"attempt {highest}{other} took the run {storage.url} over from attempt {attempt.attempt}. "
-        "This process must stop; its last commit before the takeover stays usable."
+        "This process must stop; its last commit before the takeover stays usable. If both are to train, give each a "
+        f'root of its own, such as "{storage.url}-2".'
     )
 
 
@@ -189,8 +191,8 @@ def _apply_first(
             raise CheckpointNotFoundError(f"the newest checkpoint is not {choice.first} any more")
         each = "\n  ".join(f"{one.checkpoint}: {one.reason}" for one in passed_over)
         raise CorruptCheckpointError(
-            f"no checkpoint of the run {storage.url} can be used, and starting afresh would lose it:\n  {each}\n"
-            "Restore one of them from a copy, or start under another root."
+            f"no checkpoint of the run {storage.url} can be used, and starting afresh would lose it. Restore one of "
+            f"them from a copy (`ckptkit copy BACKUP ROOT`), or start under another root:\n  {each}"
         )
     target.begin()
     return Applied(None, tuple(passed_over))
@@ -209,12 +211,22 @@ def _apply(places: Sequence[Storage], name: CheckpointName, index: Index, target
                 raise
             problems.append(f"at {storage.url}: {error}")
             continue
+        _warn_of_other_libraries(name, opened.manifest.libraries)
         if problems:
             _log.warning("%s is corrupt %s. Its copy at %s is whole and was taken.", name, problems[0], storage.url)
         return contents
     if not problems:
         raise CheckpointNotFoundError(f"the checkpoint {name} is not committed (any more)")
     raise CorruptCheckpointError("; ".join(problems))
+
+
+def _warn_of_other_libraries(name: CheckpointName, recorded: Mapping[str, str]) -> None:
+    for library, before, now in changed(recorded):
+        _log.warning(
+            "%s was written under %s %s, and this is %s: another version may round differently, so the run may not go "
+            "on to the same bits. To have them: pip install %s==%s",
+            *(name, library, before, now, library, before),
+        )
 
 
 def _ensure_run(storage: Storage, index: Index, opening: Opening) -> None:
@@ -264,16 +276,12 @@ def _still_newest(storage: Storage, own: set[int], choice: Choice, document: Att
     return choose(Index(storage, ignoring=own), opening.checkpoint, rewind=opening.rewind).first == choice.first
 
 
-def _warn_of(passed_over: tuple[PassedOver, ...], document: AttemptDocument) -> None:
+def _warn_of(passed_over: tuple[PassedOver, ...], document: AttemptDocument, url: str) -> None:
     if not passed_over:
         return
-    each = "\n".join(f"  passed over {one.checkpoint}: {one.reason}" for one in passed_over)
-    taken = document.parent or "a fresh start"
+    each = "\n".join("  passed over {}: {}".format(one.checkpoint, *one.reason.splitlines()[:1]) for one in passed_over)
     _log.warning(
-        "%s\nCORRUPT CHECKPOINT: the newest checkpoint could not be used.\n%s\n  continuing from %s; "
-        "training since then is repeated.\n%s",
-        "=" * 78,
-        each,
-        taken,
-        "=" * 78,
+        "CORRUPT CHECKPOINT: the newest checkpoint could not be used. Training since the one before is repeated. "
+        "`ckptkit verify %s` shows what else is damaged.\n%s\n  continuing from %s",
+        *(url, each, document.parent or "a fresh start"),
     )

@@ -160,7 +160,10 @@ def _named(index: Index, checkpoint: str) -> CheckpointName:
     name = CheckpointName.parse(checkpoint)
     if name is None or name not in index.names_of(name.attempt) or not index.is_committed(name):
         there = ", ".join(_newest_committed(index, 10))
-        raise CheckpointNotFoundError(f"there is no committed checkpoint {checkpoint!r}; there are: {there or 'none'}")
+        raise CheckpointNotFoundError(
+            f"there is no committed checkpoint {checkpoint!r}; there are: {there or 'none'}. Name one of these, or "
+            "leave checkpoint= out to use the newest"
+        )
     return name
 
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from importlib import metadata
 
 from ckptkit.manifest import (
     MAX_DOCUMENT_BYTES,
@@ -28,6 +27,7 @@ from ckptkit.manifest import (
 )
 from ckptkit.run.digesting import BlockDigests, DigestingStream
 from ckptkit.run.frozen import FrozenShards
+from ckptkit.run.libraries import versions
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.receipts import Receipt
 from ckptkit.run.staged import Staged
@@ -109,7 +109,7 @@ def write_manifest(
         metrics={key: value if math.isfinite(value) else None for key, value in request.metrics.items()},
         rank_files=[one.file for one in receipts],
         cost=Cost.model_validate(request.staged.cost.as_numbers()),
-        libraries=_libraries(),
+        libraries=versions(),
     )
     entry = _write_document(storage, name.manifest_key, encode(manifest))
     return Commit(token=attempt.token, manifest_digest=entry.digest, manifest_size_bytes=entry.size_bytes).sealed()
@@ -142,13 +142,3 @@ def _write_document(storage: Storage, key: str, data: bytes) -> FileEntry:
         raise ValueError(f"{key} would have {len(data)} bytes; readers accept at most {MAX_DOCUMENT_BYTES}")
     storage.write(key, io.BytesIO(data), len(data))
     return FileEntry(key=key, size_bytes=len(data), digest=digest_of(data))
-
-
-def _libraries() -> dict[str, str]:
-    found = {}
-    for name in ("ckptkit", "mindspore", "numpy"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed as a package"
-    return found

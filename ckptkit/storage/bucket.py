@@ -51,11 +51,15 @@ class Bucket:
         client: Sends them.
         retry: Repeats them.
         written_with: Options of every object written, such as its encryption.
+        scheme: Of the URL, for messages.
     """
 
-    def __init__(self, name: str, client: Client, retry: Retry, written_with: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, client: Client, retry: Retry, written_with: Mapping[str, Any], *, scheme: str = "s3"
+    ) -> None:
         self.name = name
         self._client = client
+        self._scheme = scheme
         self._retry = retry
         self._written_with = dict(written_with)
 
@@ -263,7 +267,7 @@ class Bucket:
             raise TimeoutError("the request took longer than request_timeout")
 
     def _where(self, key: str) -> str:
-        return f"{key} in the bucket {self.name}"
+        return f"{self._scheme}://{self.name}/{key}"
 
 
 def _with(element: str | None, answer: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -44,7 +44,10 @@ def open_generic(url: str, storage_options: Mapping[str, Any]) -> FsspecStorage:
     try:
         system, path = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
     except Exception as error:  # some connect at once, and every file system of fsspec has errors of its own
-        raise StorageError(f"could not open {without_user(url)}: {error}") from error
+        hint = ""
+        if "Protocol not known" in str(error):
+            hint = ". Write a path, s3://bucket/folder, obs://bucket/folder, or a URL that fsspec knows"
+        raise StorageError(f"could not open {without_user(url)}: {error}{hint}") from error
     return FsspecStorage(without_user(url), system, path, settle=settle)
 
 

@@ -31,6 +31,16 @@ _FOLDER_TRIES = 5
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")  # of a create under way
 _MOST_BUFFERS = 1024  # IOV_MAX of Linux: of one system call
 
+_FULL = " The disk is full (see `df -h`); a run needs less with keep=ck.KeepLatest(2)."
+_HINTS = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.ENOTDIR: " A part of that path is a file: give the run root a folder of its own.",
+    errno.EACCES: " Let this user write there (`ls -ld {folder}` shows who may), or give another run root.",
+    errno.EROFS: " It is mounted for reading only: give another run root.",
+    errno.ENOENT: " That folder cannot be made, or was deleted: check the path (`ls -ld {folder}`).",
+}
+
 
 class LocalStorage:
     """Files below ``root``, which is made at the first write.
@@ -276,7 +286,7 @@ def _storage_errors(verb: str, path: Path | str) -> Iterator[None]:
 
 
 def _storage_error(verb: str, path: Path | str, error: OSError) -> StorageError:
-    hint = ""
+    hint = _HINTS.get(error.errno or 0, "").format(folder=Path(path).parent)
     if verb == "create" and error.errno in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP):  # of link()
         hint = (
             " ckptkit publishes with hard links, which this file system refuses;"

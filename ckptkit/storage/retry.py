@@ -105,7 +105,7 @@ class Retry:
                 if self.monotonic() + delay >= until or (stop is not None and stop.is_set()):
                     raise StorageError(
                         f"could not {what}: {trouble}. It was tried {tries} times within {patience:.0f} s; "
-                        "see whether the storage can be reached, then try again"
+                        "see whether endpoint_url is right and the storage can be reached, then try again"
                     ) from trouble.__cause__
                 self._tell_of(what, trouble, begun)
             except (FileNotFoundError, FileExistsError):

@@ -104,7 +104,8 @@ def raise_as_ours(error: Exception, what: str, *, may_be_absent: bool) -> NoRetu
         _raise_answer(error, what, may_be_absent)
     if isinstance(error, NoCredentialsError | PartialCredentialsError | CredentialRetrievalError):
         raise StorageError(
-            f"could not {what}: {error}. Give key= and secret= in storage_options, or set the environment variables"
+            f"could not {what}: {str(error).rstrip('.')}. Set them: export AWS_ACCESS_KEY_ID=... "
+            'AWS_SECRET_ACCESS_KEY=...; or give storage_options={"key": ..., "secret": ...}'
         ) from error
     if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
         raise StorageError(

@@ -185,7 +185,10 @@ def connect(
             },
         )
     except (BotoCoreError, TypeError, ValueError) as error:
-        raise StorageError(f"could not use these storage_options: {error}") from error
+        hint = ""
+        if "Invalid endpoint" in str(error):
+            hint = ". Write it with its scheme, as in https://s3.example.com or http://localhost:9000"
+        raise StorageError(f"could not use these storage_options: {error}{hint}") from error
     # Keys would come back encoded, which not every server does as botocore then decodes them; ours need no encoding.
     api.meta.events.register_last("before-parameter-build.s3.ListObjects", _ask_for_plain_keys)
     if api.meta.endpoint_url and (options.endpoint_url or options.client_kwargs.get("endpoint_url")):

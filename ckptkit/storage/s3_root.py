@@ -39,7 +39,7 @@ def open_s3(scheme: str, path: str, storage_options: Mapping[str, Any]) -> S3Sto
     client = _obs_client(options) if scheme == "obs" else connect(options, {}, options.keys())
     return S3Storage(
         f"{scheme}://{bucket}/{prefix}",
-        Bucket(bucket, client, Retry(options.patience), options.s3_additional_kwargs),
+        Bucket(bucket, client, Retry(options.patience), options.s3_additional_kwargs, scheme=scheme),
         prefix,
         part_bytes=options.default_block_size,
         lanes=options.max_concurrency,

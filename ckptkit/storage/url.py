@@ -7,9 +7,11 @@ other scheme is fsspec's.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 from ckptkit.errors import StorageError
 from ckptkit.storage.local import LocalStorage
@@ -17,6 +19,7 @@ from ckptkit.storage.protocol import Storage
 
 _LOCAL = (None, "file", "local")
 _S3 = ("s3", "s3a", "obs")
+_WEB = ("http", "https")
 
 _ANSWER_WITHIN = timedelta(seconds=6)
 _CONNECT_SECONDS = 5
@@ -38,14 +41,20 @@ def open_storage(root: str | os.PathLike[str] | Storage, storage_options: Mappin
     text = os.fspath(root)
     if not text:
         raise ValueError("the run root is empty; give a folder of its own for each run")
+    _refuse_one_slash(text)
     scheme, path = _split(text)
     options = dict(storage_options or {})
     if scheme in _LOCAL:
         if options:
-            raise StorageError(f"a local run root takes no storage_options, got {sorted(options)}")
+            raise StorageError(
+                f"{text} is a local run root, which takes no storage_options, got {sorted(options)}: leave them out, "
+                "or give a URL such as s3://bucket/folder"
+            )
         return LocalStorage(path)
     if scheme in _S3:
         return _open_s3(str(scheme), path, options)
+    if scheme in _WEB:
+        _refuse_web(text)
     from ckptkit.storage.generic import open_generic
 
     return open_generic(text, options)
@@ -90,5 +99,33 @@ def _open_s3(scheme: str, path: str, options: Mapping[str, Any]) -> Storage:
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith(("botocore", "urllib3")):
             raise
-        raise StorageError(f"{scheme}:// needs botocore: pip install 'ckptkit[s3]'") from error
+        raise StorageError(
+            f"{scheme}://{path} needs botocore, which is not installed: pip install 'ckptkit[s3]'"
+        ) from error
     return open_s3(scheme, path, options)
+
+
+def _refuse_one_slash(text: str) -> None:
+    """Raise StorageError if ``text`` is a URL but for a slash: it would be a local folder, on one machine's disk."""
+    match = re.fullmatch(r"([a-z][a-z0-9+]+):/([^/].*)", text)
+    if match is None or os.path.exists(text):
+        return
+    scheme, rest = match.groups()
+    meant = f"/{rest}" if scheme in _LOCAL else f"{scheme}://{rest}"
+    raise StorageError(
+        f'{text} has one slash where a URL has two, and would be a folder on this machine: write "{meant}" (a text: '
+        f'pathlib.Path takes slashes away), or "{os.path.abspath(text)}" for the folder'
+    )
+
+
+def _refuse_web(text: str) -> NoReturn:
+    """Raise StorageError that says how a bucket is named, from an address as consoles of clouds show it."""
+    parts = urlsplit(text)
+    scheme = "obs" if "obs." in parts.netloc or "huaweicloud" in parts.netloc else "s3"
+    bucket, found, host = parts.netloc.partition(f".{scheme}.")
+    host, path = (f"{scheme}.{host}", f"{bucket}{parts.path}") if found else (parts.netloc, parts.path.strip("/"))
+    raise StorageError(
+        f"{text} is an address of the web, where nothing can be saved. If it is a bucket, write "
+        f'CheckpointCallback("{scheme}://{path or "bucket/folder"}", '
+        f'storage_options={{"endpoint_url": "{parts.scheme}://{host}"}})'
+    )

@@ -393,7 +393,7 @@ def test_failed_save_does_not_hide_the_error_of_training(root, shown):
 
     with pytest.raises(CrashError):
         job.started(ckpt, 2, Crash(6))
-    assert "while the error above was on its way: a background save failed" in shown()
+    assert "while another error was on its way: a background save failed" in shown()
 
 
 def test_training_goes_on_while_a_save_is_written_and_its_end_waits(root):

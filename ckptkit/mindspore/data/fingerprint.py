@@ -55,6 +55,7 @@ class Fingerprint:
 
         return [
             f"{words}: the checkpoint has {shown(recorded, name)}, this dataset has {shown(vars(self), name)}"
+            + (f"; write .batch({recorded[name]})" if name == "batch_size" else "")
             for name, words in _WORDS.items()
             if shown(recorded, name) != shown(vars(self), name)
         ]

@@ -28,9 +28,7 @@ _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
 _READS = ("getstate", "get_state")  # draw nothing and change nothing
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 _FRESH = (np.random.default_rng, np.random.RandomState, np.random.SeedSequence, random.Random)
-_FIX = (
-    "Let it draw from a generator that is made of (seed, epoch, index of the sample), such as ckptkit.data.sample_rng"
-)
+_FIX = "Let it draw from a generator made of (seed, epoch, index of the sample), such as ckptkit.data.sample_rng"
 
 
 def find_in_pipeline(dataset: ds.Dataset) -> Iterator[Finding]:
@@ -55,11 +53,8 @@ def _judged(node: ds.Dataset, use: Use, threads: int) -> Finding | None:
         return None
     shared = owner is _PYTHON or owner is _NUMPY
     if threads > 1:
-        why = (
-            f"{use.name} is called by {threads} threads in no fixed order, so that two runs already differ without "
-            "any restart"
-        )
-        return Finding("pipeline", where, why, f"{_FIX}; or set python_multiprocessing=True, or num_parallel_workers=1")
+        why = f"{use.name} is called by {threads} threads in no fixed order, so that no two runs agree"
+        return Finding("pipeline", where, why, f"{_FIX}, or set num_parallel_workers=1 or python_multiprocessing=True")
     if not shared:
         return None  # replaying the pipeline brings it to where it was
     library = "Python's `random`" if owner is _PYTHON else "`numpy.random`"

@@ -1,0 +1,75 @@
+"""A user's script with something changed in it, run in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TRAIN = Path(__file__).with_name("train.py")
+MOST_LINES = 4
+MOST_CHARACTERS = 360  # of a line: three rows of a terminal that is 120 wide
+HINT = "CKPTKIT_DEBUG=1 shows"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a script ended.
+
+    Attributes:
+        code: Its exit code.
+        said: What it wrote to stderr, line by line, with ``~`` for the folder that it ran in.
+    """
+
+    code: int
+    said: tuple[str, ...]
+
+    @property
+    def error(self) -> str:
+        """The error that ended it, as a user sees it: the last lines, from that of the script on, few and short."""
+        assert self.code == 1, self
+        assert not any("Traceback" in line or line.startswith("  File ") for line in self.said), self
+        first = max(at for at, line in enumerate(self.said) if line.startswith("train.py:"))
+        assert HINT in self.said[-1], self
+        return _short(self.said[first:])
+
+    def warning(self, words: str) -> str:
+        """The one line of ckptkit's log with ``words``, and those that belong to it."""
+        (first,) = [at for at, line in enumerate(self.said) if line.startswith("[ckptkit]") and words in line]
+        rest = self.said[first + 1 :]
+        more = next((count for count, line in enumerate(rest) if not line.startswith("  ")), len(rest))
+        return _short(self.said[first : first + 1 + more])
+
+
+def _short(lines: Sequence[str]) -> str:
+    assert len(lines) <= MOST_LINES, lines
+    assert all(len(line) <= MOST_CHARACTERS for line in lines), lines
+    return "\n".join(lines)
+
+
+def write(script: Path, *changes: tuple[str, str]) -> Path:
+    """Write ``train.py`` as ``script``, with each first text of ``changes`` replaced by the second."""
+    text = TRAIN.read_text(encoding="utf-8")
+    for old, new in changes:
+        assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times"
+        text = text.replace(old, new)
+    script.write_text(text, encoding="utf-8")
+    return script
+
+
+def run(folder: Path, *changes: tuple[str, str], under: Sequence[str] = (), **environment: str) -> Outcome:
+    """Write the script into ``folder`` and run it there, by the command ``under`` if one is given."""
+    script = write(folder / "train.py", *changes)
+    done = subprocess.run(
+        [*under, sys.executable, script.name],
+        cwd=folder,
+        env={**os.environ, "GLOG_v": "3", **environment},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    return Outcome(done.returncode, tuple(done.stderr.replace(str(folder), "~").splitlines()))

@@ -1,0 +1,23 @@
+"""before.py with an exact resume, its training cell left as it is."""
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+from mindspore import nn
+from mindspore.train import LossMonitor
+
+import ckptkit as ck
+
+ms.set_seed(1)
+digits = np.load("digits.npz")
+dataset = ds.NumpySlicesDataset((digits["images"], digits["labels"]), ["image", "label"]).batch(32)
+
+net = nn.SequentialCell(nn.Flatten(), nn.Dense(64, 32), nn.ReLU(), nn.Dense(32, 10))
+loss_fn = nn.CrossEntropyLoss()
+optimizer = nn.Adam(net.trainable_params(), learning_rate=0.01)
+
+model = ms.Model(net, loss_fn, optimizer)
+ckpt = ck.CheckpointCallback("runs/digits", save=ck.SaveEvery(optimizer_steps=20))
+ckpt.train(model, 3, dataset, callbacks=[LossMonitor(20)])
+
+ms.save_checkpoint(net, "digits.ckpt")

@@ -1,0 +1,38 @@
+"""A start under another version of what computes says so, and goes on."""
+
+from __future__ import annotations
+
+import logging
+from importlib import metadata
+
+import pytest
+from grown import WatchedRun, grow
+
+from ckptkit.manager import CheckpointManager
+
+
+def warnings_of_start(root, caplog) -> list[str]:
+    caplog.clear()
+    run = WatchedRun()
+    CheckpointManager(root).restore(run)
+    assert len(run.applied) == 1
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("library", ["mindspore", "numpy"])
+def test_another_version_is_named_with_the_command_that_brings_the_old_one(root, caplog, monkeypatch, library):
+    version = metadata.version
+    with monkeypatch.context() as old:
+        old.setattr(metadata, "version", lambda name: "1.2.3" if name == library else version(name))
+        (name,) = grow(root, 3)
+    (warning,) = warnings_of_start(root, caplog)
+    assert warning.startswith(f"{name} was written under {library} 1.2.3, and this is {version(library)}: ")
+    assert warning.endswith(f"pip install {library}=={'1.2.3'}")
+
+
+def test_the_same_versions_say_nothing_nor_does_another_ckptkit(root, caplog, monkeypatch):
+    version = metadata.version
+    with monkeypatch.context() as old:
+        old.setattr(metadata, "version", lambda name: "0.0.1" if name == "ckptkit" else version(name))
+        grow(root, 3)
+    assert warnings_of_start(root, caplog) == []
