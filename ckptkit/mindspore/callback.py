@@ -87,6 +87,7 @@ class CheckpointCallback(Callback):
         mirror_required: As for `CheckpointManager`.
         rank_patience: As for `CheckpointManager`.
         check_replicas: As for `CheckpointManager`.
+        events: As for `CheckpointManager`; the loss and the norm of the gradients are recorded, too.
 
     Raises:
         ValueError: If an option is none of those named.
@@ -121,6 +122,7 @@ class CheckpointCallback(Callback):
         mirror_required: bool = True,
         rank_patience: timedelta = timedelta(minutes=5),
         check_replicas: bool = False,
+        events: bool = True,
     ) -> None:
         super().__init__()
         self._new_manager = functools.partial(
@@ -139,6 +141,7 @@ class CheckpointCallback(Callback):
             mirror_required=mirror_required,
             rank_patience=rank_patience,
             check_replicas=check_replicas,
+            events=events,
         )
         self._read_only = tuple(read_only)
         self._new_manager()  # so that a wrong option is an error here and not after the model is built
