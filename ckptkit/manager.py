@@ -490,7 +490,8 @@ class CheckpointManager:
             self._recorder = self._new_recorder(opened, progress)
         self._saver = self._new_saver(opened) if self._peers.leads else self._new_part_saver(opened)
         self._orders = Orders(
-            *(self._saver, self._peers, self._area, self._outcomes, self._mirror, self._recorder),
+            *(self._saver, self._peers, self._area, self._outcomes, self._mirror),
+            recorder=self._recorder,
             window_use=self._window_use,
             check_replicas=self._check_replicas,
             clock=self._clock,

@@ -53,6 +53,23 @@ def list_checkpoints(
 
 
 @app.command()
+def report(
+    root: Annotated[str, typer.Argument(help="The run root: a path or a URL.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="Where to write the page.")] = "report.html",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document instead, and write no page.")
+    ] = False,
+) -> None:
+    """Draw a run as one page that works offline: attempts, loss across restarts, what saves cost, what was removed.
+
+    Exits with 1 if a file of the run is corrupt; the page shows the rest. Example: ckptkit report runs/vit-17
+    """
+    from ckptkit.cli.report import run_report
+
+    raise typer.Exit(run_report(root, output, as_json=as_json))
+
+
+@app.command()
 def copy(
     source: Annotated[str, typer.Argument(help="The run root to copy: a path or a URL.")],
     target: Annotated[str, typer.Argument(help="Where to: a new root, or one that this command has begun to fill.")],

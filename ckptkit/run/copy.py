@@ -1,7 +1,7 @@
 """Copies a whole run, or one checkpoint as a new run, from a root to another.
 
-The order: everything that lies at the target is compared; ``run.json``; checkpoint by checkpoint, oldest first; events; the
-attempts' documents, the one that ends the copy last. Guarantees: until then no start takes the target for a run
+The order: everything that lies at the target is compared; ``run.json``; checkpoint by checkpoint, oldest first; events;
+the attempts' documents, the one that ends the copy last. Guarantees: until then no start takes the target for a run
 (`ckptkit.run.origin`); where anything at the target is not the source's, nothing is written; an interrupted copy is
 resumed by the same call, with the same result. The source is only read, and may be a run that goes on. One copy to a
 root at a time, and no job on it meanwhile: only a part of what they would do to each other is noticed. Any single
