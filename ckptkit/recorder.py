@@ -94,6 +94,7 @@ class Recorder:
         self._held: deque[tuple[Place, Values, Values]] = deque()
         self._seen: tuple[Values, Values] = ({}, {})
         self._progress = progress
+        self._last_saved: str | None = None
         self._flush_next = self._is_final = self._closed = self._warned = False
 
     def observe(self, micro_step: Values, cycle: Values) -> None:
@@ -127,6 +128,9 @@ class Recorder:
     def saved(self, report: SaveReport, removed: tuple[CheckpointName, ...]) -> None:
         """A checkpoint was committed, and after it others were removed; stores what waits, if it is time."""
         with self._harmless():
+            if report.checkpoint == self._last_saved:
+                return  # it was there already, and nothing was written
+            self._last_saved = report.checkpoint
             at = self._clock().isoformat()
             cost = report.cost
             done = Saved(

@@ -154,6 +154,11 @@ def bits_of(array: Array) -> Array:
     return bits if bits.flags.c_contiguous else np.ascontiguousarray(bits)
 
 
+def values_of(dtype: str, bits: Array) -> Array:
+    """What ``bits`` stand for, as numbers that NumPy can reckon with: bfloat16 as the float32 of the same value."""
+    return (bits.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else bits
+
+
 def bytes_of(array: Array) -> npt.NDArray[np.uint8]:
     """The memory of a C-contiguous ``array`` as flat bytes, without a copy."""
     return array.reshape(-1).view(np.uint8)

@@ -70,7 +70,8 @@ def test_an_unknown_scheme_exits_3_and_wrong_usage_2() -> None:
 def test_it_imports_neither_mindspore_nor_the_storage_of_others(tmp_path: Path) -> None:
     make_run(tmp_path)
     code = (
-        "import sys; from ckptkit.cli.ls import run_ls; run_ls(sys.argv[1], as_json=True);"
+        "import sys; from datetime import datetime, timezone; from ckptkit.cli.ls import run_ls;"
+        "run_ls(sys.argv[1], now=datetime.now(timezone.utc), as_json=True);"
         "print([name for name in ('mindspore', 's3fs', 'boto3') if name in sys.modules], file=sys.stderr)"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
@@ -82,7 +83,8 @@ def test_it_answers_in_under_a_second_of_processor_time(tmp_path: Path) -> None:
     """Processor time, since the machine's other work must not decide; the best of three."""
     make_run(tmp_path)
     code = (
-        "import sys, time; from ckptkit.cli.ls import run_ls; run_ls(sys.argv[1], as_json=False);"
+        "import sys, time; from datetime import datetime, timezone; from ckptkit.cli.ls import run_ls;"
+        "run_ls(sys.argv[1], now=datetime.now(timezone.utc));"
         "print(time.process_time())"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 
 import pytest
 from dict_storage import Counted, pages_of
@@ -14,6 +15,7 @@ from ckptkit.policies import KeepBest, KeepLatest
 from ckptkit.run.catalogue import latest_checkpoint, list_checkpoints, list_rows
 
 COUNTS = (3000, 3600, 3400)
+NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +84,10 @@ def test_ls_takes_the_pages_a_read_for_each_row_and_the_newest_attempts_document
     assert run.pages == 1 + pages_of(files_of(run))
 
 
-def test_ls_of_all_takes_the_pages_and_a_read_for_each(run):
+def test_ls_of_all_takes_the_pages_and_a_read_for_each_row_and_attempt(run):
     run = Counted(long_run(100, 200))
     rows = list_rows(run, None)
-    assert len(rows.shown) == len(run.keys("read")) - 1 == 300
+    assert len(rows.shown) == len(run.keys("read")) - 2 == 300
     assert rows.left_out == 0
     assert run.pages == 1 + pages_of(files_of(run))
     complete = list_checkpoints(run)
@@ -94,18 +96,18 @@ def test_ls_of_all_takes_the_pages_and_a_read_for_each(run):
 
 def test_ls_says_how_many_it_leaves_out(run, capsys, monkeypatch):
     run = long_run(30, 36)
-    monkeypatch.setattr(ls, "open_storage", lambda root: run)
+    monkeypatch.setattr(ls, "open_root", lambda root, options: run)
     monkeypatch.setattr(ls, "NEWEST", 60)
-    assert ls.run_ls("run", as_json=False) == 0
+    assert ls.run_ls("run", now=NOW, as_json=False) == 0
     assert capsys.readouterr().out.rstrip().endswith("6 older checkpoints are not shown; --all shows every one")
-    assert ls.run_ls("run", as_json=True) == 0
+    assert ls.run_ls("run", now=NOW, as_json=True) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["left_out"], len(printed["checkpoints"])) == (6, 60)
     assert printed["latest"] == printed["checkpoints"][-1]["name"] == names_of(run)[-1]
-    assert ls.run_ls("run", as_json=True, show_all=True) == 0
+    assert ls.run_ls("run", now=NOW, as_json=True, show_all=True) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["left_out"], len(printed["checkpoints"])) == (0, 66)
-    assert ls.run_ls("run", as_json=False, show_all=True) == 0
+    assert ls.run_ls("run", now=NOW, as_json=False, show_all=True) == 0
     assert "not shown" not in capsys.readouterr().out
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 
 import pytest
 from dict_storage import Counted, DictStorage
@@ -16,6 +17,8 @@ from ckptkit.run import catalogue
 from ckptkit.run.catalogue import list_checkpoints, list_rows
 from ckptkit.run.names import CheckpointName
 from ckptkit.testing.faults import Fault
+
+NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 
 
 @pytest.fixture
@@ -140,6 +143,7 @@ def test_a_storage_that_fails_is_no_row_and_no_empty_list(storage, monkeypatch, 
         list_rows(failing, None)
     with pytest.raises(StorageError, match="injected"):
         list_checkpoints(failing)
-    monkeypatch.setattr(ls, "open_storage", lambda root: failing)
-    assert ls.run_ls("run", as_json=False) == 3
-    assert "injected" in capsys.readouterr().err
+    monkeypatch.setattr(ls, "open_root", lambda root, options: failing)
+    with pytest.raises(StorageError, match="injected"):
+        ls.run_ls("run", now=NOW, as_json=False)
+    assert capsys.readouterr().out == ""

@@ -6,21 +6,44 @@ from typing import Annotated, Literal
 
 import typer
 
+from ckptkit.cli.errors import CommandGroup
+from ckptkit.cli.parameters import AsJson, Checkpoint, Options, Root, examples
+
 app = typer.Typer(
     name="ckptkit",
+    cls=CommandGroup,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
-    help="Exact resume for interrupted MindSpore training.",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-@app.callback()
-def main() -> None:
-    """Exact resume for interrupted MindSpore training."""
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from ckptkit import __version__
+
+        print(f"ckptkit {__version__}")
+        raise typer.Exit
 
 
-@app.command()
+@app.callback(epilog=examples("ckptkit demo", "ckptkit ls runs/vit-17", "ckptkit ls --help"))
+def main(
+    *,
+    debug: Annotated[
+        bool, typer.Option("--debug", envvar="CKPTKIT_DEBUG", help="Show the traceback of an error.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Exact resume for interrupted MindSpore training.
+
+    Exit codes: 0 fine, 1 a problem was found, 2 wrong usage, 3 a storage or a file could not be used.
+    """
+
+
+@app.command(epilog=examples("ckptkit demo", "ckptkit demo --mode pynative --seed 7"))
 def demo(
     root: Annotated[
         str | None, typer.Option(help="Keep both runs below this path or URL, which must be new or empty.")
@@ -28,48 +51,104 @@ def demo(
     mode: Annotated[Literal["graph", "pynative"], typer.Option(help="MindSpore's execution mode.")] = "graph",
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the network and the data order.")] = 1,
 ) -> None:
-    """Train on real digits, kill it with SIGKILL three times, resume, and compare every bit.
-
-    Example: ckptkit demo --mode pynative --seed 7
-    """
+    """Train on real digits, kill it with SIGKILL three times, resume, and compare every bit."""
     from ckptkit.cli.demo import run_demo
 
     raise typer.Exit(run_demo(root, mode, seed))
 
 
-@app.command("ls")
+@app.command(
+    "ls",
+    no_args_is_help=True,
+    epilog=examples("ckptkit ls runs/vit-17", "ckptkit ls s3://bucket/vit-17 --json --all"),
+)
 def list_checkpoints(
-    root: Annotated[str, typer.Argument(help="The run root: a path or a URL.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")] = False,
+    root: Root,
+    *,
     show_all: Annotated[bool, typer.Option("--all", help="List every one, not only the newest 50.")] = False,
+    options: Options = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the newest committed checkpoints of a run, oldest first.
 
-    Exits with 1 if one of them is seen to be corrupt; it looks at their manifests only. Example: ckptkit ls runs/vit-17
+    Exits with 1 if one of them is seen to be corrupt; it looks at their manifests only.
     """
+    from datetime import datetime, timezone
+
     from ckptkit.cli.ls import run_ls
 
-    raise typer.Exit(run_ls(root, as_json=as_json, show_all=show_all))
+    raise typer.Exit(run_ls(root, options or [], now=datetime.now(timezone.utc), as_json=as_json, show_all=show_all))
 
 
-@app.command()
-def report(
-    root: Annotated[str, typer.Argument(help="The run root: a path or a URL.")],
-    output: Annotated[str, typer.Option("--output", "-o", help="Where to write the page.")] = "report.html",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document instead, and write no page.")
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit show runs/vit-17",
+        "ckptkit show runs/vit-17 a000002-c0000001200-m0002 --tensors",
+        "ckptkit show s3://bucket/vit-17 --tensor head.weight --histogram",
+    ),
+)
+def show(
+    root: Root,
+    checkpoint: Checkpoint = "latest",
+    *,
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    tensor: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Read this tensor, verify it and summarise its elements.")
+    ] = None,
+    histogram: Annotated[bool, typer.Option("--histogram", help="And count them in intervals.")] = False,
+    state: Annotated[
+        bool, typer.Option("--state", help="Show what is no tensor of the model: counters, data position, RNG.")
     ] = False,
+    rank: Annotated[
+        int | None, typer.Option(min=0, help="Files, tensors and state of this rank. Without it: all files, else 0.")
+    ] = None,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is inside a checkpoint: progress, files by role with their digests, and more on request.
+
+    Exits with 1 if a document of it, or the tensor asked for, is corrupt; all bytes are for ckptkit verify.
+    """
+    from datetime import datetime, timezone
+
+    from ckptkit.cli.show import Wanted, run_show
+
+    wanted = Wanted(rank, tensors, tensor, histogram, state)
+    now = datetime.now(timezone.utc)
+    raise typer.Exit(run_show(root, checkpoint, options or [], wanted=wanted, now=now, as_json=as_json))
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples("ckptkit report runs/vit-17", "ckptkit report s3://bucket/vit-17 -o vit.html"),
+)
+def report(
+    root: Root,
+    *,
+    output: Annotated[str, typer.Option("--output", "-o", help="Where to write the page.")] = "report.html",
+    options: Options = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, and write no page.")] = False,
 ) -> None:
     """Draw a run as one page that works offline: attempts, loss across restarts, what saves cost, what was removed.
 
-    Exits with 1 if a file of the run is corrupt; the page shows the rest. Example: ckptkit report runs/vit-17
+    Exits with 1 if a file of the run is corrupt; the page shows the rest.
     """
+    from datetime import datetime, timezone
+
     from ckptkit.cli.report import run_report
 
-    raise typer.Exit(run_report(root, output, as_json=as_json))
+    now = datetime.now(timezone.utc)
+    raise typer.Exit(run_report(root, options or [], output=output, now=now, as_json=as_json))
 
 
-@app.command()
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit copy runs/vit-17 /backup/vit-17",
+        "ckptkit copy runs/vit-17 s3://bucket/vit-17 --target-option endpoint_url=https://s3.example",
+    ),
+)
 def copy(
     source: Annotated[str, typer.Argument(help="The run root to copy: a path or a URL.")],
     target: Annotated[str, typer.Argument(help="Where to: a new root, or one that this command has begun to fill.")],
@@ -84,12 +163,11 @@ def copy(
     target_option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="For the target's storage; repeatable.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Copy a run from one root to another, every byte verified; run it again to resume or to bring the copy up to date.
 
     Exits with 1 if a checkpoint is corrupt, or something else lies at the target, which then stays as it is.
-    Example: ckptkit copy runs/vit-17 /backup/vit-17
     """
     from ckptkit.cli.copy import run_copy
 
@@ -104,7 +182,7 @@ def copy(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(no_args_is_help=True, epilog=examples("ckptkit doctor --kills 5 -- python train.py --lr 0.1"))
 def doctor(
     command: Annotated[list[str] | None, typer.Argument(help="The command that trains, after two dashes.")] = None,
     *,
@@ -114,11 +192,11 @@ def doctor(
     seed: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Where the script sets none.")] = 1,
     keep: Annotated[str | None, typer.Option(help="A new or empty folder for traces and logs, which stay.")] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that each life may take.")] = 3600,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a training script in scratch roots, kill and resume it, and name the first thing that differs.
 
-    Exits with 0 if it is exact, 1 if it is not. Example: ckptkit doctor --kills 5 -- python train.py --lr 0.1
+    Exits with 0 if it is exact, 1 if it is not.
     """
     from datetime import timedelta
 

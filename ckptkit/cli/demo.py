@@ -22,8 +22,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ckptkit.errors import StorageError
-from ckptkit.storage import Listing, Storage, open_storage
+from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.storage_option import open_root
+from ckptkit.storage import Listing, Storage
 
 MICRO_STEPS = 180  # 6 epochs of 30 batches
 NEEDED_ACCURACY = 0.95
@@ -58,16 +59,16 @@ class Life:
 
 
 def run_demo(root: str | None, mode: Literal["graph", "pynative"], seed: int) -> int:
-    """Run the demo and print its table; returns the exit code."""
+    """Run the demo and print its table; returns the exit code.
+
+    Raises:
+        WrongUsageError: If something lies at ``root``.
+        StorageError: If the storage failed.
+    """
     console = Console()
-    try:
-        storage = open_storage(root) if root is not None else None
-        if storage is not None and storage.list("") != Listing():
-            _complain(f"{storage.url} is not empty; give a new folder")
-            return 2
-    except StorageError as error:
-        _complain(str(error))
-        return 3
+    storage = open_root(root, writes=True) if root is not None else None
+    if storage is not None and storage.list("") != Listing():
+        raise WrongUsageError(f"{storage.url} is not empty; give a new folder")
     with _folder(storage) as folder, _bars(console) as bars:
         roots = storage.url if storage is not None else str(folder)
         straight = _start(folder, "uninterrupted", mode, seed, when={}, root=f"{roots}/uninterrupted")
@@ -98,10 +99,6 @@ def run_demo(root: str | None, mode: Literal["graph", "pynative"], seed: int) ->
         if reference.exit_code != 0:
             return _report_crash(folder, "uninterrupted", reference.exit_code)
     return _verdict(console, reference, lives)
-
-
-def _complain(message: str) -> None:
-    Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

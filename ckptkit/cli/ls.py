@@ -1,81 +1,126 @@
 """``ckptkit ls``: the newest checkpoints of a run as a table, or as JSON.
 
-The JSON is ``{"root": str, "latest": str or null, "checkpoints": [...], "left_out": int}``: oldest first, each
-checkpoint with the fields of `ckptkit.run.catalogue.CheckpointInfo`, of which ``progress`` is null where the checkpoint
-is corrupt; ``left_out`` counts older ones that are not among them, 0 with ``--all``. What keeps a start from using any
-of them goes to stderr. A row costs one read, that of its manifest: COMMIT's own digest, the insides of the rank files
-and the shards are for ``ckptkit verify``. Reads, never writes.
+The JSON is described in ``docs/cli.md``: each checkpoint with the fields of `ckptkit.run.catalogue.CheckpointInfo`,
+of which ``progress`` is null where the checkpoint is corrupt, and with what `ckptkit.run.catalogue.Rows` knows of it.
+What keeps a start from using any of them goes to stderr. A row costs one read, that of its manifest: COMMIT's own
+digest, the insides of the rank files and the shards are for ``ckptkit verify``. Reads, never writes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
+from datetime import datetime
 
 from rich.console import Console
-from rich.filesize import decimal
-from rich.table import Table
 from rich.text import Text
 
-from ckptkit.errors import CkptKitError, StorageError
+from ckptkit.cli.errors import complain
+from ckptkit.cli.storage_option import open_root
+from ckptkit.cli.text import ago, console_for_tables, plain_table, size
 from ckptkit.run.catalogue import CheckpointInfo, Rows, list_rows
-from ckptkit.storage import open_storage
+from ckptkit.run.kept import Kept
 
 NEWEST = 50
 
+_WHY = {
+    "latest": "latest",
+    "newest-two": "one of the two newest",
+    "policy": "policy of the run",
+    "off-lineage": "off the lineage (prune --branches)",
+    "unknown": "not known",
+}
+_COLUMNS = ("epoch/batch", "updates", "micro-step", "age", "size", "new bytes", "attempt")
+_LEFT_OUT = ("new bytes", "attempt")  # where the terminal is narrow
+_WIDE = 118
 
-def run_ls(root: str, *, as_json: bool, show_all: bool = False) -> int:
-    """Print the list; returns the exit code."""
-    try:
-        storage = open_storage(root)
-        rows = list_rows(storage, None if show_all else NEWEST)
-    except StorageError as error:
-        _complain(error)
-        return 3
+
+def run_ls(
+    root: str, options: Iterable[str] = (), *, now: datetime, as_json: bool = False, show_all: bool = False
+) -> int:
+    """Print the list; returns the exit code.
+
+    Args:
+        root: A path or a URL.
+        options: Of its storage.
+        now: What ages are counted to.
+        as_json: As one document.
+        show_all: Not only the newest.
+
+    Raises:
+        WrongUsageError: If an option cannot be meant.
+        StorageError: If the storage failed.
+    """
+    storage = open_root(root, options)
+    rows = list_rows(storage, None if show_all else NEWEST)
     if rows.problem is not None:
-        _complain(rows.problem)
+        complain(str(rows.problem))
     if as_json:
         _print_json(storage.url, rows)
     else:
-        _print_table(storage.url, rows)
+        _print_table(storage.url, rows, now)
     return 1 if rows.problem is not None or any(info.problem for info in rows.shown) else 0
 
 
-def _complain(error: CkptKitError) -> None:
-    Console(stderr=True).print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
-
-
 def _print_json(url: str, rows: Rows) -> None:
-    checkpoints = [_as_json(info) for info in rows.shown]
+    checkpoints = [_as_json(info, rows) for info in rows.shown]
     document = {"root": url, "latest": rows.latest, "checkpoints": checkpoints, "left_out": rows.left_out}
     print(json.dumps(document))
 
 
-def _as_json(info: CheckpointInfo) -> dict[str, object]:
-    fields = dataclasses.asdict(info)
-    fields["progress"] = info.progress.model_dump() if info.progress else None
-    return fields
+def _as_json(info: CheckpointInfo, rows: Rows) -> dict[str, object]:
+    kept = rows.kept.get(info.name)
+    return {
+        **dataclasses.asdict(info),
+        "progress": info.progress.model_dump() if info.progress else None,
+        "new_bytes": rows.new_bytes[info.name],
+        "kept": kept.reason if kept else None,
+        "parent_of": kept.parent_of if kept else None,
+    }
 
 
-def _print_table(url: str, rows: Rows) -> None:
-    console = Console()
+def _print_table(url: str, rows: Rows, now: datetime) -> None:
     if not rows.shown and not rows.left_out:
-        console.print(f"no committed checkpoint at {url}", markup=False, highlight=False, soft_wrap=True)
+        Console().print(f"no committed checkpoint at {url}", markup=False, highlight=False, soft_wrap=True)
         return
-    table = Table(title=Text(url), title_justify="left", caption="* latest", caption_justify="left")
-    for column in ("checkpoint", "epoch", "batch", "updates", "micro-step", "size", "saved at"):
-        left = column in ("checkpoint", "saved at")
-        table.add_column(column, justify="left" if left else "right", no_wrap=column == "checkpoint")
+    console = console_for_tables()
+    is_wide = console.width >= _WIDE
+    columns = [one for one in _COLUMNS if is_wide or one not in _LEFT_OUT]
+    hint = "" if is_wide else f"; {' and '.join(_LEFT_OUT)}: in a terminal of {_WIDE} columns, or with --json"
+    table = plain_table(url, f"* latest{hint}")
+    table.add_column("checkpoint", no_wrap=True)
+    for column in columns:
+        table.add_column(column if is_wide else column.replace("-", "- ").replace("/", "/ "), justify="right")
+    table.add_column("kept why" if is_wide else "kept")
     for info in rows.shown:
         name = f"{info.name} *" if info.name == rows.latest else info.name
-        if info.progress is None:
-            table.add_row(name, *["-"] * 5, Text(info.problem or "", style="red"))
-            continue
-        at = info.progress
-        micro_step = f"{at.micro_step}/{at.accumulation_steps}"
-        numbers = (str(at.epoch), str(at.batch), str(at.updates), micro_step)
-        table.add_row(name, *numbers, decimal(info.size_bytes), info.created_at[:19])
+        cells = _cells(info, rows, now)
+        table.add_row(name, *(cells[column] for column in columns), _last(info, rows.kept.get(info.name), is_wide))
     console.print(table)
     if rows.left_out:
         many = "checkpoint is" if rows.left_out == 1 else "checkpoints are"
         console.print(f"{rows.left_out} older {many} not shown; --all shows every one", highlight=False, soft_wrap=True)
+
+
+def _cells(info: CheckpointInfo, rows: Rows, now: datetime) -> dict[str, str]:
+    """By column, in the order of `_COLUMNS`."""
+    cells = dict.fromkeys(_COLUMNS, "-")
+    cells["new bytes"], cells["attempt"] = size(rows.new_bytes[info.name]), str(info.attempt)
+    at = info.progress
+    if at is not None:
+        cells["epoch/batch"] = f"{at.epoch}/{at.batch}"
+        cells["updates"] = str(at.updates)
+        cells["micro-step"] = f"{at.micro_step}/{at.accumulation_steps}"
+        cells["age"] = ago(info.created_at, now)
+        cells["size"] = size(info.size_bytes)
+    return cells
+
+
+def _last(info: CheckpointInfo, kept: Kept | None, is_wide: bool) -> Text:
+    if info.problem is not None:
+        return Text(info.problem, style="red")
+    if kept is None:
+        return Text("-")
+    parent = "" if kept.parent_of is None else f", parent of attempt {kept.parent_of}"
+    return Text(f"{_WHY[kept.reason]}{parent}" if is_wide else kept.reason)

@@ -1,40 +1,47 @@
 """``ckptkit report``: a run as one HTML page that works offline, or as JSON.
 
-The JSON is ``{"root": str, "run_id": str or null, "copied_from": str or null, "told_at": str, "attempts": [...],
-"latest": str or null, "problems": [...], "step": int, "redone_steps": int, "stall_seconds": float, "verdict": {...}}``
-with the fields of `ckptkit.report.story`; times are ISO 8601. Reads, never writes to the run. With ``--json`` nothing
-is drawn, and plotly is not needed.
+The JSON is described in ``docs/report.md``: the fields of `ckptkit.report.story.RunStory` and of what it has inside,
+times in ISO 8601, and what `ckptkit.report.judge` makes of it. Reads the run and never writes to it. With ``--json``
+nothing is drawn, and plotly is not needed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from datetime import datetime, timezone
+from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 
 from pydantic import BaseModel
 from rich.console import Console
 
-from ckptkit.errors import CkptKitError, StorageError
-from ckptkit.storage import open_storage
-
-_INSTALL = "the page needs plotly, which is not installed here: pip install 'ckptkit[report]'"
+from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.storage_option import open_root
 
 
-def run_report(root: str, output: str, *, as_json: bool) -> int:
-    """Write the page or print the JSON; returns the exit code."""
-    from ckptkit.report.judge import judge
+def run_report(root: str, options: Iterable[str] = (), *, output: str, now: datetime, as_json: bool = False) -> int:
+    """Write the page or print the JSON; returns the exit code.
+
+    Args:
+        root: A path or a URL.
+        options: Of its storage.
+        output: Where the page goes; overwritten.
+        now: When the report is made.
+        as_json: As one document on stdout, and no page.
+
+    Raises:
+        WrongUsageError: If an option cannot be meant, or plotly is not installed.
+        CheckpointNotFoundError: If there is no run.
+        StorageError: If the storage failed.
+        OSError: If the page cannot be written.
+    """
+    from ckptkit.report.judge import judge, lines_of
     from ckptkit.report.tell import read_story
 
-    if not as_json and not _can_draw():
-        return _complain(_INSTALL, 2)
-    try:
-        story = read_story(open_storage(root), lambda: datetime.now(timezone.utc))
-    except StorageError as error:
-        return _complain(str(error), 3)
-    except CkptKitError as error:
-        return _complain(str(error), 1)
+    if not as_json:
+        _need_plotly()
+    story = read_story(open_root(root, options), now)
     if as_json:
         numbers = {
             "step": story.step,
@@ -43,31 +50,23 @@ def run_report(root: str, output: str, *, as_json: bool) -> int:
             "verdict": dataclasses.asdict(judge(story)),
         }
         print(json.dumps({**dataclasses.asdict(story), **numbers}, default=_plain))
-        return 1 if story.problems else 0
-    from ckptkit.report.page import lines_of, page_of
+    else:
+        from ckptkit.report.page import page_of
 
-    try:
         Path(output).write_text(page_of(story), encoding="utf-8")
-    except OSError as error:
-        return _complain(f"{output} could not be written: {error}. Name another file with -o", 2)
-    console = Console()
-    for line in lines_of(story):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"The page is {output}", markup=False, highlight=False, soft_wrap=True)
+        console = Console()
+        for line in (*lines_of(story), f"The page is {output}"):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
     return 1 if story.problems else 0
 
 
-def _can_draw() -> bool:
+def _need_plotly() -> None:
     try:
         import plotly.graph_objects  # noqa: F401 - an optional dependency: whether it is there, and whole
-    except ImportError:
-        return False
-    return True
-
-
-def _complain(message: str, code: int) -> int:
-    Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
-    return code
+    except ImportError as error:
+        raise WrongUsageError(
+            "the page needs plotly, which is not installed: pip install 'ckptkit[report]'. --json works without it"
+        ) from error
 
 
 def _plain(value: object) -> object:

@@ -1,15 +1,16 @@
 """The plots of the page, as documents for plotly.js: timeline, curves, saves.
 
-Guarantees: a plot holds at most some thousand marks, however long the run was. Colours of `THEME` are
-the light ones, which the page replaces where its reader wants it dark. Text that comes from files is escaped: plotly reads a little
+Guarantees: a plot holds at most some thousand marks, however long the run was. Colours of `THEME` are the light ones,
+which the page replaces where its reader wants it dark. Text that comes from files is escaped: plotly reads a little
 HTML in what it shows. Pure functions, any thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from html import escape
 from itertools import pairwise
 from typing import Any
@@ -100,10 +101,12 @@ def costs(story: RunStory) -> Plot | None:
     saves = [(attempt, save) for attempt, save in story.saves if save.step is not None]
     if not saves:
         return None
-    titles = ("Training waited (ms)", "From call to commit (s)", "Written (MiB)")
+    scale, unit = _unit_of(max(save.size_bytes or 0 for _, save in saves))
+    titles = ("Training waited (ms)", "From call to commit (s)", f"Written ({unit})")
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.09, subplot_titles=titles)
     step = -(-len(saves) // (_MOST_MARKS // 3))
-    for row, value in enumerate((_stall, _took, _written), 1):
+    values: tuple[Callable[[Save], float | None], ...] = (_stall, _took, partial(_written, scale=scale))
+    for row, value in enumerate(values, 1):
         told = [(attempt, save, value(save)) for attempt, save in saves[::step]]
         shown = [(attempt, save, y) for attempt, save, y in told if y is not None]
         figure.add_scatter(
@@ -219,7 +222,7 @@ def _curve(story: RunStory, name: str, key: str) -> Plot:
     values = [mean for _, points in of_each for point in points if (mean := point.values[name].mean) is not None]
     if values and min(values) > 0 and max(values) > 50 * min(values):
         figure.update_yaxes(type="log")
-    figure.update_xaxes(title="optimizer step")
+    figure.update_xaxes(title="optimizer step", rangemode="tozero")
     figure.update_layout(height=320, margin={"l": 56, "r": 18, "t": 10, "b": 46})
     title = _TITLES.get(name, name)
     return Plot(key, title, _document(figure), f"{title} over optimizer steps, {len(values)} points.")
@@ -304,8 +307,14 @@ def _took(save: Save) -> float | None:
     return save.took_seconds
 
 
-def _written(save: Save) -> float | None:
-    return None if save.size_bytes is None else save.size_bytes / 2**20
+def _written(save: Save, *, scale: int) -> float | None:
+    return None if save.size_bytes is None else save.size_bytes / scale
+
+
+def _unit_of(most_bytes: int) -> tuple[int, str]:
+    if most_bytes >= 10 * 2**30:
+        return 2**30, "GiB"
+    return (2**20, "MiB") if most_bytes >= 2**20 else (2**10, "KiB")
 
 
 def _told(save: Save) -> str:

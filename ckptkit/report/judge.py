@@ -31,6 +31,14 @@ def judge(story: RunStory) -> Verdict:
     return Verdict(health, _HEADLINES[story.last.how], bad, attention, good)
 
 
+def lines_of(story: RunStory) -> Iterator[str]:
+    """The page in some lines of text."""
+    verdict = judge(story)
+    yield f"{verdict.headline} Step {number(story.step)} after {many(len(story.attempts), 'attempt')}."
+    yield from verdict.bad
+    yield from verdict.attention
+
+
 def _bad(story: RunStory) -> Iterator[str]:
     last = story.last
     if last.how == "failed":

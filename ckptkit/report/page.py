@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import resources
 from itertools import islice
@@ -21,9 +21,10 @@ from plotly.offline import get_plotlyjs
 from ckptkit.report.figures import THEME, Plot, colour_of, costs, curves, timeline
 from ckptkit.report.judge import judge
 from ckptkit.report.story import Attempt, Failure, Removal, RunStory, Verdict
-from ckptkit.report.words import ENDS, many, number, size, span, when
+from ckptkit.report.words import ENDS, many, number, rough_span, size, span, when
 
 _MOST_ROWS = 200  # of one table
+_FIRST_ROWS = 8  # of them, without asking
 
 _PILLS = {"good": "healthy", "attention": "worth a look", "bad": "needs somebody"}
 _TONES = {"finished": "good", "failed": "bad", "closed": "attention", "overtaken": "attention"}
@@ -73,14 +74,14 @@ def _head(story: RunStory, verdict: Verdict) -> str:
         at, name = "none", "" if story.latest is None else escape(story.latest)
     else:
         ago = (story.told_at - latest.at).total_seconds() if latest.at else None
-        at = "–" if ago is None else f"{span(max(0.0, ago))} ago" if ago < 30 * 86400 else when(latest.at)[:10]
+        at = "–" if ago is None else f"{rough_span(max(0.0, ago))} ago"
         name = escape(latest.checkpoint)
     redone = story.redone_steps
     cards = (
         ("Optimizer step", number(story.step), "" if story.epoch is None else f"{many(story.epoch, 'epoch')} done"),
         ("Attempts", number(len(story.attempts)), f"{span(story.running_seconds)} in all"),
         ("Last checkpoint", at, f'<span class="name">{name}</span>'),
-        ("Work done twice", many(redone, "step"), "at least" if redone else "none known of"),
+        ("Work done twice", many(redone, "step"), _certainty(story)),
         ("Nothing ran for", span(story.gap_seconds), "between attempts"),
         ("Saves made it wait", span(story.stall_seconds), _share(story)),
     )
@@ -94,6 +95,12 @@ def _head(story: RunStory, verdict: Verdict) -> str:
         f"<h1>{escape(verdict.headline)}</h1>"
         f'<p class="quiet name">{escape(story.root)}</p></header><div class="cards">{shown}</div>'
     )
+
+
+def _certainty(story: RunStory) -> str:
+    """How much of what was lost is known: who is killed cannot tell how far it had come since its last save."""
+    killed = sum(attempt.how is None for attempt in story.attempts[:-1])
+    return f"and what {many(killed, 'killed attempt')} did after the last save" if killed else "known exactly"
 
 
 def _share(story: RunStory) -> str:
@@ -182,10 +189,12 @@ def _removals(story: RunStory) -> str:
     )
     table = ""
     if removals:
-        table = _table(
-            ("Checkpoint", ">Step", "Removed (UTC)", "After the commit of"),
-            [_removal(*one) for one in islice(reversed(removals), _MOST_ROWS)],
-        )
+        heads = ("Checkpoint", ">Step", "Removed (UTC)", "After the commit of")
+        rows = [_removal(*one) for one in islice(reversed(removals), _MOST_ROWS)]
+        table = _table(heads, rows[:_FIRST_ROWS])
+        if len(rows) > _FIRST_ROWS:
+            rest = _table(heads, rows[_FIRST_ROWS:])
+            table += f"<details><summary>{many(len(rows) - _FIRST_ROWS, 'earlier one')}</summary>{rest}</details>"
     hidden = len(removals) - _MOST_ROWS
     more = f'<p class="quiet small">{many(hidden, "earlier one")} left out.</p>' if hidden > 0 else ""
     return f'<section><h2>Retention</h2><p class="quiet">{told}</p>{table}{more}</section>'
@@ -217,7 +226,7 @@ def _table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
 def _cell(tag: str, content: str) -> str:
     if content.startswith(">"):
         return f'<{tag} class="right tight">{content[1:]}</{tag}>'
-    width = "wide" if "<" in content else "tight"
+    width = "wide" if "<b>" in content else "tight"
     return f'<{tag} class="{width}">{content}</{tag}>'
 
 
@@ -251,11 +260,3 @@ def _file(name: str) -> str:
 
 def _short(root: str) -> str:
     return root.rstrip("/").rpartition("/")[2] or root
-
-
-def lines_of(story: RunStory) -> Iterator[str]:
-    """What the command prints: the page in some lines."""
-    verdict = judge(story)
-    yield f"{verdict.headline} Step {number(story.step)} after {many(len(story.attempts), 'attempt')}."
-    yield from verdict.bad
-    yield from verdict.attention

@@ -245,7 +245,8 @@ class RunStory:
     @property
     def repeated(self) -> Repeated:
         """What is known of steps that were done twice."""
-        same, different = [], []
+        same: list[int] = []
+        different: list[int] = []
         known: dict[int, tuple[Point, int | None]] = {}
         for attempt in self.attempts:
             for point in attempt.points:

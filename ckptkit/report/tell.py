@@ -6,7 +6,7 @@ rest is told. Any single thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -24,18 +24,18 @@ from ckptkit.run.read import decode_manifest
 from ckptkit.storage import Storage
 
 
-def read_story(storage: Storage, now: Callable[[], datetime]) -> RunStory:
+def read_story(storage: Storage, now: datetime) -> RunStory:
     """What happened in the run at ``storage``.
 
     Args:
         storage: The run root.
-        now: The clock.
+        now: When this is read.
 
     Raises:
         CheckpointNotFoundError: If there is no run at all.
         StorageError: If the storage failed.
     """
-    return _Teller(storage).tell(now())
+    return _Teller(storage).tell(now)
 
 
 def time_of(text: str) -> datetime | None:

@@ -31,6 +31,14 @@ def span(seconds: float | None) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
+def rough_span(seconds: float) -> str:
+    """A duration in its largest unit."""
+    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def size(size_bytes: float | None) -> str:
     """A number of bytes."""
     if size_bytes is None:

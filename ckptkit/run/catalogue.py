@@ -21,6 +21,7 @@ from ckptkit.manifest import MAX_DOCUMENT_BYTES, AttemptDocument, Commit, Manife
 from ckptkit.progress import Progress
 from ckptkit.run.choose import choose, first_choice
 from ckptkit.run.find import Documents, Glance, Index
+from ckptkit.run.kept import Kept, why_kept
 from ckptkit.run.names import MANIFEST, CheckpointName
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.parallel import each_of
@@ -63,12 +64,16 @@ class Rows:
         left_out: How many older ones there are.
         latest: Name of the one that a start would try first; None for a fresh start, or where that is an error.
         problem: That error.
+        new_bytes: By name what lies in the folder itself, so without the frozen shards that an attempt shares.
+        kept: By name why it is still there; empty where there is a ``problem``.
     """
 
     shown: list[CheckpointInfo]
     left_out: int
     latest: str | None = None
     problem: CkptKitError | None = None
+    new_bytes: Mapping[str, int] = field(default_factory=dict)
+    kept: Mapping[str, Kept] = field(default_factory=dict)
 
 
 def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
@@ -135,7 +140,9 @@ def _newest(storage: Storage) -> tuple[CheckpointName | None, Commit | Void | Co
 
 
 def list_rows(storage: Storage, most: int | None) -> Rows:
-    """The newest ``most`` checkpoints, or all, for one read each; what no longer fits its manifest is not noticed.
+    """The newest ``most`` checkpoints, or all, for one read each and one for each of their attempts.
+
+    What no longer fits its manifest is not noticed.
 
     That is: a COMMIT or a manifest altered within its form, an attempt's document and the insides of rank files are
     for ``verify``.
@@ -152,11 +159,13 @@ def list_rows(storage: Storage, most: int | None) -> Rows:
         if info is not None
     ]
     left_out = len(names) - len(shown)
+    new_bytes = {str(name): sum(survey.folders.files(name).values()) for name in shown}
     try:
         latest = choose(survey).first
+        kept = {str(name): why for name, why in why_kept(survey, shown).items()}
     except (CorruptCheckpointError, FormatVersionError) as error:
-        return Rows(rows, left_out, problem=error)
-    return Rows(rows, left_out, str(latest) if latest else None)
+        return Rows(rows, left_out, problem=error, new_bytes=new_bytes)
+    return Rows(rows, left_out, str(latest) if latest else None, new_bytes=new_bytes, kept=kept)
 
 
 def _row(storage: Storage, files: Mapping[str, int], name: CheckpointName) -> CheckpointInfo | None:

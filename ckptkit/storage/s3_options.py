@@ -33,7 +33,7 @@ _SILENCE_SECONDS = 30.0  # without a byte, a connection counts as dead
 
 @dataclass(frozen=True)
 class S3Options:
-    """How to reach a bucket; the names are those of `s3fs.S3FileSystem`, beside the last four.
+    """How to reach a bucket; the names are those of `s3fs.S3FileSystem`, beside the last five.
 
     Attributes:
         key: Access key; without it, botocore looks where the AWS command line does.
@@ -51,6 +51,7 @@ class S3Options:
         credentials: Gives keys, now and whenever they expire: a mapping with key, secret, token, expires.
         request_timeout: For one request.
         retry_for: For a request and its repetitions; left alone, shorter until the endpoint has answered once.
+        answer_within: As ``retry_for``, until the endpoint has answered once.
         settle: Of the lease, where the server ignores ``If-None-Match``.
     """
 
@@ -69,6 +70,7 @@ class S3Options:
     credentials: Callable[[], object] | None = None
     request_timeout: timedelta = Patience.request
     retry_for: timedelta = Patience.retrying
+    answer_within: timedelta | None = None
     settle: timedelta = SETTLE
 
     @classmethod
@@ -94,14 +96,16 @@ class S3Options:
         try:
             options.patience  # noqa: B018 - its check is what is wanted
         except ValueError as error:
-            raise StorageError(f"request_timeout and retry_for: {error}") from error
+            raise StorageError(f"request_timeout, retry_for and answer_within: {error}") from error
         return options
 
     @property
     def patience(self) -> Patience:
         """How long to wait for the server."""
-        is_default = self.retry_for == Patience.retrying
-        return Patience(self.request_timeout, self.retry_for, Patience.first if is_default else self.retry_for)
+        first = Patience.first if self.retry_for == Patience.retrying else self.retry_for
+        return Patience(
+            self.request_timeout, self.retry_for, first if self.answer_within is None else self.answer_within
+        )
 
     def keys(self) -> Callable[[], Keys] | None:
         """Where keys come from, if these options tell."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
-
-from fsspec.core import split_protocol
 
 from ckptkit.errors import StorageError
 from ckptkit.storage.local import LocalStorage
@@ -18,6 +17,10 @@ from ckptkit.storage.protocol import Storage
 
 _LOCAL = (None, "file", "local")
 _S3 = ("s3", "s3a", "obs")
+
+_ANSWER_WITHIN = timedelta(seconds=6)
+_CONNECT_SECONDS = 5
+_SILENCE_SECONDS = 9
 
 
 def open_storage(root: str | os.PathLike[str] | Storage, storage_options: Mapping[str, Any] | None = None) -> Storage:
@@ -35,7 +38,7 @@ def open_storage(root: str | os.PathLike[str] | Storage, storage_options: Mappin
     text = os.fspath(root)
     if not text:
         raise ValueError("the run root is empty; give a folder of its own for each run")
-    scheme, path = split_protocol(text)
+    scheme, path = _split(text)
     options = dict(storage_options or {})
     if scheme in _LOCAL:
         if options:
@@ -46,6 +49,39 @@ def open_storage(root: str | os.PathLike[str] | Storage, storage_options: Mappin
     from ckptkit.storage.generic import open_generic
 
     return open_generic(text, options)
+
+
+def for_a_person(root: str, storage_options: Mapping[str, Any], *, writes: bool = False) -> dict[str, Any]:
+    """``storage_options`` for somebody who waits: an endpoint that is not there is given up after some 10 s.
+
+    What the caller gave himself stays. A storage that has answered once gets the usual patience.
+
+    Args:
+        root: A path or a URL; where it is not one of S3 or OBS, nothing is changed.
+        storage_options: Of the caller.
+        writes: Whether files will be written, after which a store may be silent for longer.
+    """
+    options = dict(storage_options)
+    if _split(root)[0] not in _S3:
+        return options
+    silence = {} if writes or "request_timeout" in options else {"read_timeout": _SILENCE_SECONDS}
+    options["config_kwargs"] = {
+        "connect_timeout": _CONNECT_SECONDS,
+        **silence,
+        **(options.get("config_kwargs") or {}),
+    }
+    if "retry_for" not in options:
+        options.setdefault("answer_within", _ANSWER_WITHIN)
+    return options
+
+
+def _split(text: str) -> tuple[str | None, str]:
+    if "://" not in text and "::" not in text:
+        return None, text  # without fsspec, which takes as long to import as a listing to make
+    from fsspec.core import split_protocol
+
+    scheme, path = split_protocol(text)
+    return scheme, path
 
 
 def _open_s3(scheme: str, path: str, options: Mapping[str, Any]) -> Storage:

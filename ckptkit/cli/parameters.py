@@ -1,0 +1,53 @@
+"""Arguments and options that several commands have, written once so that they are called and explained alike.
+
+Nothing of ckptkit is imported before a command runs or a name is to be completed. Completion looks at local roots only,
+and is silent where it finds nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+_MOST = 200
+
+
+def complete_checkpoint(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of the committed checkpoints of the ROOT that was typed, newest first."""
+    return [one for one in _local_checkpoints(ctx.params) if one.startswith(incomplete)][:_MOST]
+
+
+def _local_checkpoints(params: dict[str, Any]) -> list[str]:
+    root = params.get("root") or params.get("source")
+    if not isinstance(root, str) or ("://" in root and not root.startswith("file://")):
+        return []
+    from ckptkit.run.names import CHECKPOINTS, COMMIT, CheckpointName
+
+    folder = os.path.join(root.removeprefix("file://"), CHECKPOINTS)
+    try:
+        names = [name for one in os.listdir(folder) if (name := CheckpointName.parse(one)) is not None]
+    except OSError:
+        return []
+    newest_first = (str(name) for name in sorted(names, reverse=True))
+    return [one for one in newest_first if os.path.exists(os.path.join(folder, one, COMMIT))]
+
+
+Root = Annotated[str, typer.Argument(help="The run root: a path or a URL (s3://, obs://).")]
+Checkpoint = Annotated[
+    str,
+    typer.Argument(help="A name that ckptkit ls shows, or latest.", autocompletion=complete_checkpoint),
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option", metavar="NAME=VALUE", help="Of the storage, such as endpoint_url=https://...; repeatable."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+
+
+def examples(*commands: str) -> str:
+    """The last lines of a command's help."""
+    return "\n\n".join([f"Example{'s' if len(commands) > 1 else ''}:", *commands])

@@ -1,0 +1,246 @@
+"""``ckptkit show``: what is inside a checkpoint, for people or as JSON.
+
+The JSON is described in ``docs/cli.md``. Documents are read and compared with each other; of the bytes of tensors
+nothing is read but what ``--tensor`` asks for, and that is verified while it is read. Reads, never writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+from pydantic import JsonValue
+
+from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.numbers import Histogram, Summary, histogram, summarise
+from ckptkit.cli.storage_option import open_root
+from ckptkit.contents import TensorInfo
+from ckptkit.manifest import AttemptDocument, ShardEntry, digest_of
+from ckptkit.run.find import Documents
+from ckptkit.run.leaves import StoredLeaves
+from ckptkit.run.read import OpenedCheckpoint
+from ckptkit.run.verify import load
+from ckptkit.run.wanted import LATEST, open_wanted
+from ckptkit.storage import Storage
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to show beside the checkpoint itself.
+
+    Attributes:
+        rank: Whose files, tensors and state; None for all files, and the rest of rank 0.
+        tensors: Whether every tensor is listed.
+        tensor: Name of the one to look into.
+        histogram: Whether its histogram is wanted, too.
+        state: Whether what is no tensor is shown.
+    """
+
+    rank: int | None = None
+    tensors: bool = False
+    tensor: str | None = None
+    histogram: bool = False
+    state: bool = False
+
+
+@dataclass(frozen=True)
+class File:
+    """A file with tensors, and the rank that wrote it."""
+
+    rank: int
+    shard: ShardEntry
+
+
+@dataclass(frozen=True)
+class Inside:
+    """One tensor, read and verified.
+
+    Attributes:
+        name: Of the tensor.
+        info: What its file says of it.
+        digest: xxh3_128 of its bytes.
+        summary: Of its elements.
+        histogram: Likewise; None where it was not asked for.
+    """
+
+    name: str
+    info: TensorInfo
+    digest: str
+    summary: Summary
+    histogram: Histogram | None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What was found; what was not asked for is None.
+
+    Attributes:
+        url: The run root.
+        opened: The documents.
+        attempt: That of the attempt that wrote it.
+        rank: Whose tensors and state.
+        files: With tensors, by role.
+        tensors: By name.
+        tensor: The one to look into.
+        state: By section, encoded by `ckptkit.tree`.
+    """
+
+    url: str
+    opened: OpenedCheckpoint
+    attempt: AttemptDocument
+    rank: int
+    files: list[File]
+    tensors: dict[str, TensorInfo] | None = None
+    tensor: Inside | None = None
+    state: dict[str, JsonValue] | None = None
+
+
+def run_show(
+    root: str,
+    checkpoint: str = LATEST,
+    options: Iterable[str] = (),
+    *,
+    wanted: Wanted,
+    now: datetime,
+    as_json: bool = False,
+) -> int:
+    """Print it; returns the exit code.
+
+    Args:
+        root: A path or a URL.
+        checkpoint: A name, or ``latest``.
+        options: Of the storage.
+        wanted: What beside the checkpoint itself.
+        now: What its age is counted to.
+        as_json: As one document.
+
+    Raises:
+        WrongUsageError: If it has no such rank or tensor, or an option cannot be meant.
+        CkptKitError: As `open_wanted`, and as `Contents.read_into` for a tensor.
+    """
+    storage = open_root(root, options)
+    shown = look(storage, checkpoint, wanted)
+    if as_json:
+        print(json.dumps(as_document(shown)))
+        return 0
+    from ckptkit.cli.show_text import print_shown
+
+    print_shown(shown, now)
+    return 0
+
+
+def look(storage: Storage, checkpoint: str, wanted: Wanted) -> Shown:
+    """Read what ``wanted`` asks for; raises as `run_show`."""
+    if wanted.histogram and wanted.tensor is None:
+        raise WrongUsageError("--histogram is of one tensor: give --tensor NAME, too; --tensors lists the names")
+    opened = open_wanted(storage, checkpoint)
+    attempt = Documents(storage).document(opened.name.attempt)
+    ranks = opened.manifest.world_size
+    rank = wanted.rank or 0
+    if not 0 <= rank < ranks:
+        raise WrongUsageError(f"{opened.name} has the ranks 0 to {ranks - 1}, there is no rank {rank}")
+    tensors = None
+    if wanted.tensors:
+        leaves = StoredLeaves(opened.ranks).of_rank(rank)
+        tensors = {name: leaves[name].info for name in sorted(leaves)}
+    return Shown(
+        url=storage.url,
+        opened=opened,
+        attempt=attempt,
+        rank=rank,
+        files=_files(opened, wanted.rank),
+        tensors=tensors,
+        tensor=_inside(storage, opened, rank, wanted) if wanted.tensor is not None else None,
+        state=opened.ranks[rank].state if wanted.state else None,
+    )
+
+
+def _files(opened: OpenedCheckpoint, rank: int | None) -> list[File]:
+    return [
+        File(document.rank, shard)
+        for document in opened.ranks
+        for shard in document.shards
+        if rank in (None, document.rank) or shard.placement != "per_rank"
+    ]
+
+
+def _inside(storage: Storage, opened: OpenedCheckpoint, rank: int, wanted: Wanted) -> Inside:
+    name = str(wanted.tensor)
+    contents = load(storage, opened, rank)
+    if name not in contents.entries:
+        near = difflib.get_close_matches(name, contents.entries, n=5, cutoff=0.4)
+        hint = f"the nearest are {', '.join(near)}" if near else "--tensors lists them"
+        raise WrongUsageError(f"{opened.name} holds no tensor {name!r} for rank {rank}; {hint}")
+    info = contents.entries[name]
+    if name in contents.state_tensors:
+        bits = contents.state_tensors[name]
+    else:
+        bits = info.empty()
+        contents.read_into({name: bits.reshape(-1).view(np.uint8).data})
+    counted = histogram(info.dtype, bits) if wanted.histogram else None
+    digest = digest_of(bits.reshape(-1).view(np.uint8).data)
+    return Inside(name, info, digest, summarise(info.dtype, bits), counted)
+
+
+def as_document(shown: Shown) -> dict[str, object]:
+    """What ``--json`` prints."""
+    manifest = shown.opened.manifest
+    attempt = shown.attempt
+    return {
+        "root": shown.url,
+        "checkpoint": manifest.checkpoint,
+        "created_at": manifest.created_at,
+        "progress": manifest.progress.model_dump(),
+        "mid_cycle": manifest.mid_cycle,
+        "world_size": manifest.world_size,
+        "size_bytes": manifest.size_bytes,
+        "save_number": shown.opened.ranks[0].save_number,
+        "attempt": attempt.model_dump(include={"attempt", "parent", "branch", "host", "created_at", "passed_over"}),
+        "metrics": manifest.metrics,
+        "libraries": manifest.libraries,
+        "cost": manifest.cost.model_dump(),
+        "rank": shown.rank,
+        "files": [_file_as_json(one) for one in shown.files],
+        "tensors": None if shown.tensors is None else [_info_as_json(*one) for one in shown.tensors.items()],
+        "tensor": None if shown.tensor is None else _inside_as_json(shown.tensor),
+        "state": shown.state,
+    }
+
+
+def _file_as_json(file: File) -> dict[str, object]:
+    shard = file.shard
+    return {
+        "key": shard.key,
+        "rank": file.rank,
+        "role": shard.role,
+        "placement": shard.placement,
+        "tensors": len(shard.tensors),
+        "size_bytes": shard.size_bytes,
+        "digest": shard.digest,
+    }
+
+
+def _info_as_json(name: str, info: TensorInfo) -> dict[str, object]:
+    return {
+        "name": name,
+        "role": info.role,
+        "dtype": info.dtype,
+        "shape": list(info.shape),
+        "size_bytes": info.size_bytes,
+        "placement": info.placement,
+    }
+
+
+def _inside_as_json(inside: Inside) -> dict[str, object]:
+    counted = inside.histogram
+    return {
+        **_info_as_json(inside.name, inside.info),
+        "digest": inside.digest,
+        **dataclasses.asdict(inside.summary),
+        "histogram": None if counted is None else dataclasses.asdict(counted),
+    }

@@ -1,0 +1,219 @@
+"""What ``ckptkit show`` prints for people. Main thread."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from datetime import datetime
+
+from pydantic import JsonValue
+from rich.console import Console
+
+from ckptkit.cli.numbers import Histogram
+from ckptkit.cli.show import File, Inside, Shown
+from ckptkit.cli.text import ago, console_for_tables, plain_table, size
+from ckptkit.contents import TensorInfo
+from ckptkit.manifest import AttemptDocument, Cost
+from ckptkit.progress import Progress
+from ckptkit.tensors import ROLES
+
+_MOST_FILES = 60  # a job of thousands of ranks has tens of thousands
+_MOST_ITEMS = 8  # of a list in the state: a generator's has hundreds of numbers
+_MOST_TEXT = 100
+_BAR = 40
+
+
+def print_shown(shown: Shown, now: datetime) -> None:
+    """Print all of ``shown``."""
+    console = console_for_tables()
+    if shown.tensor is not None:
+        _print_inside(console, shown, shown.tensor)
+        return
+    for label, text in _facts(shown, now):
+        _line(console, f"{label:<12} {text}")
+    _line(console, "")
+    _print_files(console, shown.files)
+    if shown.tensors is not None:
+        _line(console, "")
+        _print_tensors(console, shown.tensors)
+    if shown.state is not None:
+        _line(console, f"\nstate of rank {shown.rank}")
+        for section, value in shown.state.items():
+            for line in _tree(section, value, "  "):
+                _line(console, line)
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _facts(shown: Shown, now: datetime) -> Iterator[tuple[str, str]]:
+    opened, manifest = shown.opened, shown.opened.manifest
+    yield "checkpoint", str(opened.name)
+    yield "root", shown.url
+    yield "progress", _progress(manifest.progress)
+    age = ago(manifest.created_at, now)
+    yield "saved", f"{manifest.created_at}{'' if age == '-' else f', {age} ago'}; save {opened.ranks[0].save_number}"
+    yield "attempt", _attempt(shown.attempt)
+    for one in shown.attempt.passed_over:
+        yield "passed over", f"{one.checkpoint}: {one.reason}"
+    yield "ranks", str(manifest.world_size)
+    yield "size", size(manifest.size_bytes)
+    metrics = [f"{name} {'not finite' if value is None else value}" for name, value in manifest.metrics.items()]
+    yield "metrics", ", ".join(metrics) or "none"
+    yield "libraries", ", ".join(f"{name} {version}" for name, version in manifest.libraries.items()) or "none"
+    yield "cost", _cost(manifest.cost)
+
+
+def _progress(at: Progress) -> str:
+    where = "at a boundary" if at.at_boundary else "mid-cycle"
+    return (
+        f"epoch {at.epoch}, batch {at.batch}; {at.updates} updates in {at.cycles} cycles; micro-step {at.micro_step} "
+        f"of {at.accumulation_steps} ({where}); {at.batches_delivered} batches delivered"
+    )
+
+
+def _attempt(attempt: AttemptDocument) -> str:
+    began = "started fresh" if attempt.parent is None else f"went on from {attempt.parent}"
+    branch = f", chosen as {attempt.branch}" if attempt.branch is not None else ""
+    return f"{attempt.attempt}, on {attempt.host} since {attempt.created_at}; {began}{branch}"
+
+
+def _cost(cost: Cost) -> str:
+    return (
+        f"training stood still for {cost.stall_seconds + cost.fence_wait_seconds:.3f} s; "
+        f"writing took {cost.write_seconds:.3f} s, digests {cost.digest_seconds:.3f} s"
+    )
+
+
+def _print_files(console: Console, files: list[File]) -> None:
+    table = plain_table()
+    for column in ("role", "file", "tensors", "size", "digest"):
+        table.add_column(column, justify="right" if column in ("tensors", "size") else "left", overflow="fold")
+    left = _MOST_FILES
+    for role in ROLES:
+        of_role = [one for one in files if one.shard.role == role]
+        if not of_role:
+            continue
+        names = {tensor.name for one in of_role for tensor in one.shard.tensors}
+        total = size(sum(one.shard.size_bytes for one in of_role))
+        many = "1 file" if len(of_role) == 1 else f"{len(of_role)} files"
+        table.add_row(role, many, str(len(names)), total, "", style="bold")
+        for one in of_role[:left]:
+            shard = one.shard
+            shared = "" if shard.placement == "per_rank" else f" ({shard.placement})"
+            count = str(len(shard.tensors))
+            table.add_row("", f"{_short(shard.key)}{shared}", count, size(shard.size_bytes), shard.digest)
+        left = max(0, left - len(of_role))
+    console.print(table, markup=False)
+    if len(files) > _MOST_FILES:
+        _line(
+            console,
+            f"{len(files) - _MOST_FILES} more files not shown; --rank N shows those of one rank, --json all of them",
+        )
+
+
+def _short(key: str) -> str:
+    """``key`` without the checkpoint's own folder, which stands above the table."""
+    top, _, rest = key.partition("/")
+    return rest.partition("/")[2] if top == "checkpoints" else key
+
+
+def _print_tensors(console: Console, tensors: dict[str, TensorInfo]) -> None:
+    table = plain_table()
+    for column in ("tensor", "role", "dtype", "shape", "size", "placement"):
+        table.add_column(column, justify="right" if column == "size" else "left", overflow="fold")
+    for name, info in tensors.items():
+        table.add_row(name, info.role, info.dtype, _shape(info.shape), size(info.size_bytes), info.placement)
+    console.print(table, markup=False)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def _print_inside(console: Console, shown: Shown, inside: Inside) -> None:
+    info, summary = inside.info, inside.summary
+    where = "" if info.placement != "per_rank" else f" of rank {shown.rank}"
+    _line(console, f"{inside.name}{where} in {shown.opened.name}")
+    _line(console, f"{info.role}, {info.dtype} {_shape(info.shape)}, {size(info.size_bytes)}, {info.placement}")
+    _line(console, f"{'digest':<9} {inside.digest} (every byte of its file verified)")
+    if info.dtype == "C64":
+        _line(console, "of the magnitudes of its complex numbers:")
+    values = (summary.minimum, summary.maximum, summary.mean, summary.std, summary.norm)
+    for label, value in zip(("min", "max", "mean", "std", "norm"), values, strict=True):
+        _line(console, f"{label:<9} {_number(value)}")
+    counts = f"{summary.zeros} zero, {summary.nan} NaN, {summary.infinite} infinite"
+    _line(console, f"{'elements':<9} {summary.count}: {counts}")
+    if inside.histogram is not None:
+        _line(console, "")
+        for line in bars(inside.histogram):
+            _line(console, line)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
+
+
+def bars(counted: Histogram) -> Iterator[str]:
+    """A line for each interval: where it lies, how many, and a bar."""
+    most = max(counted.counts, default=0)
+    if not most:
+        yield "no finite elements"
+    for low, high, count in zip(counted.edges, counted.edges[1:], counted.counts, strict=False):
+        # Whatever is there shows at least as a sliver.
+        bar = "#" * -(-count * _BAR // most)
+        yield f"{low:>12.5g} .. {high:<12.5g} {count:>12}  {bar}".rstrip()
+
+
+def _tree(label: str, value: JsonValue, indent: str) -> Iterator[str]:
+    """Lines for a part of the state."""
+    tag = next(iter(value)) if isinstance(value, dict) and len(value) == 1 else ""
+    if tag.startswith("$") and isinstance(value, dict):
+        yield from _tagged(label, tag, value[tag], indent)
+    elif isinstance(value, dict) and value:
+        yield f"{indent}{label}:"
+        for key, one in value.items():
+            yield from _tree(key, one, f"{indent}  ")
+    elif isinstance(value, list):
+        yield from _items(label, value, indent)
+    else:
+        yield f"{indent}{label}: {_scalar(value)}"
+
+
+def _items(label: str, items: list[JsonValue], indent: str) -> Iterator[str]:
+    shown, more = items[:_MOST_ITEMS], len(items) - _MOST_ITEMS
+    if not any(isinstance(one, dict | list) for one in items):
+        rest = f", ... ({len(items)} items; --json shows all)" if more > 0 else ""
+        yield f"{indent}{label}: [{', '.join(map(_scalar, shown))}{rest}]"
+        return
+    yield f"{indent}{label}: {len(items)} items"
+    for number, one in enumerate(shown):
+        yield from _tree(str(number), one, f"{indent}  ")
+    if more > 0:
+        yield f"{indent}  ... and {more} more; --json shows all"
+
+
+def _tagged(label: str, tag: str, inner: JsonValue, indent: str) -> Iterator[str]:
+    """Lines for what plain JSON has no word for; see `ckptkit.tree`."""
+    if isinstance(inner, list):  # a tuple, or the pairs of a dict
+        yield from _items(label, inner, indent)
+        return
+    text = _scalar(inner)
+    if tag == "$int" and isinstance(inner, str):
+        text = str(int(inner, 16))
+    elif tag == "$float" and isinstance(inner, str):
+        text = str(struct.unpack("<d", bytes.fromhex(inner))[0])
+    elif tag in ("$array", "$scalar"):
+        text = f"the tensor {inner}"
+    elif tag == "$bytes" and isinstance(inner, str):
+        text = f"{len(inner) * 3 // 4 - inner.count('=')} bytes"
+    yield f"{indent}{label}: {text}"
+
+
+def _scalar(value: JsonValue) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}... ({len(text)} characters)"

@@ -1,0 +1,87 @@
+"""Options of a storage as they are typed, ``NAME=VALUE``, and the run root that they open.
+
+An option becomes text, a switch, a number or a duration: by its name where that is known, else by its look. Sends
+nothing. Any thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import timedelta
+
+from ckptkit.cli.errors import WrongUsageError
+from ckptkit.storage import Storage, open_storage
+from ckptkit.storage.url import for_a_person
+
+_TEXTS = {"key", "secret", "token", "endpoint_url", "profile", "username", "password"}  # also where all are digits
+_DURATIONS = {"request_timeout", "retry_for", "answer_within", "settle"}  # not all: file systems of fsspec take seconds
+_COUNTS = {"default_block_size", "max_concurrency"}
+_SWITCHES = {"anon", "use_ssl"}
+_NOT_HERE = {"credentials", "client_kwargs", "config_kwargs", "s3_additional_kwargs"}
+
+_SWITCH = {"true": True, "false": False}
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")  # "007" is a name
+_FLOAT = re.compile(r"-?[0-9]+\.[0-9]+(e-?[0-9]+)?")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smh]?)")
+
+
+def open_root(
+    root: str, given: Iterable[str] | None = None, *, flag: str = "--option", writes: bool = False
+) -> Storage:
+    """Open a run root for a command, which gives up soon where no endpoint answers.
+
+    Args:
+        root: A path or a URL.
+        given: Options, each ``NAME=VALUE``.
+        flag: How they are given, for messages.
+        writes: Whether the command will write there.
+
+    Raises:
+        WrongUsageError: If the root or an option cannot be meant.
+        StorageError: As `open_storage`.
+    """
+    options = {}
+    for one in given or ():
+        name, equals, value = one.partition("=")
+        if not name or not equals:
+            raise WrongUsageError(f"{flag} takes NAME=VALUE, got {one!r}")
+        try:
+            options[name] = _value(name, value)
+        except (ValueError, OverflowError) as error:
+            raise WrongUsageError(f"{flag} {name}: {error}") from error
+    try:
+        return open_storage(root, for_a_person(root, options, writes=writes))
+    except TypeError as error:  # of a file system of fsspec, or of a name that is in no table here
+        raise WrongUsageError(f"{flag}: {root} does not take these: {error}") from error
+    except ValueError as error:
+        raise WrongUsageError(str(error)) from error
+
+
+def _value(name: str, text: str) -> str | bool | int | float | timedelta:
+    """What ``text`` says, given for the option ``name``."""
+    if name in _NOT_HERE:
+        raise ValueError("is no single value; a command line takes none of these")
+    if name in _TEXTS:
+        return text
+    duration = _DURATION.fullmatch(text)
+    if name in _DURATIONS:
+        if duration is None:
+            raise ValueError(f"a duration such as 90, 90s, 5m or 1.5h is wanted, not {text!r}")
+        return _span(duration)
+    if name in _SWITCHES or text.lower() in _SWITCH:
+        if text.lower() not in _SWITCH:
+            raise ValueError(f"true or false is wanted, not {text!r}")
+        return _SWITCH[text.lower()]
+    if name in _COUNTS or _INTEGER.fullmatch(text):
+        if not _INTEGER.fullmatch(text):
+            raise ValueError(f"an integer is wanted, not {text!r}")
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return _span(duration) if duration is not None and duration[2] else text
+
+
+def _span(duration: re.Match[str]) -> timedelta:
+    return timedelta(seconds=float(duration[1]) * _UNITS[duration[2]])
