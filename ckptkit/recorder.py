@@ -234,6 +234,7 @@ class Recorder:
         with self._storing:
             self._flush_next = False
             self._stored_at = self._monotonic()  # first: a storage that fails is not asked at every commit
+            self._log.send()
             with self._lock:
                 if self._left_out:
                     self._events.append(LeftOut(at=self._clock().isoformat(), events=self._left_out))
@@ -244,7 +245,6 @@ class Recorder:
 
     def _put(self, events: list[Event]) -> None:
         try:
-            self._log.send()
             while events:
                 events = events[self._log.take(events) :]
                 self._log.send()

@@ -63,7 +63,7 @@ class Life:
 
     def __init__(self, storage: LocalStorage, clock: Clock, host: str, **options) -> None:
         self._clock = clock
-        self.run = NumpyRun(accumulation_steps=K, size=40_000, batches_per_epoch=100)
+        self.run = NumpyRun(accumulation_steps=K, size=4_000, batches_per_epoch=100)
         defaults = {"save": SaveEvery(optimizer_steps=25), "keep": KeepLatest(3) | KeepEvery(optimizer_steps=200)}
         self.manager = CheckpointManager(
             storage,
