@@ -18,7 +18,10 @@
       // On a phone a finger scrolls the page; it must not be caught by a plot.
       layout.dragmode = small.matches ? false : "zoom";
       layout.font.family = getComputedStyle(document.body).fontFamily;
-      if (small.matches) layout.margin = {...layout.margin, l: Math.min(layout.margin.l, 46), r: 8};
+      if (small.matches) {
+        layout.margin = {...layout.margin, l: Math.min(layout.margin.l, 46), r: 8};
+        layout.xaxis = {...layout.xaxis, tickangle: 0, nticks: 4};
+      }
       const config = {responsive: true, displaylogo: false, displayModeBar: false, showTips: false};
       Plotly.react(`plot-${key}`, data, layout, config);
     }

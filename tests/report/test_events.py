@@ -187,7 +187,7 @@ def test_the_first_cycles_have_a_point_each_and_it_is_the_mean_of_the_micro_step
 
 
 def test_a_month_gives_a_few_thousand_points_that_miss_nothing():
-    curves, cycles = Curves(), 200_000
+    curves, cycles = Curves(), 50_000
     points = []
     for cycle in range(1, cycles + 1):
         curves.add(place(cycle), {"loss": float(cycle)}, {})
