@@ -170,9 +170,10 @@ def run_name(manager: CheckpointManager) -> str:
 )
 def test_how_an_attempt_ended_is_told(storage, error, how):
     run = WatchedRun()
-    with pytest.raises(type(error)), manager_of(storage) as manager:
-        manager.restore(run)
-        save_at(manager, run, 3)
+    manager = manager_of(storage)
+    manager.restore(run)
+    save_at(manager, run, 3)
+    with pytest.raises(type(error)), manager:
         raise error
     ended = events_in(storage)[-1]
     assert isinstance(ended, Ended)
@@ -318,10 +319,11 @@ def test_after_an_error_no_value_is_read_any_more(storage):
     """It may be the device's own: a read might never return."""
     read: list[float] = []
     run = NumpyRun(accumulation_steps=1)
-    with pytest.raises(RuntimeError), manager_of(storage) as manager:
-        manager.restore(run)
-        train(run, 1)
-        manager.step(run, {"loss": Tensor(1.0, read)})
+    manager = manager_of(storage)
+    manager.restore(run)
+    train(run, 1)
+    manager.step(run, {"loss": Tensor(1.0, read)})
+    with pytest.raises(RuntimeError), manager:
         raise RuntimeError("device lost")
     assert read == []
     assert kinds_in(storage) == ["began", "ended"]

@@ -4,7 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from report.lives import grow_history
+
+from .lives import grow_history
 
 
 @pytest.fixture(scope="session")

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from report.lives import grow_short
-from report.test_page import evil_story
 
 from ckptkit.report.figures import COLOURS, THEME
 from ckptkit.report.page import page_of
 from ckptkit.report.tell import read_story
 from ckptkit.storage import LocalStorage
+
+from .lives import grow_short
+from .test_page import evil_story
 
 pytestmark = pytest.mark.browser
 
@@ -26,9 +27,11 @@ VIEWS = [(1280, 900, "light"), (1280, 900, "dark"), (390, 844, "light"), (390, 8
 OVERFLOWING = """() => [...document.querySelectorAll('body *')].filter(
     (one) => !one.closest('.scroll') && !one.closest('svg') && one.getBoundingClientRect().right > innerWidth + 1
 ).map((one) => one.tagName + '.' + one.className)"""
-COLOURS_SHOWN = """() => [...document.querySelectorAll('h1, h2, p, td, th, .label, .value, .more, footer, .notes li')].map(
-    (one) => [getComputedStyle(one).color, (one.closest('section, .card') || document.body)]
-).map(([colour, ground]) => [colour, getComputedStyle(ground).backgroundColor])"""
+COLOURS_SHOWN = """() => [
+    ...document.querySelectorAll('h1, h2, p, td, th, .label, .value, .more, footer, .notes li')
+].map((one) => [
+    getComputedStyle(one).color, getComputedStyle(one.closest('section, .card') || document.body).backgroundColor
+])"""
 
 
 class Shown(NamedTuple):
@@ -119,7 +122,7 @@ def test_it_is_drawn_quietly_fits_and_can_be_read(show, file):
     assert min(contrast(*pair) for pair in pairs) >= 4.5
 
     image = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
-    counts = dict((colour, count) for count, colour in image.getcolors(1 << 24))
+    counts = {colour: count for count, colour in image.getcolors(1 << 24)}
     which = 0 if scheme == "light" else 1
     pixels = image.width * image.height
     ground = counts[rgb(THEME["surface"][which])] + counts[rgb(THEME["page"][which])]

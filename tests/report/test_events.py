@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -197,7 +198,7 @@ def test_a_month_gives_a_few_thousand_points_that_miss_nothing():
     assert sum(point.cycles for point in points) == cycles
     assert points[0].first == 1
     assert points[-1].last == cycles
-    for before, after in zip(points, points[1:], strict=False):
+    for before, after in pairwise(points):
         assert after.first == before.last + 1
     for point in points:
         loss = point.values["loss"]

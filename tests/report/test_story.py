@@ -6,13 +6,15 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from report.lives import Clock, Life, grow_short, loss_at
 
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.report.judge import judge
 from ckptkit.report.story import RunStory
 from ckptkit.report.tell import read_story, time_of
 from ckptkit.storage import LocalStorage
+
+from . import lives
+from .lives import Clock, Life, grow_short, loss_at
 
 NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
 
@@ -95,7 +97,7 @@ def test_a_short_run_that_went_well_is_healthy(tmp_path):
 
 
 def test_no_run_is_an_error_that_names_the_place(tmp_path):
-    with pytest.raises(CheckpointNotFoundError, match="no run at .*nowhere"):
+    with pytest.raises(CheckpointNotFoundError, match=r"no run at .*nowhere"):
         story_of(tmp_path / "nowhere")
 
 
@@ -111,7 +113,7 @@ def test_another_loss_at_a_step_done_again_is_told(tmp_path, monkeypatch):
     clock, storage = Clock(), LocalStorage(tmp_path)
     for drift in (0.0, 1e-12):
         life = Life(storage, clock, "node")
-        monkeypatch.setattr("report.lives.loss_at", lambda step, drift=drift: 1.0 + drift)
+        monkeypatch.setattr(lives, "loss_at", lambda step, drift=drift: 1.0 + drift)
         with life.manager:
             first = [] if drift == 0 else ["a000001-c0000000025-m0000"]
             life.manager.restore(life.run, **({"checkpoint": first[0], "rewind": True} if first else {}))
