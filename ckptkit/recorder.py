@@ -18,6 +18,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -189,12 +190,15 @@ class Recorder:
             )
             self._add(ended)
             # Not in this thread: a storage may try for minutes, and who ends may have seconds. A daemon, for the same.
-            writer = threading.Thread(target=self._store_last, name="ckptkit-events", daemon=True)
+            outcome: Future[None] = Future()
+            writer = threading.Thread(target=self._store_last, args=(outcome,), name="ckptkit-events", daemon=True)
             writer.start()
             patience = min(_LAST_WORDS.total_seconds(), max(_SHORTEST.total_seconds(), left()))
             writer.join(patience)
             if writer.is_alive():
                 self._warn(f"the storage took none for {patience:.1f} s")
+            else:
+                outcome.result()
 
     def _how(self, error: BaseException | None) -> How:
         if error is None:
@@ -226,9 +230,13 @@ class Recorder:
         pause = min(_SHARE * (now - self._began_at), _LONGEST.total_seconds())
         return self._flush_next or now - self._stored_at >= pause
 
-    def _store_last(self) -> None:
-        with self._harmless():
+    def _store_last(self, outcome: Future[None]) -> None:
+        try:
             self._store()
+        except BaseException as error:  # noqa: BLE001 - it is the closing thread's, whatever it is
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(None)
 
     def _store(self) -> None:
         with self._storing:
