@@ -11,6 +11,7 @@
     |- StorageError            (OSError)             retry
     |- StaleAttemptError       (RuntimeError)        another process took this run over
     `- SaveFailedError         (RuntimeError)        saves failed in the background beyond the budget
+    Preempted (SystemExit, code 143)                 the process is to end now; no error, and none of the tree
 
 Each is also the builtin that a caller may already catch. A message says what happened, to which file or
 leaf, and what to do next. This module imports nothing but the standard library and may be used anywhere.
@@ -53,3 +54,25 @@ class StaleAttemptError(CkptKitError, RuntimeError):
 
 class SaveFailedError(CkptKitError, RuntimeError):
     """Background saves failed more often in a row than the budget allows, or the last one did."""
+
+
+class Preempted(SystemExit):
+    """Training was asked to end and its last save is settled; with code 143, as after SIGTERM.
+
+    A `SystemExit`, so that a script ends here without a traceback and does not go on to export a "final" model.
+
+    Args:
+        message: What was saved, and how to go on.
+        checkpoint: Name of the checkpoint of the last micro-step.
+
+    Attributes:
+        checkpoint: That name; None if the last save failed or was not in time, so that an earlier one is the newest.
+    """
+
+    def __init__(self, message: str, checkpoint: str | None = None) -> None:
+        super().__init__(143)
+        self.checkpoint = checkpoint
+        self._message = message
+
+    def __str__(self) -> str:
+        return self._message

@@ -28,22 +28,28 @@ from typing_extensions import Self
 
 from ckptkit.background import SaveHandle
 from ckptkit.cost import SaveReport, SaveTotals
+from ckptkit.departure import Departure
 from ckptkit.errors import ResumeError, StorageError
 from ckptkit.events import Began
 from ckptkit.mirror import Mirror, MirrorOptions, NoMirror
 from ckptkit.options import (
     ERROR_BUDGET,
     MidCycle,
+    OnPreempt,
     OnSaveError,
+    PreemptWhen,
     WhenBusy,
     WindowUse,
     refuse_unknown_choices,
     refuse_wrong_policies,
+    refuse_wrong_preemption,
 )
 from ckptkit.orders import A_WHILE, AnySaver, Orders
 from ckptkit.outcomes import Outcomes
+from ckptkit.pace import Pace
 from ckptkit.peers import Peers
 from ckptkit.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
+from ckptkit.preemption import Preemption
 from ckptkit.progress import Progress, ResumePoint
 from ckptkit.recorder import AnyRecorder, NoRecorder, Recorder
 from ckptkit.rehearsal import rehearsal_of
@@ -103,8 +109,16 @@ class CheckpointManager:
             and not only the first one of a start; costs a digest of the state on the training thread.
         events: Record, below ``events/``, what ``ckptkit report`` shows: how attempts began and ended, what saves cost
             and removed, and the values given to `step` and `save`.
+        grace: How long after SIGTERM or SIGUSR1 the last save may take. SLURM and Kubernetes kill 30 s after SIGTERM,
+            unless they are told otherwise.
+        on_preempt: What follows such a signal, once the state of the last micro-step is saved. ``"exit"``: `step`
+            raises `Preempted`, which ends the process with code 143; where that is not reached within ``grace``, the
+            process ends with the same code, and the newest checkpoint is the one before. ``"return"``: `preempted` is
+            True from then on, and the loop is expected to end. ``"off"``: nothing is watched, signals are left alone.
+        preempt_when: Asks for the same as a signal does: the path of a file, by being there, which is looked for once a
+            second; or a callable, by returning True, which is called after each micro-step.
         clock: Gives the time of day; stored for people, orders nothing.
-        monotonic: Gives seconds for `SaveEvery(interval=...)`.
+        monotonic: Gives seconds, for `SaveEvery(interval=...)` and ``grace``.
         new_token: Gives 32 fresh random hexadecimal digits.
         host: What others are told of this process, should they meet it.
 
@@ -133,13 +147,23 @@ class CheckpointManager:
         rank_patience: timedelta = timedelta(minutes=5),
         check_replicas: bool = False,
         events: bool = True,
+        grace: timedelta = timedelta(seconds=25),
+        on_preempt: OnPreempt = "exit",
+        preempt_when: PreemptWhen = None,
         clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
         monotonic: Callable[[], float] = time.monotonic,
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
         host: str | None = None,
     ) -> None:
         refuse_wrong_policies(save=save, keep=keep, mirror_keep=mirror_keep)
-        refuse_unknown_choices(when_busy=when_busy, on_save_error=on_save_error, mid_cycle=mid_cycle, window=window)
+        refuse_unknown_choices(
+            when_busy=when_busy,
+            on_save_error=on_save_error,
+            mid_cycle=mid_cycle,
+            window=window,
+            on_preempt=on_preempt,
+        )
+        refuse_wrong_preemption(grace, preempt_when)
         if buffer_bytes is not None and buffer_bytes < 1:
             raise ValueError(f"buffer_bytes must be at least 1, got {buffer_bytes}")
         self._storage = open_storage(root, storage_options)
@@ -173,6 +197,18 @@ class CheckpointManager:
         self._records = events and self._rehearsal is None
         self._recorder: AnyRecorder = NoRecorder()
         self._ended_by: BaseException | None = None
+        self._restored_from: str | None = None
+        self._pace = Pace(monotonic)
+        self._preemption = Preemption(
+            grace,
+            "off" if self._rehearsal is not None else on_preempt,
+            # Now: a relative path means what it means here.
+            os.path.abspath(preempt_when) if isinstance(preempt_when, str | os.PathLike) else preempt_when,
+            newest=self._newest,
+            url=self.url,
+            monotonic=monotonic,
+        )
+        self._departure: Departure | None = None
         self._closed = False
 
     @property
@@ -195,7 +231,19 @@ class CheckpointManager:
         """How many commits there are since the newest one that is known to be at the mirror; 0 if nobody uploads."""
         return self._mirror.lag
 
-    def restore(self, state: Capturable, *, checkpoint: str = "latest", rewind: bool = False) -> ResumePoint:
+    @property
+    def preempted(self) -> bool:
+        """Whether training was asked to end and its last save is settled, so that nothing more is to be trained."""
+        return self._departure is not None and self._departure.is_over
+
+    def restore(
+        self,
+        state: Capturable,
+        *,
+        checkpoint: str = "latest",
+        rewind: bool = False,
+        watch_preemption: bool = True,
+    ) -> ResumePoint:
         """Apply the newest usable checkpoint to ``state``, if there is any, and take the run over.
 
         Call it once, before the first save. A newer checkpoint that is corrupt is passed over with a warning.
@@ -205,6 +253,8 @@ class CheckpointManager:
             checkpoint: ``"latest"``, or a name from `checkpoints`: the run then goes on from there, also when
                 the same call is made again after an interruption.
             rewind: With a name: go back to it even if the run already went on from there.
+            watch_preemption: Whether to watch for signals and ``preempt_when`` from the end of this call until `close`;
+                otherwise call `watch_preemption` when training begins.
 
         Raises:
             CheckpointNotFoundError: If the named checkpoint does not exist.
@@ -233,12 +283,28 @@ class CheckpointManager:
         self._restored_at = progress.batches_delivered
         found = opened.contents
         point = ResumePoint() if found is None else ResumePoint.at(progress, found.checkpoint)
+        self._restored_from = point.checkpoint
         if self._rehearsal is not None:
             self._rehearsal.begin(state, point)
+        if watch_preemption:
+            self.watch_preemption()
         return point
+
+    def watch_preemption(self) -> None:
+        """From now on, SIGTERM, SIGUSR1 and ``preempt_when`` ask for a last save and the end; until `close`.
+
+        Handlers that were there before come back then. In a thread other than the main one there are no signals.
+
+        Raises:
+            ResumeError: Before `restore`.
+        """
+        self._started()
+        self._preemption.begin()
 
     def step(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle | None:
         """Call after every micro-step: saves if one is due, and raises what failed in the background.
+
+        After a signal, saves what there is, at the end of the cycle if that fits into ``grace``, and ends the training.
 
         Args:
             state: What to save.
@@ -253,16 +319,42 @@ class CheckpointManager:
             SaveFailedError: If as many saves in a row have failed as are tolerated.
             StaleAttemptError: If another process took the run over.
             ResumeError: If no micro-step was counted since the restore, so that nothing would ever be due.
+            Preempted: After a signal; see ``on_preempt``.
         """
         handle = self._step(state, metrics)
         self._outcomes.tell()
+        self._pace.depart()
         return handle
 
+    def pause(self) -> None:
+        """What follows is no micro-step, such as an evaluation; the next `step` does not take it for a slow one."""
+        self._pace.pause()
+
+    def heed_preemption(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> bool:
+        """Save and end the training if that was asked for and it is time; what `step` does by itself.
+
+        Only for a micro-step after which `step` is not called. Returns whether the end was asked for, so that no other
+        save should begin.
+
+        Raises:
+            Preempted: After a signal; see ``on_preempt``.
+        """
+        return self._heed(state, metrics, state.progress())
+
+    def _heed(self, state: Capturable, metrics: Mapping[str, float] | None, progress: Progress) -> bool:
+        _, departure = self._started(), self._departure
+        assert departure is not None  # noqa: S101 - it began with the saver
+        verdict = departure.heed(progress)
+        if verdict == "save":
+            departure.leave(state, metrics)
+        return verdict != "train"
+
     def _step(self, state: Capturable, metrics: Mapping[str, float] | None) -> SaveHandle | None:
-        saver, orders = self._started()
-        self._collect()
+        _, orders = self._started()
+        self._collect(tolerate=self._preemption.is_asked)
         progress = state.progress()
         self._recorder.note(progress, metrics)
+        self._pace.arrive(progress.accumulation_steps)
         self._begin_cycle(state, progress)
         orders.advance(progress.accumulation_steps - progress.micro_step)
         if self._rehearsal is not None:
@@ -273,6 +365,14 @@ class CheckpointManager:
                 f"step() was called, but the state still stands at {self._restored_at} batches, as after the restore. "
                 "Feed the loop from ckptkit.data.resumable, or call state.count_delivered() after each batch"
             )
+        if self._heed(state, metrics, progress):
+            return None
+        return self._save_if_due(state, metrics, progress)
+
+    def _save_if_due(
+        self, state: Capturable, metrics: Mapping[str, float] | None, progress: Progress
+    ) -> SaveHandle | None:
+        saver, orders = self._started()
         since = timedelta(seconds=self._monotonic() - orders.last_at)
         if not self._due(progress, since):
             return None
@@ -356,7 +456,14 @@ class CheckpointManager:
         Raises:
             SaveFailedError: If it could not be committed, or the mirror does not take it.
             StaleAttemptError: As in `step`.
+            Preempted: After a signal, once it is committed; see ``on_preempt``.
         """
+        name = self._save_final(state, metrics)
+        assert self._departure is not None  # noqa: S101 - it began with the saver
+        self._departure.leave_after(name, state.progress())
+        return name
+
+    def _save_final(self, state: Capturable, metrics: Mapping[str, float] | None) -> str:
         saver, _ = self._started()
         self._recorder.note(state.progress(), metrics)
         self._recorder.flush_next()
@@ -415,17 +522,29 @@ class CheckpointManager:
             SaveFailedError: As in `step`; also if the mirror does not take the newest commit.
             TimeoutError, StaleAttemptError: As `wait`.
         """
+        self._close(timeout, quietly=False)
+
+    def _close(self, timeout: timedelta | None, *, quietly: bool) -> None:
+        if self._departure is not None and self._departure.is_given_up:
+            timeout = timedelta(0)  # the grace is over; what is under way goes on until the process ends
         left = countdown(timeout)
         try:
             self.wait(timeout)
             self._mirror.finish(left)
             self._outcomes.refuse_ended()  # not before: no rank may leave the others alone
+        except TimeoutError:
+            if not self.preempted:
+                raise
+        except BaseException:
+            quietly = True  # a signal must not end the process before its traceback is shown
+            raise
         finally:
+            self._preemption.end(quietly=quietly)
             if self._orders is not None:
                 self._orders.fence(patient=False)  # after a timeout; else it has ended
             self._saver = None
             self._closed = True
-            self._recorder.close(self._ended_by or sys.exc_info()[1], left)
+            self._recorder.close(self._ended_by or sys.exc_info()[1], left, preempted=self.preempted)
 
     def checkpoints(self) -> list[CheckpointInfo]:
         """Every committed checkpoint of the run, oldest first, those off the lineage and at the mirror included."""
@@ -448,7 +567,7 @@ class CheckpointManager:
             self._saver.hurry()
         self._ended_by = error
         try:
-            self.close()
+            self._close(None, quietly=True)
         except Exception as also:  # noqa: BLE001 - on_save's own too: none may hide the first error, which is on its way
             _log.warning("while the error above was on its way: %s", also, exc_info=also)
 
@@ -497,6 +616,19 @@ class CheckpointManager:
             clock=self._clock,
             monotonic=self._monotonic,
         )
+        self._departure = Departure(
+            self._preemption,
+            pace=self._pace,
+            saver=self._saver,
+            orders=self._orders,
+            peers=self._peers,
+            outcomes=self._outcomes,
+            mirror=self._mirror,
+        )
+
+    def _newest(self) -> str | None:
+        newest = self._saver.newest if self._saver is not None else None
+        return str(newest) if newest is not None else self._restored_from
 
     def _new_recorder(self, opened: Opened, progress: Progress) -> Recorder:
         began = Began(

@@ -5,6 +5,9 @@ Pure functions, any thread.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Literal, TypeAlias, get_args
 
 from ckptkit.policies import KeepPolicy, SavePolicy
@@ -12,6 +15,8 @@ from ckptkit.policies import KeepPolicy, SavePolicy
 ERROR_BUDGET = 3
 MidCycle: TypeAlias = Literal["exact", "align", "rewind"]
 OnSaveError: TypeAlias = Literal["warn", "raise"]
+OnPreempt: TypeAlias = Literal["exit", "return", "off"]
+PreemptWhen: TypeAlias = str | os.PathLike[str] | Callable[[], bool] | None
 WhenBusy: TypeAlias = Literal["skip", "wait"]
 WindowUse: TypeAlias = Literal["auto", "slice", "off"]
 
@@ -24,7 +29,7 @@ def refuse_wrong_policies(*, save: SavePolicy | None, keep: KeepPolicy | None, m
 
 
 def refuse_unknown_choices(
-    *, when_busy: WhenBusy, on_save_error: OnSaveError, mid_cycle: MidCycle, window: WindowUse
+    *, when_busy: WhenBusy, on_save_error: OnSaveError, mid_cycle: MidCycle, window: WindowUse, on_preempt: OnPreempt
 ) -> None:
     """Raise ValueError unless each is one of its choices."""
     for option, value, choices in (
@@ -32,7 +37,17 @@ def refuse_unknown_choices(
         ("on_save_error", on_save_error, OnSaveError),
         ("mid_cycle", mid_cycle, MidCycle),
         ("window", window, WindowUse),
+        ("on_preempt", on_preempt, OnPreempt),
     ):
         *others, last = get_args(choices)
         if value not in (*others, last):
             raise ValueError(f"{option} must be {', '.join(map(repr, others))} or {last!r}, got {value!r}")
+
+
+def refuse_wrong_preemption(grace: timedelta, preempt_when: PreemptWhen) -> None:
+    """Raise ValueError unless there is any grace, and ``preempt_when`` can say something."""
+    if not isinstance(grace, timedelta) or grace <= timedelta(0):
+        raise ValueError(f"grace must be a timedelta above zero, such as timedelta(seconds=25), got {grace!r}")
+    is_path = isinstance(preempt_when, str | os.PathLike) and bool(os.fspath(preempt_when))
+    if not (preempt_when is None or is_path or callable(preempt_when)):
+        raise ValueError(f"preempt_when must be the path of a file or a callable, got {preempt_when!r}")

@@ -7,6 +7,7 @@ the next point where all of them meet, because nobody may leave alone. Training 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -15,6 +16,7 @@ from ckptkit.cost import SaveReport, SaveTotals
 from ckptkit.errors import CkptKitError, SaveFailedError, StaleAttemptError
 
 _log = logging.getLogger("ckptkit")
+_DURATIONS = 8
 
 
 class Outcomes:
@@ -29,6 +31,7 @@ class Outcomes:
         in_flight: The last save, until its outcome was taken.
         skipped_saves: During how many writes another save was due and not taken.
         totals: What the saves cost in all.
+        durations: How long the last committed ones took.
         is_alone: Whether the job has one rank.
         commits: Whether this rank is the one that commits.
         end: What training must end with, in a job of many ranks.
@@ -46,6 +49,7 @@ class Outcomes:
         self.in_flight: SaveHandle | None = None
         self.skipped_saves = 0
         self.totals = SaveTotals()
+        self.durations: deque[timedelta] = deque(maxlen=_DURATIONS)
         self.is_alone = True
         self.commits = True
         self.end: CkptKitError | None = None
@@ -106,6 +110,7 @@ class Outcomes:
             self._failures_in_a_row = 0
             report = future.result()
             self.totals.add(report)
+            self.durations.append(report.took)
             if self.commits:
                 self._untold.append(report)
         elif isinstance(error, StaleAttemptError):

@@ -112,6 +112,10 @@ class Peers:
         """Whether each rank says yes, by rank."""
         return [one == "yes" for one in self._world.gather("yes" if mine else "no")]
 
+    def say(self, text: str) -> Sequence[str]:
+        """What each rank says, by rank; every rank has to say something, at the same point."""
+        return self._world.gather(text)
+
     def words(self, mine: Word, own_end: BaseException | None) -> list[Word]:
         """What each rank says, by rank.
 

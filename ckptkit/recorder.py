@@ -65,7 +65,7 @@ class NoRecorder:
     def flush_next(self) -> None:
         """Nothing."""
 
-    def close(self, error: BaseException | None, left: Countdown) -> None:
+    def close(self, error: BaseException | None, left: Countdown, *, preempted: bool = False) -> None:
         """Nothing."""
 
 
@@ -166,12 +166,13 @@ class Recorder:
         """Store everything at the next commit, which is to be the last one."""
         self._flush_next = self._is_final = True
 
-    def close(self, error: BaseException | None, left: Countdown) -> None:
+    def close(self, error: BaseException | None, left: Countdown, *, preempted: bool = False) -> None:
         """The attempt ends: record how, and store what waits.
 
         Args:
             error: What ended it.
             left: For how long the caller can wait.
+            preempted: Whether the end was asked for, and followed without an error.
         """
         if self._closed:
             return
@@ -183,7 +184,7 @@ class Recorder:
             self._add(*self._curves.take(all_of_it=True))
             ended = Ended(
                 at=self._clock().isoformat(),
-                how=self._how(error),
+                how="preempted" if preempted and error is None else self._how(error),
                 progress=self._progress,
                 error=plain_line(type(error).__name__, 128) if error is not None else None,
                 message=plain_line(str(error)) if error is not None else "",

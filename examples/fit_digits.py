@@ -1,6 +1,9 @@
-"""Model.fit with evaluation, early stopping and the best checkpoints: start it, kill it, start it again.
+"""Model.fit with evaluation, early stopping and the best checkpoints.
 
 python examples/fit_digits.py [RUN_ROOT]
+
+Kill it (Ctrl-C, or SIGKILL) as often as you like and start it again: the patience of EarlyStopping and which checkpoint
+was the best survive, too. `ckptkit ls RUN_ROOT` shows what is kept. Try a kill during the evaluation.
 """
 
 import sys

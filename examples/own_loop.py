@@ -1,6 +1,10 @@
-"""One's own training loop instead of Model.train: start it, kill it, start it again.
+"""One's own training loop instead of Model.train: a few lines around the loop, and it resumes exactly.
 
 python examples/own_loop.py [RUN_ROOT]
+
+Kill it (Ctrl-C, or SIGKILL) as often as you like and start it again: `resumable` hands the loop the batches that are
+left, and `restore` puts everything else back, in the middle of a cycle too. Raise EPOCHS after its end, and it goes on
+from there. Try another K: the start is refused and says what to do.
 """
 
 import sys
@@ -12,7 +16,7 @@ from mindspore import nn, ops
 import ckptkit as ck
 from ckptkit.mindspore.digits import load_digits
 
-EPOCHS = 2
+EPOCHS, BATCH, K = 2, 48, 4
 
 
 class Loss(nn.Cell):
@@ -28,11 +32,11 @@ def main(root):
     ms.set_context(mode=ms.PYNATIVE_MODE)
     ms.set_seed(1)
     digits = load_digits()
-    dataset = ds.NumpySlicesDataset((digits.train_images, digits.train_labels), ["image", "label"]).batch(48)
+    dataset = ds.NumpySlicesDataset((digits.train_images, digits.train_labels), ["image", "label"]).batch(BATCH)
 
     loss = Loss()
     optimizer = nn.Momentum(loss.trainable_params(), 0.1, 0.9)
-    cell = ck.AccumulationTrainCell(loss, optimizer, accumulation_steps=4, normalize="samples", remainder="flush")
+    cell = ck.AccumulationTrainCell(loss, optimizer, accumulation_steps=K, normalize="samples", remainder="flush")
     cell.set_train()
 
     batches = ck.data.resumable(dataset, EPOCHS)
@@ -42,6 +46,7 @@ def main(root):
         if point.epoch == EPOCHS:
             print("training is complete")
             return
+        print(f"resuming from {point.checkpoint}" if point.checkpoint else "starting afresh")
         for image, label in batches:  # all that is left of the epochs
             value = cell(image, label)
             manager.step(state)

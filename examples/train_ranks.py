@@ -1,6 +1,9 @@
-"""Data parallel on several ranks, one reduction per accumulation cycle: start it, kill it, start it again.
+"""Data parallel on several ranks, one reduction per accumulation cycle.
 
-examples/msrun.sh [RUN_ROOT], or examples/slurm.sh [RUN_ROOT] by sbatch; also with another number of ranks than before.
+examples/msrun.sh [RUN_ROOT], or sbatch examples/slurm.sh RUN_ROOT
+
+Kill a rank, or all of them, and start it again: no rank goes on alone, and all go on from one checkpoint. Try another
+number of ranks than before, RANKS=4 examples/msrun.sh: the global batches stay the same.
 """
 
 import sys

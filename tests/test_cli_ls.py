@@ -3,8 +3,14 @@
 import json
 import subprocess
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
 
+import pytest
+from crash.scenario import Life, history, name_at
+
+from ckptkit.cli.ls import run_ls
+from ckptkit.cli.text import ago
 from ckptkit.manager import CheckpointManager
 from ckptkit.policies import KeepLatest, SaveEvery
 from ckptkit.testing.state import NumpyRun
@@ -39,7 +45,7 @@ def test_json_has_the_documented_fields(tmp_path: Path) -> None:
     assert printed["latest"] == printed["checkpoints"][-1]["name"] == "a000001-c0000000002-m0001"
     assert printed["checkpoints"][0]["progress"]["micro_step"] == 3
     fields = {"name", "attempt", "progress", "created_at", "size_bytes", "metrics", "problem"}
-    assert set(printed["checkpoints"][0]) == fields
+    assert set(printed["checkpoints"][0]) == fields | {"new_bytes", "kept", "parent_of"}
 
 
 def test_a_corrupt_checkpoint_is_listed_with_its_problem_and_exits_1(tmp_path: Path) -> None:
@@ -92,3 +98,94 @@ def test_it_answers_in_under_a_second_of_processor_time(tmp_path: Path) -> None:
         float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]) for _ in range(3)
     ]
     assert 0 < min(times) < 1.0
+
+
+NOW = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
+
+
+def branched(root: Path) -> None:
+    """Attempt 2 goes back to a checkpoint of attempt 1, attempt 3 goes on from where attempt 2 died."""
+    for checkpoint, saves in (("latest", (3, 5, 7)), (name_at(1, 5), (6, 10)), ("latest", (12,))):
+        life = Life(root, keep=KeepLatest(9))
+        life.restore(checkpoint)
+        for batches in saves:
+            life.saved_at(batches)
+
+
+def listed(root: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict]:
+    run_ls(str(root), now=NOW, as_json=True)
+    return {one["name"]: one for one in json.loads(capsys.readouterr().out)["checkpoints"]}
+
+
+def test_it_says_why_each_is_kept(tmp_path, capsys) -> None:
+    branched(tmp_path)
+    assert {name: (one["kept"], one["parent_of"]) for name, one in listed(tmp_path, capsys).items()} == {
+        name_at(1, 3): ("policy", None),
+        name_at(1, 5): ("policy", 2),
+        name_at(1, 7): ("off-lineage", None),
+        name_at(2, 6): ("policy", None),
+        name_at(2, 10): ("newest-two", 3),
+        name_at(3, 12): ("latest", None),
+    }
+    run_ls(str(tmp_path), now=NOW)
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith("a0000")}
+    assert rows[name_at(1, 3)].rstrip().endswith("policy of the run")
+    assert rows[name_at(1, 5)].rstrip().endswith("policy of the run, parent of attempt 2")
+    assert rows[name_at(1, 7)].rstrip().endswith("off the lineage (prune --branches)")
+    assert rows[name_at(2, 10)].rstrip().endswith("one of the two newest, parent of attempt 3")
+    assert rows[name_at(3, 12)].rstrip().endswith("latest")
+
+
+def test_what_it_calls_kept_retention_keeps(tmp_path, capsys) -> None:
+    """With the smallest policy there is, a save removes what only a policy has kept, and nothing else."""
+    branched(tmp_path)
+    before = listed(tmp_path, capsys)
+    life = Life(tmp_path, keep=KeepLatest(1))
+    life.restore()
+    new = life.saved_at(13)
+    gone = {name for name, one in before.items() if one["kept"] in ("policy", "newest-two")}
+    assert set(listed(tmp_path, capsys)) == set(before) - gone | {new}
+
+
+def test_where_an_attempt_cannot_be_read_nothing_is_claimed(tmp_path, capsys) -> None:
+    branched(tmp_path)
+    (tmp_path / "attempts/000002.json").write_bytes(b"{}")
+    kept = {name: one["kept"] for name, one in listed(tmp_path, capsys).items()}
+    assert kept[name_at(3, 12)] == "latest"
+    assert {kept[name] for name in kept if not name.startswith("a000003")} == {"unknown"}
+
+
+def test_new_bytes_are_those_of_the_folder_and_size_counts_what_is_shared(tmp_path, capsys) -> None:
+    history(tmp_path)
+    for name, one in listed(tmp_path, capsys).items():
+        folder = [path for path in (tmp_path / "checkpoints" / name).rglob("*") if path.is_file()]
+        assert one["new_bytes"] == sum(path.stat().st_size for path in folder)
+        shards = [path for path in folder if path.suffix == ".safetensors"] + [*(tmp_path / "frozen").rglob("*.saf*")]
+        assert one["size_bytes"] == sum(path.stat().st_size for path in shards)
+
+
+def test_eighty_columns_are_enough(tmp_path, capsys, monkeypatch) -> None:
+    branched(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    run_ls(str(tmp_path), now=NOW)
+    lines = capsys.readouterr().out.splitlines()[1:]  # the title is the path
+    rows = [line for line in lines if line.startswith("a0000")]
+    assert [line.split()[0] for line in rows] == [*map(str, sorted(listed(tmp_path, capsys)))]
+    assert all("…" not in line for line in lines)
+    assert rows[-1].rstrip().endswith("latest")
+
+
+@pytest.mark.parametrize(
+    ("created_at", "age"),
+    [
+        ("2030-01-01T12:00:00+00:00", "0 s"),
+        ("2030-01-01T11:59:01+00:00", "59 s"),
+        ("2030-01-01T13:00:30+01:30", "29 min"),
+        ("2030-01-01T10:00:00", "2 h"),
+        ("2029-12-30T11:00:00.5+00:00", "2 d"),
+        ("2030-01-01T12:00:02+00:00", "-"),
+        ("yesterday", "-"),
+    ],
+)
+def test_an_age_has_one_unit(created_at: str, age: str) -> None:
+    assert ago(created_at, NOW) == age

@@ -1,53 +1,36 @@
 """Every code block of README and docs runs here, or in .ci/run; a block that neither runs is an error.
 
-A block's info string says how: ``python`` is a script of its own; ``python file=X`` is the script X;
-``python after=X`` continues X in one process, where X has run before; ``bash after=X`` runs where X has run.
-``bash`` alone is installation, which .ci/run takes from README.md word for word; or it sets variables, whose values
-are then those of a test server, and calls ckptkit. ``json`` and ``text`` show something and are no code.
+`tests/documents.py` says what the info string of a block means.
 """
 
-import os
+import ast
 import re
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from documents import INSTALLATION, PROJECT, SET, assert_printed, blocks, run_document
 from servers.client import s3_client
 from servers.fixtures import Bucket
 
-PROJECT = Path(__file__).parent.parent
 ENGLISH = [
     PROJECT / "README.md",
+    PROJECT / "CONTRIBUTING.md",
+    PROJECT / "examples/README.md",
     *sorted((PROJECT / "docs").glob("*.md")),
     *sorted((PROJECT / "docs/adr").glob("*.md")),
 ]
-SET = {"AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
-SET |= {"OBS_ENDPOINT", "OBS_ACCESS_KEY_ID", "OBS_SECRET_ACCESS_KEY"}
-INSTALLATION = {"pip install . && ckptkit demo", "pip install '.[test]' && pytest"}
-UNTRANSLATED = {"architecture.md", "format.md"}  # for those who change ckptkit, or read its files with other programs
+# For those who change ckptkit, read its files with other programs, or look a name up.
+UNTRANSLATED = {"architecture.md", "format.md", "api.md"}
 TRANSLATED = {
     "README.md": "README.zh-CN.md",
+    "examples/README.md": "examples/README.zh-CN.md",
     **{
         f"docs/{page.name}": f"docs/zh/{page.name}"
         for page in sorted((PROJECT / "docs").glob("*.md"))
         if page.name not in UNTRANSLATED
     },
 }
-
-
-class Block(NamedTuple):
-    language: str
-    option: str
-    code: str
-
-
-def blocks(text: str) -> list[Block]:
-    found = re.findall(r"^```([^\n]*)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-    return [Block(*info.partition(" ")[::2], code) for info, code in found]
 
 
 @pytest.fixture
@@ -59,54 +42,6 @@ def object_store(moto, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv(name, moto.endpoint if "ENDPOINT" in name else "testing")
     yield
     made.delete()
-
-
-def run_python(code: str, folder: Path, name: str = "block.py") -> str:
-    """A file, since MindSpore reads the source of what it compiles."""
-    (folder / name).write_text(code, encoding="utf-8")
-    return run([sys.executable, name], folder)
-
-
-def run(command: list[str], folder: Path) -> str:
-    # `python` in a command is the one that runs the tests, and finds the same packages.
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    packages = os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "GLOG_v": "3", "COLUMNS": "120", "PATH": path, "PYTHONPATH": packages}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout + done.stderr
-
-
-def run_document(text: str, folder: Path) -> None:
-    scripts: dict[str, str] = {}
-    for language, option, code in blocks(text):
-        how, _, name = option.partition("=")
-        if language == "python" and how in ("", "file"):
-            scripts[name] = code
-            run_python(code, folder, name or "block.py")
-            if how == "file":
-                run_python(code, folder, name)  # as a scheduler would start it again after its end
-        elif language == "python" and how == "after":
-            run_python(f"{scripts[name]}\n{code}", folder)
-        elif language == "bash" and how == "after" and name in scripts:
-            for line in code.splitlines():
-                program, *arguments = shlex.split(line)
-                assert program == "ckptkit", f"only ckptkit itself may be run after a script: {line}"
-                run([sys.executable, "-m", "ckptkit", *arguments], folder)
-        elif language == "bash" and option == "" and code.startswith(("export ", "ckptkit ")):
-            for line in code.splitlines():
-                program, *arguments = shlex.split(line)
-                assert program in ("ckptkit", "export"), f"only ckptkit itself may be run: {line}"
-                if program == "ckptkit":
-                    run([sys.executable, "-m", "ckptkit", *arguments], folder)
-                else:
-                    assert {one.partition("=")[0] for one in arguments} <= SET, f"no test sets this: {line}"
-        elif language == "bash" and option == "":
-            assert code.strip() in INSTALLATION, f"no test runs this block:\n{code}"
-        else:
-            assert language in ("json", "text"), f"no test runs this block: ```{language} {option}\n{code}"
 
 
 @pytest.mark.parametrize("path", ENGLISH, ids=lambda path: str(path.relative_to(PROJECT)))
@@ -136,8 +71,7 @@ def test_the_chinese_document_has_the_same_code_and_sections(english: str, chine
 def test_every_relative_link_leads_somewhere() -> None:
     documents = [
         *ENGLISH,
-        PROJECT / "README.zh-CN.md",
-        PROJECT / "CHANGELOG.md",
+        *(PROJECT / name for name in ("README.zh-CN.md", "examples/README.zh-CN.md", "CHANGELOG.md")),
         *(PROJECT / "docs/zh").glob("*.md"),
     ]
     links = 0
@@ -149,6 +83,55 @@ def test_every_relative_link_leads_somewhere() -> None:
     assert links > 10
 
 
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_to_a_section_leads_to_a_heading() -> None:
+    pages = [*ENGLISH, PROJECT / "README.zh-CN.md", *(PROJECT / "docs/zh").glob("*.md")]
+    links = [
+        (page, target, section)
+        for page in pages
+        for target, section in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
+    ]
+    assert len(links) > 5
+    for page, target, section in links:
+        assert section in anchors(page.parent / target if target else page), f"{page.name}: {target}#{section}"
+
+
+@pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
+def test_every_page_is_reached_from_the_readme(readme: str) -> None:
+    pages = PROJECT / ("docs/zh" if "zh" in readme else "docs")
+    linked = set(re.findall(r"\]\((docs/[^)#]+)\)", (PROJECT / readme).read_text(encoding="utf-8")))
+    assert {str(page.relative_to(PROJECT)) for page in pages.glob("*.md")} <= linked
+
+
+@pytest.mark.parametrize("page", ["docs/guarantees.md", "docs/zh/guarantees.md"])
+def test_every_promise_names_tests_that_exist(page: str) -> None:
+    rows = re.findall(r"^\|(?! ?-)(.*)\|$", (PROJECT / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    promises = [row for row in rows if "tests/" in row]
+    assert len(promises) > 20
+    for path, name in (one for row in promises for one in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", row)):
+        assert (PROJECT / path).exists(), f"{page}: there is no {path}"
+        defined = {
+            node.name: [ast.unparse(one) for one in node.decorator_list]
+            for node in ast.parse((PROJECT / path).read_text()).body
+            if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        }
+        assert not name or name in defined, f"{page}: there is no {name} in {path}"
+        assert "pytest.mark.matrix" not in defined.get(name, []), f"{page}: CI does not run {name}"
+
+
+def test_the_tutorial_changes_fewer_than_ten_lines() -> None:
+    (change,) = (block for block in blocks((PROJECT / "docs/tutorial.md").read_text()) if block.language == "diff")
+    assert len(change.code.splitlines()) < 10
+
+
+PRINTS = "```python once=x.py\nprint(1)\n```\n\n"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -157,8 +140,22 @@ def test_every_relative_link_leads_somewhere() -> None:
         "```bash\nexport PATH=here\nckptkit ls x\n```\n",
         "```bash after=nowhere.py\nckptkit ls x\n```\n",
         "```sh\nckptkit ls x\n```\n",
+        "```text like=x.py\nshown\n```\n",
+        "```json of=x.py\n{}\n```\n",
+        "```python killed=x.py\nprint(1)\n```\n",
+        PRINTS + "```text first=x.py\nsomething else\n```\n",
+        PRINTS + "```text again=x.py\n1\n```\n",
+        PRINTS + "```python once=y.py\nprint(2)\n```\n\n```diff x.py y.py\n+print(2)\n```\n",
     ],
 )
 def test_a_wrong_or_uncovered_block_is_noticed(text: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         run_document(text, tmp_path)
+
+
+def test_shown_lines_are_those_printed_but_for_numbers_and_folders() -> None:
+    assert_printed("saved 3 files in 0.5 s at /home/you/runs", "begin\nsaved 12 files in 1 s at /tmp/x/runs\n")
+    assert_printed("saved ... files", "saved some files\n")
+    for line in ("saved 3 folders", "saved 3 files more", "saved ... folders"):
+        with pytest.raises(AssertionError):
+            assert_printed(line, "saved 3 files\n")

@@ -16,6 +16,7 @@ from grown import WatchedRun, grow, opened
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError, StaleAttemptError
 from ckptkit.manager import CheckpointManager
 from ckptkit.manifest import MAX_DOCUMENT_BYTES
+from ckptkit.run.audit import audit
 from ckptkit.run.verify import load, verify
 from ckptkit.storage import LocalStorage
 
@@ -499,6 +500,28 @@ def test_a_hostile_document_is_refused_by_name(target, kind, edit):
         named.append("accumulators-000.safetensors")
     assert any(key in str(error) for key in named)
     assert sorted(os.listdir(root / "attempts")) == ["000001.json"]
+
+
+class _Nobody:
+    def plan(self, checkpoints, size_bytes):
+        pass
+
+    def advance(self, size_bytes):
+        pass
+
+    def end(self, name, outcome):
+        pass
+
+
+@pytest.mark.parametrize(("kind", "edit"), CASES)
+def test_verify_finds_whatever_a_start_refuses(target, kind, edit):
+    root, name = target
+    forge(root, name, kind, edit)
+    found = audit(LocalStorage(root), _Nobody())
+    (proof,) = found.checkpoints
+    assert (proof.name, proof.outcome) == (name, "corrupt")
+    assert not found.is_fine
+    assert found.start.problem
 
 
 def test_tensors_side_by_side_are_accepted(target):

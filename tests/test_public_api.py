@@ -30,6 +30,7 @@ PUBLIC = [
     "KeepBest",
     "KeepEvery",
     "KeepLatest",
+    "Preempted",
     "ResumeError",
     "ResumePoint",
     "SaveEvery",
@@ -172,14 +173,22 @@ def test_the_error_tree():
         for name, value in vars(errors).items()
         if inspect.isclass(value) and value.__module__ == "ckptkit.errors"
     }
-    assert found.keys() == {"CkptKitError", *ERRORS}
+    assert found.keys() == {"CkptKitError", "Preempted", *ERRORS}
+    assert errors.Preempted.__bases__ == (SystemExit,)  # no `except CkptKitError` takes it for a failure
     assert errors.CkptKitError.__bases__ == (Exception,)
     for name, builtin in ERRORS.items():
         assert found[name].__bases__ == (errors.CkptKitError, builtin), name
 
 
 def test_every_error_is_public():
-    assert {"CkptKitError", *ERRORS} <= set(ckptkit.__all__)
+    assert {"CkptKitError", "Preempted", *ERRORS} <= set(ckptkit.__all__)
+
+
+def test_preempted_is_the_exit_code_of_a_terminated_process_and_says_what_was_saved():
+    error = errors.Preempted("saved a000001-c0000000002-m0003", "a000001-c0000000002-m0003")
+    assert (error.code, str(error)) == (143, "saved a000001-c0000000002-m0003")
+    assert error.checkpoint == "a000001-c0000000002-m0003"
+    assert errors.Preempted("nothing").checkpoint is None
 
 
 @pytest.mark.parametrize("name", ERRORS)

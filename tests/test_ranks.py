@@ -331,7 +331,7 @@ def test_saves_by_the_clock_are_agreed_at_boundaries_by_rank_0s(tmp_path: Path) 
 def test_by_step_number_nothing_is_said_but_at_a_save(tmp_path: Path) -> None:
     def act(storage, world, until, **options):
         run = new_run(world)
-        manager = ck.CheckpointManager(storage, save=ck.SaveEvery(optimizer_steps=2))
+        manager = ck.CheckpointManager(storage, save=ck.SaveEvery(optimizer_steps=2), on_preempt="off")
         manager.restore(run)
         begun, updates = world.gathers, 0
         for _ in run.train_until(7):

@@ -197,3 +197,7 @@ def test_an_endpoint_that_never_answered_is_given_up_sooner_unless_one_says_othe
     assert (default.first, default.retrying) == (timedelta(seconds=30), timedelta(minutes=5))
     given = S3Options.of({"retry_for": timedelta(hours=2)}, "s3").patience
     assert (given.first, given.retrying) == (timedelta(hours=2), timedelta(hours=2))
+    given = S3Options.of({"retry_for": timedelta(hours=2), "answer_within": timedelta(seconds=3)}, "s3").patience
+    assert (given.first, given.retrying) == (timedelta(seconds=3), timedelta(hours=2))
+    with pytest.raises(StorageError, match="answer_within"):
+        S3Options.of({"answer_within": 3}, "s3")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from ckptkit.cli.errors import CommandGroup
-from ckptkit.cli.parameters import AsJson, Checkpoint, Options, Root, examples
+from ckptkit.cli.parameters import AsJson, Checkpoint, Options, Root, complete_checkpoint, examples
 
 app = typer.Typer(
     name="ckptkit",
@@ -155,7 +155,11 @@ def copy(
     *,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="NAME|latest", help="Copy this one alone, as a new run that goes on from it."),
+        typer.Option(
+            metavar="NAME|latest",
+            help="Copy this one alone, as a new run that goes on from it.",
+            autocompletion=complete_checkpoint,
+        ),
     ] = None,
     source_option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="For the source's storage; repeatable.")
@@ -178,6 +182,111 @@ def copy(
         source_options=source_option or [],
         target_options=target_option or [],
         as_json=as_json,
+    )
+    raise typer.Exit(code)
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit verify runs/vit-17",
+        "ckptkit verify obs://bucket/vit-17 latest --option endpoint_url=https://obs.example",
+    ),
+)
+def verify(
+    root: Root,
+    checkpoint: Annotated[
+        str | None,
+        typer.Argument(help="This one alone: a name, or latest.", autocompletion=complete_checkpoint),
+    ] = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Every checkpoint, which is the default.")] = False,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove every byte of a run against its digests, name all that is wrong, and say what a start would do.
+
+    Exits with 1 if something is corrupt. Folders without a COMMIT and void ones are reported and are no problem.
+    """
+    from ckptkit.cli.verify import run_verify
+
+    raise typer.Exit(run_verify(root, checkpoint, options or [], everything=everything, as_json=as_json))
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit diff runs/vit-17 a000001-c0000000100-m0000 latest",
+        "ckptkit diff runs/vit-17 latest latest --other-root s3://bucket/vit-17 --exit-code",
+    ),
+)
+def diff(
+    root: Root,
+    a: Checkpoint,
+    b: Checkpoint,
+    *,
+    other_root: Annotated[str | None, typer.Option(metavar="URL", help="Where B lies, if not at ROOT.")] = None,
+    top: Annotated[int, typer.Option(min=0, help="How many of the leaves that differ to list.")] = 20,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 also where anything differs.")] = False,
+    options: Options = None,
+    other_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Of the other root's storage; repeatable.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show which leaves, counters and parts of the state differ between two checkpoints, and by how much.
+
+    Exits with 1 if updates lie between the two and no weight has changed: one of them is stale. That they differ is no
+    problem, but with --exit-code.
+    """
+    from ckptkit.cli.diff import run_diff
+
+    code = run_diff(
+        root,
+        a,
+        b,
+        options or [],
+        other_root=other_root,
+        other_options=other_option or [],
+        top=top,
+        exit_code=exit_code,
+        as_json=as_json,
+    )
+    raise typer.Exit(code)
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit prune runs/vit-17 --keep latest:3 --keep every:1000 --dry-run",
+        "ckptkit prune s3://bucket/vit-17 --keep best:2:accuracy:max --branches --yes",
+    ),
+)
+def prune(
+    root: Root,
+    *,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="POLICY",
+            help="What stays: latest:N, every:OPTIMIZER_STEPS, best:N:METRIC:max|min; repeatable, each keeps some.",
+        ),
+    ] = None,
+    branches: Annotated[bool, typer.Option("--branches", help="Also remove what lies off the lineage.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go, and remove nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove checkpoints that no policy keeps, after showing what goes, what stays and why.
+
+    A job may be running. The two newest checkpoints always stay, and so does what cannot be read or may be needed by
+    what cannot be read; then it exits with 1. Without a terminal, give --yes or --dry-run.
+    """
+    from ckptkit.cli.prune import asker, run_prune
+
+    code = run_prune(
+        root, keep or [], options or [], branches=branches, dry_run=dry_run, yes=yes, as_json=as_json, ask=asker()
     )
     raise typer.Exit(code)
 
@@ -205,3 +314,84 @@ def doctor(
 
     options = Options(steps, kills, every_micro_step, seed, timedelta(seconds=timeout))
     raise typer.Exit(run_doctor(command or [], options, keep=keep, as_json=as_json))
+
+
+NameMap = Annotated[
+    str | None,
+    typer.Option("--map", metavar="FILE.json", help="The new name by the old one; null leaves it out."),
+]
+Rename = Annotated[
+    list[str] | None,
+    typer.Option("--rename", metavar="OLD=NEW", help="A name, or a prefix that ends with a dot; repeatable."),
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option("--drop", metavar="NAME", help="Leave out a name, or a prefix that ends with a dot; repeatable."),
+]
+
+
+@app.command(
+    "export",
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit export runs/vit-17 -o vit.ckpt",
+        "ckptkit export runs/vit-17 -o vit.safetensors --rename backbone.=encoder. --drop head.",
+        "ckptkit export s3://bucket/vit-17 a000002-c0000001200-m0000 -o vit.ckpt --with-optimizer",
+    ),
+)
+def export_file(
+    root: Root,
+    checkpoint: Checkpoint = "latest",
+    *,
+    file: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="What to write, on this machine.")],
+    file_format: Annotated[
+        Literal["ckpt", "safetensors"] | None, typer.Option("--format", help="Default: as the name of FILE ends.")
+    ] = None,
+    with_optimizer: Annotated[
+        bool, typer.Option("--with-optimizer", help="Also what the optimizer owns, such as moments.")
+    ] = False,
+    name_map: NameMap = None,
+    rename: Rename = None,
+    drop: Drop = None,
+    rank: Annotated[int, typer.Option(min=0, help="Whose to take where each rank has its own.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the weights of a checkpoint to a .ckpt or .safetensors file that mindspore.load_checkpoint reads.
+
+    Every byte is verified on the way. Exits with 1 if the checkpoint is corrupt or not there.
+    """
+    from ckptkit.cli.interchange import ExportOptions, NameOptions, run_export
+
+    names = NameOptions(name_map, rename or [], drop or [])
+    wanted = ExportOptions(file, file_format, with_optimizer, rank, force, names)
+    raise typer.Exit(run_export(root, checkpoint, options or [], wanted, as_json=as_json))
+
+
+@app.command(
+    "import",
+    no_args_is_help=True,
+    epilog=examples(
+        "ckptkit import vit.ckpt runs/vit-18",
+        "ckptkit import vit.safetensors runs/vit-18 --rename encoder.=backbone. --drop head.",
+    ),
+)
+def import_file(
+    file: Annotated[str, typer.Argument(help="A .ckpt or .safetensors file on this machine.")],
+    root: Annotated[str, typer.Argument(help="The root of the new run, where there is nothing yet: a path or a URL.")],
+    *,
+    name_map: NameMap = None,
+    rename: Rename = None,
+    drop: Drop = None,
+    options: Options = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a run whose first start begins with the weights of a file; everything else begins afresh.
+
+    Exits with 1 if the file cannot be read or the root is not empty; nothing is written then.
+    """
+    from ckptkit.cli.interchange import NameOptions, run_import
+
+    names = NameOptions(name_map, rename or [], drop or [])
+    raise typer.Exit(run_import(file, root, options or [], names, as_json=as_json))

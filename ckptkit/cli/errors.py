@@ -80,7 +80,9 @@ def complain(message: str) -> None:
     """Print ``message`` to stderr, in red where that is a terminal."""
     from rich.console import Console
 
-    Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
+    from ckptkit.cli.text import visible
+
+    Console(stderr=True).print(visible(message), style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def _forget_stdout() -> None:

@@ -18,18 +18,18 @@ from rich.text import Text
 
 from ckptkit.cli.errors import complain
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import ago, console_for_tables, plain_table, size
+from ckptkit.cli.text import ago, console_for_tables, plain_table, size, visible
 from ckptkit.run.catalogue import CheckpointInfo, Rows, list_rows
 from ckptkit.run.kept import Kept
 
 NEWEST = 50
 
-_WHY = {
-    "latest": "latest",
-    "newest-two": "one of the two newest",
-    "policy": "policy of the run",
-    "off-lineage": "off the lineage (prune --branches)",
-    "unknown": "not known",
+_WHY = {  # and where the terminal is narrow
+    "latest": ("latest", "latest"),
+    "newest-two": ("one of the two newest", "newest"),
+    "policy": ("policy of the run", "policy"),
+    "off-lineage": ("off the lineage (prune --branches)", "branch"),
+    "unknown": ("not known", "unknown"),
 }
 _COLUMNS = ("epoch/batch", "updates", "micro-step", "age", "size", "new bytes", "attempt")
 _LEFT_OUT = ("new bytes", "attempt")  # where the terminal is narrow
@@ -119,8 +119,9 @@ def _cells(info: CheckpointInfo, rows: Rows, now: datetime) -> dict[str, str]:
 
 def _last(info: CheckpointInfo, kept: Kept | None, is_wide: bool) -> Text:
     if info.problem is not None:
-        return Text(info.problem, style="red")
+        return Text(visible(info.problem), style="red")
     if kept is None:
         return Text("-")
+    long, short = _WHY[kept.reason]
     parent = "" if kept.parent_of is None else f", parent of attempt {kept.parent_of}"
-    return Text(f"{_WHY[kept.reason]}{parent}" if is_wide else kept.reason)
+    return Text(f"{long}{parent}" if is_wide else short)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -12,11 +11,12 @@ from rich.console import Console
 
 from ckptkit.cli.numbers import Histogram
 from ckptkit.cli.show import File, Inside, Shown
-from ckptkit.cli.text import ago, console_for_tables, plain_table, size
+from ckptkit.cli.text import ago, console_for_tables, plain_table, size, visible
 from ckptkit.contents import TensorInfo
 from ckptkit.manifest import AttemptDocument, Cost
 from ckptkit.progress import Progress
 from ckptkit.tensors import ROLES
+from ckptkit.tree import decode_tree
 
 _MOST_FILES = 60  # a job of thousands of ranks has tens of thousands
 _MOST_ITEMS = 8  # of a list in the state: a generator's has hundreds of numbers
@@ -45,7 +45,7 @@ def print_shown(shown: Shown, now: datetime) -> None:
 
 
 def _line(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def _facts(shown: Shown, now: datetime) -> Iterator[tuple[str, str]]:
@@ -125,7 +125,7 @@ def _print_tensors(console: Console, tensors: dict[str, TensorInfo]) -> None:
     for column in ("tensor", "role", "dtype", "shape", "size", "placement"):
         table.add_column(column, justify="right" if column == "size" else "left", overflow="fold")
     for name, info in tensors.items():
-        table.add_row(name, info.role, info.dtype, _shape(info.shape), size(info.size_bytes), info.placement)
+        table.add_row(visible(name), info.role, info.dtype, _shape(info.shape), size(info.size_bytes), info.placement)
     console.print(table, markup=False)
 
 
@@ -202,16 +202,14 @@ def _tagged(label: str, tag: str, inner: JsonValue, indent: str) -> Iterator[str
     if isinstance(inner, list):  # a tuple, or the pairs of a dict
         yield from _items(label, inner, indent)
         return
-    text = _scalar(inner)
-    if tag == "$int" and isinstance(inner, str):
-        text = str(int(inner, 16))
-    elif tag == "$float" and isinstance(inner, str):
-        text = str(struct.unpack("<d", bytes.fromhex(inner))[0])
-    elif tag in ("$array", "$scalar"):
-        text = f"the tensor {inner}"
-    elif tag == "$bytes" and isinstance(inner, str):
-        text = f"{len(inner) * 3 // 4 - inner.count('=')} bytes"
-    yield f"{indent}{label}: {text}"
+    if tag in ("$array", "$scalar"):
+        yield f"{indent}{label}: the tensor {inner}"
+        return
+    try:
+        value = decode_tree({tag: inner}, {})
+    except ValueError:  # nothing that ckptkit writes; show what is there
+        value = _scalar(inner)
+    yield f"{indent}{label}: {f'{len(value)} bytes' if isinstance(value, bytes) else value}"
 
 
 def _scalar(value: JsonValue) -> str:

@@ -37,6 +37,11 @@ def plain_table(title: str = "", caption: str | None = None) -> Table:
     )
 
 
+def visible(text: str) -> str:
+    """``text`` with what a terminal would obey instead of show written as an escape: names come out of files."""
+    return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
+
+
 def size(size_bytes: int) -> str:
     """Such as "12.3 MB"."""
     return decimal(size_bytes).replace("bytes", "B").replace("byte", "B")

@@ -32,7 +32,7 @@ from ckptkit.mindspore.dataset import Augmentation
 from ckptkit.mindspore.parameters import PlacementByName
 from ckptkit.mindspore.session import TrainingSession
 from ckptkit.mindspore.state import OnKChange, StateManager
-from ckptkit.options import MidCycle, OnSaveError, WhenBusy, WindowUse
+from ckptkit.options import MidCycle, OnPreempt, OnSaveError, PreemptWhen, WhenBusy, WindowUse
 from ckptkit.policies import KeepPolicy, SavePolicy
 from ckptkit.progress import ResumePoint
 from ckptkit.storage import Storage, open_storage
@@ -88,6 +88,12 @@ class CheckpointCallback(Callback):
         rank_patience: As for `CheckpointManager`.
         check_replicas: As for `CheckpointManager`.
         events: As for `CheckpointManager`; the loss and the norm of the gradients are recorded, too.
+        grace: As for `CheckpointManager`. Signals are watched while ``Model.train`` or ``Model.fit`` runs.
+        on_preempt: What follows SIGTERM or SIGUSR1, once the state of the last micro-step is saved. ``"exit"``:
+            `Preempted` ends the process with code 143, so that nothing after ``Model.train`` is run; so does the end of
+            ``grace``, if it comes first. ``"return"``: ``Model.train`` returns and `preempted` is True. ``"off"``:
+            nothing is watched, signals are left alone.
+        preempt_when: As for `CheckpointManager`: a file, or a callable, that asks for the same.
 
     Raises:
         ValueError: If an option is none of those named.
@@ -123,6 +129,9 @@ class CheckpointCallback(Callback):
         rank_patience: timedelta = timedelta(minutes=5),
         check_replicas: bool = False,
         events: bool = True,
+        grace: timedelta = timedelta(seconds=25),
+        on_preempt: OnPreempt = "exit",
+        preempt_when: PreemptWhen = None,
     ) -> None:
         super().__init__()
         self._new_manager = functools.partial(
@@ -142,6 +151,10 @@ class CheckpointCallback(Callback):
             rank_patience=rank_patience,
             check_replicas=check_replicas,
             events=events,
+            grace=grace,
+            on_preempt=on_preempt,
+            # Now, as for the root.
+            preempt_when=os.path.abspath(preempt_when) if isinstance(preempt_when, str) else preempt_when,
         )
         self._read_only = tuple(read_only)
         self._new_manager()  # so that a wrong option is an error here and not after the model is built
@@ -167,7 +180,13 @@ class CheckpointCallback(Callback):
         )
         self._session: TrainingSession | None = None
         self._depth = 0
+        self._preempted = False
         show_log()
+
+    @property
+    def preempted(self) -> bool:
+        """Whether the last training was ended by a signal or ``preempt_when``, so that it is not complete."""
+        return self._preempted if self._session is None else self._session.manager.preempted
 
     def resume(
         self, model: Model, dataset: ds.Dataset, epochs: int, *, checkpoint: str = "latest", rewind: bool = False
@@ -194,6 +213,7 @@ class CheckpointCallback(Callback):
             ValueError: If ``epochs`` is no positive number.
         """
         self._drop_session()
+        self._preempted = False
         if not isinstance(model, Model) or not isinstance(dataset, ds.Dataset):
             raise TypeError(
                 "resume(model, dataset, epochs) takes a mindspore.train.Model and a mindspore.dataset pipeline, got "
@@ -207,7 +227,7 @@ class CheckpointCallback(Callback):
         state = self._new_state(cell, dataset, **named)
         manager = self._new_manager()
         try:
-            point = manager.restore(state, checkpoint=checkpoint, rewind=rewind)
+            point = manager.restore(state, checkpoint=checkpoint, rewind=rewind, watch_preemption=False)
         except BaseException:
             state.release_data()
             raise
@@ -251,6 +271,7 @@ class CheckpointCallback(Callback):
         Raises:
             ValueError: If ``initial_epoch`` is among ``kwargs``: it is decided here.
             CkptKitError: As `resume`, and what the saves raise.
+            Preempted: After a signal; see ``on_preempt``.
         """
         callbacks = self._callbacks(kwargs)
         point = self.resume(model, dataset, epochs, checkpoint=checkpoint, rewind=rewind)
@@ -293,6 +314,7 @@ class CheckpointCallback(Callback):
         if self._depth > 0 or self._session is None:
             return
         session, self._session = self._session, None
+        self._preempted = session.manager.preempted
         session.leave(kind, error, trace)
 
     def on_train_begin(self, run_context: Any) -> None:
@@ -351,6 +373,7 @@ class CheckpointCallback(Callback):
         session, self._session = self._session, None
         if session is not None:
             self._depth = 0
+            self._preempted = session.manager.preempted
             session.leave(None if error is None else type(error), error, None)
 
     def _callbacks(self, kwargs: dict[str, Any]) -> list[Callback]:

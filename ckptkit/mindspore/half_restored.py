@@ -28,10 +28,15 @@ def clear_half_restored(cells: Iterable[nn.Cell]) -> None:
         vars(cell).pop(_MARK, None)
 
 
+def half_restored_from(cells: Iterable[nn.Cell]) -> str | None:
+    """The checkpoint that one of ``cells`` is marked with, or None."""
+    return next((vars(cell)[_MARK] for cell in cells if _MARK in vars(cell)), None)
+
+
 def refuse_half_restored(cells: Iterable[nn.Cell]) -> None:
     """Raise ResumeError if one of ``cells`` is marked; names the checkpoint."""
     for cell in cells:
-        checkpoint = vars(cell).get(_MARK)
+        checkpoint = half_restored_from([cell])
         if checkpoint is not None:
             raise ResumeError(
                 f"the parameters of this {type(cell).__name__} are half restored from {checkpoint}: that restore "

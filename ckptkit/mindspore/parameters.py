@@ -68,6 +68,7 @@ class CellParameters:
         self._owned = {one.name for optimizer in optimizers for one in _all_of(optimizer)}
         scale = train_cell.loss_scale if train_cell is not None else None
         self._agreed = {one.name for one in scale.get_parameters()} if scale is not None else set()
+        self._of_networks = _of_networks(cells)
         self._steady = _steady_names(optimizers, steady)
         self._demoted: set[str] = set()
         self._tracking: list[TrackedParameter] = []
@@ -146,7 +147,16 @@ class CellParameters:
         Raises:
             CkptKitError: As `Contents.read_into`; the parameters then hold anything.
         """
-        self._read(contents, seen, [name for name in self._by_name if name in contents.entries])
+        landing = self._read(contents, seen, [name for name in self._by_name if name in contents.entries])
+        self._zero_absent(contents, landing)
+
+    def of_networks(self) -> frozenset[str]:
+        """Names of what weights from elsewhere have to give: all but an optimizer's and a train cell's own."""
+        return frozenset(self._weights | (self._of_networks - self._owned))
+
+    def read_weights_from(self, contents: Contents, seen: Mapping[str, Leaf]) -> None:
+        """Give those `of_networks` their stored values, and leave every other one alone; as `read_from`."""
+        self._read(contents, seen, self.of_networks())
 
     def read_again_from(self, contents: Contents) -> None:
         """As `read_from`, after it, for what was changed since: reads only the files whose bytes are no longer here."""
@@ -154,9 +164,9 @@ class CellParameters:
         memory = Landing(self._by_name, contents.entries, seen, ())
         live = {name: memory.live(name) for name in self._by_name if name in contents.entries}
         held = {name: bits for name, bits in live.items() if bits is not None}
-        self._read(contents, seen, contents.differing(held))
+        self._zero_absent(contents, self._read(contents, seen, contents.differing(held)))
 
-    def _read(self, contents: Contents, seen: Mapping[str, Leaf], names: Collection[str]) -> None:
+    def _read(self, contents: Contents, seen: Mapping[str, Leaf], names: Collection[str]) -> Landing:
         parts = {name: seen[name].spec for name in names if isinstance(seen[name].spec.placement, Box)}
         landing = Landing(self._by_name, contents.entries, seen, set(names) - parts.keys())
         contents.read_into(landing, landing.filled)
@@ -166,6 +176,9 @@ class CellParameters:
             if isinstance(spec.placement, Box)
         ]
         contents.read_parts(wanted, landing.filled)
+        return landing
+
+    def _zero_absent(self, contents: Contents, landing: Landing) -> None:
         for name in self._by_name:
             if name not in contents.entries:
                 landing.zero(name)
@@ -210,6 +223,21 @@ def optimizers_of(cells: Sequence[nn.Cell]) -> list[nn.Cell]:
     """Every optimizer among ``cells`` and what they consist of."""
     kinds = (nn.Optimizer, ExperimentalOptimizer)
     return [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, kinds)]
+
+
+def _of_networks(cells: Sequence[nn.Cell]) -> frozenset[str]:
+    """Names of all parameters but those that train cells hold for themselves, such as a foreign one's loss scale."""
+    found: set[str] = set()
+    for cell in cells:
+        network = getattr(cell, "network", None)
+        if not optimizers_of([cell]):
+            network = cell
+        if isinstance(network, nn.Cell):
+            found |= {one.name for one in network.get_parameters()}
+        else:
+            found |= {one.name for one in cell.get_parameters()}
+            found -= {one.name for one in cell.get_parameters(expand=False)}
+    return frozenset(found)
 
 
 def _steady_names(optimizers: Sequence[nn.Cell], steady: Collection[nn.Cell]) -> set[str]:

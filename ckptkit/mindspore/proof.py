@@ -10,12 +10,23 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ckptkit.accumulation import AccumulationSchedule
-from ckptkit.contents import Contents
+from ckptkit.contents import Contents, TensorInfo
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.data.position import Position
 from ckptkit.placement import Box
 from ckptkit.progress import Progress
 from ckptkit.tensors import Leaf
+
+
+def difference(name: str, leaf: Leaf, stored: TensorInfo) -> str | None:
+    """How a stored tensor differs from the leaf of that name, or None."""
+    placement = leaf.spec.placement
+    shape = placement.global_shape if isinstance(placement, Box) else leaf.shape
+    if (leaf.dtype, shape) == (stored.dtype, stored.shape):
+        return None
+    return (
+        f"{name}: the checkpoint has {stored.dtype} {list(stored.shape)}, this training has {leaf.dtype} {list(shape)}"
+    )
 
 
 def check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
@@ -24,14 +35,9 @@ def check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
     problems = [f"missing in the checkpoint: {name}" for name in sorted(expected.keys() - found)]
     problems += [f"not in this training: {name}" for name in sorted(found - expected.keys())]
     for name in sorted(expected.keys() & found):
-        leaf, stored = expected[name], contents.entries[name]
-        placement = leaf.spec.placement
-        shape = placement.global_shape if isinstance(placement, Box) else leaf.shape
-        if (leaf.dtype, shape) != (stored.dtype, stored.shape):
-            problems.append(
-                f"{name}: the checkpoint has {stored.dtype} {list(stored.shape)}, "
-                f"this training has {leaf.dtype} {list(shape)}"
-            )
+        problem = difference(name, expected[name], contents.entries[name])
+        if problem is not None:
+            problems.append(problem)
     if problems:
         raise StateMismatchError(
             f"the checkpoint {contents.checkpoint} does not fit this training. Nothing was changed. "

@@ -62,6 +62,7 @@ class TrainingSession:
         Raises:
             ResumeError: If it does not; nothing was trained yet.
         """
+        self.manager.watch_preemption()
         self._refuse_other_training(params)
         callbacks = [one for one in params.list_callback if isinstance(one, Callback) and one is not me]
         # Ranks may have different callbacks, such as a log in rank 0 only: where none can stop, no rank has to ask.
@@ -105,6 +106,7 @@ class TrainingSession:
             self._state.end_epoch()  # before the evaluation, which is of the epoch's last weights
             self._observe(params)  # after it, since it may call the optimizer
             self.manager.fence()  # before it, too, and before every callback's on_train_epoch_end
+            self.manager.pause()
             return
         self._observe(params)
         if self._stops_here(run_context):
@@ -112,6 +114,7 @@ class TrainingSession:
             self.manager.save_final(self._state)
         else:
             self.manager.step(self._state)
+        self._stop_if_preempted(run_context)
 
     def _observe(self, params: Any) -> None:
         self.manager.observe(loss_of(params.net_outputs), norm_of(self._state.cell))
@@ -131,10 +134,16 @@ class TrainingSession:
         self._state.end(self._companions.early_stop())
         if metrics and save_evaluated:
             self.manager.save(self._state, metrics)
+            self.manager.heed_preemption(self._state, metrics)
         else:
             self.manager.step(self._state, metrics)
+        self._stop_if_preempted(run_context)
         if stopping or params.cur_epoch_num == self._epochs:
             self.manager.fence()  # the others' on_train_end, such as EarlyStopping's, come before this callback's
+
+    def _stop_if_preempted(self, run_context: Any) -> None:
+        if self.manager.preempted:  # by now in all ranks
+            run_context.request_stop()
 
     def _stops_here(self, run_context: Any) -> bool:
         """Whether training stops after this micro-step, in all ranks or in none: at boundaries, where there are many.
@@ -160,6 +169,8 @@ class TrainingSession:
 
     def end(self) -> None:
         """Commit the last state and say so."""
+        if self.manager.preempted:
+            return  # it was settled where training stopped, and the grace may be over
         at, metrics = self._metrics
         delivered = self._state.progress().batches_delivered
         name = self.manager.save_final(self._state, metrics if at == delivered else {})

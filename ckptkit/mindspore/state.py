@@ -26,8 +26,14 @@ from ckptkit.mindspore.data.resumable import Resumable
 from ckptkit.mindspore.dataset import Augmentation, DatasetPosition
 from ckptkit.mindspore.elastic import Worlds, in_this_world, tell
 from ckptkit.mindspore.findings import Finding, find
-from ckptkit.mindspore.half_restored import clear_half_restored, mark_half_restored, refuse_half_restored
+from ckptkit.mindspore.half_restored import (
+    clear_half_restored,
+    half_restored_from,
+    mark_half_restored,
+    refuse_half_restored,
+)
 from ckptkit.mindspore.holder import ParameterHolder, Stateful, stateful_of
+from ckptkit.mindspore.imported import check_weights, holds_weights_only, tell_what_is_fresh
 from ckptkit.mindspore.parameters import CellParameters, PlacementByName
 from ckptkit.mindspore.proof import (
     check_data,
@@ -318,6 +324,9 @@ class StateManager:
         """
         if self._batches is not None:
             self._batches.refuse_begun()
+        if holds_weights_only(contents):
+            self._begin_with(contents)
+            return
         state = decoded(contents)
         stored, contents = contents, self._in_this_world(contents, state)
         seen = {leaf.name: leaf for leaf in self._parameters.leaves(at_boundary=False)}
@@ -364,13 +373,42 @@ class StateManager:
         """
         if self._batches is not None:
             self._batches.refuse_begun()
-        called = self.progress().batches_delivered
+        refuse_half_restored(self._cells)
+        self._refuse_called("there is no checkpoint to resume")
+        self._judge()
+        self._prepare_afresh()
+
+    def _begin_with(self, contents: Contents) -> None:
+        """Start afresh with imported weights: all else is as `begin` finds it."""
+        half = half_restored_from(self._cells)
+        if half not in (None, contents.checkpoint):
+            raise ResumeError(
+                f"{half} is corrupt, and reading it has changed the optimizer's state. {contents.checkpoint}, from "
+                "which the run would begin again, holds imported weights only and cannot bring that back. Start the "
+                f'process again with checkpoint="{contents.checkpoint}", rewind=True'
+            )
+        self._refuse_called(f"{contents.checkpoint} holds imported weights only, to begin with")
+        seen = {leaf.name: leaf for leaf in self._parameters.leaves(at_boundary=False)}
+        wanted = self._parameters.of_networks()
+        check_weights(contents, seen, wanted)
+        self._judge()
+        self._cycle_start = None
+        self._counting.fence()
+        mark_half_restored(self._cells, contents.checkpoint)
+        self._parameters.read_weights_from(contents, seen)
+        clear_half_restored(self._cells)
+        tell_what_is_fresh(contents, seen, wanted)
+        self._prepare_afresh()
+
+    def _refuse_called(self, why: str) -> None:
+        called = self._progress().batches_delivered
         if called:
             raise ResumeError(
-                f"there is no checkpoint to resume, but the train cell was called {called} times already. "
+                f"{why}, but the train cell was called {called} times already. "
                 "Build a new one for another run, or give the root of the run that it belongs to."
             )
-        self._judge()
+
+    def _prepare_afresh(self) -> None:
         seed_operators()
         if self.position is not None and not self._prepared:
             self.position.prepare(0, None)

@@ -100,7 +100,7 @@ class Ancestry:
             return False
         try:
             document = self._attempts.document(step.attempt)
-            before = _before(document)
+            before = segment_before(document)
         except CorruptCheckpointError as error:
             self._next, self.broken, self.broken_at = None, error, step.attempt
             return False
@@ -115,7 +115,12 @@ def trace(attempts: AttemptLookup, newest: int) -> Lineage:
     return Ancestry(attempts, newest).whole()
 
 
-def _before(document: AttemptDocument) -> Segment | None:
+def segment_before(document: AttemptDocument) -> Segment | None:
+    """Where the lineage goes on before ``document``'s attempt; None where that was a fresh start.
+
+    Raises:
+        CorruptCheckpointError: If its parent cannot be one.
+    """
     if document.parent is None:
         return None
     parent = CheckpointName.parse(document.parent)

@@ -1,7 +1,7 @@
 """Where a run came from, and whether the copy that made it has ended.
 
-Guarantees: a copy that has not ended is told from a run by what lies there, before anybody starts on it: it may hold no
-checkpoint yet, and would look like a run to begin afresh. Any thread.
+Guarantees: a copy, or an import, that has not ended is told from a run by what lies there, before anybody starts on it:
+it may hold no checkpoint yet, and would look like a run to begin afresh. Any thread.
 """
 
 from __future__ import annotations
@@ -32,9 +32,15 @@ def read_run(storage: Storage) -> RunDocument | None:
 
 
 def refuse_unfinished(storage: Storage, index: Index, run: RunDocument | None) -> None:
-    """Raise ResumeError if ``run``, that of ``storage``, is of a copy whose last file is not there."""
+    """Raise ResumeError if ``run``, that of ``storage``, is of a copy or an import whose last file is not there."""
     if run is None or run.copied_from is None or run.copied_from.last_attempt in index.attempts:
         return
+    if run.copied_from.run_id is None and run.copied_from.url.endswith((".ckpt", ".safetensors")):
+        raise ResumeError(
+            f"the import of {run.copied_from.url} into {storage.url} has not ended: "
+            f"{attempt_key(run.copied_from.last_attempt)}, its last file, is not there. Delete {storage.url} and run "
+            "the same `ckptkit import` again; or use another root."
+        )
     raise ResumeError(
         f"{storage.url} is a copy of {run.copied_from.url} that has not ended: "
         f"{attempt_key(run.copied_from.last_attempt)}, its last file, is not there. Run the same `ckptkit copy` again, "

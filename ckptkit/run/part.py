@@ -34,6 +34,7 @@ class PartSaver:
 
     Attributes:
         frozen: The shards that this rank's parts share.
+        newest: The last commit that rank 0 told of; any thread may look.
     """
 
     def __init__(self, storage: Storage, attempt: AttemptDocument, rank: int) -> None:
@@ -42,6 +43,7 @@ class PartSaver:
         self._rank = rank
         self._committed: dict[tuple[int, int], CheckpointName] = {}
         self.frozen = FrozenShards(storage, attempt)
+        self.newest: CheckpointName | None = None
 
     def committed_at(self, progress: Progress) -> CheckpointName | None:
         """This attempt's commit at ``progress``, if rank 0 told of one."""
@@ -60,6 +62,7 @@ class PartSaver:
     def learn(self, name: CheckpointName) -> None:
         """Take notice of a commit."""
         self._committed[(name.cycles, name.micro_step)] = name
+        self.newest = name
 
     def save(self, request: SaveRequest) -> Saved:
         """Write this rank's part.

@@ -64,13 +64,27 @@ def open_checkpoint(storage: Storage, name: CheckpointName, attempt: AttemptDocu
     commit = committed(storage, name)
     check_token(name, commit, attempt)
     manifest = open_manifest(storage, name, commit)
-    ranks = _ranks(storage, name, manifest, attempt)
-    opened = OpenedCheckpoint(name, commit, manifest, ranks)
-    if opened.size_bytes != manifest.size_bytes:
-        raise CorruptCheckpointError(
-            f"{name.manifest_key} gives all shards {manifest.size_bytes} bytes, its rank files {opened.size_bytes}"
-        )
+    files = [*enumerate(manifest.rank_files)]
+    ranks = each_of(files, lambda numbered: read_rank(storage, name, *numbered, attempt.token))
+    opened = OpenedCheckpoint(name, commit, manifest, tuple(ranks))
+    check_together(opened)
     return opened
+
+
+def check_together(opened: OpenedCheckpoint) -> None:
+    """Raise CorruptCheckpointError unless the documents of all ranks are of one save, and as large as said."""
+    name, ranks = opened.name, opened.ranks
+    for document in ranks:
+        if document.save_number != ranks[0].save_number:
+            raise CorruptCheckpointError(
+                f"{name.rank_key(document.rank)} is of save {document.save_number}, "
+                f"{name.rank_key(0)} of save {ranks[0].save_number}"
+            )
+    if opened.size_bytes != opened.manifest.size_bytes:
+        raise CorruptCheckpointError(
+            f"{name.manifest_key} gives all shards {opened.manifest.size_bytes} bytes, its rank files "
+            f"{opened.size_bytes}"
+        )
 
 
 def check_token(name: CheckpointName, commit: Commit, attempt: AttemptDocument) -> None:
@@ -117,23 +131,19 @@ def committed(storage: Storage, name: CheckpointName) -> Commit:
     return commit
 
 
-def _ranks(
-    storage: Storage, name: CheckpointName, manifest: Manifest, attempt: AttemptDocument
-) -> tuple[RankManifest, ...]:
-    files = [*enumerate(manifest.rank_files)]
-    ranks = each_of(files, lambda numbered: _rank(storage, name, *numbered, attempt))
-    for document in ranks:
-        if document.save_number != ranks[0].save_number:
-            raise CorruptCheckpointError(
-                f"{name.rank_key(document.rank)} is of save {document.save_number}, "
-                f"{name.rank_key(0)} of save {ranks[0].save_number}"
-            )
-    return tuple(ranks)
+def read_rank(storage: Storage, name: CheckpointName, rank: int, file: FileEntry, token: str | None) -> RankManifest:
+    """Read the document of ``rank``; raises as `open_checkpoint` does.
 
-
-def _rank(storage: Storage, name: CheckpointName, rank: int, file: FileEntry, attempt: AttemptDocument) -> RankManifest:
+    Args:
+        storage: The run root.
+        name: The checkpoint.
+        rank: Whose.
+        file: What vouches for it.
+        token: Of the attempt; None where nobody knows it any more, and then it is not compared.
+    """
     document = decode(read_entry(storage, name, file), RankManifest, file.key)
-    if (document.checkpoint, document.rank, document.token) != (str(name), rank, attempt.token):
+    expected = (str(name), rank, document.token if token is None else token)
+    if (document.checkpoint, document.rank, document.token) != expected:
         raise CorruptCheckpointError(
             f"{file.key} belongs to rank {document.rank} of {document.checkpoint[:80]}, token {document.token}"
         )

@@ -52,6 +52,7 @@ class Saver:
 
     Attributes:
         frozen: The shards that its checkpoints share.
+        newest: Its last commit; any thread may look.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Saver:
         self._void: list[CheckpointName] = []
         self._offered: set[CheckpointName] = set()
         self.frozen = FrozenShards(storage, attempt)
+        self.newest: CheckpointName | None = None
 
     def committed_at(self, progress: Progress) -> CheckpointName | None:
         """This attempt's commit at ``progress``, if there is one."""
@@ -147,6 +149,7 @@ class Saver:
     def _settle(self, name: CheckpointName) -> None:
         self._undecided.remove(name)
         self._committed[(name.cycles, name.micro_step)] = name
+        self.newest = name
 
     def _decide(self) -> None:
         """Void the folders of failed saves; one that turns out to be committed stays."""

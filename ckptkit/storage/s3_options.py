@@ -84,6 +84,7 @@ class S3Options:
         if unknown:
             known = ", ".join(cls.__dataclass_fields__)
             raise StorageError(f"{scheme}:// takes no storage_options {', '.join(unknown)}; it takes {known}")
+        _refuse_own_keys(given.get("s3_additional_kwargs"))
         options = cls(**{name: value for name, value in given.items() if value is not None})
         if (options.key is None) != (options.secret is None):
             raise StorageError("storage_options has one of key and secret; give both, or neither")
@@ -116,6 +117,14 @@ class S3Options:
             fixed = Keys(self.key, self.secret, self.token)
             return lambda: fixed
         return None
+
+
+def _refuse_own_keys(written_with: object) -> None:
+    if isinstance(written_with, Mapping) and any(str(name).startswith("SSECustomer") for name in written_with):
+        raise StorageError(
+            "s3_additional_kwargs has SSECustomer...: a key of your own would have to go with every read, too, which "
+            'is not supported. Let the server keep the key: {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": ...}'
+        )
 
 
 @dataclass(frozen=True)

@@ -33,15 +33,16 @@ SAMPLES, GLOBAL_BATCH, MICRO_BATCH, EPOCHS = 40, 16, 2, 3
 
 @dataclass(frozen=True)
 class Kill:
-    """SIGKILL for some ranks around the micro-step ``at``.
+    """SIGKILL for some ranks around the micro-step ``at``, or SIGTERM.
 
     Attributes:
-        moment: ``"step"``: after it, with its save begun; ``"saving"``: in the writer, before this rank's document.
+        moment: ``"step"``: after it, with its save begun; ``"saving"``: in the writer, before this rank's document;
+            ``"preempted"``: SIGTERM after it, before its save.
         at: Counted from 1 since the run's first start, in this world.
         ranks: Who dies.
     """
 
-    moment: Literal["step", "saving"]
+    moment: Literal["step", "saving", "preempted"]
     at: int
     ranks: tuple[int, ...]
 
@@ -116,6 +117,8 @@ class Mortal(ck.CheckpointCallback):
     def on_train_step_end(self, run_context) -> None:
         params = run_context.original_args()
         self._trace.step(params)
+        if self._kill is not None and (self._kill.moment, self._kill.at) == ("preempted", params.cur_step_num):
+            os.kill(os.getpid(), signal.SIGTERM)
         super().on_train_step_end(run_context)
         if self._kill is not None and (self._kill.moment, self._kill.at) == ("step", params.cur_step_num):
             die()

@@ -70,6 +70,9 @@ def hold_chain(
             assert newest(root)[1] in (kill.at - 1, kill.at)
             if kill.moment == "saving":
                 assert newest(root)[1] == kill.at - 1  # a part is missing, so nothing is committed
+            if kill.moment == "preempted":  # in the first micro-step of a life, after which the ranks meet
+                assert newest(root)[1] == kill.at
+                assert [steps(one)[-1] for one in found] == [kill.at] * ranks
         for rank in range(ranks):
             if found[rank]:
                 assert steps(found[rank])[0] == before[1] + 1
@@ -101,9 +104,9 @@ def name_at(root: str, batches: int) -> str:
     )
 
 
-def test_two_ranks_killed_and_resumed_and_gone_on_as_four(tmp_path: Path, whole: dict) -> None:
+def test_two_ranks_killed_preempted_and_resumed_and_gone_on_as_four(tmp_path: Path, whole: dict) -> None:
     root = str(tmp_path / "run")
-    kills = [Kill("step", 6, (1,)), Kill("saving", 11, (0,)), Kill("step", 20, (0, 1))]
+    kills = [Kill("step", 6, (1,)), Kill("saving", 11, (0,)), Kill("preempted", 11, (1,)), Kill("step", 20, (0, 1))]
     hold_chain(tmp_path, 2, root, whole[2], kills)
     for at, place in ((8, "boundary"), (6, "mid-cycle")):
         life = Life(4, root, checkpoint=name_at(root, at), elastic=True)

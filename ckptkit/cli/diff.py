@@ -1,0 +1,157 @@
+"""``ckptkit diff``: what differs between two checkpoints, and by how much.
+
+The JSON is ``{"a": {"root": str, "checkpoint": str}, "b": {...}, "equal": bool, ...}`` with the fields of
+`ckptkit.run.difference.Difference`: ``progress`` (counters that differ: [a, b]), ``ranks`` ([a, b]), ``roles`` (counts
+of leaves), ``leaves`` (all that differ; ``divergence`` as `ckptkit.run.divergence.Divergence`, where a number that is
+not finite is null), ``state`` and ``suspicion`` (a text, or null); at the end ``read_bytes``. Reads, never writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ckptkit.cli.byte_bar import byte_bar
+from ckptkit.cli.errors import FINE, PROBLEM
+from ckptkit.cli.storage_option import open_root
+from ckptkit.cli.text import console_for_tables, plain_table, visible
+from ckptkit.run.difference import Difference, LeafDifference, compare, in_order_of_size
+from ckptkit.run.leaf_pair import Side
+from ckptkit.run.origin import without_credentials
+from ckptkit.run.wanted import open_wanted
+
+_STATE_SHOWN = 20
+
+
+def run_diff(
+    root: str,
+    a: str,
+    b: str,
+    options: Iterable[str] = (),
+    *,
+    other_root: str | None = None,
+    other_options: Iterable[str] = (),
+    top: int,
+    exit_code: bool = False,
+    as_json: bool,
+) -> int:
+    """Compare ``a`` of ``root`` with ``b`` of the other root, or of the same; returns the exit code.
+
+    Raises:
+        WrongUsageError: If an option cannot be meant.
+        CkptKitError: As `ckptkit.run.difference.compare`, and if one of the two does not exist.
+    """
+    here = open_root(root, options)
+    there = here if other_root is None else open_root(other_root, other_options, flag="--other-option")
+    one, other = open_wanted(here, a), open_wanted(there, b)
+    read_bytes = 0
+    with byte_bar(Console(stderr=True)) as bar:
+        task = bar.add_task("comparing", total=None)
+
+        def advance(size_bytes: int) -> None:
+            nonlocal read_bytes
+            read_bytes += size_bytes
+            bar.advance(task, size_bytes)
+
+        sides = Side(here, one, advance), Side(there, other, advance)
+        found = compare(*sides, lambda size_bytes: bar.update(task, total=size_bytes))
+    names = [
+        {"root": without_credentials(storage.url), "checkpoint": str(opened.name)}
+        for storage, opened in ((here, one), (there, other))
+    ]
+    if as_json:
+        print(json.dumps(_as_json(names, found, read_bytes)))
+    else:
+        _print_difference(names, found, top)
+    differs = exit_code and not found.is_empty
+    return PROBLEM if found.suspicion is not None or differs else FINE
+
+
+def _as_json(names: list[dict[str, str]], found: Difference, read_bytes: int) -> dict[str, object]:
+    document = dataclasses.asdict(found)
+    for leaf in document["leaves"]:
+        numbers = leaf["divergence"]
+        if numbers is not None:
+            leaf["divergence"] = {key: None if _is_infinite(one) else one for key, one in numbers.items()}
+    return {"a": names[0], "b": names[1], "equal": found.is_empty, **document, "read_bytes": read_bytes}
+
+
+def _is_infinite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _print_difference(names: list[dict[str, str]], found: Difference, top: int) -> None:
+    console = console_for_tables()
+    for side, name in zip("AB", names, strict=True):
+        _print(console, f"{side}: {name['checkpoint']} at {name['root']}")
+    if found.is_empty:
+        _print(console, "the two are equal, to the bit")
+    if found.progress:
+        moved = [f"{name} {a} -> {b} ({b - a:+d})" for name, (a, b) in found.progress.items()]
+        _print(console, f"progress: {', '.join(moved)}")
+    if found.ranks[0] != found.ranks[1]:
+        _print(console, f"ranks: {found.ranks[0]} -> {found.ranks[1]}; what both have of the state is compared")
+    console.print(_roles(found))
+    if found.leaves and top:
+        console.print(_leaves(list(in_order_of_size(found.leaves))[:top]))
+        if len(found.leaves) > top:
+            _print(console, f"{len(found.leaves) - top} more leaves differ; --top shows more, --json all")
+    for one in found.state[:_STATE_SHOWN]:
+        rank = f"rank {one.rank}: " if max(found.ranks) > 1 else ""
+        _print(console, f"state: {rank}{one.path}: {one.a} -> {one.b}")
+    if len(found.state) > _STATE_SHOWN:
+        _print(console, f"state: {len(found.state) - _STATE_SHOWN} more places differ; --json shows all")
+    if found.suspicion is not None:
+        _print(console, f"SUSPICIOUS: {found.suspicion}", style="bold red")
+
+
+def _roles(found: Difference) -> Table:
+    table = plain_table("leaves")
+    for column in ("role", "equal", "differing", "only in A", "only in B"):
+        table.add_column(column, justify="left" if column == "role" else "right")
+    for role, count in found.roles.items():
+        table.add_row(role, *map(str, (count.equal, count.differing, count.only_in_a, count.only_in_b)))
+    return table
+
+
+def _leaves(leaves: Iterable[LeafDifference]) -> Table:
+    table = plain_table("what differs, the most first; abs, relative and ulps at most")
+    table.add_column("leaf", overflow="fold", min_width=16)
+    table.add_column("role", no_wrap=True)
+    for column in ("elements", "abs", "relative", "ulps", "NaN A/B", "first at"):
+        table.add_column(column, justify="right", no_wrap=column != "elements")
+    for leaf in leaves:
+        name = Text(visible(leaf.name if leaf.rank is None else f"{leaf.name} (rank {leaf.rank})"))
+        one = leaf.divergence
+        if one is None:
+            what = {"form": f"A: {leaf.form_a}, B: {leaf.form_b}"}.get(
+                leaf.kind, f"{leaf.kind[:-1]}{leaf.kind[-1].upper()}"
+            )
+            table.add_row(name, leaf.role, Text(what), *["-"] * 5)
+            continue
+        first = ",".join(map(str, one.first or ()))
+        table.add_row(
+            name,
+            leaf.role,
+            f"{one.differing}/{one.elements}",
+            _number(one.max_abs),
+            _number(one.max_relative),
+            _number(one.max_ulps),
+            f"{one.nans_a}/{one.nans_b}" if one.nans_a or one.nans_b else "-",
+            Text(f"[{first}]"),
+        )
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2g}"
+
+
+def _print(console: Console, text: str, style: str | None = None) -> None:
+    console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)

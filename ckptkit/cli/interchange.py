@@ -1,0 +1,132 @@
+"""``ckptkit export`` and ``ckptkit import``: weights to and from the files of other programs.
+
+The JSON of an export has the fields of `ckptkit.interchange.Exported` and ``root``, that of an import those of
+`ckptkit.interchange.Imported`. An export only reads the run; both begin nothing before their arguments are checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.storage_option import open_root
+from ckptkit.cli.text import size
+from ckptkit.errors import CkptKitError
+from ckptkit.interchange import Exported, Imported, Renames, export_weights, import_weights
+from ckptkit.run.origin import without_credentials
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class NameOptions:
+    """How names were said to change: a map file, or rules."""
+
+    map_file: str | None
+    renamed: Sequence[str]
+    dropped: Sequence[str]
+
+    def read(self) -> Renames:
+        """The rules; ValueError if they cannot be."""
+        if self.map_file is None:
+            return Renames.of(self.renamed, self.dropped)
+        if self.renamed or self.dropped:
+            raise ValueError("--map says all of it: put what --rename and --drop say into the file (null drops a name)")
+        return Renames.read(self.map_file)
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What to export, and as what."""
+
+    file: str
+    file_format: str | None
+    with_optimizer: bool
+    rank: int
+    overwrite: bool
+    names: NameOptions
+
+
+def run_export(root: str, checkpoint: str, options: Iterable[str], wanted: ExportOptions, *, as_json: bool) -> int:
+    """Write the file and say what is in it; returns the exit code.
+
+    Raises:
+        WrongUsageError: If an argument cannot be meant, or the file exists.
+        CkptKitError: As `export_weights`.
+    """
+    storage = open_root(root, options)
+    with _as_usage():
+        done = export_weights(
+            storage,
+            wanted.file,
+            checkpoint=checkpoint,
+            file_format=wanted.file_format,
+            with_optimizer=wanted.with_optimizer,
+            renames=wanted.names.read(),
+            rank=wanted.rank,
+            overwrite=wanted.overwrite,
+        )
+    if as_json:
+        print(json.dumps({"root": without_credentials(storage.url), **dataclasses.asdict(done)}))
+    else:
+        _print(_words_of_export(done))
+    return 0
+
+
+def run_import(file: str, root: str, options: Iterable[str], names: NameOptions, *, as_json: bool) -> int:
+    """Make the run and say what is in it; returns the exit code.
+
+    Raises:
+        WrongUsageError: If an argument cannot be meant.
+        CkptKitError: As `import_weights`.
+    """
+    storage = open_root(root, options, writes=True)
+    with _as_usage():
+        done = import_weights(file, storage, renames=names.read())
+    done = dataclasses.replace(done, root=without_credentials(done.root))
+    if as_json:
+        print(json.dumps(dataclasses.asdict(done)))
+    else:
+        _print(_words_of_import(done))
+    return 0
+
+
+@contextlib.contextmanager
+def _as_usage() -> Iterator[None]:
+    try:
+        yield
+    except CkptKitError:
+        raise
+    except ValueError as error:
+        raise WrongUsageError(str(error)) from error
+
+
+def _words_of_export(done: Exported) -> Iterator[str]:
+    yield f"{done.checkpoint}: {done.tensors} tensors, {size(done.size_bytes)} in {done.file}"
+    yield f"not in it: {', '.join(done.left_out)}"
+    if done.per_rank:
+        yield f"each rank has its own of these, and rank {done.rank}'s were taken: {_some(done.per_rank)}"
+
+
+def _words_of_import(done: Imported) -> Iterator[str]:
+    yield f"{done.file}: {done.tensors} tensors, {size(done.size_bytes)} in {done.checkpoint} of {done.root}"
+    if done.ignored:
+        yield f"left in the file, since it is no weight: {_some(done.ignored)}"
+    yield f"not in it, and begun afresh by the first start on this root: {', '.join(done.not_in_it)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _print(lines: Iterable[str]) -> None:
+    console = Console()
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,196 @@
+"""``ckptkit prune``: removes checkpoints that nobody wants any more, also beside a job that is running.
+
+The JSON is ``{"root": str, "dry_run": bool, "checkpoints": [...], "remains": {name: bytes}, "frozen": {attempt: bytes},
+"freed_bytes": int, "problems": [str], "removed": [str], "emptied": [str], "spared": [str]}``: of each checkpoint
+``name``, ``size_bytes``, ``goes`` and ``why`` as planned; the last three lists are what was done
+(`ckptkit.run.prune.Pruned`), empty in a dry run. Asks on a terminal; without one, and with ``--json``, it wants to be
+told.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Callable, Iterable, Sequence
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError, complain
+from ckptkit.cli.storage_option import open_root
+from ckptkit.cli.text import console_for_tables, plain_table, size, visible
+from ckptkit.errors import StorageError
+from ckptkit.policies import KeepBest, KeepEvery, KeepLatest, KeepPolicy
+from ckptkit.run.origin import without_credentials
+from ckptkit.run.prune import Pruned, prune
+from ckptkit.run.prune_plan import PrunePlan, Rule, plan_prune
+from ckptkit.storage import Storage
+
+_RESUME = "What was to stay is untouched: the same command removes the rest."
+_KEEPS = "latest:N, every:OPTIMIZER_STEPS or best:N:METRIC:max|min"
+
+
+def run_prune(
+    root: str,
+    keep: Sequence[str],
+    options: Iterable[str] = (),
+    *,
+    branches: bool = False,
+    dry_run: bool = False,
+    yes: bool = False,
+    as_json: bool,
+    ask: Callable[[str], bool] | None = None,
+) -> int:
+    """Plan, print, ask and remove; returns the exit code.
+
+    Args:
+        root: A path or a URL.
+        keep: What to keep of the lineage, each as it was typed.
+        options: Of its storage.
+        branches: Remove what lies off the lineage, too.
+        dry_run: Only plan.
+        yes: Do not ask.
+        as_json: As one document.
+        ask: Asks the person; None where there is nobody to answer.
+
+    Raises:
+        WrongUsageError: If an option cannot be meant, or it may neither ask nor act.
+        CkptKitError: As `ckptkit.run.prune.prune`.
+    """
+    rules = [Rule(one, parse_keep(one)) for one in keep]
+    if not rules and not branches:
+        raise WrongUsageError(
+            f"say what to keep: --keep {_KEEPS}; or --branches to remove only what is off the lineage"
+        )
+    if not (yes or dry_run) and (ask is None or as_json):
+        raise WrongUsageError("nobody can be asked here: --yes removes without a question, --dry-run removes nothing")
+    storage = open_root(root, options, writes=not dry_run)
+    plan = plan_prune(storage, rules, branches=branches)
+    for problem in plan.problems:
+        complain(problem)
+    url = without_credentials(storage.url)
+    if not as_json:
+        _print_plan(url, plan)
+    pruned = Pruned()
+    is_any = bool(plan.doomed or plan.remains or plan.frozen)
+    if is_any and not dry_run and (yes or (ask is not None and ask(_question(plan)))):
+        pruned = _carry_out(storage, plan, rules, branches=branches)
+        if not as_json:
+            _print_done(pruned)
+    elif is_any and not as_json:
+        _print("nothing was removed")
+    if as_json:
+        print(json.dumps({"root": url, "dry_run": dry_run, **_as_json(plan, pruned)}))
+    return PROBLEM if plan.problems else FINE
+
+
+def asker() -> Callable[[str], bool] | None:
+    """Asks on the terminal; None where there is none."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    return lambda question: typer.confirm(question, err=True)
+
+
+def parse_keep(text: str) -> KeepPolicy:
+    """The policy that ``text`` stands for; WrongUsageError if it is none."""
+    kind, _, rest = text.partition(":")
+    try:
+        if kind == "latest":
+            return KeepLatest(int(rest))
+        if kind == "every":
+            return KeepEvery(optimizer_steps=int(rest))
+        if kind == "best":
+            n, _, named = rest.partition(":")
+            metric, _, mode = named.rpartition(":")  # a metric's name may have colons of its own
+            if metric and mode in ("max", "min"):
+                return KeepBest(int(n), metric, "max" if mode == "max" else "min")
+    except ValueError as error:
+        raise WrongUsageError(f"--keep {text}: {error}; give {_KEEPS}") from error
+    raise WrongUsageError(f"--keep {text}: give {_KEEPS}")
+
+
+def _carry_out(storage: Storage, plan: PrunePlan, rules: Sequence[Rule], *, branches: bool) -> Pruned:
+    console = Console(stderr=True)
+    columns = (TextColumn("removing"), BarColumn(), MofNCompleteColumn())
+    try:
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task("removing", total=len(plan.doomed))
+            return prune(
+                storage,
+                plan,
+                rules,
+                branches=branches,
+                token=secrets.token_hex(16),
+                done=lambda name: bar.advance(task),
+            )
+    except StorageError as error:
+        raise StorageError(f"{error} {_RESUME}") from error
+    except KeyboardInterrupt:
+        complain(f"interrupted before all was removed. {_RESUME}")
+        raise
+
+
+def _question(plan: PrunePlan) -> str:
+    return f"Remove {_counted(len(plan.doomed))} for good, {size(plan.freed_bytes)} in all?"
+
+
+def _counted(many: int) -> str:
+    return f"{many} checkpoint{'' if many == 1 else 's'}"
+
+
+def _print_plan(url: str, plan: PrunePlan) -> None:
+    if not plan.decisions:
+        _print(f"no committed checkpoint at {url}")
+        return
+    console_for_tables().print(_table(url, plan))
+    if plan.remains:
+        _print(f"remains of what was no checkpoint or is none any more: {', '.join(map(str, plan.remains))}")
+    if plan.frozen:
+        attempts = ", ".join(map(str, plan.frozen))
+        _print(f"shared weights that no checkpoint will refer to any more: of attempt {attempts}")
+    stays = len(plan.decisions) - len(plan.doomed)
+    _print(f"{_counted(len(plan.doomed))} to be removed, {stays} to stay; {size(plan.freed_bytes)} to be freed")
+
+
+def _table(url: str, plan: PrunePlan) -> Table:
+    table = plain_table(url)
+    table.add_column("checkpoint", no_wrap=True)
+    table.add_column("size", justify="right")
+    table.add_column("")
+    table.add_column("why")
+    for one in plan.decisions:
+        style = "red" if one.goes else ""
+        table.add_row(
+            str(one.name), size(one.size_bytes), "goes" if one.goes else "stays", Text(visible(one.why)), style=style
+        )
+    return table
+
+
+def _print_done(pruned: Pruned) -> None:
+    _print(f"{_counted(len(pruned.removed))} removed")
+    if pruned.spared:
+        _print(f"not removed by this command, since the run has changed meanwhile: {', '.join(pruned.spared)}")
+
+
+def _as_json(plan: PrunePlan, pruned: Pruned) -> dict[str, object]:
+    return {
+        "checkpoints": [
+            {"name": str(one.name), "size_bytes": one.size_bytes, "goes": one.goes, "why": one.why}
+            for one in plan.decisions
+        ],
+        "remains": {str(name): size_bytes for name, size_bytes in plan.remains.items()},
+        "frozen": {str(number): size_bytes for number, size_bytes in plan.frozen.items()},
+        "freed_bytes": plan.freed_bytes,
+        "problems": list(plan.problems),
+        "removed": pruned.removed,
+        "emptied": pruned.emptied,
+        "spared": pruned.spared,
+    }
+
+
+def _print(text: str) -> None:
+    Console().print(visible(text), markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,184 @@
+"""``ckptkit verify``: every byte of a run, or of one checkpoint, against its digests.
+
+The JSON is ``{"root": str, "checkpoints": [...], "problems": [...], "uncommitted": [str], "void": [str], "start": {...}
+or null, "files": int, "read_bytes": int}``. Each checkpoint has ``name``, ``outcome`` (``whole``, ``corrupt``,
+``removed``: by the job, meanwhile), ``size_bytes`` and ``problems``; each problem ``file``, ``message``, ``tensors``
+(in which the damage may lie), ``expected`` and ``found`` (digests, or null); ``start`` the fields of
+`ckptkit.run.audit.Start`, null where one checkpoint was asked for. The bar, and without a terminal a line for each
+checkpoint, goes to stderr. Reads, never writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from rich.console import Console
+
+from ckptkit.cli.byte_bar import byte_bar
+from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
+from ckptkit.cli.storage_option import open_root
+from ckptkit.cli.text import size, visible
+from ckptkit.run.audit import Audit, Start, audit
+from ckptkit.run.origin import without_credentials
+from ckptkit.run.proof import Proof, ProofOutcome
+
+_ENDS = {
+    "whole": "whole",
+    "corrupt": "CORRUPT:",
+    "removed": "skipped, since it was removed meanwhile:",
+}
+
+
+def run_verify(
+    root: str,
+    checkpoint: str | None,
+    options: Iterable[str] = (),
+    *,
+    everything: bool = False,
+    as_json: bool,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Prove the run and print what was found; returns the exit code.
+
+    Raises:
+        WrongUsageError: If an option cannot be meant, or a checkpoint and all of them are asked for.
+        CkptKitError: As `ckptkit.run.audit.audit`.
+    """
+    if everything and checkpoint is not None:
+        raise WrongUsageError(f"--all verifies every checkpoint; leave it out to verify {checkpoint} alone")
+    storage = open_root(root, options)
+    begun = clock()
+    with VerifyBar(Console(stderr=True)) as bar:
+        found = audit(storage, bar, checkpoint)
+    url = without_credentials(storage.url)
+    if as_json:
+        print(json.dumps(_as_json(url, found, bar.read_bytes)))
+    else:
+        _print_audit(url, found, bar.read_bytes, clock() - begun)
+    return FINE if found.is_fine else PROBLEM
+
+
+class VerifyBar:
+    """Shows how an audit goes on; a `ckptkit.run.audit.AuditWatch` and a context manager.
+
+    Args:
+        console: Where; without a terminal, a line for each checkpoint.
+
+    Attributes:
+        read_bytes: So far.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = byte_bar(console)
+        self._task = self._bar.add_task("listing", total=None)
+        self._lock = threading.Lock()
+        self._ended = self._planned = self._corrupt = 0
+        self.read_bytes = 0
+
+    def __enter__(self) -> VerifyBar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def plan(self, checkpoints: int, size_bytes: int) -> None:
+        """As in `ckptkit.run.audit.AuditWatch`."""
+        self._planned = checkpoints
+        self._bar.update(self._task, total=size_bytes, description=self._describe())
+
+    def advance(self, size_bytes: int) -> None:
+        """As in `ckptkit.run.audit.AuditWatch`."""
+        with self._lock:
+            self.read_bytes += size_bytes
+        self._bar.advance(self._task, size_bytes)
+
+    def end(self, name: str, outcome: ProofOutcome) -> None:
+        """As in `ckptkit.run.audit.AuditWatch`."""
+        with self._lock:
+            self._ended += 1
+            self._corrupt += outcome == "corrupt"
+            described = self._describe()
+            self._bar.update(self._task, description=described)
+            if not self._console.is_terminal:
+                _print(self._console, f"{_ENDS[outcome]} {name} ({described})")
+
+    def _describe(self) -> str:
+        corrupt = f", {self._corrupt} corrupt" if self._corrupt else ""
+        return f"{self._ended} of {self._planned} checkpoints{corrupt}"
+
+
+def _as_json(url: str, found: Audit, read_bytes: int) -> dict[str, object]:
+    return {"root": url, **dataclasses.asdict(found), "read_bytes": read_bytes}
+
+
+def _print_audit(url: str, found: Audit, read_bytes: int, seconds: float) -> None:
+    console = Console()
+    speed = f", {size(int(read_bytes / seconds))}/s" if seconds > 0 else ""
+    counted = _counted(found.checkpoints)
+    _print(console, f"{url}: {counted}; {found.files} files, {size(read_bytes)} read{speed}")
+    told: set[str] = set()
+    for problem in found.problems:
+        _print(console, problem.message, style="red")
+        told.add(problem.message)
+    for proof in found.checkpoints:
+        if proof.outcome == "corrupt":
+            _print(console, f"{proof.name} is corrupt:", style="bold red")
+            for problem in proof.problems:
+                again = " (see above)" if problem.message in told else ""
+                _print(console, f"  {problem.file if again else problem.message}{again}", style="red")
+                told.add(problem.message)
+        elif proof.outcome == "removed":
+            _print(console, f"{proof.name} was removed while it was looked at, which is no problem")
+    if found.uncommitted:
+        _print(console, f"without a COMMIT, so no checkpoint: {', '.join(found.uncommitted)}")
+        _print(
+            console, "  a save that is under way, or one that ended early; the next start removes what is left of it"
+        )
+    if found.void:
+        _print(console, f"void, so never a checkpoint: {', '.join(found.void)}")
+    if found.start is not None:
+        _print_start(console, found.start, any(one.outcome == "whole" for one in found.checkpoints))
+
+
+def _counted(proofs: Iterable[Proof]) -> str:
+    outcomes = [proof.outcome for proof in proofs]
+    if not outcomes:
+        return "no committed checkpoint"
+    parts = [f"{outcomes.count(one)} {one}" for one in ("whole", "corrupt", "removed") if one in outcomes]
+    return f"{len(outcomes)} checkpoint{'s' if len(outcomes) > 1 else ''}: {', '.join(parts)}"
+
+
+def _print_start(console: Console, start: Start, is_any_whole: bool) -> None:
+    if start.problem is not None:
+        _print(console, f"a start on this run would end with an error: {start.problem}", style="bold red")
+        _print(console, "Bring the files named above back from a copy of the run, then verify again.")
+        if is_any_whole:
+            _print(console, "Or name one of the whole checkpoints: resume(checkpoint=NAME).")
+        return
+    if start.checkpoint is None:
+        _print(console, "a start on this run begins afresh")
+        return
+    if not start.passed_over:
+        _print(console, f"a start goes on from {start.checkpoint}")
+        return
+    _print(
+        console,
+        f"a start passes over {', '.join(start.passed_over)} and goes on from {start.checkpoint}; training since then "
+        "is repeated",
+        style="bold yellow",
+    )
+    _print(
+        console,
+        "To lose nothing, bring the files named above back from a copy of the run before the job is started again. "
+        "Otherwise just start it.",
+    )
+
+
+def _print(console: Console, text: str, style: str | None = None) -> None:
+    console.print(visible(text), style=style, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,292 @@
+"""The last save of a training that is preempted: when it is taken, in one rank or in all, and what becomes of it.
+
+Guarantees: it holds the micro-step that has just ended, exactly; training ends only after it is settled, that is
+committed, failed for good, or not in time; all ranks save the same moment and end after it. In a job of many ranks
+`Departure.heed` meets the others about once a second, every rank at the same micro-steps. Training thread only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from datetime import timedelta
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from ckptkit.background import SaveHandle, account_of
+from ckptkit.errors import CkptKitError, Preempted, SaveFailedError, StaleAttemptError
+from ckptkit.mirror import Mirror, NoMirror
+from ckptkit.options import ERROR_BUDGET
+from ckptkit.orders import A_WHILE, AnySaver, Metrics, Orders
+from ckptkit.outcomes import Outcomes
+from ckptkit.pace import Pace, fits
+from ckptkit.peers import Peers
+from ckptkit.preemption import Preemption
+from ckptkit.progress import Progress
+from ckptkit.run.ranks import Failure
+from ckptkit.snapshot import Capturable
+from ckptkit.waiting import Countdown, countdown
+
+_log = logging.getLogger("ckptkit")
+
+Verdict = Literal["train", "finish the cycle", "save"]
+
+_MEET_EVERY = timedelta(seconds=1)
+_MOST_MICRO_STEPS = 10_000  # between two meetings, however short they are
+
+
+class _Sign(BaseModel):
+    """What one rank says when they meet; ``next_in`` is rank 0's to decide."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    asked: bool
+    left_seconds: float
+    micro_step_seconds: float | None
+    save_seconds: float | None
+    next_in: int
+
+
+class _Settled(BaseModel):
+    """What became of the last save, as rank 0 says it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    checkpoint: str | None = None
+    why: str = ""
+    end: Failure | None = None
+
+
+class _LateError(Exception):
+    """The grace is over."""
+
+
+class Departure:
+    """Of one training.
+
+    Args:
+        preemption: What asks for it.
+        pace: How fast training goes.
+        saver: Knows what is committed.
+        orders: Takes the save.
+        peers: The ranks of the job.
+        outcomes: Of the saves before.
+        mirror: Shall have the checkpoint, too.
+
+    Attributes:
+        is_over: Whether the last save is settled, so that nothing is to be trained any more.
+        is_given_up: Whether it was not in time, and goes on in the background.
+    """
+
+    def __init__(
+        self,
+        preemption: Preemption,
+        *,
+        pace: Pace,
+        saver: AnySaver,
+        orders: Orders,
+        peers: Peers,
+        outcomes: Outcomes,
+        mirror: Mirror | NoMirror,
+    ) -> None:
+        self._preemption = preemption
+        self._pace = pace
+        self._saver = saver
+        self._orders = orders
+        self._peers = peers
+        self._outcomes = outcomes
+        self._mirror = mirror
+        self._next_in = 1
+        self.is_over = False
+        self.is_given_up = False
+
+    def heed(self, progress: Progress) -> Verdict:
+        """What to do after this micro-step; a collective where somebody may have asked."""
+        if not self._preemption.is_watched or self.is_over:
+            return "train"
+        asked = self._preemption.poll()
+        if self._peers.is_alone:
+            return self._verdict(progress, self._sign(asked)) if asked else "train"
+        self._next_in -= 1
+        if self._next_in > 0:
+            return "train"
+        said = [_Sign.model_validate_json(one) for one in self._peers.say(self._sign(asked).model_dump_json())]
+        if not any(one.asked for one in said):
+            self._next_in = said[0].next_in
+            return "train"
+        self._next_in = 1
+        if not asked:
+            self._preemption.ask(f"rank {[one.asked for one in said].index(True)} is to end")
+        left = min(one.left_seconds for one in said)
+        return self._verdict(progress, said[0].model_copy(update={"left_seconds": left}))
+
+    def leave(self, state: Capturable, metrics: Metrics) -> None:
+        """Save ``state`` as it is, wait until that is settled, and end: in all ranks, after `heed` said so.
+
+        Raises:
+            Preempted: Unless training is to return.
+            StaleAttemptError: If another process has the run.
+            CkptKitError: As `Orders.together`.
+            TypeError, ValueError: If the state cannot be stored.
+        """
+        left = countdown(None) if self._preemption.exits else countdown(self._preemption.left)
+        try:
+            settled = (
+                self._alone(state, metrics, left) if self._peers.is_alone else self._together(state, metrics, left)
+            )
+        except _LateError:
+            self.is_given_up = True
+            settled = _Settled(why="it was not committed within the grace, and goes on in the background")
+        self._end(settled, state.progress())
+
+    def leave_after(self, checkpoint: str, progress: Progress) -> None:
+        """End after a save that was the last one anyway, if anybody has asked; a collective. Raises Preempted."""
+        if not self._preemption.is_watched or self.is_over:
+            return
+        asked = self._preemption.is_asked
+        leaves = asked if self._peers.is_alone else any(self._peers.flags(asked))
+        if leaves:
+            if not asked:
+                self._preemption.ask("another rank is to end")
+            self._end(_Settled(checkpoint=checkpoint), progress)
+
+    def _sign(self, asked: bool) -> _Sign:
+        micro_step = self._pace.micro_step
+        longest = max(self._outcomes.durations, default=None)
+        every = 1
+        if micro_step is not None:
+            every = int(min(_MEET_EVERY / max(micro_step, timedelta(microseconds=1)), _MOST_MICRO_STEPS))
+        if longest is not None and self._outcomes.in_flight is not None:
+            longest *= 2  # the one under way has to end first
+        return _Sign(
+            asked=asked,
+            left_seconds=self._preemption.left.total_seconds(),
+            micro_step_seconds=None if micro_step is None else micro_step.total_seconds(),
+            save_seconds=None if longest is None else longest.total_seconds(),
+            next_in=max(1, every),
+        )
+
+    def _verdict(self, progress: Progress, sign: _Sign) -> Verdict:
+        if progress.at_boundary:
+            return "save"
+        goes_on = fits(
+            progress.accumulation_steps - progress.micro_step,
+            _duration(sign.micro_step_seconds),
+            _duration(sign.save_seconds),
+            timedelta(seconds=sign.left_seconds),
+        )
+        return "finish the cycle" if goes_on else "save"
+
+    def _alone(self, state: Capturable, metrics: Metrics, left: Countdown) -> _Settled:
+        why = ""
+        for _ in range(ERROR_BUDGET):
+            if self._outcomes.in_flight is not None:
+                self._ended(self._outcomes.in_flight, left)
+            self._collect()
+            there = self._saver.committed_at(state.progress())
+            if there is None:
+                try:
+                    handle = self._orders.alone(state, metrics, rewound=False)
+                except SaveFailedError as error:  # of a mirror; nothing else is under way
+                    return _Settled(why=account_of(error))
+                failure = self._ended(handle, left)
+                self._collect()
+                why = "" if failure is None else account_of(failure)
+                there = self._saver.committed_at(state.progress())
+            if there is not None:
+                self._finish_mirror(left)
+                return _Settled(checkpoint=str(there))
+        return _Settled(why=why)
+
+    def _together(self, state: Capturable, metrics: Metrics, left: Countdown) -> _Settled:
+        said = _Settled()
+        for _ in range(ERROR_BUDGET):
+            self._wait_together(left)
+            try:
+                handle = self._orders.together(state, metrics, rewound=False, waits=True, may_skip=False)
+            except SaveFailedError as failed:  # saves failed too often before; all ranks are told the same
+                return _Settled(why=account_of(failed))
+            assert handle is not None  # noqa: S101 - it does not skip
+            if handle is not self._outcomes.in_flight:
+                return _Settled(checkpoint=handle.result())
+            self._wait_together(left)
+            error = handle.exception()
+            self._collect()
+            said = self._told(error, handle.result() if error is None else None)
+            if said.checkpoint is not None:
+                return said
+        return said
+
+    def _wait_together(self, left: Countdown) -> None:
+        """Until no rank writes any more; nobody waits for another rank's storage inside of a collective."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                self._outcomes.drain(timedelta(seconds=min(A_WHILE.total_seconds(), left())))
+            mine = "late" if left() <= 0 and self._outcomes.busy else "busy" if self._outcomes.busy else "done"
+            said = self._peers.say(mine)
+            if all(one == "done" for one in said):
+                return
+            if "late" in said:
+                raise _LateError
+
+    def _told(self, error: BaseException | None, checkpoint: str | None) -> _Settled:
+        """What became of the save, from rank 0, which alone knows; StaleAttemptError of any rank ends all."""
+        mine = _Settled(
+            checkpoint=checkpoint,
+            why="" if error is None else account_of(error),
+            end=Failure.of(error) if isinstance(error, StaleAttemptError) else None,
+        )
+        said = [_Settled.model_validate_json(one) for one in self._peers.say(mine.model_dump_json())]
+        if isinstance(error, StaleAttemptError):
+            raise error
+        for rank, one in enumerate(said):
+            if one.end is not None:
+                raise one.end.error(rank)
+        return said[0]
+
+    def _end(self, settled: _Settled, progress: Progress) -> None:
+        preemption = self._preemption
+        preemption.settle()
+        self.is_over = True
+        if settled.checkpoint is not None:
+            message = (
+                f"{preemption.why}: saved {settled.checkpoint} at {preemption.url} (epoch {progress.epoch}, batch "
+                f"{progress.batch}, micro-step {progress.micro_step} of {progress.accumulation_steps}). The same "
+                "command goes on from it"
+            )
+        else:
+            message = f"{preemption.why}: the last save failed: {settled.why}. {preemption.account()}"
+        _log.warning("%s", message)
+        self._outcomes.tell()
+        if preemption.exits:
+            raise Preempted(message, settled.checkpoint)
+
+    def _collect(self) -> None:
+        with contextlib.suppress(SaveFailedError):  # a mirror's, which is told again by `_finish_mirror`
+            self._mirror.collect(tolerate=True)
+        self._outcomes.collect(tolerate=True)
+
+    def _finish_mirror(self, left: Countdown) -> None:
+        try:
+            self._mirror.finish(left)
+        except StaleAttemptError:
+            raise
+        except (CkptKitError, TimeoutError) as error:
+            _log.warning("the checkpoint is committed, but not at the mirror yet: %s", account_of(error))
+
+    def _ended(self, handle: SaveHandle, left: Countdown) -> BaseException | None:
+        """What made the save fail, once it has ended."""
+        try:
+            return handle.exception(_timeout(left))
+        except TimeoutError as error:
+            raise _LateError from error
+
+
+def _timeout(left: Countdown) -> timedelta | None:
+    seconds = left()
+    return None if seconds == float("inf") else timedelta(seconds=seconds)
+
+
+def _duration(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)

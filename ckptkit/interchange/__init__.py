@@ -1,0 +1,11 @@
+"""Weights to and from the files of other programs: MindSpore's ``.ckpt``, and ``.safetensors``.
+
+`export_weights` writes one from a checkpoint, `import_weights` begins a run with one. Both are for one caller at a
+time and need no MindSpore; ``docs/interchange.md`` is their page.
+"""
+
+from ckptkit.interchange.exporting import Exported, export_weights
+from ckptkit.interchange.importing import Imported, import_weights
+from ckptkit.interchange.renames import Renames
+
+__all__ = ["Exported", "Imported", "Renames", "export_weights", "import_weights"]

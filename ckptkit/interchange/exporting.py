@@ -1,0 +1,223 @@
+"""Writes the weights of a checkpoint into a file that MindSpore reads.
+
+Guarantees: what is written was verified against the checkpoint's digests, and the file appears only then, whole and
+durable; bits are not changed. Beside one tensor, or a few where ranks hold pieces of one, nothing is in memory. The run
+is only read, and may go on meanwhile. Any single thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ckptkit.contents import Contents
+from ckptkit.errors import CheckpointNotFoundError
+from ckptkit.interchange import ckpt_format, safetensors_format
+from ckptkit.interchange.new_file import NewFile
+from ckptkit.interchange.places import FileFormat, Layout, Named, format_of
+from ckptkit.interchange.renames import Renames
+from ckptkit.run.choose import choose
+from ckptkit.run.find import Index
+from ckptkit.run.origin import read_run, refuse_unfinished
+from ckptkit.run.read import open_checkpoint
+from ckptkit.run.verify import load
+from ckptkit.storage import Storage, open_storage
+from ckptkit.tensors import Array, Role
+from ckptkit.waiting import LongWait
+
+_LAYOUTS = {"ckpt": ckpt_format.layout_of, "safetensors": safetensors_format.layout_of}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What became of an export.
+
+    Attributes:
+        checkpoint: Which one was read.
+        file: What was written.
+        format: Of it.
+        tensors: How many it holds.
+        size_bytes: Of the file.
+        left_out: What of the checkpoint is not in it, in words.
+        rank: Whose was taken of what each rank has its own of.
+        per_rank: Names, as in the checkpoint, of what several ranks have their own of.
+    """
+
+    checkpoint: str
+    file: str
+    format: FileFormat
+    tensors: int
+    size_bytes: int
+    left_out: tuple[str, ...]
+    rank: int
+    per_rank: tuple[str, ...]
+
+
+def export_weights(
+    root: str | os.PathLike[str] | Storage,
+    file: str | os.PathLike[str],
+    *,
+    checkpoint: str = "latest",
+    file_format: str | None = None,
+    with_optimizer: bool = False,
+    renames: Renames | None = None,
+    rank: int = 0,
+    overwrite: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Exported:
+    """Write the weights of a checkpoint to ``file``.
+
+    Args:
+        root: The run root.
+        file: A local path that ends in ``.ckpt`` or ``.safetensors``.
+        checkpoint: ``"latest"`` or a name.
+        file_format: ``"ckpt"`` or ``"safetensors"``; None for what the name of the file says.
+        with_optimizer: Also what the optimizer owns, and a loss scale.
+        renames: From the names in the checkpoint to those in the file.
+        rank: Whose to take where each rank has its own, such as statistics of batch normalization.
+        overwrite: Whether ``file`` may exist.
+        storage_options: For the storage's backend.
+
+    Raises:
+        ValueError: If an argument cannot be, or ``file`` exists.
+        CheckpointNotFoundError: If there is no such checkpoint.
+        CorruptCheckpointError: If it is corrupt; names the file of it. Nothing was written.
+        StorageError: If the run could not be read, or ``file`` not be written. Nothing of it was left.
+    """
+    path = Path(file)
+    chosen_format = format_of(os.fspath(file), file_format)
+    storage = open_storage(root, storage_options)
+    contents = _opened(storage, checkpoint, rank)
+    roles: tuple[Role, ...] = ("weights", "optimizer") if with_optimizer else ("weights",)
+    sources = _sources(contents, roles)
+    names = {name for one in sources for name in one.names}
+    info = {name: one.contents.entries[name] for one in sources for name in one.names}
+    after = {name for name, one in info.items() if one.role == "optimizer"}
+    renamed = (renames or Renames()).applied(sorted(names), after)
+    layout = _LAYOUTS[chosen_format](
+        [Named(new, info[old].dtype, info[old].shape) for old, new in sorted(renamed.items())]
+    )
+    with (
+        NewFile(path, layout.size_bytes, overwrite=overwrite) as target,
+        LongWait(f"exporting {contents.checkpoint}", layout.size_bytes) as wait,
+    ):
+        for offset, frame in layout.frames:
+            target.put(memoryview(frame), offset)
+        for one in sources:
+            wanted = {name: renamed[name] for name in one.names if name in renamed}
+            arriving = _Arriving(one.contents, wanted, layout, target, wait)
+            one.contents.read_into(arriving, arriving.filled)
+        target.publish()
+    return Exported(
+        contents.checkpoint,
+        str(path),
+        chosen_format,
+        len(renamed),
+        layout.size_bytes,
+        _left_out(contents, with_optimizer=with_optimizer, dropped=len(names) - len(renamed)),
+        rank,
+        _per_rank(contents, names),
+    )
+
+
+def _opened(storage: Storage, checkpoint: str, rank: int) -> Contents:
+    index = Index(storage)
+    refuse_unfinished(storage, index, read_run(storage))
+    name = choose(index, checkpoint, rewind=True).first
+    if name is None:
+        raise CheckpointNotFoundError(f"there is no committed checkpoint at {storage.url}")
+    opened = open_checkpoint(storage, name, index.document(name.attempt))
+    if not 0 <= rank < opened.manifest.world_size:
+        raise ValueError(f"{name} is of {opened.manifest.world_size} ranks, counted from 0; there is no rank {rank}")
+    return load(storage, opened, rank)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What is taken of one rank."""
+
+    contents: Contents
+    names: tuple[str, ...]
+
+
+def _sources(contents: Contents, roles: Collection[Role]) -> list[_Source]:
+    """Every leaf of ``roles`` once: of the chosen rank what it has, of the others what it lacks."""
+    found: list[_Source] = []
+    seen: set[str] = set()
+    for one in _of_all_ranks(contents):
+        names = tuple(name for name, info in one.entries.items() if info.role in roles and name not in seen)
+        seen.update(names)
+        if names:
+            found.append(_Source(one, names))
+    return found
+
+
+def _of_all_ranks(contents: Contents) -> Iterator[Contents]:
+    yield contents
+    for rank in range(contents.world_size):
+        if rank != contents.rank:
+            yield contents.of_rank(rank)
+
+
+def _per_rank(contents: Contents, names: Collection[str]) -> tuple[str, ...]:
+    if contents.world_size == 1:
+        return ()
+    return tuple(sorted(name for name in names & contents.entries.keys() if _is_own(contents, name)))
+
+
+def _is_own(contents: Contents, name: str) -> bool:
+    return contents.entries[name].placement == "per_rank"
+
+
+class _Arriving(Mapping[str, memoryview]):
+    """Memory for the tensors of one rank, by name, that goes to the file as soon as it is filled."""
+
+    def __init__(
+        self, contents: Contents, wanted: Mapping[str, str], layout: Layout, target: NewFile, wait: LongWait
+    ) -> None:
+        self._contents = contents
+        self._wanted = wanted
+        self._layout = layout
+        self._target = target
+        self._wait = wait
+        self._open: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> memoryview:
+        bits = self._open[name] = np.empty(self._contents.entries[name].size_bytes, np.uint8)
+        return bits.data
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._wanted  # Mapping's own would take memory
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._wanted)
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+    def filled(self, name: str) -> None:
+        """All bytes of ``name`` are there."""
+        bits = self._open.pop(name).data
+        at = 0
+        for span in self._layout.tensors[self._wanted[name]].spans:
+            self._target.put(bits[at : at + span.size_bytes], span.offset_bytes)
+            at += span.size_bytes
+        self._wait.advance(at)
+
+
+def _left_out(contents: Contents, *, with_optimizer: bool, dropped: int) -> tuple[str, ...]:
+    words = []
+    owned = sum(one.role == "optimizer" for one in contents.entries.values())
+    if owned and not with_optimizer:
+        words.append(f"the optimizer's state ({owned} tensors)")
+    progress = contents.progress
+    if not progress.at_boundary:
+        words.append(f"the accumulators, after micro-step {progress.micro_step} of {progress.accumulation_steps}")
+    if dropped:
+        words.append(f"{dropped} tensors that were dropped by name")
+    return (*words, "counters", "random state", "data position", "stateful objects")

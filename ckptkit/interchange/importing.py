@@ -1,0 +1,259 @@
+"""Begins a run with the weights in a file of another program.
+
+The first checkpoint of the run holds these weights and nothing else, and is the parent of what follows. The order:
+everything about the file is checked; ``run.json``, which says that something is being brought here; shards, documents,
+``COMMIT``; last the document of attempt 1, without which no start takes the root for a run (`ckptkit.run.origin`).
+Guarantees: where the file is refused, nothing is written; where writing fails, what was written is deleted as far as
+that is possible. Weights go through unchanged, a window at a time. Any single thread; nothing else at the root
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from pydantic import JsonValue
+
+from ckptkit.cost import SaveCost
+from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
+from ckptkit.interchange.optimizer_names import of_an_optimizer
+from ckptkit.interchange.places import FileFormat
+from ckptkit.interchange.renames import Renames
+from ckptkit.interchange.weights_file import WeightsFile
+from ckptkit.manifest import AttemptDocument, CopiedFrom, RunDocument, encode
+from ckptkit.progress import Progress
+from ckptkit.run.commit import create_once, keys_below, publish
+from ckptkit.run.frozen import FrozenShards
+from ckptkit.run.names import RUN, CheckpointName, attempt_key
+from ckptkit.run.write import SaveRequest, write_manifest, write_part
+from ckptkit.shards import SHARD_BYTES, Shard, plan_shards
+from ckptkit.storage import ByteStream, Storage, open_storage
+from ckptkit.storage.lease import LEASE, PROBE
+from ckptkit.tensors import LeafSpec
+from ckptkit.waiting import LongWait
+
+SECTION = "imported"  # of the state of the checkpoint; one that has it holds weights only
+NOT_IN_IT = (
+    "the optimizer's state",
+    "accumulators",
+    "counters",
+    "random state",
+    "data position",
+    "stateful objects",
+)
+_NAME = CheckpointName(attempt=1, cycles=0, micro_step=0)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What became of an import.
+
+    Attributes:
+        file: What was read.
+        format: Of it.
+        root: Of the run that was made.
+        checkpoint: That holds the weights.
+        tensors: How many it holds.
+        size_bytes: Of them.
+        ignored: Names in the file of what was left there: an optimizer's state, and what is no tensor.
+        not_in_it: What a start on this root begins afresh, in words.
+    """
+
+    file: str
+    format: FileFormat
+    root: str
+    checkpoint: str
+    tensors: int
+    size_bytes: int
+    ignored: tuple[str, ...]
+    not_in_it: tuple[str, ...] = NOT_IN_IT
+
+
+def import_weights(
+    file: str | os.PathLike[str],
+    root: str | os.PathLike[str] | Storage,
+    *,
+    renames: Renames | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    new_token: Callable[[], str] = lambda: secrets.token_hex(16),
+) -> Imported:
+    """Make a run at ``root`` that begins with the weights in ``file``.
+
+    Args:
+        file: A local path that ends in ``.ckpt`` or ``.safetensors``.
+        root: A run root where there is nothing yet.
+        renames: From the names in the file to those of the parameters that are to be trained.
+        storage_options: For the storage's backend.
+        now: The clock; for people.
+        new_token: Gives 32 fresh random hexadecimal digits.
+
+    Raises:
+        ValueError: If an argument cannot be, or the file holds no weights.
+        CheckpointNotFoundError: If there is no such file.
+        CorruptCheckpointError: If it is truncated or something else; nothing was written.
+        ResumeError: If there is something at ``root``; nothing was written.
+        StorageError: If the file could not be read, or the storage failed.
+    """
+    with WeightsFile.open(file) as source:
+        storage = open_storage(root, storage_options)
+        kept, ignored = _kept(source, renames or Renames())
+        _refuse_anything(storage)
+        left = (*ignored, *source.others)
+        size_bytes = sum(source.tensors[old].size_bytes for old in kept.values())
+        with LongWait(f"importing {source.path.name}", size_bytes) as wait:
+            _Import(storage, _FromFile(source, kept, left, wait), now, new_token).carry_out()
+    return Imported(str(file), source.format, storage.url, str(_NAME), len(kept), size_bytes, left)
+
+
+def _kept(source: WeightsFile, renames: Renames) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Name in the file by the name in the run; and the names of what is an optimizer's."""
+    owned = of_an_optimizer({name: one.shape for name, one in source.tensors.items()})
+    # What a rule names in full is wanted, whatever it looks like.
+    ignored = tuple(sorted(owned - renames.rules.keys()))
+    renamed = renames.applied([name for name in source.tensors if name not in ignored])
+    if not renamed:
+        raise ValueError(f"{source.path} holds no weights that could be imported")
+    return {new: old for old, new in renamed.items()}, ignored
+
+
+def _refuse_anything(storage: Storage) -> None:
+    top = storage.list("")
+    there = sorted({*top.folders, *top.files} - {LEASE, PROBE})
+    if there:
+        raise ResumeError(
+            f"{storage.url} is not empty: there is {', '.join(there[:5])}. An import begins a new run: name a root of "
+            "its own. If this is what an interrupted import left, delete it first"
+        )
+
+
+class _FromFile:
+    """The `ckptkit.run.staged.Staged` of an import."""
+
+    by_slices = False
+
+    def __init__(self, source: WeightsFile, kept: Mapping[str, str], left_out: tuple[str, ...], wait: LongWait) -> None:
+        self._source = source
+        self._wait = wait
+        self._kept = kept
+        self.source_path = os.path.abspath(source.path)
+        self.progress = Progress(
+            epoch=0,
+            batch=0,
+            cycles=0,
+            updates=0,
+            micro_step=0,
+            accumulation_steps=1,
+            batches_delivered=0,
+            cycle_first_batch=0,
+        )
+        imported: dict[str, JsonValue] = {
+            "file": source.path.name[:4096],
+            "format": source.format,
+            "left_out": [*left_out],
+        }
+        self.state: Mapping[str, JsonValue] = {SECTION: imported}
+        tensors = [(new, source.tensors[old]) for new, old in sorted(kept.items())]
+        self.shards: tuple[Shard, ...] = tuple(
+            plan_shards(
+                [LeafSpec(new, "weights", "micro", one.dtype, one.shape, "replicated") for new, one in tensors],
+                SHARD_BYTES,
+            )
+        )
+        self.cost = SaveCost()
+
+    def open_shard(self, number: int, *, last: bool = True) -> ByteStream:
+        """File ``number`` from its start."""
+        return _ShardOfFile(self._source, self._kept, self.shards[number], self._wait)
+
+    def release(self) -> None:
+        """Nothing: the caller closes the file."""
+
+    def advance(self, micro_steps_left: int) -> None:
+        """Nothing: nobody trains."""
+
+
+class _ShardOfFile:
+    """A shard as a stream: its header, and then the tensors from where they lie in the file."""
+
+    def __init__(self, source: WeightsFile, kept: Mapping[str, str], shard: Shard, wait: LongWait) -> None:
+        self._source = source
+        self._kept = kept
+        self._shard = shard
+        self._wait = wait
+        self._pieces = [*shard.offsets_bytes()]
+        self._at = 0
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """As `ckptkit.storage.ByteStream`."""
+        wanted = min(len(buffer), self._shard.size_bytes - self._at)
+        start, end = self._at, self._at + wanted
+        header = self._shard.header[start:end]
+        buffer[: len(header)] = header
+        for leaf, offset in self._pieces:
+            first, behind = max(start, offset), min(end, offset + leaf.size_bytes)
+            if first < behind:
+                part = buffer[first - start : behind - start]
+                self._source.read_into(self._kept[leaf.name], part, first - offset)
+        self._at = end
+        self._wait.advance(wanted)
+        return wanted
+
+
+class _Import:
+    def __init__(
+        self, storage: Storage, staged: _FromFile, now: Callable[[], datetime], new_token: Callable[[], str]
+    ) -> None:
+        self._storage = storage
+        self._staged = staged
+        self._now = now()
+        origin = CopiedFrom(url=staged.source_path[:4096], run_id=None, checkpoint=None, last_attempt=_NAME.attempt)
+        created_at = self._now.isoformat()
+        self._run = RunDocument(run_id=new_token(), created_at=created_at, copied_from=origin).sealed()
+        self._attempt = AttemptDocument(
+            attempt=_NAME.attempt,
+            token=new_token(),
+            parent=None,
+            host=f"ckptkit import on {socket.gethostname()}"[:4096],
+            created_at=created_at,
+        ).sealed()
+
+    def carry_out(self) -> None:
+        self._storage.probe()
+        if create_once(self._storage, RUN, encode(self._run)) != encode(self._run):
+            raise ResumeError(f"another process has just begun to write to {self._storage.url}")
+        try:
+            self._write()
+        except BaseException:
+            self._clear_away()
+            raise
+        # From here on there is a checkpoint, and what cannot be finished stays to be looked at.
+        key, data = attempt_key(_NAME.attempt), encode(self._attempt)
+        if create_once(self._storage, key, data) != data:
+            raise ResumeError(f"another process has just made {key} at {self._storage.url}")
+
+    def _write(self) -> None:
+        request = SaveRequest(_NAME, self._staged, {}, self._now, 1)
+        frozen = FrozenShards(self._storage, self._attempt)
+        try:
+            receipt = write_part(self._storage, self._attempt, request, frozen, 0)
+            commit = write_manifest(self._storage, self._attempt, request, [receipt])
+        except ValueError as error:
+            if isinstance(error, CorruptCheckpointError):
+                raise
+            raise ResumeError(f"these weights cannot be stored: {error}") from error
+        publish(self._storage, _NAME, commit)
+
+    def _clear_away(self) -> None:
+        try:
+            self._storage.clear_unfinished(f"{_NAME.folder}/", lambda key: True)
+            self._storage.delete(keys_below(self._storage, _NAME.folder))
+            self._storage.delete([RUN])  # last: with it, no start takes what is left for a run
+        except StorageError:
+            return  # the error on its way says what is wrong; what is left keeps every start from beginning here

@@ -1,0 +1,118 @@
+"""A local file that appears whole or not at all.
+
+Guarantees: nothing lies under its name before `NewFile.publish`, and then all of it, durably; what was there before
+stays until then. If it is not published, nothing of it is left, unless the process dies. One thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from typing_extensions import Self
+
+from ckptkit.errors import StorageError
+
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
+
+
+class NewFile:
+    """A context manager around the writing of ``path``.
+
+    Args:
+        path: What it is to be called.
+        size_bytes: Of all of it.
+        overwrite: Whether it may take the place of a file.
+
+    Raises:
+        ValueError: If there is one and it may not, or no folder to put it in.
+        StorageError: If it cannot be made, such as for want of room.
+    """
+
+    def __init__(self, path: Path, size_bytes: int, *, overwrite: bool) -> None:
+        self._path = path
+        self._size_bytes = size_bytes
+        self._overwrite = overwrite
+        self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+        self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        if not self._overwrite:
+            self._refuse_existing()
+        if not self._path.parent.is_dir():
+            raise ValueError(f"there is no folder {self._path.parent} to write {self._path.name} into; make it first")
+        with self._as_ours():
+            self._descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._temporary.unlink(missing_ok=True)
+
+    def put(self, data: memoryview, offset_bytes: int) -> None:
+        """Write ``data`` at its place.
+
+        Raises:
+            StorageError: If there is no room for it, or the disk fails.
+        """
+        with self._as_ours():
+            done = 0
+            while done < len(data):
+                done += os.pwrite(self._descriptor, data[done:], offset_bytes + done)
+
+    def publish(self) -> None:
+        """Give it its name.
+
+        Raises:
+            ValueError: If a file of that name has appeared meanwhile.
+            StorageError: If it is not durable.
+        """
+        with self._as_ours():
+            found = os.fstat(self._descriptor).st_size
+            if found != self._size_bytes:
+                raise StorageError(f"{self._temporary} has {found} bytes, not {self._size_bytes}: another wrote to it")
+            os.fsync(self._descriptor)
+            if self._overwrite:
+                self._temporary.replace(self._path)
+            else:
+                self._link()
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def _link(self) -> None:
+        try:
+            os.link(self._temporary, self._path)
+        except FileExistsError:
+            self._refuse_existing()
+            raise
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            self._refuse_existing()
+            self._temporary.replace(self._path)
+
+    def _refuse_existing(self) -> None:
+        if os.path.lexists(self._path):
+            raise ValueError(f"{self._path} exists; name another file, or replace it with --force (overwrite=True)")
+
+    @contextlib.contextmanager
+    def _as_ours(self) -> Iterator[None]:
+        try:
+            yield
+        except StorageError:
+            raise
+        except OSError as error:
+            raise StorageError(
+                f"could not write {self._path}: {error.strerror or error}. Nothing of it was left there"
+            ) from error

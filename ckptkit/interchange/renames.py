@@ -1,0 +1,169 @@
+"""Names of parameters in one place to names in another.
+
+Guarantees: what `Renames.applied` returns gives every name one new name or leaves it out, never two the same, and every
+entry took part in it; anything else is an error that lists the names. A rule is applied once, never to what another
+rule made. Pure values, any thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_MAX_NAME = 2048  # of the format
+_MAX_MAP_BYTES = 64 << 20
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Renames:
+    """Rules by the old name.
+
+    An old name that is empty or ends with a dot is a prefix, and its new one is a prefix, too; every other one is the
+    whole name. The whole name counts before a prefix, a longer prefix before a shorter one.
+
+    Attributes:
+        rules: The new name by the old one; None leaves out what the old one names.
+
+    Raises:
+        ValueError: If a prefix is to become something else than a prefix.
+    """
+
+    rules: Mapping[str, str | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for old, new in self.rules.items():
+            if new is not None and _is_prefix(old) != _is_prefix(new):
+                raise ValueError(
+                    f"{old}={new} renames {'a prefix' if _is_prefix(old) else 'a name'} to something else: both end "
+                    "with a dot or are empty, or neither. To leave a name out, use --drop, or null in a map file"
+                )
+
+    @classmethod
+    def of(cls, given: Iterable[str] = (), dropped: Iterable[str] = ()) -> Renames:
+        """From ``OLD=NEW`` texts, and names or prefixes to leave out.
+
+        Raises:
+            ValueError: If a text has no ``=``, or an old name stands twice.
+        """
+        rules: dict[str, str | None] = {}
+        for text in given:
+            old, equals, new = text.partition("=")
+            if not equals:
+                raise ValueError(f"a new name is given as OLD=NEW, got {text!r}")
+            _add(rules, old, new)
+        for old in dropped:
+            _add(rules, old, None)
+        return cls(rules)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Renames:
+        """From a file that holds one JSON object: the new name by the old one, null to leave it out.
+
+        Raises:
+            ValueError: If it cannot be read or holds something else; names the file.
+        """
+        try:
+            if Path(path).stat().st_size > _MAX_MAP_BYTES:
+                raise ValueError(f"it has more than {_MAX_MAP_BYTES} bytes")
+            pairs = json.loads(Path(path).read_bytes(), object_pairs_hook=_Pairs)
+            if not isinstance(pairs, _Pairs):
+                raise ValueError("it does not hold one JSON object")
+            rules: dict[str, str | None] = {}
+            for old, new in pairs:
+                if new is not None and not isinstance(new, str):
+                    raise ValueError(f"{old!r} stands for {str(new)[:80]}, not for a name or null")
+                _add(rules, old, new)
+            return cls(rules)
+        except (OSError, RecursionError, ValueError) as error:
+            raise ValueError(f"the map of names {path} cannot be used: {error}") from error
+
+    def new_name(self, name: str) -> str | None:
+        """What becomes of one name."""
+        rule = self._rule(name)
+        if rule is None:
+            return name
+        new = self.rules[rule]
+        return new if new is None or not _is_prefix(rule) else new + name[len(rule) :]
+
+    def applied(self, names: Collection[str], after: Collection[str] = ()) -> dict[str, str]:
+        """The new name by the old one, of all that are not left out.
+
+        Args:
+            names: All there are.
+            after: Those of them that may be named after another one, as ``moments.W`` is after ``W``: what no rule
+                names follows that other one.
+
+        Raises:
+            ValueError: If two names become the same, one becomes none that may be stored, or a rule names nothing.
+        """
+        followers = frozenset(after)
+        leaders = frozenset(names) - followers
+        renamed: dict[str, str] = {}
+        used: set[str | None] = set()
+        for name in names:
+            leader = _leader(name, leaders) if name in followers and not self._rule(name) else name
+            used.add(self._rule(leader))
+            new = self.new_name(leader)
+            if new is not None:
+                renamed[name] = name[: len(name) - len(leader)] + new
+        self._refuse_unused(used, names)
+        _refuse_unfit(renamed)
+        return renamed
+
+    def _rule(self, name: str) -> str | None:
+        if name in self.rules and not _is_prefix(name):
+            return name
+        fitting = [old for old in self.rules if _is_prefix(old) and name.startswith(old)]
+        return max(fitting, key=len, default=None)
+
+    def _refuse_unused(self, used: Collection[str | None], names: Collection[str]) -> None:
+        unused = sorted(self.rules.keys() - used)
+        if unused:
+            raise ValueError(
+                f"nothing is named {_words(unused)}, which is to be renamed or left out. There are: "
+                f"{_words(sorted(names))}"
+            )
+
+
+class _Pairs(list[tuple[str, object]]):
+    """A JSON object as it stands in a file, keys that stand twice included."""
+
+
+def _is_prefix(name: str) -> bool:
+    return not name or name.endswith(".")
+
+
+def _add(rules: dict[str, str | None], old: str, new: str | None) -> None:
+    if old in rules:
+        raise ValueError(f"what becomes of {old!r} is said twice")
+    rules[old] = new
+
+
+def _leader(name: str, leaders: Collection[str]) -> str:
+    """The longest name that ``name`` ends with after a dot, or itself."""
+    at = name.find(".")
+    while at >= 0:
+        if name[at + 1 :] in leaders:
+            return name[at + 1 :]
+        at = name.find(".", at + 1)
+    return name
+
+
+def _refuse_unfit(renamed: Mapping[str, str]) -> None:
+    old_of: dict[str, list[str]] = {}
+    for old, new in renamed.items():
+        old_of.setdefault(new, []).append(old)
+    twice = [f"{' and '.join(sorted(olds))} would both be {new}" for new, olds in old_of.items() if len(olds) > 1]
+    if twice:
+        raise ValueError(f"names must differ: {'; '.join(sorted(twice)[:_SHOWN])}")
+    unfit = [old for new, (old, *_) in old_of.items() if not 0 < len(new) <= _MAX_NAME or new == "__metadata__"]
+    if unfit:
+        raise ValueError(f"no tensor can have the new names of {_words(sorted(unfit))}")
+
+
+def _words(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

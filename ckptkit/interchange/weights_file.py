@@ -1,0 +1,110 @@
+"""A ``.ckpt`` or ``.safetensors`` file with weights, opened and checked.
+
+Guarantees: every tensor of a `WeightsFile` lies inside of the file and has the bytes that its shape needs, so that
+nobody takes more memory for it than there is file; bytes are read when they are asked for. Any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from typing_extensions import Self
+
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StorageError
+from ckptkit.interchange import ckpt_format, safetensors_format
+from ckptkit.interchange.places import FileFormat, FileTensor, format_of
+
+_READERS = {"ckpt": ckpt_format.tensors_in, "safetensors": safetensors_format.tensors_in}
+_MAX_ELEMENTS = 1 << 50  # an empty tensor of absurd extent needs no byte, and still NumPy cannot make it
+
+
+@dataclass(frozen=True)
+class WeightsFile:
+    """What lies in a file; a context manager that closes it.
+
+    Attributes:
+        path: Of the file.
+        format: Of it.
+        tensors: By name, in the file's order.
+        others: Names of what is no tensor, such as texts that `mindspore.save_checkpoint` appended.
+        handle: The open file.
+    """
+
+    path: Path
+    format: FileFormat
+    tensors: Mapping[str, FileTensor]
+    others: tuple[str, ...]
+    handle: io.BufferedReader
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Open ``path`` and check what it says of its tensors.
+
+        Raises:
+            ValueError: If its name says no format.
+            CheckpointNotFoundError: If there is no such file.
+            CorruptCheckpointError: If it is truncated or something else; names it.
+            StorageError: If it could not be read.
+        """
+        file_format = format_of(os.fspath(path))
+        with contextlib.ExitStack() as stack, _as_ours(path):
+            handle = stack.enter_context(Path(path).open("rb"))
+            try:
+                tensors, others = _READERS[file_format](handle, os.fstat(handle.fileno()).st_size)
+                _refuse_absurd(tensors)
+            except ValueError as error:
+                raise CorruptCheckpointError(f"{path} is no {file_format} file that can be read: {error}") from error
+            stack.pop_all()
+        return cls(Path(path), file_format, {one.name: one for one in tensors}, tuple(others), handle)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.handle.close()
+
+    def read_into(self, name: str, buffer: memoryview, start: int) -> None:
+        """Fill ``buffer`` with the bytes of a tensor from byte ``start`` of it on.
+
+        Raises:
+            CorruptCheckpointError: If the file has become shorter meanwhile.
+            StorageError: If it could not be read.
+        """
+        filled = 0
+        for span in self.tensors[name].spans:
+            skipped = min(start, span.size_bytes)
+            start -= skipped
+            piece = buffer[filled : filled + span.size_bytes - skipped]
+            with _as_ours(self.path):
+                self.handle.seek(span.offset_bytes + skipped)
+                count = self.handle.readinto(piece)
+            if count != len(piece):
+                raise CorruptCheckpointError(f"{self.path} became shorter while it was read")
+            filled += count
+
+
+@contextlib.contextmanager
+def _as_ours(path: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
+    except (StorageError, CheckpointNotFoundError):
+        raise
+    except FileNotFoundError as error:
+        raise CheckpointNotFoundError(f"there is no file {path}") from error
+    except OSError as error:
+        raise StorageError(f"could not read {path}: {error.strerror or error}") from error
+
+
+def _refuse_absurd(tensors: list[FileTensor]) -> None:
+    for one in tensors:
+        if math.prod(dimension or 1 for dimension in one.shape) > _MAX_ELEMENTS:
+            raise ValueError(f"{one.name[:80]!r} has the shape {str(one.shape)[:80]}")

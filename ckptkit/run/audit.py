@@ -1,0 +1,221 @@
+"""Proves a whole run: every document, and every byte of every committed checkpoint.
+
+Guarantees: reads and never writes, so a job may go on meanwhile; one thing that is wrong keeps nothing else from being
+looked at; files that checkpoints share are read once; a few checkpoints' documents are in memory at a time. Folders
+without a COMMIT and void ones are told of and are no problem: saves that are under way or came to nothing. What a start
+would take is said by the same look at the run, so a running job may have gone on since. One thread calls; the watch is
+called by several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Protocol
+
+from ckptkit.errors import (
+    CheckpointNotFoundError,
+    CkptKitError,
+    CorruptCheckpointError,
+    FormatVersionError,
+    ResumeError,
+)
+from ckptkit.manifest import MAX_SEALED_BYTES, AttemptDocument, RunDocument, decode
+from ckptkit.run.choose import choose
+from ckptkit.run.lineage import segment_before
+from ckptkit.run.names import FROZEN, RUN, CheckpointName, attempt_key, frozen_folder
+from ckptkit.run.origin import read_run, refuse_unfinished
+from ckptkit.run.parallel import each_of
+from ckptkit.run.proof import Proof, ProofOutcome, prove_checkpoint
+from ckptkit.run.proving import FileProver, Problem
+from ckptkit.run.survey import Survey
+from ckptkit.storage import Storage
+
+_AT_ONCE = 4  # checkpoints: whose documents are in memory
+
+
+class AuditWatch(Protocol):
+    """Is told how an audit goes on, by any of its threads."""
+
+    def plan(self, checkpoints: int, size_bytes: int) -> None:
+        """So much is to be proven, as far as a listing tells."""
+        ...
+
+    def advance(self, size_bytes: int) -> None:
+        """So many bytes more were read."""
+        ...
+
+    def end(self, name: str, outcome: ProofOutcome) -> None:
+        """A checkpoint is done."""
+        ...
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a start would do with the run as it was found.
+
+    Attributes:
+        checkpoint: What it would go on from; None for a fresh start, or where ``problem`` says why there is none.
+        passed_over: Newer checkpoints that it would find corrupt, newest first.
+        problem: Why it would end with an error.
+    """
+
+    checkpoint: str | None
+    passed_over: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found.
+
+    Attributes:
+        checkpoints: Oldest attempt first.
+        problems: With files that belong to no checkpoint alone: ``run.json``, and attempts' documents.
+        uncommitted: Folders without a COMMIT.
+        void: Folders that never become a checkpoint.
+        start: What a start would do; None where only one checkpoint was proven.
+        files: How many shards were proven.
+    """
+
+    checkpoints: tuple[Proof, ...]
+    problems: tuple[Problem, ...] = ()
+    uncommitted: tuple[str, ...] = ()
+    void: tuple[str, ...] = ()
+    start: Start | None = None
+    files: int = 0
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether nothing is wrong."""
+        corrupt = any(one.outcome == "corrupt" for one in self.checkpoints)
+        return not (corrupt or self.problems or (self.start is not None and self.start.problem))
+
+
+@dataclass
+class _Run:
+    """One look at a run."""
+
+    survey: Survey
+    frozen: Mapping[str, int]
+    attempts: dict[int, AttemptDocument | CkptKitError] = field(default_factory=dict)
+
+    def attempt(self, number: int) -> AttemptDocument | CkptKitError:
+        if number not in self.attempts:
+            try:
+                document = self.survey.document(number)
+                segment_before(document)
+                self.attempts[number] = document
+            except (CorruptCheckpointError, FormatVersionError) as error:
+                self.attempts[number] = error
+        return self.attempts[number]
+
+    def listed(self, name: CheckpointName) -> dict[str, int]:
+        """Sizes by key of all that may belong to ``name``."""
+        own = {f"{name.folder}/{file}": size for file, size in self.survey.folders.files(name).items()}
+        shared = f"{frozen_folder(name.attempt)}/"
+        return {**own, **{key: size for key, size in self.frozen.items() if key.startswith(shared)}}
+
+
+def audit(storage: Storage, watch: AuditWatch, checkpoint: str | None = None) -> Audit:
+    """Prove the run, or one checkpoint of it.
+
+    Args:
+        storage: The run root.
+        watch: Is told.
+        checkpoint: A name or ``"latest"`` for one alone; None for all.
+
+    Raises:
+        CheckpointNotFoundError: If the one that was asked for is not committed.
+        CorruptCheckpointError: If ``latest`` was asked for and no document leads to one.
+        StorageError: If the storage failed; nothing may be concluded.
+    """
+    survey = Survey(storage)
+    # After the walk: whatever a checkpoint in it refers to is there by now, unless it was removed.
+    run = _Run(survey, storage.walk(f"{FROZEN}/"))
+    names = [*filter(survey.is_committed, survey.names)] if checkpoint is None else _one(survey, checkpoint)
+    keys = {key: size for name in names for key, size in run.listed(name).items() if key.endswith(".safetensors")}
+    watch.plan(len(names), sum(keys.values()))
+    problems = _problems_of_run(storage, run) if checkpoint is None else []
+    each_of(sorted({name.attempt for name in names}), run.attempt)  # before threads ask for them
+    with FileProver(storage, watch.advance) as prover:
+        proofs = _prove_all(storage, run, names, prover, watch)
+        files = prover.files
+    if checkpoint is not None:
+        return Audit(tuple(proofs), files=files)
+    return Audit(
+        tuple(proofs),
+        tuple(problems),
+        tuple(str(name) for name in survey.names if survey.folders.is_uncommitted(name)),
+        tuple(str(name) for name in survey.names if _is_void(survey, name)),
+        _start(storage, survey, proofs),
+        files,
+    )
+
+
+def _one(survey: Survey, checkpoint: str) -> list[CheckpointName]:
+    first = choose(survey, checkpoint, rewind=True).first
+    if first is None:
+        raise CheckpointNotFoundError("there is no committed checkpoint to verify")
+    return [first]
+
+
+def _is_void(survey: Survey, name: CheckpointName) -> bool:
+    return not survey.folders.is_uncommitted(name) and not survey.is_committed(name)
+
+
+def _prove_all(
+    storage: Storage, run: _Run, names: Sequence[CheckpointName], prover: FileProver, watch: AuditWatch
+) -> list[Proof]:
+    def prove(name: CheckpointName) -> Proof:
+        proof = prove_checkpoint(storage, name, run.attempts[name.attempt], run.listed(name), prover)
+        watch.end(str(name), proof.outcome)
+        return proof
+
+    pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="ckptkit-audit")
+    try:
+        return list(pool.map(prove, names))
+    except BaseException:
+        prover.__exit__()  # else those under way would wait for all of their files
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _problems_of_run(storage: Storage, run: _Run) -> list[Problem]:
+    found = []
+    numbers = sorted(run.survey.attempts | run.survey.orphans)
+    try:
+        decode(storage.read(RUN, MAX_SEALED_BYTES), RunDocument, RUN)
+    except FileNotFoundError:
+        if numbers:
+            found.append(
+                Problem(RUN, f"{RUN} is missing; no checkpoint depends on it, and the next start makes another")
+            )
+    except (CorruptCheckpointError, FormatVersionError) as error:
+        found.append(Problem(RUN, str(error)))
+    for number, document in zip(numbers, each_of(numbers, run.attempt), strict=True):
+        if isinstance(document, CkptKitError):
+            found.append(Problem(attempt_key(number), str(document)))
+    return found
+
+
+def _start(storage: Storage, survey: Survey, proofs: Iterable[Proof]) -> Start:
+    outcomes = {proof.name: proof.outcome for proof in proofs}
+    try:
+        refuse_unfinished(storage, survey, read_run(storage))
+        choice = choose(survey)
+        passed_over: list[str] = []
+        for name in map(str, choice.candidates):
+            if outcomes.get(name) == "whole":
+                return Start(name, tuple(passed_over))
+            if outcomes.get(name) == "corrupt":
+                passed_over.append(name)
+    except (CorruptCheckpointError, FormatVersionError, ResumeError) as error:
+        return Start(None, problem=str(error))
+    if not passed_over:
+        return Start(None)
+    newest = ", ".join(islice(passed_over, 3))
+    return Start(None, tuple(passed_over), f"all checkpoints that a start would try are corrupt: {newest}")

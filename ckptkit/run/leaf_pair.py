@@ -1,0 +1,140 @@
+"""One leaf in two checkpoints, read piece by piece from both and compared.
+
+Guarantees: each element is compared exactly once, however each side has cut the leaf; every file that is read is
+proven, some of them only when `ckptkit.run.proven_file.ProvenFiles.end` is called. One thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ckptkit.contents import WantedPart
+from ckptkit.placement import Box
+from ckptkit.run.divergence import Divergence, Tally
+from ckptkit.run.leaves import StoredLeaf
+from ckptkit.run.parts import read_sharded
+from ckptkit.run.proven_file import ProvenFiles
+from ckptkit.run.read import OpenedCheckpoint
+from ckptkit.run.shard_bytes import ShardBytes
+from ckptkit.run.verify import check_sizes
+from ckptkit.storage import Storage
+from ckptkit.tensors import DTYPES, Array, bytes_of
+
+WINDOW_BYTES = 8 << 20
+"""Of a leaf, how much of each side is compared at a time."""
+
+
+class Side:
+    """One of the two checkpoints.
+
+    Args:
+        storage: The run root.
+        opened: Its documents.
+        report: Called with a number of bytes whenever so many more have been read.
+
+    Attributes:
+        files: Reads what lies in one run; to be ended by whoever has read all that he wants.
+
+    Raises:
+        CheckpointNotFoundError: If it was removed meanwhile.
+        CorruptCheckpointError: If a file is missing or of another size.
+        StorageError: If the storage failed.
+    """
+
+    def __init__(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> None:
+        check_sizes(storage, opened)  # before memory is taken for anything
+        self.opened = opened
+        self.files = ProvenFiles(storage, opened.name, report)
+        self._cut_files = ShardBytes(storage, opened.name, report)
+
+    def run(self, leaf: StoredLeaf, start_bytes: int, into: memoryview) -> None:
+        """Fill ``into`` with the memory of a leaf that is not cut by a user, from ``start_bytes`` on."""
+        end_bytes = start_bytes + len(into)
+        for piece in leaf.pieces:
+            first = max(start_bytes, piece.start_bytes)
+            last = min(end_bytes, piece.start_bytes + piece.entry.size_bytes)
+            if first < last:
+                at = piece.entry.offset_bytes + first - piece.start_bytes
+                self.files.read(piece.shard, at, into[first - start_bytes : last - start_bytes])
+
+    def box(self, leaf: StoredLeaf, name: str, box: Box, shape: tuple[int, ...]) -> Array:
+        """A part of a leaf that is cut by a user; its blocks are proven by now."""
+        part = np.empty(shape, DTYPES[leaf.info.dtype])
+        wanted = WantedPart(name, box, shape, bytes_of(part).data)
+        read_sharded(self._cut_files, {name: leaf}, [wanted], None)
+        return part
+
+
+class LeafPair:
+    """A leaf of equal dtype and shape on both sides.
+
+    Args:
+        a: The first side.
+        b: The second side.
+        one: The leaf there.
+        other: The leaf here.
+    """
+
+    def __init__(self, a: Side, b: Side, one: StoredLeaf, other: StoredLeaf) -> None:
+        self._sides = ((a, one), (b, other))
+        self._info = one.info
+        self._dtype = DTYPES[one.info.dtype]
+
+    def divergence(self) -> Divergence:
+        """By how much they differ; raises as `ckptkit.run.difference.compare`."""
+        tally = Tally(self._info.dtype)
+        if any(leaf.info.placement == "sharded" for _, leaf in self._sides):
+            self._compare_boxes(tally)
+        else:
+            self._compare_runs(tally)
+        return tally.result()
+
+    def _compare_runs(self, tally: Tally) -> None:
+        item = self._dtype.itemsize
+        elements = math.prod(self._info.shape)
+        step = min(elements, max(1, WINDOW_BYTES // item))
+        memory = [np.empty(step, self._dtype) for _ in self._sides]
+        for first in range(0, elements, step) if step else ():
+            count = min(step, elements - first)
+            a, b = (one[:count] for one in memory)
+            for (side, leaf), part in zip(self._sides, (a, b), strict=True):
+                side.run(leaf, first * item, bytes_of(part).data)
+            tally.add(a, b, functools.partial(self._place, first))
+
+    def _compare_boxes(self, tally: Tally) -> None:
+        wholes = [self._whole(side, leaf) for side, leaf in self._sides]
+        for box, shape in self._boxes():
+            corner = tuple(slice(at, at + size) for at, size in zip(box.offsets, shape, strict=True))
+            a, b = (
+                np.ascontiguousarray(whole[corner]) if whole is not None else side.box(leaf, "leaf", box, shape)
+                for whole, (side, leaf) in zip(wholes, self._sides, strict=True)
+            )
+
+            def place(at: int, box: Box = box, shape: tuple[int, ...] = shape) -> tuple[int, ...]:
+                inside = np.unravel_index(at, shape)
+                return tuple(int(one) + offset for one, offset in zip(inside, box.offsets, strict=True))
+
+            tally.add(a.reshape(-1), b.reshape(-1), place)
+
+    def _boxes(self) -> Iterator[tuple[Box, tuple[int, ...]]]:
+        """The parts of the side that is cut; of two, of the one with the smaller parts."""
+        cut = [leaf for _, leaf in self._sides if leaf.info.placement == "sharded"]
+        for piece in max(cut, key=lambda leaf: len(leaf.pieces)).pieces:
+            part = piece.entry.part
+            if part is not None and piece.entry.size_bytes:
+                yield Box(tuple(part.global_shape), tuple(part.offsets)), tuple(piece.entry.shape)
+
+    def _whole(self, side: Side, leaf: StoredLeaf) -> Array | None:
+        """All of it, where this side has not cut it."""
+        if leaf.info.placement == "sharded":
+            return None
+        whole = leaf.info.empty()
+        side.run(leaf, 0, bytes_of(whole).data)
+        return whole
+
+    def _place(self, first: int, at: int) -> tuple[int, ...]:
+        return tuple(int(one) for one in np.unravel_index(first + at, self._info.shape))

@@ -1,0 +1,159 @@
+"""Proves files against their digests, several at once, and says what is wrong instead of stopping there.
+
+Guarantees: every file is read once, from end to end, however many checkpoints share it; memory is bounded by
+`PROVERS` windows, whatever the files' sizes. Which checkpoint a file belongs to, and whether that was removed
+meanwhile, is `ckptkit.run.proof`'s to say. Any thread may ask; ``report`` is called by several.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import xxhash
+
+from ckptkit.manifest import ShardEntry, TensorEntry
+from ckptkit.run.digesting import BlockDigests
+from ckptkit.storage import Storage
+
+PROVERS = 16
+_WINDOW_BYTES = 16 << 20  # a storage may want more for its full speed; many files at once make up for that
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that is not as it should be.
+
+    Attributes:
+        file: Its key.
+        message: What is wrong, in a sentence that names the file.
+        tensors: In which the damage may lie, as closely as the digests tell; empty where the file holds none.
+        expected: The digest that the file should have; None where another thing is wrong, or nobody knows it.
+        found: The digest that it has.
+    """
+
+    file: str
+    message: str
+    tensors: tuple[str, ...] = ()
+    expected: str | None = None
+    found: str | None = None
+
+
+class Stopped(Exception):  # noqa: N818 - no error: somebody wanted it
+    """The proof was given up before its end."""
+
+
+class FileProver:
+    """A pool that proves files; a context manager.
+
+    Args:
+        storage: The run root.
+        report: Called with a number of bytes whenever so many more have been read, by any of the pool's threads.
+    """
+
+    def __init__(self, storage: Storage, report: Callable[[int], None]) -> None:
+        self._storage = storage
+        self._report = report
+        self._window_bytes = min(storage.window_bytes, _WINDOW_BYTES)
+        self._pool = ThreadPoolExecutor(PROVERS, thread_name_prefix="ckptkit-prove")
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, int, str], Future[Problem | None]] = {}
+        self._stop = threading.Event()
+
+    def __enter__(self) -> FileProver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()  # after an error, or Ctrl-C, nobody wants the rest
+        self._pool.shutdown(cancel_futures=True)
+
+    @property
+    def files(self) -> int:
+        """How many were asked for."""
+        with self._lock:
+            return len(self._known)
+
+    def prove(self, shard: ShardEntry, listed_bytes: int | None) -> Future[Problem | None]:
+        """What is wrong with ``shard``, None where nothing is; a StorageError if it could not be read.
+
+        Args:
+            shard: What it should be.
+            listed_bytes: Its size as a listing gave it; None where that did not show it.
+        """
+        with self._lock:
+            key = (shard.key, shard.size_bytes, shard.digest)
+            if key not in self._known:
+                self._known[key] = self._pool.submit(self._prove, shard, listed_bytes)
+            return self._known[key]
+
+    def _prove(self, shard: ShardEntry, listed_bytes: int | None) -> Problem | None:
+        names = tuple(one.name for one in shard.tensors)
+        if listed_bytes not in (None, shard.size_bytes):
+            return Problem(
+                shard.key, f"{shard.key} has {listed_bytes} bytes, expected {shard.size_bytes}{_holding(names)}", names
+            )
+        hasher = xxhash.xxh3_128()
+        blocks = BlockDigests(shard.blocks.size_bytes) if shard.blocks is not None else None
+        try:
+            for data in self._pieces(shard):
+                hasher.update(data)
+                if blocks is not None:
+                    blocks.update(data)
+        except FileNotFoundError:
+            return Problem(shard.key, f"{shard.key} is missing{_holding(names)}", names)
+        except EOFError as error:
+            return Problem(shard.key, f"{shard.key} {error}{_holding(names)}", names)
+        found = hasher.hexdigest()
+        wrong = _wrong_blocks(shard, blocks)
+        if found == shard.digest and not wrong:
+            return None
+        where = tuple(one.name for one in shard.tensors if _lies_in(one, shard, wrong)) if wrong else names
+        if found == shard.digest:
+            message = f"{shard.key} is what its digest says, and not what those of its blocks say{_holding(where)}"
+        else:
+            message = f"{shard.key} has the digest {found}, expected {shard.digest}{_holding(where)}"
+        return Problem(shard.key, message, where, shard.digest, found)
+
+    def _pieces(self, shard: ShardEntry) -> Iterator[memoryview]:
+        """The file in order; an EOFError says where it ends too early."""
+        window = memoryview(bytearray(min(self._window_bytes, shard.size_bytes)))
+        at = 0
+        while True:  # also of an empty file something is asked, which tells whether it is there
+            if self._stop.is_set():
+                raise Stopped
+            part = window[: shard.size_bytes - at]
+            count = self._storage.read_into(shard.key, [part], at)
+            if count < len(part):
+                raise EOFError(f"ends at byte {at + count}, expected {shard.size_bytes}")
+            yield part
+            at += count
+            self._report(count)
+            if at == shard.size_bytes:
+                return
+
+
+def _wrong_blocks(shard: ShardEntry, found: BlockDigests | None) -> frozenset[int]:
+    """Numbers of the blocks that are not as they should be."""
+    if shard.blocks is None or found is None:
+        return frozenset()
+    pairs = zip(shard.blocks.digests, found.found().digests, strict=True)
+    return frozenset(at for at, (one, other) in enumerate(pairs) if one != other)
+
+
+def _lies_in(tensor: TensorEntry, shard: ShardEntry, blocks: frozenset[int]) -> bool:
+    """Whether a byte of ``tensor`` lies in one of the ``blocks``."""
+    if shard.blocks is None or not tensor.size_bytes:
+        return False
+    size = shard.blocks.size_bytes
+    last = (tensor.offset_bytes + tensor.size_bytes - 1) // size
+    return any(tensor.offset_bytes // size <= one <= last for one in blocks)
+
+
+def _holding(names: tuple[str, ...]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f" (in it: {', '.join(names[:_NAMED])}{more})"

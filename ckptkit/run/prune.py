@@ -1,0 +1,114 @@
+"""Removes checkpoints by hand, also beside a job that is running, without taking the run over.
+
+Guarantees: what is removed was in the plan that somebody has seen, and may go by a second one that was made right
+before; COMMITs go before data; a job that started meanwhile gets back what it began with, and nothing else is removed
+then. Broken off at any moment, what is left is a run from which a start takes the same checkpoint as before, and the
+same call, or the next start, removes the rest. Why it is safe is in ``docs/adr/0023-prune.md``. Any single thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ckptkit.errors import CorruptCheckpointError, StaleAttemptError
+from ckptkit.manifest import Void, encode
+from ckptkit.run.commit import create_once, keys_below, remove_data, void
+from ckptkit.run.find import list_attempts
+from ckptkit.run.names import CheckpointName, attempt_key
+from ckptkit.run.prune_plan import PrunePlan, Rule, plan_prune
+from ckptkit.run.sweep import remove_frozen
+from ckptkit.storage import Storage
+
+_log = logging.getLogger("ckptkit")
+_BATCH = 100  # checkpoints whose COMMITs go together: between a look at the attempts and their data
+
+
+@dataclass
+class Pruned:
+    """What was removed; names oldest first.
+
+    Attributes:
+        removed: Checkpoints.
+        emptied: Folders that held none.
+        spared: Of what was planned, checkpoints that by now have to stay, or that somebody else removed.
+    """
+
+    removed: list[str] = field(default_factory=list)
+    emptied: list[str] = field(default_factory=list)
+    spared: list[str] = field(default_factory=list)
+
+
+def prune(
+    storage: Storage,
+    plan: PrunePlan,
+    rules: Sequence[Rule],
+    *,
+    branches: bool,
+    token: str,
+    done: Callable[[CheckpointName], None] = lambda name: None,
+) -> Pruned:
+    """Carry out ``plan``, as far as it still holds.
+
+    Args:
+        storage: The run root.
+        plan: What was agreed to.
+        rules: As for `plan_prune`.
+        branches: Likewise.
+        token: 32 fresh random hexadecimal digits; void markers will have them.
+        done: Told of each checkpoint that is gone.
+
+    Raises:
+        StaleAttemptError: If a job started meanwhile; what it may need was put back.
+        CkptKitError: As `plan_prune`.
+        StorageError: If the storage failed; the same call removes the rest.
+    """
+    storage.probe()
+    now = plan_prune(storage, rules, branches=branches)
+    pruned = Pruned(spared=[str(name) for name in plan.doomed if name not in now.commits])
+    agreed = [name for name in now.doomed if name in set(plan.doomed)]
+    for first in range(0, len(agreed), _BATCH):
+        batch = agreed[first : first + _BATCH]
+        _remove(storage, now, batch, done)
+        pruned.removed += map(str, batch)
+    for name in now.remains:
+        if name in plan.remains and _is_void(storage, name, token) and remove_data(storage, name):
+            pruned.emptied.append(str(name))
+    for number in now.frozen:
+        if number in plan.frozen:
+            remove_frozen(storage, number)
+    return pruned
+
+
+def _remove(
+    storage: Storage, plan: PrunePlan, batch: Sequence[CheckpointName], done: Callable[[CheckpointName], None]
+) -> None:
+    storage.delete([name.commit_key for name in batch])
+    # In this order: a start creates its attempt, and looks then whether its parent is still committed. So either it
+    # sees that the parent went, or its attempt is seen here.
+    started = sorted(list_attempts(storage) - plan.attempts)
+    if started:
+        lost = [name for name in batch if not _put_back(storage, plan, name)]
+        also = f" Except {', '.join(map(str, lost))}, which it has given up." if lost else ""
+        raise StaleAttemptError(
+            f"a job has just started on {storage.url} ({attempt_key(started[-1])}). What was about to be removed was "
+            f"put back, since it may have begun with it.{also} Run the same command again for a new plan."
+        )
+    for name in batch:
+        storage.delete([key for key in keys_below(storage, name.folder) if key != name.commit_key])
+        done(name)
+
+
+def _put_back(storage: Storage, plan: PrunePlan, name: CheckpointName) -> bool:
+    data = encode(plan.commits[name])
+    return create_once(storage, name.commit_key, data) == data
+
+
+def _is_void(storage: Storage, name: CheckpointName, token: str) -> bool:
+    """Whether the folder never becomes a checkpoint, after seeing to it."""
+    try:
+        return isinstance(void(storage, name, token), Void)
+    except CorruptCheckpointError as error:
+        _log.warning("%s; the folder is left as it is", error)
+        return False

@@ -1,0 +1,273 @@
+"""Decides which checkpoints of a run may be removed by hand, and why the others stay.
+
+Guarantees: reads and never writes. Whatever is asked for, these stay: the two newest checkpoints of the lineage that
+can be opened, with whatever is newer than they and cannot; likewise of each newer attempt, which may be starting now;
+whatever does not parse; and what an attempt whose document cannot be read may need. One look at the run, which grows
+stale; any single thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, FormatVersionError
+from ckptkit.manifest import Commit
+from ckptkit.policies import Keepable, KeepPolicy
+from ckptkit.run.choose import Head, choose, newest_head
+from ckptkit.run.lineage import Lineage, segment_before, trace
+from ckptkit.run.names import FROZEN, CheckpointName, attempt_key, attempt_of
+from ckptkit.run.origin import read_run, refuse_unfinished
+from ckptkit.run.parallel import each_of
+from ckptkit.run.read import check_token, open_checkpoint, open_manifest
+from ckptkit.run.survey import Survey
+from ckptkit.run.verify import check_sizes
+from ckptkit.storage import Storage
+
+_UNREADABLE = (CorruptCheckpointError, FormatVersionError)
+
+
+class Rule(NamedTuple):
+    """A policy, and how it was asked for."""
+
+    words: str
+    policy: KeepPolicy
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of one committed checkpoint.
+
+    Attributes:
+        name: Of it.
+        size_bytes: Of the files in its folder.
+        goes: Whether it is to be removed.
+        why: In words.
+    """
+
+    name: CheckpointName
+    size_bytes: int
+    goes: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class PrunePlan:
+    """What is to be removed, as the run was found.
+
+    Attributes:
+        decisions: One for each committed checkpoint, oldest attempt first.
+        remains: Bytes in folders that hold no checkpoint and that nobody writes any more.
+        frozen: Bytes that the checkpoints of an attempt shared, of attempts that will have none left.
+        problems: What cannot be read, and so keeps something from being removed.
+        commits: Those of the checkpoints that are to go.
+        attempts: Numbers of all attempts that had a document.
+    """
+
+    decisions: tuple[Decision, ...] = ()
+    remains: Mapping[CheckpointName, int] = field(default_factory=dict)
+    frozen: Mapping[int, int] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    commits: Mapping[CheckpointName, Commit] = field(default_factory=dict)
+    attempts: frozenset[int] = frozenset()
+
+    @property
+    def doomed(self) -> tuple[CheckpointName, ...]:
+        """What goes."""
+        return tuple(one.name for one in self.decisions if one.goes)
+
+    @property
+    def freed_bytes(self) -> int:
+        """By all of it."""
+        folders = sum(one.size_bytes for one in self.decisions if one.goes)
+        return folders + sum(self.remains.values()) + sum(self.frozen.values())
+
+
+def plan_prune(storage: Storage, rules: Sequence[Rule], *, branches: bool) -> PrunePlan:
+    """Decide.
+
+    Args:
+        storage: The run root.
+        rules: What to keep of the lineage: what any of them keeps. Without one, all of it.
+        branches: Whether what lies off the lineage is to go.
+
+    Raises:
+        CorruptCheckpointError: If there are checkpoints, and no attempt's document leads to one.
+        ResumeError: If the run is a copy that has not ended.
+        StorageError: If the storage failed.
+    """
+    survey = Survey(storage)
+    refuse_unfinished(storage, survey, read_run(storage))
+    choose(survey)  # raises where a start would not know what to do either
+    head, _ = newest_head(survey)
+    if head is None:
+        return PrunePlan(attempts=survey.attempts)
+    return _Planner(storage, survey, head).plan(rules, branches=branches)
+
+
+class _Planner:
+    """One decision at a time, from one look."""
+
+    def __init__(self, storage: Storage, survey: Survey, head: Head) -> None:
+        self._storage = storage
+        self._survey = survey
+        self._committed = [name for name in survey.names if survey.is_committed(name)]
+        self._problems: list[str] = []
+        numbers = sorted(survey.attempts | survey.orphans)
+        broken = dict(zip(numbers, each_of(numbers, self._fault_of), strict=True))
+        self._broken = {number for number, fault in broken.items() if fault}
+        self._problems += [fault for fault in broken.values() if fault]
+        self._newest = numbers[-1]
+        self._head = head.lineage.whole()
+        head_number = self._head.segments[0].attempt
+        # One of them may be starting now, without a commit of its own yet.
+        newer = [number for number in numbers if number > head_number and number not in self._broken]
+        self._newer = {number: trace(survey, number) for number in newer}
+        for lineage in (self._head, *self._newer.values()):
+            # Also one of which nothing is there any more: what it began with is not known either.
+            if lineage.broken_at is not None and lineage.broken_at not in self._broken:
+                self._broken.add(lineage.broken_at)
+                self._problems.append(str(lineage.broken))
+        each_of(self._committed, survey.commit)
+        self._faults: dict[CheckpointName, str | None] = {}
+
+    def plan(self, rules: Sequence[Rule], *, branches: bool) -> PrunePlan:
+        stays = self._stays(rules, branches=branches)
+        decisions = []
+        for name in self._committed:
+            why = stays.get(name)
+            on_lineage = name in self._head
+            gone = "no --keep asks for it" if on_lineage else "off the lineage"
+            decisions.append(Decision(name, self._bytes(name), why is None, gone if why is None else why))
+        doomed = {one.name for one in decisions if one.goes}
+        return PrunePlan(
+            tuple(decisions),
+            self._remains(),
+            self._frozen(doomed),
+            tuple(self._problems),
+            {name: commit for name in doomed if isinstance(commit := self._survey.commit(name), Commit)},
+            self._survey.attempts,
+        )
+
+    def _stays(self, rules: Sequence[Rule], *, branches: bool) -> dict[CheckpointName, str]:
+        """Why, by name; what is not in it may go. The strongest reason wins."""
+        on_lineage = [name for name in self._sound_commits() if name in self._head]
+        stays = dict.fromkeys(on_lineage, "no --keep was given") if not rules else self._kept(rules, on_lineage)
+        highest = max(self._broken, default=0)
+        for name in self._committed:
+            if name not in self._head and not branches:
+                stays[name] = "off the lineage; --branches removes it"
+            if name not in self._head and any(name in lineage for lineage in self._newer.values()):
+                stays[name] = "a newer attempt may go on from it"
+            # What an attempt began with, only its document tells; it is of an earlier one.
+            if name.attempt < highest and (name not in self._head or highest > self._head.segments[0].attempt):
+                stays[name] = f"{attempt_key(highest)} cannot be read, and may need it"
+            if name.attempt in self._broken:
+                stays[name] = f"{attempt_key(name.attempt)} cannot be read"
+            if not isinstance(self._survey.commit(name), Commit):
+                stays[name] = "its COMMIT cannot be read"
+                self._problems.append(str(self._survey.commit(name) or f"{name.commit_key} is gone"))
+        for lineage in (*self._newer.values(), self._head):
+            stays.update(self._spared(lineage))
+        return stays
+
+    def _kept(self, rules: Sequence[Rule], names: Sequence[CheckpointName]) -> dict[CheckpointName, str]:
+        metrics: dict[CheckpointName, Mapping[str, float]] = {}
+        stays: dict[CheckpointName, str] = {}
+        if any(rule.policy.needs_metrics for rule in rules):
+            for name, found in zip(names, each_of(names, self._metrics), strict=True):
+                if isinstance(found, str):
+                    stays[name] = "its metrics cannot be read"
+                    self._problems.append(found)
+                else:
+                    metrics[name] = found
+        judged = [
+            Keepable(str(name), name.cycles, name.micro_step, metrics.get(name, {}))
+            for name in names
+            if name not in stays
+        ]
+        kept = {rule.words: rule.policy.keeps(judged) for rule in rules}
+        for name in names:
+            wanted = [words for words, these in kept.items() if str(name) in these]
+            if wanted:
+                stays[name] = f"--keep {', '.join(wanted)}"
+        return stays
+
+    def _spared(self, lineage: Lineage) -> dict[CheckpointName, str]:
+        """The two newest that can be opened, and whatever was looked at to find them."""
+        found: dict[CheckpointName, str] = {}
+        sound = 0
+        for name in reversed([one for one in self._sound_commits() if one in lineage]):
+            fault = self._fault_of_checkpoint(name)
+            if fault is None:
+                found[name] = "the latest" if not sound else "one of the two newest"
+                sound += 1
+            else:
+                found[name] = "newer than the two newest that can be opened"
+            if sound == 2:
+                break
+        return found
+
+    def _sound_commits(self) -> list[CheckpointName]:
+        return [name for name in self._committed if isinstance(self._survey.commit(name), Commit)]
+
+    def _fault_of(self, attempt: int) -> str | None:
+        try:
+            segment_before(self._survey.document(attempt))
+        except _UNREADABLE as error:
+            return str(error)
+        return None
+
+    def _fault_of_checkpoint(self, name: CheckpointName) -> str | None:
+        """Why it is of no use, as far as its documents and the sizes of its files tell."""
+        if name not in self._faults:
+            self._faults[name] = None
+            try:
+                check_sizes(self._storage, open_checkpoint(self._storage, name, self._survey.document(name.attempt)))
+            except (*_UNREADABLE, CheckpointNotFoundError) as error:
+                self._faults[name] = str(error)
+                self._problems.append(str(error))
+        return self._faults[name]
+
+    def _metrics(self, name: CheckpointName) -> Mapping[str, float] | str:
+        commit = self._survey.commit(name)
+        assert isinstance(commit, Commit)  # noqa: S101 - asked of these only
+        try:
+            check_token(name, commit, self._survey.document(name.attempt))
+            found = open_manifest(self._storage, name, commit).metrics
+        except (*_UNREADABLE, CheckpointNotFoundError) as error:
+            return str(error)
+        return {key: value for key, value in found.items() if value is not None}
+
+    def _bytes(self, name: CheckpointName) -> int:
+        return sum(self._survey.folders.files(name).values())
+
+    def _last_own(self) -> CheckpointName | None:
+        """The newest attempt's highest commit."""
+        return max((name for name in self._committed if name.attempt == self._newest), default=None)
+
+    def _remains(self) -> dict[CheckpointName, int]:
+        """What is below the newest attempt's highest commit: nobody writes there any more (``docs/adr``, 23)."""
+        last = self._last_own()
+        folders = self._survey.folders
+        return {
+            name: self._bytes(name)
+            for name in self._survey.names
+            if last is not None
+            and name < last
+            and (
+                folders.is_uncommitted(name) or (folders.may_be_void_with_data(name) and not folders.is_committed(name))
+            )
+        }
+
+    def _frozen(self, doomed: set[CheckpointName]) -> dict[int, int]:
+        if self._last_own() is None:
+            return {}  # the newest attempt may be putting the one here that it began with
+        living = {name.attempt for name in self._committed if name not in doomed}
+        found: dict[int, int] = {}
+        for key, size_bytes in self._storage.walk(f"{FROZEN}/").items():
+            number = attempt_of(key)
+            if number is not None and number < self._newest and number not in living:
+                found[number] = found.get(number, 0) + size_bytes
+        return found

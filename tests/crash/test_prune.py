@@ -1,0 +1,464 @@
+"""`ckptkit prune`: dies at every storage call, and works beside jobs that start and save at every storage call.
+
+What may never happen: that a start takes another checkpoint than before, or that a job loses what it began with.
+"""
+
+import functools
+
+import pytest
+
+from ckptkit.errors import CheckpointNotFoundError, StaleAttemptError, StorageError
+from ckptkit.manifest import AttemptDocument, encode
+from ckptkit.policies import KeepBest, KeepEvery, KeepLatest
+from ckptkit.run.prune import prune
+from ckptkit.run.prune_plan import Rule, plan_prune
+from ckptkit.testing.faults import DIVISIBLE, MUTATING, Fault, FaultyStorage, Killed
+
+from .roots import copied, root_at
+from .scenario import (
+    Life,
+    attempts,
+    check_new_start,
+    check_void_before_delete,
+    committed,
+    corrupt,
+    digest_at,
+    folders,
+    history,
+    name_at,
+    tree,
+)
+
+RULES = (Rule("latest:2", KeepLatest(2)),)
+TOKEN = "e" * 32
+NEWEST, SECOND = name_at(2, 12), name_at(2, 10)
+LATER = {"on the lineage": [name_at(1, 2), name_at(1, 4), name_at(1, 6), name_at(2, 8)], "off": [name_at(1, 7)]}
+ALL = sorted([*LATER["on the lineage"], *LATER["off"], SECOND, NEWEST])
+
+
+def two_attempts(root):
+    """Attempt 1 committed at 2, 4, 6 and 7; attempt 2 began again at 6, and committed at 8, 10 and 12."""
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    for batches in (2, 4, 6, 7):
+        life.saved_at(batches)
+    life = Life(root, keep=KeepLatest(100))
+    life.restore(name_at(1, 6))
+    for batches in (8, 10, 12):
+        life.saved_at(batches)
+    assert committed(root) == ALL
+    return life
+
+
+@pytest.fixture(scope="module", params=["local", pytest.param("s3", marks=pytest.mark.matrix)])
+def kind(request):
+    return request.param
+
+
+each_call = pytest.mark.parametrize("share", ["some", pytest.param("all", marks=pytest.mark.matrix)])
+
+
+def places(calls, share):
+    """Numbers of the calls at which something is to happen: those beside which something changes, and some others."""
+    changing = {number for number, call in enumerate(calls, 1) if call.operation in MUTATING}
+    return [
+        number
+        for number in range(1, len(calls) + 1)
+        if share == "all" or {number - 1, number} & changing or number % 6 == 1
+    ]
+
+
+@pytest.fixture(scope="module")
+def made(ground):
+    """Makes roots with `two_attempts`, by copying one that was made once."""
+
+    @functools.cache
+    def template():
+        root = ground()
+        two_attempts(root)
+        files = tree(root)
+        root.clear()
+        return files
+
+    return lambda files=None: copied(template() if files is None else files, ground())
+
+
+def planned(root, rules=RULES, branches=True, storage=None):
+    return plan_prune(storage or root_at(root).storage(), rules, branches=branches)
+
+
+def pruned(root, rules=RULES, branches=True, storage=None, plan=None):
+    storage = storage or root_at(root).storage()
+    plan = plan or planned(root, rules, branches)
+    return prune(storage, plan, rules, branches=branches, token=TOKEN)
+
+
+def why(root, *rules, branches=False):
+    """What goes, and why the others stay."""
+    plan = planned(root, rules, branches)
+    goes = [str(one.name) for one in plan.decisions if one.goes]
+    return goes, {str(one.name): one.why for one in plan.decisions if not one.goes}
+
+
+def without_voids(files):
+    """A killed prune's second one leaves void markers, as a sweep does."""
+    return {key: data for key, data in files.items() if b'"void_by"' not in data}
+
+
+@pytest.fixture
+def root(made):
+    return made()
+
+
+def test_what_goes_and_what_stays_and_nothing_else_changes(root):
+    before = tree(root)
+    plan = planned(root)
+    assert tree(root) == before  # a plan only reads
+    done = pruned(root, plan=plan)
+    assert done.removed == sorted([*LATER["on the lineage"], *LATER["off"]])
+    after = tree(root)
+    left = {key for key in before if NEWEST in key or SECOND in key}
+    left |= {key for key in before if key.startswith(("attempts/", "frozen/a000002", "run.json"))}
+    assert after == {key: before[key] for key in left}
+    assert plan.freed_bytes == sum(len(data) for key, data in before.items() if key not in left)
+    check_new_start(root, latest=NEWEST)
+
+
+def test_without_branches_what_is_off_the_lineage_stays_with_its_shared_weights(root):
+    pruned(root, branches=False)
+    assert committed(root) == sorted([name_at(1, 7), SECOND, NEWEST])
+    assert any(key.startswith("frozen/a000001") for key in tree(root))
+    check_new_start(root, latest=NEWEST)
+
+
+def test_with_branches_alone_the_lineage_stays(root):
+    goes, stays = why(root, branches=True)
+    assert goes == LATER["off"]
+    assert stays[name_at(1, 2)] == "no --keep was given"
+
+
+def test_rules_say_which_of_them_keeps(root):
+    goes, stays = why(root, Rule("latest:3", KeepLatest(3)), Rule("every:1", KeepEvery(optimizer_steps=1)))
+    assert (
+        goes
+        == [
+            name_at(1, 2),
+            name_at(1, 6),
+        ][:2]
+    )
+    assert stays == {
+        name_at(1, 4): "--keep every:1",
+        name_at(1, 7): "off the lineage; --branches removes it",
+        name_at(2, 8): "--keep latest:3, every:1",
+        SECOND: "one of the two newest",
+        NEWEST: "the latest",
+    }
+
+
+def test_the_best_stay_and_what_has_no_readable_metrics_too(made):
+    root = made({})
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    for batches, accuracy in ((2, 0.9), (4, 0.5), (6, 0.7), (8, 0.1), (9, 0.2)):
+        for _ in life.run.train_until(batches):
+            pass
+        life.manager.save(life.run, metrics={"accuracy": accuracy}).result()
+    best = Rule("best:1:accuracy:max", KeepBest(1, "accuracy", "max"))
+    goes, stays = why(root, best)
+    assert goes == [name_at(1, 4), name_at(1, 6)]
+    assert stays[name_at(1, 2)] == "--keep best:1:accuracy:max"
+    corrupt(root, name_at(1, 4), "manifest.json")
+    goes, stays = why(root, best)
+    assert goes == [name_at(1, 6)]
+    assert stays[name_at(1, 4)] == "its metrics cannot be read"
+
+
+def test_a_corrupt_newest_one_does_not_count_as_one_of_two(root):
+    corrupt(root, NEWEST, "rank-00000/weights-000.safetensors", "missing")
+    goes, stays = why(root, *RULES)
+    assert stays[NEWEST] == "newer than the two newest that can be opened"
+    assert (stays[SECOND], stays[name_at(2, 8)]) == ("the latest", "one of the two newest")
+    assert goes == [name_at(1, 2), name_at(1, 4), name_at(1, 6)]
+    assert any(NEWEST in one for one in planned(root).problems)
+
+
+def test_a_commit_that_does_not_parse_stays(root):
+    corrupt(root, name_at(1, 2), "COMMIT")
+    goes, stays = why(root, *RULES, branches=True)
+    assert name_at(1, 2) not in goes
+    assert stays[name_at(1, 2)] == "its COMMIT cannot be read"
+    pruned(root)
+    assert name_at(1, 2) in committed(root)
+    assert any(key.startswith("frozen/a000001") for key in tree(root))
+
+
+def test_a_lower_attempt_that_cannot_be_read_keeps_its_own(root):
+    root.put("attempts/000001.json", b"{}")
+    goes, stays = why(root, *RULES, branches=True)
+    assert goes == [name_at(2, 8)]
+    assert all("attempts/000001.json cannot be read" in stays[one] for one in ALL if one.startswith("a000001"))
+
+
+def test_a_newer_attempt_that_cannot_be_read_keeps_all(root):
+    root.put("attempts/000003.json", b"{}")
+    goes, stays = why(root, *RULES, branches=True)
+    assert goes == []
+    assert stays[name_at(1, 7)] == "attempts/000003.json cannot be read, and may need it"
+
+
+@pytest.mark.parametrize("fault", ["damaged", "sound, with a parent that cannot be"])
+def test_of_a_broken_attempt_in_between_nothing_goes_that_it_may_have_begun_with(root, fault):
+    """Attempt 3 goes on from 2's latest; the document of 2 leads nowhere."""
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    for batches in (14, 15, 16):
+        life.saved_at(batches)
+    fields = {key: one for key, one in attempts(tree(root))[2].items() if key != "digest"}
+    unlikely = encode(AttemptDocument(**{**fields, "parent": name_at(2, 99)}).sealed())
+    root.put("attempts/000002.json", b"{}" if fault == "damaged" else unlikely)
+    goes, stays = why(root, *RULES, branches=True)
+    assert goes == [name_at(3, 14)]
+    assert len(stays) == len(ALL) + 2
+
+
+def test_an_attempt_of_which_nothing_is_left_may_have_begun_with_anything(root):
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    for batches in (14, 15, 16):
+        life.saved_at(batches)
+    root.remove(*[key for key in tree(root) if "a000002" in key or key == "attempts/000002.json"])
+    goes, stays = why(root, *RULES, branches=True)
+    assert goes == [name_at(3, 14)]
+    assert stays[name_at(1, 6)] == "attempts/000002.json cannot be read, and may need it"
+    assert planned(root).problems == ("attempts/000002.json is missing",)
+
+
+def test_what_an_attempt_began_with_that_has_no_commit_yet_stays(root):
+    """It went back to a checkpoint off the old lineage."""
+    life = Life(root)
+    life.restore(name_at(1, 7), rewind=True)
+    goes, stays = why(root, *RULES, branches=True)
+    assert stays[name_at(1, 7)] == "the latest"
+    assert stays[name_at(1, 6)] == "one of the two newest"
+    assert name_at(1, 4) in goes
+    pruned(root)
+    assert life.saved_at(8)
+    assert life.saved_at(9)
+    check_new_start(root, latest=name_at(3, 9))
+
+
+def test_the_attempt_of_the_mirror_or_a_death_that_has_nothing_here_is_thought_of(root):
+    """Its parent lies elsewhere, so by this root alone it is no head; what else it may need stays all the same."""
+    life = Life(root)
+    life.restore(name_at(1, 7), rewind=True)
+    pruned(root, branches=False)
+    root.remove(*[key for key in tree(root) if name_at(1, 7) in key])
+    goes, stays = why(root, *RULES, branches=True)
+    assert stays[NEWEST] == "the latest"
+    assert name_at(1, 6) not in goes
+
+
+def faults_of(calls, share):
+    """Each moment of each call that has it, in words."""
+    for number in places(calls, share):
+        call = calls[number - 1]
+        moments = [("before", True), ("during", call.operation in DIVISIBLE), ("after", call.operation in MUTATING)]
+        for when, exists in moments:
+            for action in ("error", "kill"):
+                if exists:
+                    yield number, when, action, f"{action} {when} {number}: {call.operation} {call.keys[:1]}"
+
+
+@each_call
+def test_failed_or_killed_at_every_call_nothing_is_lost_and_a_second_prune_finishes(made, share):
+    clean = made()
+    storage = FaultyStorage(clean.storage())
+    pruned(clean, storage=storage)
+    finished = tree(clean)
+    assert len(storage.calls) > 20
+    tried = set()
+    for number, when, action, words in faults_of(storage.calls, share):
+        root = made()
+        faulty = FaultyStorage(root.storage(), [fault := Fault(action, nth=number, when=when)])
+        with pytest.raises((StorageError, Killed)):
+            pruned(root, storage=faulty, plan=planned(root))
+        assert fault.fired == 1, words
+        left = tree(root)
+        state = folders(left)
+        assert {SECOND, NEWEST} <= set(state.committed), words
+        if str(sorted(left)) in tried:
+            root.clear()
+            continue  # as another fault has left it
+        tried.add(str(sorted(left)))
+        second = FaultyStorage(root.storage())
+        pruned(root, storage=second)
+        check_void_before_delete([call for call in second.calls if not _of_commit(call, state)], state.void)
+        assert without_voids(tree(root)) == finished, words
+        assert folders(tree(root)).uncommitted == [], words
+        root.clear()
+        third = copied(left, root)
+        check_new_start(third, latest=NEWEST)
+        third.clear()
+    assert len(tried) > 8
+
+
+def _of_commit(call, state):
+    """Whether the call removes a whole checkpoint, which needs no void."""
+    return call.operation == "delete" and any(name in key for key in call.keys for name in state.committed)
+
+
+@each_call
+def test_a_job_that_saves_at_every_call_goes_on(made, share):
+    """Its own retention removes some of the same checkpoints."""
+    clean = made()
+    storage = FaultyStorage(clean.storage())
+    pruned(clean, storage=storage)
+    for number in places(storage.calls, share):
+        root = made()
+        job = Life(root, keep=KeepLatest(3))
+        job.restore()
+        fault = Fault(lambda job=job: [job.saved_at(at) for at in (13, 14)], nth=number)
+        pruned(root, storage=(faulty := FaultyStorage(root.storage(), [fault])))
+        assert fault.fired or number > len(faulty.calls)  # the job's retention leaves less to do
+        assert job.saved_at(15) == name_at(3, 15)
+        life = check_new_start(root, latest=name_at(3, 15))
+        assert life.run.digest() == digest_at(15 + 4)
+        root.clear()
+
+
+@each_call
+def test_at_every_call_of_a_save_a_prune_harms_nothing(made, share):
+    def running():
+        job = Life(made(), keep=KeepLatest(3))
+        job.restore()
+        job.saved_at(13)
+        return job
+
+    job = running()
+    calls = job.calls_of(lambda: job.saved_at(14))
+    for number in places(calls, share):
+        job = running()
+        fault = job.storage.inject(Fault(lambda root=job.root: pruned(root), nth=number))
+        assert job.saved_at(14) == name_at(3, 14)
+        assert fault.fired == 1
+        assert job.saved_at(16) == name_at(3, 16)
+        assert folders(tree(job.root)).uncommitted == []
+        check_new_start(job.root, latest=name_at(3, 16))
+        job.root.clear()
+
+
+@pytest.mark.parametrize("checkpoint", [name_at(1, 4), name_at(1, 7), "latest"])
+@each_call
+def test_a_start_at_every_call_keeps_what_it_began_with(made, checkpoint, share):
+    """Either it is refused what is going, or it has it, and the prune gives way."""
+    clean = made()
+    storage = FaultyStorage(clean.storage())
+    pruned(clean, storage=storage)
+    outcomes = set()
+    for number in places(storage.calls, share):
+        root = made()
+        job = Life(root)
+        started = []
+
+        def start(job=job, started=started):
+            try:
+                started.append(job.restore(checkpoint, rewind=True).checkpoint)
+            except CheckpointNotFoundError:
+                started.append(None)
+
+        fault = Fault(start, nth=number)
+        gave_way = False
+        try:
+            pruned(root, storage=FaultyStorage(root.storage(), [fault]))
+        except StaleAttemptError:
+            gave_way = True
+        assert fault.fired == 1
+        outcomes.add((started[0], gave_way))
+        if started[0] is not None:
+            assert started[0] in committed(root)
+            own = max(attempts(tree(root)))
+            assert job.saved_at(job.run.batches + 1).startswith(f"a{own:06d}-")
+        check_new_start(root, latest=_newest(root))
+        root.clear()
+    if checkpoint == "latest":
+        assert outcomes == {(NEWEST, False), (NEWEST, True)}
+    else:
+        assert outcomes == {(checkpoint, False), (checkpoint, True), (None, False)}
+
+
+def _newest(root):
+    """The newest attempt's highest commit, or what it began with."""
+    files = tree(root)
+    for number, document in sorted(attempts(files).items(), reverse=True):
+        own = [name for name in folders(files).committed if name.startswith(f"a{number:06d}-")]
+        if own:
+            return own[-1]
+        if document["parent"] in folders(files).committed:
+            return document["parent"]
+    raise AssertionError("the run has nothing")
+
+
+def test_a_start_between_the_plan_and_the_delete_gets_everything_back(root):
+    """It has seen its parent committed, and then the COMMIT goes: the one moment that no check of its own covers."""
+    job = Life(root)
+    start = Fault(lambda: job.restore(name_at(1, 4), rewind=True), operations={"delete"})
+    with pytest.raises(StaleAttemptError, match=r"attempts/000003.json.*was put back.*Run the same command again"):
+        pruned(root, storage=FaultyStorage(root.storage(), [start]))
+    assert committed(root) == ALL
+    assert job.saved_at(5) == name_at(3, 5)
+    goes, stays = why(root, *RULES, branches=True)
+    assert stays[name_at(1, 4)] == "one of the two newest"
+    assert NEWEST in goes  # by now off the lineage
+    assert job.saved_at(6) == name_at(3, 6)
+    check_new_start(root, latest=name_at(3, 6))
+
+
+def test_what_such_a_start_has_given_up_meanwhile_is_named(root):
+    """Its own sweep comes right after the COMMITs went, and voids what has none."""
+    job = Life(root)
+    started = Fault(lambda: job.restore("latest"), operations={"list"}, key="attempts", nth=2)
+    with pytest.raises(StaleAttemptError, match=f"Except {name_at(1, 2)}, .*, which it has given up"):
+        pruned(root, storage=FaultyStorage(root.storage(), [started]))
+    assert committed(root) == [SECOND, NEWEST]
+    assert job.saved_at(13)
+    check_new_start(root, latest=name_at(3, 13))
+
+
+def test_a_plan_that_has_grown_old_removes_no_more_than_still_may_go(root):
+    """Between the question and the answer, the newest checkpoints were lost."""
+    plan = planned(root)
+    root.remove(*[key for key in tree(root) if SECOND in key or NEWEST in key])
+    done = pruned(root, plan=plan)
+    assert done.spared == [name_at(1, 6), name_at(2, 8)]
+    assert committed(root) == [name_at(1, 6), name_at(2, 8)]
+    check_new_start(root, latest=name_at(2, 8))
+
+
+def test_remains_are_left_alone_while_the_newest_attempt_has_nothing(root):
+    """One of them may be what it began with, on its way to this root from another."""
+    root.remove(f"checkpoints/{name_at(1, 2)}/COMMIT")
+    assert list(map(str, planned(root).remains)) == [name_at(1, 2)]
+    life = Life(root, faults=[Fault("error", operations={"walk"}, key="checkpoints/", times=None)])
+    life.restore()
+    assert planned(root).remains == {}
+    before = folders(tree(root)).uncommitted
+    pruned(root)
+    assert folders(tree(root)).uncommitted == before == [name_at(1, 2)]
+    assert any(key.startswith("frozen/a000001") for key in tree(root))
+
+
+def test_a_save_under_way_is_no_remains(root):
+    life = Life(root)
+    life.restore()
+    life.saved_at(13)
+    seen = []
+    life.storage.inject(Fault(lambda: seen.append(planned(root)), operations={"create"}, key="*/COMMIT"))
+    assert life.saved_at(14)
+    assert seen[0].remains == {}
+
+
+def test_the_first_checkpoints_of_a_run_all_stay(made):
+    root = made({})
+    assert planned(root).decisions == ()
+    history(root)
+    assert why(root, Rule("latest:1", KeepLatest(1)), branches=True)[0] == []

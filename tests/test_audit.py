@@ -1,0 +1,262 @@
+"""What `ckptkit.run.audit` finds: every problem and not only the first, and nothing where there is none."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from crash.scenario import AT_6, Life, committed, corrupt, history, name_at, tree
+from forge import forge
+from rank_files import NAME, leaf, write_ranks
+
+from ckptkit.errors import CheckpointNotFoundError, StorageError
+from ckptkit.manifest import RunDocument, Void, encode
+from ckptkit.placement import Box
+from ckptkit.run import audit as audit_module
+from ckptkit.run.audit import audit
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage, Killed
+
+AT_4 = name_at(1, 4)
+WEIGHTS = "rank-00000/weights-000.safetensors"
+
+
+class Watch:
+    """Counts, from whatever thread it is told."""
+
+    def __init__(self):
+        self.planned = None
+        self.read_bytes = 0
+        self.ends = {}
+        self._lock = threading.Lock()
+
+    def plan(self, checkpoints, size_bytes):
+        self.planned = (checkpoints, size_bytes)
+
+    def advance(self, size_bytes):
+        with self._lock:
+            self.read_bytes += size_bytes
+
+    def end(self, name, outcome):
+        self.ends[name] = outcome
+
+
+def audited(root, checkpoint=None, storage=None):
+    return audit(storage or LocalStorage(root), Watch(), checkpoint)
+
+
+def problems(found, name):
+    (proof,) = [one for one in found.checkpoints if one.name == name]
+    return proof.problems
+
+
+@pytest.fixture
+def root(tmp_path):
+    history(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_whole_run_is_fine_each_shared_file_is_read_once_and_nothing_is_written(root):
+    before = tree(root)
+    storage, watch = FaultyStorage(LocalStorage(root)), Watch()
+    found = audit(storage, watch)
+    assert found.is_fine
+    assert watch.ends == {AT_4: "whole", AT_6: "whole"}
+    shards = {key: len(data) for key, data in before.items() if key.endswith(".safetensors")}
+    assert sum(key.startswith("frozen/") for key in shards) == 1  # both refer to it
+    assert watch.planned == (2, sum(shards.values()))
+    assert watch.read_bytes == sum(shards.values())
+    read = [call.keys[0] for call in storage.calls if call.operation == "read_into"]
+    assert sorted(read) == sorted(shards)
+    assert found.start.checkpoint == AT_6
+    assert {call.operation for call in storage.calls} <= {"list", "walk", "read", "read_into"}
+    assert tree(root) == before
+
+
+@pytest.mark.parametrize("how", ["flip", "cut", "missing"])
+def test_every_file_of_a_checkpoint_is_looked_at(root, how):
+    pristine = tree(root)
+    for key in sorted(pristine):
+        if key == "run.json" and how == "missing":
+            continue  # has a test of its own
+        name, _, file = key.removeprefix("checkpoints/").partition("/")
+        if key.startswith("checkpoints/"):
+            corrupt(root, name, file, how)
+        else:
+            corrupt(root, "../" + key.rpartition("/")[0], key.rpartition("/")[2], how)
+        found = audited(root)
+        wrong = [one for proof in found.checkpoints for one in proof.problems] + list(found.problems)
+        if key.endswith("/COMMIT") and how == "missing":
+            assert found.uncommitted == (name,)
+            assert found.is_fine
+        else:
+            assert not found.is_fine, key
+            assert {one.file for one in wrong} >= {key}, key
+        (root / key).parent.mkdir(parents=True, exist_ok=True)
+        (root / key).write_bytes(pristine[key])
+    assert audited(root).is_fine
+
+
+def test_all_that_is_wrong_is_named_and_not_only_the_first_thing(root):
+    corrupt(root, AT_6)
+    corrupt(root, AT_6, "rank-00000/optimizer-000.safetensors", "cut")
+    corrupt(root, AT_6, "rank-00000/accumulators-000.safetensors", "missing")
+    corrupt(root, AT_6, "manifest.json")
+    found = audited(root)
+    by_file = {one.file.removeprefix(f"checkpoints/{AT_6}/"): one for one in problems(found, AT_6)}
+    assert set(by_file) == {
+        "manifest.json",
+        WEIGHTS,
+        "rank-00000/optimizer-000.safetensors",
+        "rank-00000/accumulators-000.safetensors",
+    }
+    assert by_file[WEIGHTS].tensors == ("weights",)
+    for file in (WEIGHTS, "manifest.json"):
+        one = by_file[file]
+        assert one.expected != one.found
+        assert one.expected in one.message
+        assert one.found in one.message
+    assert "is missing" in by_file["rank-00000/accumulators-000.safetensors"].message
+    assert problems(found, AT_4) == ()
+    assert found.start.checkpoint == AT_4
+    assert found.start.passed_over == (AT_6,)
+
+
+def test_without_a_manifest_the_rank_files_that_lie_there_lead_on(root):
+    corrupt(root, AT_6, "manifest.json", "missing")
+    corrupt(root, AT_6)
+    files = [one.file for one in problems(audited(root), AT_6)]
+    assert files == [f"checkpoints/{AT_6}/manifest.json", f"checkpoints/{AT_6}/{WEIGHTS}"]
+
+
+def test_a_commit_that_does_not_parse_keeps_nothing_from_being_looked_at(root):
+    corrupt(root, AT_6, "COMMIT")
+    corrupt(root, AT_6)
+    files = [one.file for one in problems(audited(root), AT_6)]
+    assert files == [f"checkpoints/{AT_6}/COMMIT", f"checkpoints/{AT_6}/{WEIGHTS}"]
+
+
+def test_bytes_behind_the_end_are_a_problem(root):
+    path = root / f"checkpoints/{AT_6}/{WEIGHTS}"
+    path.write_bytes(path.read_bytes() + b"x")
+    (one,) = problems(audited(root), AT_6)
+    assert "bytes, expected" in one.message
+
+
+def test_documents_that_contradict_each_other_under_sound_digests_are_a_problem(root):
+    def lie(fields):
+        fields["size_bytes"] += 1
+
+    forge(root, AT_6, "manifest", lie)
+    (one,) = problems(audited(root), AT_6)
+    assert "gives all shards" in one.message
+
+
+def test_an_attempts_document_spoils_its_checkpoints_and_a_start_would_refuse(root):
+    path = root / "attempts/000001.json"
+    path.write_bytes(path.read_bytes()[:-1])
+    found = audited(root)
+    assert [one.file for one in found.problems] == ["attempts/000001.json"]
+    assert {one.outcome for one in found.checkpoints} == {"corrupt"}
+    assert "000001.json" in found.start.problem
+
+
+def test_all_corrupt_is_no_fresh_start(root):
+    for name in (AT_4, AT_6):
+        corrupt(root, name)
+    start = audited(root).start
+    assert start.checkpoint is None
+    assert AT_6 in start.problem
+
+
+def test_a_missing_run_document_is_told(root):
+    (root / "run.json").unlink()
+    (one,) = audited(root).problems
+    assert "the next start makes another" in one.message
+
+
+def test_uncommitted_and_void_folders_are_told_and_fine(root):
+    life = Life(root)
+    life.restore()
+    life.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
+    assert isinstance(life.save_at(8).exception(), Killed)
+    gone = root / f"checkpoints/{name_at(1, 9)}"
+    gone.mkdir()
+    (gone / "COMMIT").write_bytes(encode(Void(void_by="1" * 32)))
+    found = audited(root)
+    assert found.is_fine
+    assert found.uncommitted == (name_at(2, 8),)
+    assert found.void == (name_at(1, 9),)
+
+
+def test_an_empty_root_is_fine_and_a_start_begins_afresh(tmp_path):
+    found = audited(tmp_path / "nothing")
+    assert found.is_fine
+    assert found.start.checkpoint is None
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_one_checkpoint_alone(root):
+    corrupt(root, AT_4)
+    assert audited(root, "latest").is_fine
+    assert not audited(root, AT_4).is_fine
+    with pytest.raises(CheckpointNotFoundError, match=AT_6):
+        audited(root, name_at(1, 5))
+    with pytest.raises(CheckpointNotFoundError):
+        audited(root.parent / "nothing", "latest")
+
+
+@pytest.mark.parametrize("operation", ["read", "read_into"])
+def test_what_the_jobs_retention_removes_meanwhile_is_no_problem(root, monkeypatch, operation):
+    """At the first read of every file of the older one in turn, one checkpoint at a time."""
+    monkeypatch.setattr(audit_module, "_AT_ONCE", 1)
+    wanted = [key for key in tree(root) if AT_6 in key and key.endswith(".safetensors") == (operation == "read_into")]
+    assert len(wanted) == 3
+    for number, key in enumerate(wanted):
+        job = root.parent / f"{number}"
+        history(job)
+        life = Life(job)
+        life.restore()
+        life.saved_at(8)
+        assert committed(job) == [AT_6, name_at(2, 8)]
+        storage = FaultyStorage(LocalStorage(job))
+        going_on = storage.inject(Fault(lambda life=life: life.saved_at(10), operations={operation}, key=key))
+        found = audited(job, storage=storage)
+        assert going_on.fired == 1
+        assert [one.outcome for one in found.checkpoints] == ["removed", "whole"]
+        assert found.is_fine
+
+
+def test_a_storage_that_fails_is_an_error_and_no_finding(root):
+    storage = FaultyStorage(LocalStorage(root), [Fault("error", operations={"read_into"}, nth=3)])
+    with pytest.raises(StorageError, match="injected"):
+        audited(root, storage=storage)
+
+
+def test_of_a_cut_leaf_the_damaged_blocks_name_the_tensor():
+    parts = [
+        [
+            leaf("a", np.arange(64, dtype=np.float32), Box((128,), (64 * rank,))),
+            leaf("b", np.arange(64, dtype=np.float32), Box((128,), (64 * rank,))),
+        ]
+        for rank in range(2)
+    ]
+    storage = write_ranks(parts, block_bytes=64)
+    storage.files["run.json"] = encode(RunDocument(run_id="1" * 32, created_at="then").sealed())
+    assert audit(storage, Watch()).is_fine
+    key = f"{NAME.rank_folder(1)}/weights-000.safetensors"
+    data = bytearray(storage.files[key])
+    data[-1] ^= 1
+    storage.files[key] = bytes(data)
+    (one,) = problems(audit(storage, Watch()), str(NAME))
+    assert one.tensors == ("b",)
+
+
+def test_a_large_file_takes_no_more_than_a_window(root, monkeypatch):
+    monkeypatch.setattr("ckptkit.run.proving._WINDOW_BYTES", 16)
+    storage = FaultyStorage(LocalStorage(root))
+    assert audited(root, storage=storage).is_fine
+    sizes = {key: len(data) for key, data in tree(root).items() if key.endswith(".safetensors")}
+    read = [call.keys[0] for call in storage.calls if call.operation == "read_into"]
+    assert {key: read.count(key) for key in sizes} == {key: -(-size // 16) for key, size in sizes.items()}

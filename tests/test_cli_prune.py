@@ -1,0 +1,209 @@
+"""``ckptkit prune``: what it prints, what it asks, and what it exits with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from crash.scenario import Life, committed, corrupt, name_at, tree
+from servers.client import ACCESS_KEY, SECRET_KEY
+
+from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.prune import parse_keep, run_prune
+from ckptkit.errors import StorageError
+from ckptkit.policies import KeepBest, KeepEvery, KeepLatest
+from ckptkit.storage import LocalStorage
+
+NAMES = [name_at(1, batches) for batches in (2, 4, 6, 8)]
+
+
+@pytest.fixture
+def root(tmp_path):
+    life = Life(tmp_path / "run", keep=KeepLatest(100))
+    life.restore()
+    for batches in (2, 4, 6, 8):
+        life.saved_at(batches)
+    assert committed(tmp_path / "run") == NAMES
+    return tmp_path / "run"
+
+
+def pruned(root, *keep, code=0, as_json=False, **options):
+    assert run_prune(str(root), keep, as_json=as_json, **options) == code
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("latest:3", KeepLatest(3)),
+        ("every:1000", KeepEvery(optimizer_steps=1000)),
+        ("best:2:accuracy:max", KeepBest(2, "accuracy", "max")),
+        ("best:1:top:5:min", KeepBest(1, "top:5", "min")),
+    ],
+)
+def test_policies_as_they_are_typed(text, policy):
+    assert parse_keep(text) == policy
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "latest",
+        "latest:",
+        "latest:0",
+        "latest:x",
+        "every:-1",
+        "best:2:accuracy",
+        "best:2:max",
+        "last:3",
+        "best:x:a:max",
+    ],
+)
+def test_what_is_no_policy_is_wrong_usage_and_says_what_is_one(text):
+    with pytest.raises(WrongUsageError, match="latest:N, every:OPTIMIZER_STEPS or best:N:METRIC:"):
+        parse_keep(text)
+
+
+def test_a_dry_run_shows_all_and_removes_nothing(root, capsys):
+    before = tree(root)
+    pruned(root, "latest:1", "every:1", dry_run=True)
+    told = capsys.readouterr().out
+    rows = {
+        words[0]: " ".join(words[3:]) for line in told.splitlines() if (words := line.split()) and words[0] in NAMES
+    }
+    assert rows == {
+        NAMES[0]: "goes no --keep asks for it",
+        NAMES[1]: "stays --keep every:1",
+        NAMES[2]: "stays one of the two newest",
+        NAMES[3]: "stays the latest",
+    }
+    assert "1 checkpoint to be removed, 3 to stay" in told
+    assert told.endswith("nothing was removed\n")
+    assert tree(root) == before
+
+
+def test_it_asks_and_no_means_no(root, capsys):
+    asked = []
+
+    def ask(question):
+        asked.append(question)
+        return len(asked) > 1
+
+    before = tree(root)
+    pruned(root, "latest:2", ask=ask)
+    assert "nothing was removed" in capsys.readouterr().out
+    assert tree(root) == before
+    pruned(root, "latest:2", ask=ask)
+    assert "2 checkpoints removed" in capsys.readouterr().out
+    assert committed(root) == NAMES[2:]
+    assert asked[0].startswith("Remove 2 checkpoints for good, ")
+    pruned(root, "latest:2", ask=ask)
+    assert len(asked) == 2  # there is nothing to ask any more
+
+
+@pytest.mark.parametrize(
+    ("keep", "options", "words"),
+    [
+        ((), {"yes": True}, "say what to keep"),
+        (("latest:2",), {}, "--yes removes without a question"),
+        (("latest:2",), {"as_json": True, "ask": lambda question: True}, "--yes removes without a question"),
+    ],
+)
+def test_wrong_usage(root, keep, options, words):
+    before = tree(root)
+    with pytest.raises(WrongUsageError, match=words):
+        pruned(root, *keep, **options)
+    assert tree(root) == before
+
+
+def test_what_cannot_be_read_is_told_stays_and_exits_1(root, capsys):
+    corrupt(root, NAMES[0], "COMMIT")
+    pruned(root, "latest:2", yes=True, code=1)
+    told = capsys.readouterr()
+    assert f"checkpoints/{NAMES[0]}/COMMIT" in told.err
+    assert "its COMMIT cannot be read" in told.out
+    assert committed(root) == [NAMES[0], *NAMES[2:]]
+
+
+def test_json_has_the_documented_fields(root, capsys):
+    pruned(root, "latest:2", as_json=True, dry_run=True)
+    planned = json.loads(capsys.readouterr().out)
+    size_bytes = sum(len(data) for key, data in tree(root).items() if NAMES[0] in key or NAMES[1] in key)
+    pruned(root, "latest:2", as_json=True, yes=True)
+    done = json.loads(capsys.readouterr().out)
+    assert list(done) == [
+        "root",
+        "dry_run",
+        "checkpoints",
+        "remains",
+        "frozen",
+        "freed_bytes",
+        "problems",
+        "removed",
+        "emptied",
+        "spared",
+    ]
+    assert (planned.pop("dry_run"), done.pop("dry_run")) == (True, False)
+    assert (planned.pop("removed"), done.pop("removed")) == ([], NAMES[:2])
+    assert planned == done
+    assert list(done["checkpoints"][0]) == ["name", "size_bytes", "goes", "why"]
+    assert [one["goes"] for one in done["checkpoints"]] == [True, True, False, False]
+    assert done["freed_bytes"] == size_bytes
+
+
+@pytest.mark.parametrize("error", [StorageError("no space in the cloud"), KeyboardInterrupt()])
+def test_broken_off_it_says_that_the_same_command_goes_on_which_it_does(root, monkeypatch, capsys, error):
+    delete = LocalStorage.delete
+
+    def failing(self, keys):
+        if not keys[0].endswith("/COMMIT"):
+            raise error
+        delete(self, keys)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "delete", failing)
+        with pytest.raises(type(error)) as raised:
+            pruned(root, "latest:2", yes=True)
+    assert "the same command removes the rest" in f"{raised.value} {capsys.readouterr().err}"
+    assert committed(root) == NAMES[2:]
+    pruned(root, "latest:2", yes=True)
+    told = capsys.readouterr().out
+    assert f"remains of what was no checkpoint or is none any more: {NAMES[0]}, {NAMES[1]}" in told
+    left = [key for key in tree(root) if NAMES[0] in key or NAMES[1] in key]
+    assert left == [f"checkpoints/{name}/COMMIT" for name in NAMES[:2]]  # void
+
+
+def test_an_empty_root_is_fine_and_stays_one(tmp_path, capsys):
+    pruned(tmp_path / "nothing", "latest:2", yes=True)
+    assert "no committed checkpoint" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_as_a_program_without_a_terminal_on_a_bucket(root, bucket):
+    for key, data in tree(root).items():
+        bucket.client.put_object(Bucket=bucket.name, Key=f"run/{key}", Body=data)
+    code = "import sys; from ckptkit.cli import app\ntry: app(sys.argv[1:])\nfinally: print('mindspore' in sys.modules)"
+    pairs = {"endpoint_url": bucket.endpoint, "key": ACCESS_KEY, "secret": SECRET_KEY}
+    options = [f"--option={name}={value}" for name, value in pairs.items()]
+
+    def run(*arguments):
+        command = [sys.executable, "-c", code, "prune", f"s3://{bucket.name}/run", *arguments, *options]
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def left():
+        listed = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix="run/checkpoints/")["Contents"]
+        return sorted({one["Key"].split("/")[2] for one in listed})
+
+    done = run("--keep", "latest:2")
+    assert done.returncode == 2, done.stdout
+    assert "--dry-run" in done.stderr
+    assert left() == NAMES
+    done = run("--keep", "latest:2", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "2 checkpoints removed" in done.stdout
+    assert done.stdout.splitlines()[-1] == "False"
+    assert left() == NAMES[2:]

@@ -1,0 +1,116 @@
+"""``ckptkit verify``: what it prints and what it exits with."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from crash.scenario import AT_6, Life, corrupt, history, name_at, tree
+from rich.console import Console
+
+from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.verify import VerifyBar, run_verify
+
+AT_4 = name_at(1, 4)
+
+
+@pytest.fixture
+def root(tmp_path):
+    history(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def verified(root, capsys, *, code=0, checkpoint=None):
+    ticks = iter([0.0, 2.0])
+    assert run_verify(str(root), checkpoint, as_json=False, clock=lambda: next(ticks)) == code
+    return capsys.readouterr()
+
+
+def test_a_whole_run(root, capsys):
+    told = verified(root, capsys)
+    size_bytes = sum(len(data) for key, data in tree(root).items() if key.endswith(".safetensors"))
+    assert "2 checkpoints: 2 whole" in told.out
+    assert f"{size_bytes} B read, {size_bytes // 2} B/s" in told.out
+    assert told.out.splitlines()[-1] == f"a start goes on from {AT_6}"
+    assert sorted(line.split()[1] for line in told.err.splitlines()) == [AT_4, AT_6]
+
+
+def test_a_corrupt_newest_one_says_what_a_start_would_do_and_what_to_do(root, capsys):
+    corrupt(root, AT_6)
+    told = verified(root, capsys, code=1)
+    assert "2 checkpoints: 1 whole, 1 corrupt" in told.out
+    assert f"{AT_6} is corrupt:" in told.out
+    assert f"checkpoints/{AT_6}/rank-00000/weights-000.safetensors has the digest" in told.out
+    assert "(in it: weights)" in told.out
+    assert f"a start passes over {AT_6} and goes on from {AT_4}" in told.out
+    assert "from a copy of the run" in told.out.splitlines()[-1]
+
+
+def test_where_nothing_is_left_it_says_so(root, capsys):
+    corrupt(root, AT_4)
+    corrupt(root, AT_6)
+    told = verified(root, capsys, code=1)
+    assert "a start on this run would end with an error" in told.out
+
+
+def test_json_has_the_documented_fields(root, capsys):
+    corrupt(root, AT_6)
+    assert run_verify(str(root), None, as_json=True) == 1
+    printed = json.loads(capsys.readouterr().out)
+    assert list(printed) == [
+        "root",
+        "checkpoints",
+        "problems",
+        "uncommitted",
+        "void",
+        "start",
+        "files",
+        "read_bytes",
+    ]
+    assert printed["start"] == {"checkpoint": AT_4, "passed_over": [AT_6], "problem": None}
+    assert [list(one) for one in printed["checkpoints"]] == [["name", "outcome", "size_bytes", "problems"]] * 2
+    (problem,) = printed["checkpoints"][1]["problems"]
+    assert list(problem) == ["file", "message", "tensors", "expected", "found"]
+    assert problem["tensors"] == ["weights"]
+
+
+def test_all_and_a_name_are_wrong_usage(root):
+    with pytest.raises(WrongUsageError, match="leave it out"):
+        run_verify(str(root), AT_4, everything=True, as_json=False)
+
+
+def test_the_bar_shows_checkpoints_and_bytes_on_a_terminal():
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with VerifyBar(console) as bar:
+        bar.plan(3, 2_000_000)
+        bar.advance(1_000_000)
+        bar.end(AT_6, "corrupt")
+    shown = console.file.getvalue()
+    assert "1 of 3 checkpoints, 1 corrupt" in shown
+    assert "1.0/2.0 MB" in shown
+    assert bar.read_bytes == 1_000_000
+
+
+def test_as_a_program_it_works_on_a_bucket_needs_no_mindspore_and_writes_nothing(root, bucket, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    life = Life(root)
+    life.restore()
+    life.saved_at(8)
+    for key, data in tree(root).items():
+        bucket.client.put_object(Bucket=bucket.name, Key=f"run/{key}", Body=data)
+    code = (
+        "import sys; from ckptkit.cli import app\ntry: app(sys.argv[1:])\n"
+        "finally: print([one for one in ('mindspore', 'numpy.testing') if one in sys.modules])"
+    )
+    command = [sys.executable, "-c", code, "verify", f"s3://{bucket.name}/run"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"a start goes on from {name_at(2, 8)}" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+    listed = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix="")["Contents"]
+    assert {one["Key"] for one in listed} == {f"run/{key}" for key in tree(root)}

@@ -1,0 +1,561 @@
+"""Real signals to real processes: what is saved, what the process says, with which code it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from grown import run_at
+from hypothesis import given
+from hypothesis import strategies as st
+from ranks.job import new_run
+
+import ckptkit as ck
+from ckptkit.pace import Pace, fits
+from ckptkit.storage import open_storage
+from ckptkit.testing.faults import Fault, FaultyStorage
+from ckptkit.testing.ranks import results_of, run_ranks
+from ckptkit.testing.state import NumpyRun
+
+VICTIM = Path(__file__).with_name("victim.py")
+TERMINATED = 143
+WHOLE = 23  # micro-steps; K is 4
+
+
+@dataclass
+class Ended:
+    code: int
+    said: list[dict]
+    log: str
+    seconds: float
+
+    def of(self, key):
+        found = [one[key] for one in self.said if key in one]
+        return found[-1] if found else None
+
+
+def live(root, **plan) -> Ended:
+    """One life of the training."""
+    begun = time.monotonic()
+    home = str(Path(ck.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, str(VICTIM), str(root), json.dumps({"until": WHOLE, **plan})],
+        env={**os.environ, "PYTHONPATH": home},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    return Ended(done.returncode, said, done.stderr, time.monotonic() - begun)
+
+
+def names(root) -> list[str]:
+    return [one.name for one in ck.CheckpointManager(root).checkpoints()]
+
+
+def restored_at(root) -> int:
+    """Where a start goes on, which must be bit for bit where an uninterrupted run stands after as many micro-steps."""
+    run = NumpyRun()
+    manager = ck.CheckpointManager(root, on_preempt="off")
+    point = manager.restore(run)
+    assert run.digest() == run_at(point.batches_delivered).digest()
+    manager.close()
+    return point.batches_delivered
+
+
+# Signals
+
+
+@pytest.mark.parametrize("at", [8, 9, 10, 11])
+def test_a_signal_at_any_micro_step_of_a_cycle_saves_it_and_ends_with_143(root, at):
+    ended = live(root, signals={at: ["SIGTERM"]})
+    assert ended.code == TERMINATED
+    name = f"a000001-c{at // 4:010d}-m{at % 4:04d}"
+    assert names(root) == [name]
+    assert ended.of("exported") is None  # nothing after the training was run
+    announced, settled = [line for line in ended.log.splitlines() if "SIGTERM" in line]
+    assert announced == "[ckptkit] SIGTERM: saving within 25 s and ending"
+    assert settled == (
+        f"[ckptkit] SIGTERM: saved {name} at {root} (epoch {at // 10}, batch {at % 10}, micro-step {at % 4} of 4). "
+        "The same command goes on from it"
+    )
+    assert "Traceback" not in ended.log
+    again = live(root)
+    assert (again.code, again.of("began")) == (0, at)
+    assert again.of("digest") == run_at(WHOLE).digest()
+
+
+def test_sigusr1_asks_for_the_same(root):
+    ended = live(root, signals={6: ["SIGUSR1"]})
+    assert ended.code == TERMINATED
+    assert "SIGUSR1: saved a000001-c0000000001-m0002" in ended.log
+    assert restored_at(root) == 6
+
+
+def test_the_cycle_is_ended_where_that_fits_into_the_grace(root):
+    """Saves have been measured, and micro-steps are short."""
+    ended = live(root, every=2, options={"when_busy": "wait"}, signals={13: ["SIGTERM"]})
+    assert ended.code == TERMINATED
+    assert names(root)[-1] == "a000001-c0000000004-m0000"
+    assert restored_at(root) == 16
+
+
+def test_a_signal_during_a_save_waits_for_both(root):
+    """The save under way is stuck at its first file until the signal has come."""
+    script = """
+import ckptkit.background as background, ckptkit.storage.local as local
+release, write, settled = threading.Event(), local.LocalStorage.write, background.SaveHandle.settled
+def waited_for(self, timeout=None):
+    release.set()
+    return settled(self, timeout)
+background.SaveHandle.settled = waited_for
+def slow(self, key, stream, size_bytes):
+    if "c0000000001-m0001" in key:
+        release.wait()
+    write(self, key, stream, size_bytes)
+local.LocalStorage.write = slow
+def after_step(batches):
+    if batches == 5:
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+    ended = live(root, every=5, script=script)
+    assert ended.code == TERMINATED
+    assert names(root) == ["a000001-c0000000001-m0001", "a000001-c0000000001-m0002"]
+    assert restored_at(root) == 6
+
+
+def test_a_second_signal_stops_at_once(root):
+    script = """
+def after_step(batches):
+    if batches == 6:
+        import time
+        def again():
+            time.sleep(2)  # later than what is taken for one signal
+            os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Thread(target=again, daemon=True).start()
+"""
+    live(root, until=4)
+    ended = live(root, stall="*m0003*", script=script)
+    assert ended.code == TERMINATED
+    assert ended.log.splitlines()[-1] == (
+        "[ckptkit] SIGUSR1 came again after SIGTERM, so nothing is waited for. The newest checkpoint is "
+        f"a000001-c0000000001-m0000 at {root}: the same command goes on from it."
+    )
+    assert ended.seconds < 20
+    assert restored_at(root) == 4
+
+
+def test_one_signal_that_comes_twice_at_once_is_one(root):
+    """A launcher forwards what the whole process group has got already."""
+    ended = live(root, signals={6: ["SIGTERM", "SIGUSR1", "SIGTERM"]})
+    assert ended.code == TERMINATED
+    assert restored_at(root) == 6
+
+
+def test_a_storage_that_hangs_leaves_the_previous_checkpoint_and_says_so(root):
+    live(root, until=4)
+    ended = live(root, stall="checkpoints/*", grace=1, signals={6: ["SIGTERM"]})
+    assert ended.code == TERMINATED
+    assert ended.log.splitlines()[-1] == (
+        "[ckptkit] SIGTERM: nothing was saved within 1 s. The newest checkpoint is a000001-c0000000001-m0000 at "
+        f"{root}: the same command goes on from it."
+    )
+    assert names(root) == ["a000001-c0000000001-m0000"]
+    assert restored_at(root) == 4
+
+
+def test_a_hang_at_the_end_of_training_is_ended_too(root):
+    ended = live(root, until=6, stall="*COMMIT", signal_at_stall=True, grace=1)
+    assert ended.code == TERMINATED
+    assert f"There is no checkpoint at {root} yet: the same command begins afresh." in ended.log
+
+
+def test_a_save_that_fails_names_the_previous_checkpoint_and_ends_with_143(root):
+    live(root, until=4)
+    ended = live(root, fail="*m0002*", signals={6: ["SIGTERM"]})
+    assert ended.code == TERMINATED
+    last = ended.log.splitlines()[-1]
+    assert "SIGTERM: the last save failed: injected failure" in last
+    assert "(OSError: [Errno 5] injected)" in last
+    assert last.endswith(
+        f"The newest checkpoint is a000001-c0000000001-m0000 at {root}: the same command goes on from it"
+    )
+    assert "Traceback" not in ended.log
+    assert restored_at(root) == 4
+
+
+def test_a_process_that_has_lost_the_run_says_so_instead(root):
+    script = """
+def after_step(batches):
+    if batches == 6:
+        other = ck.CheckpointManager(sys.argv[1], on_preempt="off")
+        other.restore(NumpyRun())
+        other.close()
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+    ended = live(root, script=script)
+    assert ended.code == 1
+    assert "StaleAttemptError" in ended.log
+    assert names(root) == []
+
+
+def test_return_ends_the_loop_and_the_script_goes_on(root):
+    ended = live(root, options={"on_preempt": "return"}, signals={6: ["SIGTERM"]})
+    assert (ended.code, ended.of("preempted"), ended.of("exported")) == (0, True, 6)
+    assert restored_at(root) == 6
+
+
+def test_return_does_not_wait_beyond_the_grace(root):
+    live(root, until=4)
+    script = "def after(): say(after=True); os._exit(5)"  # at the end of the interpreter the save would be waited for
+    plan = {"stall": "checkpoints/*", "grace": 1, "script": script, "options": {"on_preempt": "return"}}
+    ended = live(root, signals={6: ["SIGTERM"]}, **plan)
+    assert (ended.code, ended.of("after")) == (5, True)
+    assert "was not committed within the grace" in ended.log
+    assert "The newest checkpoint is a000001-c0000000001-m0000" in ended.log
+    assert restored_at(root) == 4
+
+
+def test_off_leaves_signals_alone(root):
+    ended = live(root, options={"on_preempt": "off"}, signals={6: ["SIGTERM"]})
+    assert ended.code == -signal.SIGTERM
+    assert names(root) == []
+
+
+# What was there before
+
+
+def test_handlers_and_the_wakeup_descriptor_come_back(root):
+    script = """
+import faulthandler, socket
+heard = []
+signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+faulthandler.register(signal.SIGUSR1, file=sys.stdout)  # a handler in C, of which Python knows nothing
+ear, mouth = socket.socketpair()
+mouth.setblocking(False)
+signal.set_wakeup_fd(mouth.fileno())
+signal.signal(signal.SIGWINCH, lambda number, frame: None)
+def after_step(batches):
+    if batches == 3:
+        os.kill(os.getpid(), signal.SIGWINCH)
+def after():
+    say(passed_on=list(ear.recv(9)), fd=signal.set_wakeup_fd(-1) == mouth.fileno())
+    os.kill(os.getpid(), signal.SIGTERM)
+    say(heard=heard, threads=[one.name for one in threading.enumerate() if one.name == "ckptkit-grace"])
+    os.kill(os.getpid(), signal.SIGUSR1)
+    os._exit(0)
+"""
+    home = str(Path(ck.__file__).parents[1])
+    command = [sys.executable, str(VICTIM), str(root), json.dumps({"until": 6, "script": script})]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": home}, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert {"passed_on": [signal.SIGWINCH], "fd": True} in lines
+    assert {"heard": [signal.SIGTERM], "threads": []} in lines
+    assert "most recent call first" in done.stdout  # faulthandler's
+    assert "the handler of SIGTERM is set aside while training" in done.stderr
+
+
+def test_a_signal_after_the_last_state_was_saved_goes_to_whoever_had_it(root):
+    """It comes when nothing asks any more: the process ends as it would without ckptkit, and nothing is exported."""
+    script = """
+import ckptkit.manager as module
+wait = module.CheckpointManager.wait
+def signalled(self, timeout=None):
+    wait(self, timeout)
+    os.kill(os.getpid(), signal.SIGTERM)
+module.CheckpointManager.wait = signalled
+"""
+    ended = live(root, until=6, script=script)
+    assert ended.code == -signal.SIGTERM
+    assert "SIGTERM came when training had ended and its last state was saved" in ended.log
+    assert ended.of("exported") is None
+    assert "Traceback" not in ended.log
+    assert restored_at(root) == 6
+
+
+def test_a_signal_at_the_end_of_training_ends_the_script_after_the_last_save(root):
+    ended = live(root, until=6, signals={6: ["SIGTERM"]})
+    assert ended.code == TERMINATED
+    assert ended.of("exported") is None
+    assert restored_at(root) == 6
+
+
+def test_our_handler_that_somebody_kept_and_puts_back_later_is_no_trap(root):
+    """After the training it ends the process as before; in the next one it hears again."""
+    script = """
+kept = []
+def after_step(batches):
+    kept.append(signal.getsignal(signal.SIGTERM))
+def after():
+    signal.signal(signal.SIGTERM, kept[0])
+    run = NumpyRun()
+    with ck.CheckpointManager(sys.argv[1], on_preempt="return") as manager:
+        manager.restore(run)
+        run.train_step()
+        os.kill(os.getpid(), signal.SIGTERM)
+        manager.step(run)
+        say(heard=manager.preempted)
+    signal.signal(signal.SIGTERM, kept[0])
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+    ended = live(root, until=6, script=script)
+    assert (ended.code, ended.of("heard"), ended.of("exported")) == (-signal.SIGTERM, True, None)
+
+
+def test_a_forked_process_has_its_signals_for_itself(root):
+    """A data worker that is terminated must not look like the end of the training."""
+    script = """
+def after_step(batches):
+    if batches == 6:
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        os.kill(child, signal.SIGTERM)
+        say(child=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    ended = live(root, script=script)
+    assert (ended.code, ended.of("child"), ended.of("exported")) == (0, -signal.SIGTERM, WHOLE)
+
+
+def test_asyncio_within_the_training_does_not_make_it_deaf(root):
+    script = """
+import asyncio
+def after_step(batches):
+    if batches == 6:
+        async def turn():
+            os.kill(os.getpid(), signal.SIGTERM)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, print)
+        asyncio.run(turn())
+        signal.set_wakeup_fd(-1)
+    if batches == 8:
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+    ended = live(root, script=script)
+    assert ended.code == TERMINATED
+    assert restored_at(root) in (7, 9)
+
+
+def test_in_another_thread_there_are_no_signals_but_there_is_a_callable(root, caplog):
+    caplog.set_level("INFO", "ckptkit")
+    raised = []
+
+    def act():
+        run = NumpyRun()
+        manager = ck.CheckpointManager(root, preempt_when=lambda: run.batches == 6)
+        try:
+            with manager:
+                manager.restore(run)
+                for _ in run.train_until(WHOLE):
+                    manager.step(run)
+        except ck.Preempted as error:
+            raised.append(error.checkpoint)
+
+    thread = threading.Thread(target=act)
+    before = signal.getsignal(signal.SIGTERM)
+    thread.start()
+    thread.join()
+    assert raised == ["a000001-c0000000001-m0002"]
+    assert "training is not in the main thread" in caplog.text
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+# A file or a callable
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def started(root, **options):
+    run = NumpyRun()
+    manager = ck.CheckpointManager(root, **{"save": ck.SaveEvery(micro_steps=10**9), **options})
+    manager.restore(run)
+    return manager, run
+
+
+def test_a_file_is_looked_for_once_a_second(root, tmp_path, caplog):
+    clock, file = Clock(), tmp_path / "leave"
+    manager, run = started(root, preempt_when=file, monotonic=clock)
+
+    def train():
+        with manager:
+            for batches in run.train_until(WHOLE):
+                manager.step(run)
+                clock.now += 0.4
+                if batches == 2:
+                    file.touch()
+
+    with pytest.raises(ck.Preempted) as raised:
+        train()
+    assert run.batches == 4  # at 0, 0.4 and 0.8 s it was not looked for again
+    assert raised.value.code == TERMINATED
+    assert raised.value.checkpoint == names(root)[-1] == "a000001-c0000000001-m0000"
+    assert f"the file {file} is there (remove it before the next start): saved" in str(raised.value)
+    assert str(raised.value) in caplog.text
+
+
+def test_a_callable_asks_and_training_returns(root):
+    manager, run = started(root, preempt_when=lambda: run.batches >= 5, on_preempt="return")
+    with manager:
+        for _ in run.train_until(WHOLE):
+            assert not manager.preempted
+            manager.step(run)
+            if manager.preempted:
+                break
+    assert manager.preempted
+    assert run.batches == 5
+    assert restored_at(root) == 5
+
+
+@pytest.mark.parametrize("grace", [timedelta(0), timedelta(seconds=-1), 25])
+def test_there_must_be_some_grace(root, grace):
+    with pytest.raises(ValueError, match="grace must be a timedelta above zero"):
+        ck.CheckpointManager(root, grace=grace)
+
+
+@pytest.mark.parametrize(("option", "value"), [("on_preempt", "stop"), ("preempt_when", 5), ("preempt_when", "")])
+def test_unknown_choices_are_refused(root, option, value):
+    with pytest.raises(ValueError, match=f"{option} must be"):
+        ck.CheckpointManager(root, **{option: value})
+
+
+# The decision
+
+
+SOME = st.timedeltas(timedelta(0), timedelta(hours=1))
+
+
+@given(st.integers(1, 1000), SOME, SOME, st.timedeltas(timedelta(0), timedelta(days=1)))
+def test_what_fits_has_a_margin_and_stays_so_with_more_time(steps, micro_step, save, left):
+    needed = steps * micro_step + save
+    assert fits(steps, micro_step, save, left) == (needed * 1.5 <= left)
+    if fits(steps, micro_step, save, left):
+        assert fits(steps - 1, micro_step, save, left)
+        assert fits(steps, micro_step, save, left * 2)
+
+
+@given(st.integers(1, 9), st.none() | SOME, st.none() | SOME)
+def test_what_nobody_has_measured_fits_nowhere(steps, micro_step, save):
+    if micro_step is None or save is None:
+        assert not fits(steps, micro_step, save, timedelta(days=99))
+
+
+def test_the_pace_is_the_slowest_of_the_last_micro_steps_without_saves_and_evaluations():
+    clock = Clock()
+    pace = Pace(clock)
+    pace.arrive(4)
+    assert pace.micro_step is None  # its beginning is not known, and it compiled
+    for seconds in (5, *[1] * 8):
+        pace.depart()
+        clock.now += seconds
+        pace.arrive(4)
+        clock.now += 100  # a save
+    assert pace.micro_step == timedelta(seconds=1)
+    pace.depart()
+    pace.pause()
+    clock.now += 1000  # an evaluation
+    pace.arrive(4)
+    assert pace.micro_step == timedelta(seconds=1)
+
+
+def test_of_a_long_cycle_the_update_is_remembered():
+    clock = Clock()
+    pace = Pace(clock)
+    for seconds in (9, *[1] * 31):
+        pace.depart()
+        clock.now += seconds
+        pace.arrive(32)
+    assert pace.micro_step == timedelta(seconds=9)
+
+
+# Many ranks
+
+
+def preempted(root, size, asks, *, until=40, faults=None, **options):
+    """A job of threads; ``asks``: rank to the micro-step after which it alone is asked."""
+
+    def act(world):
+        storage = open_storage(root)
+        fault = (faults or {}).get(world.rank)
+        if fault is not None:
+            storage = FaultyStorage(storage, [fault])
+        run = new_run(world)
+        when = lambda: run.batches >= asks.get(world.rank, 10**9)  # noqa: E731 - of this rank's own run
+        manager = ck.CheckpointManager(
+            storage, **{"save": ck.SaveEvery(micro_steps=1000), "preempt_when": when, **options}
+        )
+        gathers = 0
+        try:
+            with manager:
+                manager.restore(run)
+                gathers = world.gathers
+                for _ in run.train_until(until):
+                    manager.step(run)
+                    if manager.preempted:
+                        break
+        except (ck.Preempted, ck.CkptKitError) as error:
+            return run.batches, error, run.digest()
+        return run.batches, manager.preempted, world.gathers - gathers
+
+    return results_of(run_ranks(size, act))
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_one_rank_is_asked_and_all_save_the_same_moment_and_leave(root, rank):
+    lives = preempted(root, 3, {rank: 6}, monotonic=_ticking(), grace=timedelta(hours=9))
+    assert {batches for batches, *_ in lives} == {6}
+    assert [type(error) for _, error, _ in lives] == [ck.Preempted] * 3
+    assert {error.checkpoint for _, error, _ in lives} == {"a000001-c0000000001-m0002"} == set(names(root))
+
+
+def _ticking():
+    """A clock by which everything takes more than a second."""
+    clock = Clock()
+
+    def tick() -> float:
+        clock.now += 2
+        return clock.now
+
+    return tick
+
+
+def test_ranks_meet_about_once_a_second(root):
+    lives = preempted(root, 2, {}, until=30)
+    gathers = {count for *_, count in lives}
+    # The reductions of 7 cycles, the first meetings, until micro-steps are known to be short, and none after that.
+    assert len(gathers) == 1
+    assert gathers.pop() <= 7 + 3
+
+
+def test_ranks_return_together_too(root):
+    lives = preempted(root, 2, {1: 5}, monotonic=_ticking(), on_preempt="return", grace=timedelta(hours=9))
+    assert [(batches, over) for batches, over, _ in lives] == [(5, True), (5, True)]
+    assert names(root) == ["a000001-c0000000001-m0001"]
+
+
+def test_a_rank_that_cannot_write_fails_the_last_save_of_all(root):
+    fault = Fault("error", operations={"write"}, key="*rank-00001*", times=None)
+    lives = preempted(root, 2, {0: 5}, monotonic=_ticking(), faults={1: fault}, grace=timedelta(hours=9))
+    assert fault.fired >= 1
+    assert [type(error) for _, error, _ in lives] == [ck.Preempted] * 2
+    assert {error.checkpoint for _, error, _ in lives} == {None}
+    assert all("the last save failed" in str(error) and "rank 1" in str(error) for _, error, _ in lives)
+    assert names(root) == []

@@ -1,0 +1,186 @@
+"""A run that begins with imported weights: as by hand, to the bit, and then as any other run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn
+from mindspore.train import Model
+from training import (
+    SIZE,
+    Job,
+    Mlp,
+    accumulation_cell,
+    begin_process,
+    checkpoints,
+    crashed,
+    digest,
+    pipeline,
+    tensors,
+)
+
+import ckptkit as ck
+from ckptkit.interchange import Renames, import_weights
+from ckptkit.run.find import Index
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.read import open_checkpoint
+from ckptkit.run.verify import load
+from ckptkit.storage import open_storage
+from ckptkit.world import Alone
+
+
+@pytest.fixture
+def donor(tmp_path):
+    """A `.ckpt` of a whole train cell that has trained: weights, moments, counters."""
+    begin_process(seed=77)
+    cell = accumulation_cell()
+    Model(cell).train(1, pipeline(16))
+    ms.save_checkpoint(cell, str(tmp_path / "donor.ckpt"))
+    return tmp_path / "donor.ckpt"
+
+
+def by_hand(donor, mode="pynative", epochs=3):
+    job = Job(mode=mode)
+    left, _ = ms.load_param_into_net(job.cell.network, ms.load_checkpoint(str(donor)))
+    assert left == []
+    return job.uninterrupted(epochs).steps
+
+
+@pytest.mark.parametrize("mode", ["pynative", "graph"])
+def test_a_start_from_an_import_is_a_start_with_weights_loaded_by_hand_and_resumes_as_any(root, donor, mode, shown):
+    expected = by_hand(donor, mode)
+    assert expected != Job(mode=mode).uninterrupted(1).steps
+    imported = import_weights(donor, root)
+    assert imported.checkpoint == "a000001-c0000000000-m0000"
+    first = crashed(root, SIZE + 3, mode=mode)
+    assert first.trace.steps == {step: expected[step] for step in range(1, SIZE + 4)}
+    assert "imported from donor.ckpt" in shown()
+    assert "the optimizer's state, accumulators, counters, random state, data position" in shown()
+    resumed = Job(mode=mode).resumed(checkpoints(root), 3)
+    assert resumed.steps == {step: expected[step] for step in range(SIZE + 3, 3 * SIZE + 1)}
+    second = json.loads((Path(root) / "attempts/000002.json").read_bytes())
+    assert second["parent"] == imported.checkpoint
+
+
+def test_killed_before_its_first_save_it_begins_with_the_import_again(root, donor):
+    expected = by_hand(donor, epochs=1)
+    import_weights(donor, root)
+    job = Job()
+    with pytest.raises(ZeroDivisionError):
+        job.started(checkpoints(root), 1, Failing())
+    assert Job().started(checkpoints(root), 1).steps == expected
+
+
+class Failing(ms.train.Callback):
+    def on_train_step_end(self, run_context):
+        if run_context.original_args().cur_step_num == 3:
+            1 / 0  # noqa: B018 - as a bug in a script does
+
+
+def test_an_import_is_pruned_as_any_parent(root, donor):
+    import_weights(donor, root)
+    Job().started(checkpoints(root, 5, keep=ck.KeepLatest(2)), 1)
+    assert "a000001-c0000000000-m0000" not in {path.name for path in (Path(root) / "checkpoints").iterdir()}
+
+
+class Scaled(nn.TrainOneStepCell):
+    """A train cell with a parameter that is neither the network's nor the optimizer's."""
+
+    def __init__(self, network, optimizer):
+        super().__init__(network, optimizer)
+        self.scale = ms.Parameter(ms.Tensor(64.0, ms.float32), name="scale", requires_grad=False)
+
+
+def test_a_foreign_train_cell_begins_with_it_and_keeps_its_own_loss_scale(root, donor):
+    def made():
+        begin_process()
+        network = Mlp()
+        return Scaled(network, nn.Momentum(network.trainable_params(), 0.1, 0.9))
+
+    import_weights(donor, root)
+    cell = made()
+    point = checkpoints(root).train(Model(cell), 1, pipeline(16))
+    assert (point.batches_delivered, point.checkpoint) == (0, "a000001-c0000000000-m0000")
+    other = made()
+    ms.load_param_into_net(other.network, ms.load_checkpoint(str(donor)))
+    Model(other).train(1, pipeline(16))
+    assert tensors(cell) == tensors(other)
+
+
+def test_names_shapes_and_dtypes_that_do_not_fit_are_all_listed_and_nothing_is_changed(root, tmp_path):
+    begin_process(seed=77)
+    weights = {one.name: one for one in Mlp().get_parameters()}
+    weights["old.hidden.weight"] = weights.pop("hidden.weight")
+    weights["out.bias"] = ms.Parameter(np.zeros(4, np.float32))
+    weights["out.weight"] = ms.Parameter(weights["out.weight"].astype(ms.float16))
+    file = tmp_path / "other.safetensors"
+    ms.save_checkpoint(weights, str(file), format="safetensors")
+    import_weights(file, root)
+    job = Job()
+    before = digest(job.cell)
+    with pytest.raises(ck.StateMismatchError) as raised:
+        job.started(checkpoints(root), 1)
+    text = str(raised.value)
+    assert "--rename OLD=NEW" in text
+    assert "other.safetensors" in text
+    assert "not imported, but in this training: hidden.weight" in text
+    assert "imported, but not in this training: old.hidden.weight" in text
+    assert "out.bias: the checkpoint has F32 [4], this training has F32 [3]" in text
+    assert "out.weight: the checkpoint has F16" in text
+    assert digest(job.cell) == before
+    assert sorted(path.name for path in (Path(root) / "attempts").iterdir()) == ["000001.json"]
+
+
+def test_renamed_weights_fit(root, tmp_path):
+    begin_process(seed=77)
+    weights = {f"model.{one.name}": one for one in Mlp().get_parameters()}
+    weights["head.weight"] = ms.Parameter(np.zeros(4, np.float32))
+    file = tmp_path / "other.ckpt"
+    ms.save_checkpoint(weights, str(file))
+    imported = import_weights(file, root, renames=Renames({"model.": "", "head.": None}))
+    assert imported.tensors == len(weights) - 1
+    ms.save_checkpoint({one.name: one for one in Mlp().get_parameters()}, str(tmp_path / "same.ckpt"))
+    Job().started(checkpoints(root), 1)
+
+
+def test_a_model_that_was_trained_already_is_refused(root, donor):
+    import_weights(donor, root)
+    job = Job()
+    job.uninterrupted(1)
+    with pytest.raises(ck.ResumeError, match="holds imported weights only, to begin with, but the train cell was call"):
+        checkpoints(root).train(job.model, 2, job.data)
+
+
+def test_after_half_of_a_corrupt_checkpoint_a_fresh_optimizer_is_asked_for(root, donor):
+    expected = by_hand(donor, epochs=1)
+    imported = import_weights(donor, root)
+    crashed(root, 6, 1)
+    (shard,) = Path(root).glob("checkpoints/a000002-*/rank-00000/optimizer-000.safetensors")
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(ck.ResumeError, match=f'checkpoint="{imported.checkpoint}", rewind=True'):
+        Job().started(checkpoints(root), 1)
+    job = Job()
+    checkpoints(root).train(job.model, 1, job.data, callbacks=[job.trace], checkpoint=imported.checkpoint, rewind=True)
+    assert job.trace.steps == expected
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_in_a_loop_of_ones_own_every_rank_begins_with_it_however_many_there_are(root, donor, monkeypatch, ranks):
+    import_weights(donor, root)
+    begin_process()
+    monkeypatch.setattr("ckptkit.mindspore.state.world", lambda: Alone(ranks - 1, ranks))
+    cell = accumulation_cell()
+    state = ck.StateManager(cell)
+    storage = open_storage(root)
+    name = CheckpointName(1, 0, 0)
+    state.apply(load(storage, open_checkpoint(storage, name, Index(storage).document(1))))
+    assert state.progress().batches_delivered == 0
+    wanted = ms.load_checkpoint(str(donor))
+    for one in cell.network.get_parameters():
+        assert one.asnumpy().tobytes() == wanted[one.name].asnumpy().tobytes()

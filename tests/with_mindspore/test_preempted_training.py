@@ -1,0 +1,211 @@
+"""Real signals during Model.train and Model.fit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mindspore.train import Callback
+from training import SIZE, Job, checkpoints, reference
+
+import ckptkit as ck
+from ckptkit.signals import EARS
+
+TERMINATED = 143
+
+
+class Kill(Callback):
+    """Sends a signal at one micro-step, or in the evaluation of one epoch."""
+
+    def __init__(self, *, step=None, evaluation=None, number=signal.SIGTERM):
+        self.step = step
+        self.evaluation = evaluation
+        self.number = number
+        self.ended = False
+
+    def on_train_step_end(self, run_context):
+        if run_context.original_args().cur_step_num == self.step:
+            os.kill(os.getpid(), self.number)
+
+    def on_eval_step_end(self, run_context):
+        if run_context.original_args().cur_epoch_num == self.evaluation:
+            self.evaluation = None
+            os.kill(os.getpid(), self.number)
+
+    def on_train_end(self, run_context):
+        self.ended = True
+
+
+def names(root):
+    return [one.name for one in ck.CheckpointManager(root).checkpoints()]
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """A manager that another test has left open would end this process when its grace is over."""
+    monkeypatch.setattr(EARS, "_listeners", [])
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    assert EARS._listeners == []
+    assert signal.getsignal(signal.SIGTERM) in (before, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize(("mode", "at"), [("pynative", 6), ("graph", 6), ("graph", SIZE), ("graph", 3 * SIZE)])
+def test_what_was_preempted_goes_on_bit_for_bit(root, mode, at):
+    """In mid-cycle, at an epoch's last micro-step, and at the last one of all."""
+    first, kill = Job(mode=mode), Kill(step=at)
+    with pytest.raises(ck.Preempted) as raised:
+        first.started(checkpoints(root), 3, kill)
+    assert raised.value.code == TERMINATED
+    assert max(first.trace.steps) == at
+    assert not kill.ended
+    assert names(root) == [raised.value.checkpoint] == [f"a000001-c{at // 4:010d}-m{at % 4:04d}"]
+    second = Job(mode=mode)
+    ckpt = checkpoints(root)
+    second.resumed(ckpt, 3)
+    assert not ckpt.preempted
+    assert {**first.trace.steps, **second.trace.steps} == reference(mode)
+    assert first.trace.steps.keys().isdisjoint(second.trace.steps)
+
+
+def test_return_lets_the_script_go_on_and_trains_nothing_more(root):
+    job, kill = Job(), Kill(step=6, number=signal.SIGUSR1)
+    ckpt = checkpoints(root, on_preempt="return")
+    job.started(ckpt, 3, kill)
+    assert ckpt.preempted
+    assert max(job.trace.steps) == 6
+    assert kill.ended
+    assert names(root) == ["a000001-c0000000001-m0002"]
+    second = Job()
+    ckpt = checkpoints(root, on_preempt="return")
+    second.resumed(ckpt, 3)
+    assert not ckpt.preempted
+    assert {**job.trace.steps, **second.trace.steps} == reference()
+
+
+def test_an_evaluation_is_ended_first_and_the_save_has_its_metrics(root):
+    whole = Job(fit=True)
+    whole.model.fit(3, whole.data, whole.valid, callbacks=[whole.trace])
+    first = Job(fit=True)
+    ckpt = checkpoints(root)
+    with pytest.raises(ck.Preempted):
+        ckpt.fit(first.model, 3, first.data, first.valid, callbacks=[first.trace, Kill(evaluation=2)])
+    (last,) = ck.CheckpointManager(root).checkpoints()
+    assert last.name == "a000001-c0000000005-m0002"
+    assert dict(last.metrics) == whole.trace.evaluated[2]
+    second = Job(fit=True)
+    checkpoints(root).fit(second.model, 3, second.data, second.valid, callbacks=[second.trace])
+    assert {**first.trace.steps, **second.trace.steps} == whole.trace.steps
+    assert second.trace.evaluated == {3: whole.trace.evaluated[3]}  # those of the first two epochs are not repeated
+
+
+def test_a_file_and_a_callable_ask_as_well(root, tmp_path):
+    (tmp_path / "leave").touch()
+    with pytest.raises(ck.Preempted, match=r"the file .*leave is there"):
+        Job().started(checkpoints(root, preempt_when=tmp_path / "leave"), 3)
+    with pytest.raises(ck.Preempted, match="preempt_when= says so: saved a000002-c0000000000-m0002"):
+        Job().started(checkpoints(root, preempt_when=lambda: True), 3)
+
+
+def test_between_resume_and_train_signals_are_the_scripts_own(root):
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("before"))
+    try:
+        job, ckpt = Job(), checkpoints(root)
+        ckpt.resume(job.model, job.data, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        job.model.train(1, job.data, callbacks=[ckpt])
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard == ["before", "before"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_training_that_fails_after_a_signal_shows_why(root, shown):
+    class Fail(Callback):
+        def on_train_step_end(self, run_context):
+            if run_context.original_args().cur_step_num == 6:
+                os.kill(os.getpid(), signal.SIGTERM)
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Job().started(checkpoints(root), 3, Fail())
+    assert "SIGTERM came as well" in shown()
+
+
+SCRIPT = """
+import json, os, signal, sys, threading
+from datetime import timedelta
+sys.path.insert(0, os.path.dirname(sys.argv[2]))
+import numpy as np
+from mindspore import nn
+from training import *
+
+plan = json.loads(sys.argv[3])
+
+class Deep(Mlp):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.SequentialCell(*[one for _ in range(plan["depth"]) for one in (nn.Dense(8, 8), nn.Tanh())])
+    def logits(self, x):
+        return self.out(self.layers(ops.tanh(self.hidden(x))))
+
+class Watch(Callback):
+    def on_train_step_begin(self, run_context):
+        if plan.get("after") is not None and run_context.original_args().cur_step_num == plan["at"]:
+            threading.Timer(plan["after"], lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+    def on_train_step_end(self, run_context):
+        print("micro-step ended", run_context.original_args().cur_step_num, file=sys.stderr, flush=True)
+        if plan.get("after") is None and run_context.original_args().cur_step_num == plan["at"]:
+            os.kill(os.getpid(), getattr(signal, plan.get("signal", "SIGTERM")))
+
+data = lambda: pipeline().map(lambda x: x * np.float32(1), ["x"], num_parallel_workers=2,
+                              python_multiprocessing=plan.get("workers", False))
+job = Job(mode=plan["mode"], data=data, cell=lambda: accumulation_cell(network=Deep))
+ckpt = checkpoints(sys.argv[1], grace=timedelta(seconds=plan.get("grace", 25)), augmentation="stateless")
+job.started(ckpt, 3, Watch())
+print("exported")
+"""
+
+
+def live(root, script, **plan):
+    command = [sys.executable, str(script), str(root), str(Path(__file__)), json.dumps(plan)]
+    home = str(Path(ck.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": home, "GLOG_v": "3"}
+    return subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=200)
+
+
+def test_a_process_ends_with_143_whatever_it_is_doing(root, tmp_path):
+    """With data workers in processes, whose ends are no preemption; then while MindSpore compiles."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    done = live(root, script, mode="pynative", depth=80, at=6, workers=True)
+    assert done.returncode == TERMINATED, done.stderr
+    assert "exported" not in done.stdout
+    assert "SIGTERM: saved a000001-c0000000001-m0002" in done.stderr
+    assert "Traceback" not in done.stderr
+
+    done = live(root, script, mode="graph", depth=80, at=7, after=0.3, grace=0.5)
+    assert done.returncode == TERMINATED, done.stderr
+    assert "micro-step ended" not in done.stderr  # it was noticed while the first one was compiled
+    *_, announced, last = done.stderr.splitlines()
+    assert announced == "[ckptkit] SIGTERM: saving within 0.5 s and ending"
+    assert last == (
+        "[ckptkit] SIGTERM: nothing was saved within 0.5 s. The newest checkpoint is a000001-c0000000001-m0002 at "
+        f"{root}: the same command goes on from it."
+    )
+    assert names(root) == ["a000001-c0000000001-m0002"]
+
+
+def test_ctrl_c_is_a_sigterm_that_mindspore_sends_to_its_own_process(root, tmp_path):
+    """Nothing that Python can see tells the two apart, so it saves and ends as well."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    done = live(root, script, mode="pynative", depth=1, at=6, signal="SIGINT")
+    assert done.returncode == TERMINATED, done.stderr
+    assert "SIGTERM: saved a000001-c0000000001-m000" in done.stderr
