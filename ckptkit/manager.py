@@ -17,6 +17,7 @@ import logging
 import os
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
@@ -29,6 +30,7 @@ from ckptkit.background import SaveHandle
 from ckptkit.cost import SaveReport, SaveTotals
 from ckptkit.departure import Departure
 from ckptkit.errors import CkptKitError, ResumeError, StorageError
+from ckptkit.events import Began
 from ckptkit.mirror import Mirror, MirrorOptions, NoMirror
 from ckptkit.options import (
     ERROR_BUDGET,
@@ -50,9 +52,11 @@ from ckptkit.peers import Peers
 from ckptkit.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
 from ckptkit.preemption import Preemption
 from ckptkit.progress import Progress, ResumePoint
+from ckptkit.recorder import AnyRecorder, NoRecorder, Recorder
 from ckptkit.rehearsal import rehearsal_of
 from ckptkit.run.attempt import Opened, Opening
 from ckptkit.run.catalogue import CheckpointInfo, latest_checkpoint, list_checkpoints
+from ckptkit.run.event_log import EventLog
 from ckptkit.run.part import PartSaver
 from ckptkit.run.ranks import follow, lead
 from ckptkit.run.receipts import Receipts
@@ -105,6 +109,8 @@ class CheckpointManager:
         rank_patience: In a job of many ranks, how long rank 0 waits for the parts of the others while none comes.
         check_replicas: In a job of many ranks, whether every save compares the bits of what is the same in all ranks,
             and not only the first one of a start; costs a digest of the state on the training thread.
+        events: Record, below ``events/``, what ``ckptkit report`` shows: how attempts began and ended, what saves cost
+            and removed, and the values given to `step` and `save`.
         grace: How long after SIGTERM or SIGUSR1 the last save may take. SLURM and Kubernetes kill 30 s after SIGTERM,
             unless they are told otherwise.
         on_preempt: What follows such a signal, once the state of the last micro-step is saved. ``"exit"``: `step`
@@ -142,6 +148,7 @@ class CheckpointManager:
         mirror_required: bool = True,
         rank_patience: timedelta = timedelta(minutes=5),
         check_replicas: bool = False,
+        events: bool = True,
         grace: timedelta = timedelta(seconds=25),
         on_preempt: OnPreempt = "exit",
         preempt_when: PreemptWhen = None,
@@ -191,6 +198,9 @@ class CheckpointManager:
         self._area = StagingArea(buffer_bytes, monotonic, is_remote=self._storage.is_remote)
         self._saver: AnySaver | None = None
         self._orders: Orders | None = None
+        self._records = events and self._rehearsal is None
+        self._recorder: AnyRecorder = NoRecorder()
+        self._ended_by: BaseException | None = None
         self._restored_from: str | None = None
         self._pace = Pace(monotonic)
         self._preemption = Preemption(
@@ -270,9 +280,9 @@ class CheckpointManager:
         self._refuse_for_one_rank_only()
         opening = Opening(checkpoint, rewind, self._host, self._clock, self._new_token)
         opened = self._open(opening, state)
-        self._take_over(opened)
-        self._cycle_start = None
         progress = state.progress()
+        self._take_over(opened, progress)
+        self._cycle_start = None
         self._begin_cycle(state, progress)
         self._restored_at = progress.batches_delivered
         found = opened.contents
@@ -299,6 +309,12 @@ class CheckpointManager:
         """Call after every micro-step: saves if one is due, and raises what failed in the background.
 
         After a signal, saves what there is, at the end of the cycle if that fits into ``grace``, and ends the training.
+
+        Args:
+            state: What to save.
+            metrics: Numbers, or tensors of one element, such as ``{"loss": loss}``: recorded at every micro-step, for
+                ``ckptkit report``, and stored in the checkpoint where one is saved. A tensor may be read later, so
+                that nothing waits for the device.
 
         Returns:
             The save that this call started, or None.
@@ -341,6 +357,7 @@ class CheckpointManager:
         _, orders = self._started()
         self._collect(tolerate=self._preemption.is_asked)
         progress = state.progress()
+        self._recorder.note(progress, metrics)
         self._pace.arrive(progress.accumulation_steps)
         self._begin_cycle(state, progress)
         orders.advance(progress.accumulation_steps - progress.micro_step)
@@ -386,10 +403,21 @@ class CheckpointManager:
                 one name.
         """
         self._started()
-        self._begin_cycle(state, state.progress())
+        progress = state.progress()
+        self._recorder.note(progress, metrics)
+        self._begin_cycle(state, progress)
         handle = self._save_outright(state, metrics)
         self._outcomes.tell()
         return handle
+
+    def observe(self, micro_step: Mapping[str, Any], cycle: Mapping[str, Any] | None = None) -> None:
+        """Give what the next `step`, `save` or `save_final` is to record for ``ckptkit report``, and not to store.
+
+        Args:
+            micro_step: Numbers or tensors of one element by name, of one micro-step; a cycle's is their mean.
+            cycle: The same, of the whole cycle that it ended.
+        """
+        self._recorder.observe(micro_step, cycle or {})
 
     def agree(self, wish: bool) -> bool:
         """Whether any rank of the job wishes something, such as to stop; every rank has to ask, at the same point.
@@ -441,6 +469,8 @@ class CheckpointManager:
 
     def _save_final(self, state: Capturable, metrics: Mapping[str, float] | None) -> str:
         saver, _ = self._started()
+        self._recorder.note(state.progress(), metrics)
+        self._recorder.flush_next()
         self._rehearse(state, metrics)
         if not self._peers.is_alone:
             return self._save_final_together(state, metrics)
@@ -518,6 +548,7 @@ class CheckpointManager:
                 self._orders.fence(patient=False)  # after a timeout; else it has ended
             self._saver = None
             self._closed = True
+            self._recorder.close(self._ended_by or sys.exc_info()[1], left, preempted=self.preempted)
 
     def checkpoints(self) -> list[CheckpointInfo]:
         """Every committed checkpoint of the run, oldest first, those off the lineage and at the mirror included."""
@@ -538,6 +569,7 @@ class CheckpointManager:
             return
         if self._saver is not None:
             self._saver.hurry()
+        self._ended_by = error
         try:
             self._close(None, quietly=True)
         except Exception as also:  # noqa: BLE001 - on_save's own too: none may hide the first error, which is on its way
@@ -579,10 +611,13 @@ class CheckpointManager:
                 f"`ckptkit doctor` examines a job of one rank, and this one has {self._peers.size}: start it as one"
             )
 
-    def _take_over(self, opened: Opened) -> None:
+    def _take_over(self, opened: Opened, progress: Progress) -> None:
+        if self._records and self._peers.leads:
+            self._recorder = self._new_recorder(opened, progress)
         self._saver = self._new_saver(opened) if self._peers.leads else self._new_part_saver(opened)
         self._orders = Orders(
             *(self._saver, self._peers, self._area, self._outcomes, self._mirror),
+            recorder=self._recorder,
             window_use=self._window_use,
             check_replicas=self._check_replicas,
             clock=self._clock,
@@ -601,6 +636,16 @@ class CheckpointManager:
     def _newest(self) -> str | None:
         newest = self._saver.newest if self._saver is not None else None
         return str(newest) if newest is not None else self._restored_from
+
+    def _new_recorder(self, opened: Opened, progress: Progress) -> Recorder:
+        began = Began(
+            at=self._clock().isoformat(),
+            checkpoint=opened.document.parent,
+            progress=progress,
+            world_size=self._peers.size,
+        )
+        log = EventLog(self._storage, opened.document)
+        return Recorder(log, began, clock=self._clock, monotonic=self._monotonic)
 
     def _new_part_saver(self, opened: Opened) -> PartSaver:
         return PartSaver(self._storage, opened.document, self._peers.rank)

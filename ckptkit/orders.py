@@ -19,6 +19,7 @@ from ckptkit.mirror import Mirror, NoMirror
 from ckptkit.options import WindowUse
 from ckptkit.outcomes import Outcomes
 from ckptkit.peers import Peers, Word, replicas_of
+from ckptkit.recorder import AnyRecorder
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.part import PartSaver
 from ckptkit.run.ranks import Failure
@@ -41,6 +42,7 @@ class Orders:
         area: Where captures are staged.
         outcomes: Takes what becomes of them.
         mirror: Is told of commits.
+        recorder: Is told what becomes of the saves.
         clock: Gives the time of day.
         monotonic: Gives seconds.
         check_replicas: Whether what is the same in all ranks is compared at every save, not just the first.
@@ -58,6 +60,7 @@ class Orders:
         outcomes: Outcomes,
         mirror: Mirror | NoMirror,
         *,
+        recorder: AnyRecorder,
         window_use: WindowUse,
         check_replicas: bool,
         clock: Callable[[], datetime],
@@ -68,6 +71,7 @@ class Orders:
         self._area = area
         self._outcomes = outcomes
         self._mirror = mirror
+        self._recorder = recorder
         self._check_replicas = check_replicas
         self._clock = clock
         self._monotonic = monotonic
@@ -196,6 +200,7 @@ class Orders:
         begun: float,
     ) -> SaveHandle:
         cost = SaveCost(queue_seconds=self._monotonic() - begun, skipped_saves=self._outcomes.skipped_saves)
+        self._recorder.settle()  # the capture has just waited for the device
         window = self._area.open(capture, cost, self._handling())
         self._window = window  # first: a state whose next call updates fences at once
         if window.is_open:
@@ -214,11 +219,16 @@ class Orders:
         def save() -> SaveReport:
             try:
                 saved = self._saver.save(request)
+            except Exception as error:
+                self._recorder.failed(request.name, staged.progress, error)
+                raise
             finally:
                 staged.release()
             self._mirror.offer(saved.checkpoint)
             took = timedelta(seconds=self._monotonic() - begun)
-            return SaveReport(str(saved.checkpoint), staged.progress, took, saved.written_bytes, staged.cost)
+            report = SaveReport(str(saved.checkpoint), staged.progress, took, saved.written_bytes, staged.cost)
+            self._recorder.saved(report, saved.removed)
+            return report
 
         return save_in_background(save, staged)
 

@@ -658,3 +658,50 @@ def test_sources_without_an_id_are_told_apart_by_their_urls(source, target, tmp_
 )
 def test_no_credentials_are_written_down(url, told):
     assert without_credentials(url) == told
+
+
+# Events
+
+
+def events_at(root: Path) -> dict[str, bytes]:
+    return {key: data for key, data in tree(root).items() if key.startswith("events/")}
+
+
+def test_events_go_along_and_what_is_new_goes_with_the_next_copy(tmp_path):
+    history(tmp_path / "here")
+    copy(tmp_path / "here", tmp_path / "there")
+    before = events_at(tmp_path / "there")
+    assert before == events_at(tmp_path / "here") != {}
+    life = Life(tmp_path / "here")
+    life.restore()
+    life.saved_at(8)
+    copy(tmp_path / "here", tmp_path / "there")
+    after = events_at(tmp_path / "there")
+    assert after == events_at(tmp_path / "here")
+    assert after.keys() - before.keys() == {"events/a000002-0001.jsonl"}
+
+
+def test_a_checkpoint_alone_has_no_events(tmp_path):
+    history(tmp_path / "here")
+    copy(tmp_path / "here", tmp_path / "there", AT_6)
+    assert events_at(tmp_path / "there") == {}
+
+
+@pytest.mark.parametrize("key", ["events/a000001-0001.jsonl", "events/a000001-0099.jsonl", "events/notes.txt"])
+def test_events_that_are_not_the_sources_are_named_and_nothing_is_written(tmp_path, key):
+    history(tmp_path / "here")
+    copy(tmp_path / "here", tmp_path / "there")
+    (tmp_path / "there" / key).write_bytes(b"other")
+    (tmp_path / "there" / "attempts/000001.json").unlink()
+    before = tree(tmp_path / "there")
+    with pytest.raises(ResumeError, match=key):
+        copy(tmp_path / "here", tmp_path / "there")
+    assert tree(tmp_path / "there") == before
+
+
+def test_damaged_events_arrive_as_they_are(tmp_path):
+    """The report names them; a copy of the checkpoints must not fail for them."""
+    history(tmp_path / "here")
+    (tmp_path / "here/events/a000001-0002.jsonl").write_bytes(b"\x00")
+    copy(tmp_path / "here", tmp_path / "there")
+    assert events_at(tmp_path / "there") == events_at(tmp_path / "here")

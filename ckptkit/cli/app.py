@@ -121,6 +121,29 @@ def show(
 
 @app.command(
     no_args_is_help=True,
+    epilog=examples("ckptkit report runs/vit-17", "ckptkit report s3://bucket/vit-17 -o vit.html"),
+)
+def report(
+    root: Root,
+    *,
+    output: Annotated[str, typer.Option("--output", "-o", help="Where to write the page.")] = "report.html",
+    options: Options = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, and write no page.")] = False,
+) -> None:
+    """Draw a run as one page that works offline: attempts, loss across restarts, what saves cost, what was removed.
+
+    Exits with 1 if a file of the run is corrupt; the page shows the rest.
+    """
+    from datetime import datetime, timezone
+
+    from ckptkit.cli.report import run_report
+
+    now = datetime.now(timezone.utc)
+    raise typer.Exit(run_report(root, options or [], output=output, now=now, as_json=as_json))
+
+
+@app.command(
+    no_args_is_help=True,
     epilog=examples(
         "ckptkit copy runs/vit-17 /backup/vit-17",
         "ckptkit copy runs/vit-17 s3://bucket/vit-17 --target-option endpoint_url=https://s3.example",

@@ -88,6 +88,7 @@ class CheckpointCallback(Callback):
         mirror_required: As for `CheckpointManager`.
         rank_patience: As for `CheckpointManager`.
         check_replicas: As for `CheckpointManager`.
+        events: As for `CheckpointManager`; the loss and the norm of the gradients are recorded, too.
         grace: As for `CheckpointManager`. Signals are watched while ``Model.train`` or ``Model.fit`` runs.
         on_preempt: What follows SIGTERM or SIGUSR1, once the state of the last micro-step is saved. ``"exit"``:
             `Preempted` ends the process with code 143, so that nothing after ``Model.train`` is run; so does the end of
@@ -128,6 +129,7 @@ class CheckpointCallback(Callback):
         mirror_required: bool = True,
         rank_patience: timedelta = timedelta(minutes=5),
         check_replicas: bool = False,
+        events: bool = True,
         grace: timedelta = timedelta(seconds=25),
         on_preempt: OnPreempt = "exit",
         preempt_when: PreemptWhen = None,
@@ -151,6 +153,7 @@ class CheckpointCallback(Callback):
             mirror_required=mirror_required,
             rank_patience=rank_patience,
             check_replicas=check_replicas,
+            events=events,
             grace=grace,
             on_preempt=on_preempt,
             # Now, as for the root.

@@ -17,6 +17,7 @@ from mindspore.train import Callback, LearningRateScheduler
 from ckptkit.errors import ResumeError
 from ckptkit.manager import CheckpointManager
 from ckptkit.mindspore.companions import Companions
+from ckptkit.mindspore.curves import loss_of, norm_of
 from ckptkit.mindspore.dataset import DatasetPosition
 from ckptkit.mindspore.state import StateManager
 from ckptkit.mindspore.stopping import hold_back, may_stop
@@ -103,15 +104,20 @@ class TrainingSession:
             raise ResumeError(self._other_size(params))
         if params.cur_step_num == params.cur_epoch_num * self._size:
             self._state.end_epoch()  # before the evaluation, which is of the epoch's last weights
+            self._observe(params)  # after it, since it may call the optimizer
             self.manager.fence()  # before it, too, and before every callback's on_train_epoch_end
             self.manager.pause()
             return
+        self._observe(params)
         if self._stops_here(run_context):
             # Now, because on_train_epoch_end follows, where other callbacks take this half epoch for a whole one.
             self.manager.save_final(self._state)
         else:
             self.manager.step(self._state)
         self._stop_if_preempted(run_context)
+
+    def _observe(self, params: Any) -> None:
+        self.manager.observe(loss_of(params.net_outputs), norm_of(self._state.cell))
 
     def end_epoch(self, params: Any, run_context: Any, *, save_evaluated: bool) -> None:
         """Save if one is due after a whole epoch, with the metrics of its evaluation."""

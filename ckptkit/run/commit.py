@@ -16,8 +16,14 @@ from ckptkit.storage import Storage
 _TRIES = 3
 
 
-def create_once(storage: Storage, key: str, data: bytes) -> bytes:
+def create_once(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SEALED_BYTES) -> bytes:
     """Create ``key`` with ``data`` unless it exists, and return the content that is there in the end.
+
+    Args:
+        storage: The run root.
+        key: Of the file.
+        data: Its content, if nobody else has created it.
+        max_bytes: The longest content that such a file may have.
 
     Raises:
         StorageError: If the outcome could not be learned; nothing may be concluded from it.
@@ -32,7 +38,7 @@ def create_once(storage: Storage, key: str, data: bytes) -> bytes:
         else:
             return data
         try:
-            found = storage.read(key, MAX_SEALED_BYTES)
+            found = storage.read(key, max_bytes)
         except FileNotFoundError:
             found = None  # not created: the same content may be tried again without any risk
         if found is not None and (found != data or isinstance(doubt, FileExistsError)):

@@ -1,7 +1,7 @@
 """Copies a whole run, or one checkpoint as a new run, from a root to another.
 
-The order: everything that lies at the target is compared; ``run.json``; checkpoint by checkpoint, oldest first; the
-attempts' documents, the one that ends the copy last. Guarantees: until then no start takes the target for a run
+The order: everything that lies at the target is compared; ``run.json``; checkpoint by checkpoint, oldest first; events;
+the attempts' documents, the one that ends the copy last. Guarantees: until then no start takes the target for a run
 (`ckptkit.run.origin`); where anything at the target is not the source's, nothing is written; an interrupted copy is
 resumed by the same call, with the same result. The source is only read, and may be a run that goes on. One copy to a
 root at a time, and no job on it meanwhile: only a part of what they would do to each other is noticed. Any single
@@ -20,8 +20,9 @@ from ckptkit.run.cargo import Cargo, Copied, CopyWatch
 from ckptkit.run.choose import choose
 from ckptkit.run.commit import create_once
 from ckptkit.run.destination import Destination
+from ckptkit.run.event_cargo import EventCargo
 from ckptkit.run.find import Index
-from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, FROZEN, RUN, CheckpointName, attempt_key
+from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN, CheckpointName, attempt_key
 from ckptkit.run.origin import read_run, refuse_unfinished, without_credentials
 from ckptkit.run.transfer import ADVICE
 from ckptkit.storage import Storage
@@ -139,6 +140,7 @@ class _Copy:
         self._alone = CheckpointName.parse(run.copied_from.checkpoint or "")
         self._copied = Copied(run.run_id, run.copied_from.checkpoint)
         self._cargo = Cargo(source, target, self._copied, watch)
+        self._events = EventCargo(source, target)
         self._last_key = attempt_key(run.copied_from.last_attempt)
 
     def carry_out(self, index: Index) -> Copied:
@@ -147,6 +149,8 @@ class _Copy:
         others = self._destination.examine(index, self._attempts(index), names)
         self._copied.kept = [str(name) for name in others.kept]
         self._cargo.compare()
+        if self._alone is None:
+            self._events.compare(self._destination.events)
         if not self._cargo.waiting:
             self._require_any()
         self._begin()
@@ -154,6 +158,8 @@ class _Copy:
             self._destination.empty(name, self._run.run_id)
         index = self._carry(index)
         self._require_any()
+        if self._alone is None:
+            self._events.carry()
         self._put_attempts(index)
         return self._copied
 
@@ -165,7 +171,8 @@ class _Copy:
     def _begin(self) -> None:
         """Write the first file; from here on the target is this copy's."""
         self._target.probe()
-        for prefix in (RUN, f"{ATTEMPTS}/", f"{CHECKPOINTS}/", f"{FROZEN}/"):
+        events = () if self._target.is_remote else (f"{EVENTS}/",)  # one small put each: nothing is ever unfinished
+        for prefix in (RUN, f"{ATTEMPTS}/", f"{CHECKPOINTS}/", f"{FROZEN}/", *events):
             self._target.clear_unfinished(prefix, lambda key: True)  # of earlier calls, since only one copies at a time
         if self._destination.run is None and create_once(self._target, RUN, encode(self._run)) != encode(self._run):
             raise ResumeError(f"another process has just begun to write to {self._target.url}. {ADVICE}")

@@ -14,13 +14,14 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, Resu
 from ckptkit.manifest import MAX_SEALED_BYTES, Commit, CopiedFrom, RunDocument, Void, decode
 from ckptkit.run.commit import keys_below, remove_data, void
 from ckptkit.run.find import Index, read_commit
-from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, FROZEN, RUN, CheckpointName, parse_frozen
+from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN, CheckpointName, parse_frozen
 from ckptkit.run.read import open_checkpoint
 from ckptkit.run.transfer import ADVICE, files_of, is_hidden
 from ckptkit.run.verify import verify
 from ckptkit.storage import Storage
 from ckptkit.storage.lease import LEASE, PROBE
 
+_FOLDERS = (ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN)
 _FROZEN_FILE = re.compile(r"[0-9a-f]{32}\.safetensors")
 
 
@@ -46,17 +47,19 @@ class Destination:
 
     Attributes:
         run: Its ``run.json``, or None.
+        events: Keys of what lies below ``events/``.
     """
 
     def __init__(self, storage: Storage, source_url: str) -> None:
         self._storage = storage
         self._source_url = source_url
         top = storage.list("")
-        for foreign in sorted({*top.folders, *top.files} - {RUN, LEASE, PROBE, ATTEMPTS, CHECKPOINTS, FROZEN}):
+        for foreign in sorted({*top.folders, *top.files} - {RUN, LEASE, PROBE, *_FOLDERS}):
             if not is_hidden(foreign):
                 raise self._foreign(foreign)
-        below = [storage.walk(f"{folder}/") for folder in (ATTEMPTS, CHECKPOINTS, FROZEN) if folder in top.folders]
+        below = [storage.walk(f"{folder}/") for folder in _FOLDERS if folder in top.folders]
         self._keys = {key for keys in below for key in keys if not is_hidden(key)}
+        self.events = frozenset(key for key in self._keys if key.startswith(f"{EVENTS}/"))
         self._names = {name for key in self._keys if (name := _checkpoint_of(key)) is not None}
         self._is_alone = False
         self.run = self._read_run() if RUN in top.files else None
@@ -79,7 +82,7 @@ class Destination:
             )
 
     def examine(self, index: Index, attempts: Mapping[str, bytes], planned: Collection[CheckpointName]) -> Others:
-        """Look at everything that is in no planned checkpoint.
+        """Look at everything that is in no planned checkpoint, and is no event of a whole run.
 
         Args:
             index: Of the source.
@@ -91,7 +94,7 @@ class Destination:
         """
         others = self._others(index, planned)
         expected = {*planned, *others.kept, *others.left}
-        for key in sorted(self._keys):
+        for key in sorted(self._keys if self._is_alone else self._keys - self.events):
             if key in attempts:
                 if self._storage.read(key, MAX_SEALED_BYTES) != attempts[key]:
                     raise ResumeError(

@@ -13,6 +13,7 @@ RUN = "run.json"
 ATTEMPTS = "attempts"
 CHECKPOINTS = "checkpoints"
 FROZEN = "frozen"
+EVENTS = "events"
 COMMIT = "COMMIT"
 MANIFEST = "manifest.json"
 
@@ -21,6 +22,7 @@ _NUMBER = r"((?!000000)[0-9]{6})"
 _CHECKPOINT = re.compile(rf"a{_NUMBER}-c([0-9]{{10,16}})-m([0-9]{{4,16}})(?:-t([0-9]{{2,6}}))?")
 _ATTEMPT = re.compile(rf"{_NUMBER}\.json")
 _FROZEN = re.compile(rf"a{_NUMBER}")
+_SEGMENT = re.compile(rf"a{_NUMBER}-((?!0000)[0-9]{{4}}|[1-9][0-9]{{4,5}})\.jsonl")
 
 
 @dataclass(frozen=True, order=True)
@@ -109,12 +111,26 @@ def parse_frozen(folder_name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def segment_key(attempt: int, number: int) -> str:
+    """Key of the ``number``-th file of events of an attempt."""
+    return f"{EVENTS}/a{attempt:06d}-{number:04d}.jsonl"
+
+
+def parse_segment(file_name: str) -> tuple[int, int] | None:
+    """The attempt and the number that a file name below ``events/`` stands for, or None."""
+    match = _SEGMENT.fullmatch(file_name)
+    return (int(match[1]), int(match[2])) if match else None
+
+
 def attempt_of(key: str) -> int | None:
     """The attempt that alone writes ``key``; None where no such attempt can be told."""
     folder, _, rest = key.partition("/")
     first, below, _ = rest.partition("/")
     if folder == ATTEMPTS and not below:
         return parse_attempt(first)
+    if folder == EVENTS and not below:
+        segment = parse_segment(first)
+        return segment[0] if segment else None
     if folder == FROZEN and below:
         return parse_frozen(first)
     name = CheckpointName.parse(first) if folder == CHECKPOINTS and below else None

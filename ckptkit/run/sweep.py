@@ -1,8 +1,8 @@
 """Removes what dead attempts left: unfinished writes, the data of saves that never committed, frozen shards.
 
 Guarantees: nothing is deleted before its folder is known to be void; a COMMIT that lands meanwhile wins, and its folder
-and its attempt's frozen shards stay; what belongs to the own or a higher attempt, or cannot be told, is not touched.
-Committed folders cost no read. Training thread, once per start.
+and its attempt's frozen shards stay; what belongs to the own or a higher attempt, or cannot be told, is not touched;
+events stay for good. Committed folders cost no read. Training thread, once per start.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ckptkit.run.find import Documents, list_names
 from ckptkit.run.names import (
     ATTEMPTS,
     CHECKPOINTS,
+    EVENTS,
     FROZEN,
     CheckpointName,
     attempt_of,
@@ -72,7 +73,8 @@ def _clear_unfinished(storage: Storage, attempt: AttemptDocument) -> None:
         return writer is not None and writer < attempt.attempt
 
     try:
-        for folder in (ATTEMPTS, CHECKPOINTS, FROZEN):
+        # A segment of events is one small put, of which an object store keeps no half: no request is spent on it there.
+        for folder in (ATTEMPTS, CHECKPOINTS, FROZEN, *(() if storage.is_remote else (EVENTS,))):
             storage.clear_unfinished(f"{folder}/", is_dead)
     except StorageError as error:
         # It may need rights of its own, and what is left costs space and nothing else: the rest must not wait for it.

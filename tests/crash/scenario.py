@@ -8,6 +8,7 @@ text of the format, so that a mistake in the product is not repeated in its test
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 from collections.abc import Iterable
@@ -42,6 +43,8 @@ class Life:
     def __init__(self, root: Place, *, keep: KeepPolicy | None = None, faults: Iterable[Fault] = (), **options) -> None:
         self.root = root_at(root)
         self.storage = FaultyStorage(self.root.storage(), faults)
+        # A clock of calls, not of time: which commits are followed by a file of events is then the same each time.
+        options.setdefault("monotonic", functools.partial(next, itertools.count(0.0, 0.001)))
         self.manager = CheckpointManager(self.storage, keep=keep or KeepLatest(2), **options)
         self.run = new_run()
 

@@ -167,7 +167,9 @@ def test_the_requests_are_all_that_a_start_and_a_save_can_make(undisturbed):
     done = Counter((one.method, one.query.partition("=")[0]) for one in requests)
     assert done["POST", "uploads"] == done["POST", "uploadId"] == 6  # three shards of each save
     assert sum("partNumber" in one.query for one in requests) == 12
-    assert sum(is_decisive(one) for one in requests) == 6 + 5  # the probe's two, the attempt, two COMMITs
+    assert (
+        sum(is_decisive(one) for one in requests) == 6 + 7
+    )  # the probe's two, the attempt, two COMMITs, two of events
     assert sum("range" in one.headers for one in requests) > 10
     assert {one.method for one in requests} == {"GET", "PUT", "POST", "DELETE"}
 

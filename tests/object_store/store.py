@@ -95,7 +95,7 @@ class Look:
         living = {name[:7] for name in self.committed}
         for key in self.others:
             folder, _, rest = key.partition("/")
-            assert folder in ("run.json", "probe", "lease.json", "attempts", "frozen"), key
+            assert folder in ("run.json", "probe", "lease.json", "attempts", "events", "frozen"), key
             assert folder != "frozen" or rest[:7] in living, f"{key} belongs to no checkpoint"
 
     def attempts(self) -> dict[int, dict]:

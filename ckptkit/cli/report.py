@@ -1,0 +1,77 @@
+"""``ckptkit report``: a run as one HTML page that works offline, or as JSON.
+
+The JSON is described in ``docs/report.md``: the fields of `ckptkit.report.story.RunStory` and of what it has inside,
+times in ISO 8601, and what `ckptkit.report.judge` makes of it. Reads the run and never writes to it. With ``--json``
+nothing is drawn, and plotly is not needed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+
+from pydantic import BaseModel
+from rich.console import Console
+
+from ckptkit.cli.errors import WrongUsageError
+from ckptkit.cli.storage_option import open_root
+
+
+def run_report(root: str, options: Iterable[str] = (), *, output: str, now: datetime, as_json: bool = False) -> int:
+    """Write the page or print the JSON; returns the exit code.
+
+    Args:
+        root: A path or a URL.
+        options: Of its storage.
+        output: Where the page goes; overwritten.
+        now: When the report is made.
+        as_json: As one document on stdout, and no page.
+
+    Raises:
+        WrongUsageError: If an option cannot be meant, or plotly is not installed.
+        CheckpointNotFoundError: If there is no run.
+        StorageError: If the storage failed.
+        OSError: If the page cannot be written.
+    """
+    from ckptkit.report.judge import judge, lines_of
+    from ckptkit.report.tell import read_story
+
+    if not as_json:
+        _need_plotly()
+    story = read_story(open_root(root, options), now)
+    if as_json:
+        numbers = {
+            "step": story.step,
+            "redone_steps": story.redone_steps,
+            "stall_seconds": story.stall_seconds,
+            "verdict": dataclasses.asdict(judge(story)),
+        }
+        print(json.dumps({**dataclasses.asdict(story), **numbers}, default=_plain))
+    else:
+        from ckptkit.report.page import page_of
+
+        Path(output).write_text(page_of(story), encoding="utf-8")
+        console = Console()
+        for line in (*lines_of(story), f"The page is {output}"):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return 1 if story.problems else 0
+
+
+def _need_plotly() -> None:
+    try:
+        import plotly.graph_objects  # noqa: F401 - an optional dependency: whether it is there, and whole
+    except ImportError as error:
+        raise WrongUsageError(
+            "the page needs plotly, which is not installed: pip install 'ckptkit[report]'. --json works without it"
+        ) from error
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -1,0 +1,262 @@
+"""What happened in a run, as its attempts tell it: the documents below ``events/``, for people and their plots.
+
+Guarantees: a segment that parses is whole and as it was written (its header carries its own digest and that of the
+rest), and holds known kinds of events with bounded fields only; anything else is a `CorruptCheckpointError` that names
+the file. No restore reads any of it, and nothing is ordered by its clocks. The normative text is ``docs/format.md``.
+Pure values, any thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+
+from ckptkit.errors import CorruptCheckpointError
+from ckptkit.manifest import MAX_ATTEMPT, Digest, Sealed, Seconds, SizeBytes, Token, decode, digest_of, encode
+from ckptkit.progress import Progress
+
+MAX_SEGMENT_BYTES = 1 << 20
+MAX_EVENTS = 4000  # of one segment
+MAX_SEGMENTS = 999_999  # of one attempt
+MAX_CURVES = 32  # of one point
+
+_COUNT = 10**15
+_USER_OF_URL = re.compile(r"://[^/\s@]*@")
+
+Count = Annotated[int, Field(ge=0, le=_COUNT)]
+Name = Annotated[str, Field(min_length=1, max_length=128)]
+Line = Annotated[str, Field(max_length=512)]
+How = Literal["finished", "closed", "failed", "preempted", "interrupted", "overtaken"]
+
+
+class _Event(BaseModel):
+    """One line of a segment.
+
+    Attributes:
+        at: When, in ISO 8601, by the clock of the writing process; for people only.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    at: Annotated[str, Field(max_length=64)]
+
+
+class Began(_Event):
+    """The attempt began.
+
+    Attributes:
+        checkpoint: The one that was applied; None for a fresh start.
+        progress: Where it went on from.
+        world_size: Ranks of the job.
+    """
+
+    kind: Literal["began"] = "began"
+    checkpoint: Line | None
+    progress: Progress
+    world_size: int = Field(ge=1, le=100_000)
+
+
+class Spread(BaseModel):
+    """A value over some cycles; its mean in each cycle is one number here.
+
+    Attributes:
+        mean: Of the finite ones; None where there was none.
+        low: The smallest of them.
+        high: The largest of them.
+        not_finite: How many were NaN or infinite.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    mean: FiniteFloat | None
+    low: FiniteFloat | None
+    high: FiniteFloat | None
+    not_finite: Count
+
+
+class Point(_Event):
+    """Values over one cycle, or, later in an attempt, over some consecutive ones.
+
+    Attributes:
+        first: Optimizer steps after the first of the cycles.
+        last: Optimizer steps after the last one.
+        cycles: How many there are.
+        values: By name; ``loss`` and ``gradient_norm`` among them where they were known.
+    """
+
+    kind: Literal["point"] = "point"
+    first: Count
+    last: Count
+    cycles: int = Field(ge=1, le=_COUNT)
+    values: Annotated[dict[Name, Spread], Field(max_length=MAX_CURVES)]
+
+
+class Saved(_Event):
+    """A checkpoint was committed.
+
+    Attributes:
+        checkpoint: Its name.
+        progress: What it is a checkpoint of.
+        took_seconds: From the save call to the commit.
+        stall_seconds: Taken from the training thread.
+        queue_seconds: Of that, waiting for the save before it.
+        size_bytes: Written for it.
+        skipped_saves: Of the whole attempt until this save began: due and not taken.
+    """
+
+    kind: Literal["saved"] = "saved"
+    checkpoint: Line
+    progress: Progress
+    took_seconds: Seconds
+    stall_seconds: Seconds
+    queue_seconds: Seconds
+    size_bytes: SizeBytes
+    skipped_saves: Count
+
+
+class SaveFailed(_Event):
+    """A save failed.
+
+    Attributes:
+        checkpoint: What it would have been called.
+        progress: What it would have been a checkpoint of.
+        error: Class of the error.
+        message: Its first line.
+    """
+
+    kind: Literal["save_failed"] = "save_failed"
+    checkpoint: Line
+    progress: Progress
+    error: Name
+    message: Line
+
+
+class Removed(_Event):
+    """Retention removed a checkpoint.
+
+    Attributes:
+        checkpoint: Its name.
+        after: The checkpoint after whose commit.
+    """
+
+    kind: Literal["removed"] = "removed"
+    checkpoint: Line
+    after: Line
+
+
+class Ended(_Event):
+    """The attempt ended, in a way that left it time to say so.
+
+    Attributes:
+        how: ``finished``: training reached its end and its last state was committed; ``closed``: without an error, but
+            no last state was asked for; ``overtaken``: by a later attempt.
+        progress: The last that was seen.
+        error: Class of what ended it.
+        message: Its first line.
+    """
+
+    kind: Literal["ended"] = "ended"
+    how: How
+    progress: Progress
+    error: Name | None
+    message: Line
+
+
+class LeftOut(_Event):
+    """Events were thrown away, because the storage took none for too long.
+
+    Attributes:
+        events: How many.
+    """
+
+    kind: Literal["left_out"] = "left_out"
+    events: int = Field(ge=1, le=_COUNT)
+
+
+Event: TypeAlias = Began | Point | Saved | SaveFailed | Removed | Ended | LeftOut
+
+_EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="kind")])
+
+
+class SegmentHeader(Sealed):
+    """First line of ``events/a000002-0001.jsonl``.
+
+    Attributes:
+        attempt: The attempt that wrote it.
+        number: Of this segment in the attempt, from 1.
+        token: The attempt's.
+        events: How many lines follow.
+        events_digest: Of all bytes after the first line.
+    """
+
+    attempt: int = Field(ge=1, le=MAX_ATTEMPT)
+    number: int = Field(ge=1, le=MAX_SEGMENTS)
+    token: Token
+    events: int = Field(ge=1, le=MAX_EVENTS)
+    events_digest: Digest
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One file below ``events/``."""
+
+    header: SegmentHeader
+    events: Sequence[Event]
+
+
+def encode_segment(attempt: int, token: str, number: int, events: Sequence[Event]) -> tuple[bytes, int]:
+    """As many of ``events`` as one segment holds, from the first on; returns its bytes and how many they are."""
+    room = MAX_SEGMENT_BYTES - 1024  # a header is far smaller
+    lines: list[bytes] = []
+    for event in events[:MAX_EVENTS]:
+        line = event.model_dump_json().encode() + b"\n"
+        room -= len(line)
+        if room < 0:
+            break
+        lines.append(line)
+    rest = b"".join(lines)
+    header = SegmentHeader(
+        attempt=attempt, number=number, token=token, events=len(lines), events_digest=digest_of(rest)
+    )
+    return encode(header.sealed()) + b"\n" + rest, len(lines)
+
+
+def decode_segment(data: bytes, key: str) -> Segment:
+    """Parse ``data``, the content of ``key``.
+
+    Raises:
+        FormatVersionError: If it says a version that this ckptkit does not read.
+        CorruptCheckpointError: If it is no segment; names ``key``.
+    """
+    if len(data) > MAX_SEGMENT_BYTES:
+        raise CorruptCheckpointError(f"{key} is longer than {MAX_SEGMENT_BYTES} bytes")
+    first, _, rest = data.partition(b"\n")
+    header = decode(first, SegmentHeader, key)
+    found = digest_of(rest)
+    if found != header.events_digest:
+        raise CorruptCheckpointError(
+            f"{key} was altered: the digest of its events is {found}, expected {header.events_digest}"
+        )
+    lines = rest.split(b"\n")[:-1]
+    if len(lines) != header.events:
+        raise CorruptCheckpointError(f"{key} has {len(lines)} events, and its first line says {header.events}")
+    return Segment(header, [_decode_event(line, f"{key}, line {number}") for number, line in enumerate(lines, 2)])
+
+
+def plain_line(text: str, most: int = 512) -> str:
+    """The first line of ``text`` as a document may hold it: bounded, of valid Unicode, no user or password in URLs."""
+    first = text.strip().splitlines()[0] if text.strip() else ""
+    return _USER_OF_URL.sub("://", first).encode("utf-8", "replace").decode()[:most]
+
+
+def _decode_event(line: bytes, where: str) -> Event:
+    try:
+        return _EVENT.validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        at = ".".join(map(str, first["loc"]))
+        raise CorruptCheckpointError(f"{where} is not a valid event: {at}: {first['msg']}"[:600]) from error

@@ -1,0 +1,313 @@
+"""Records what happens in an attempt, for ``ckptkit report``: beside training, rarely, and never at its cost.
+
+Guarantees: a micro-step costs a few references; a value on a device is read some micro-steps later or while a save is
+taken, when nothing has to be waited for. Storage is touched by the writer thread after a commit, at most so often
+that the files of an attempt stay few, and at the end by a thread of its own, for which `close` waits `_LAST_WORDS` at
+most. Whatever goes wrong here is told once, as a warning, and neither a save nor training fails, but for an error of
+the device that surfaces when a value is read. Memory is bounded:
+where the storage takes nothing for long, the oldest events go. In a job of many ranks only rank 0 has one; what it
+records of micro-steps is of its own micro-batches.
+
+`note`, `settle` and `close` are for the training thread, the others for the writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
+
+from ckptkit.cost import SaveReport
+from ckptkit.curves import Curves, Place
+from ckptkit.errors import CkptKitError, StaleAttemptError
+from ckptkit.events import Began, Ended, Event, How, LeftOut, Removed, Saved, SaveFailed, plain_line
+from ckptkit.progress import Progress
+from ckptkit.run.event_log import EventLog
+from ckptkit.run.names import CheckpointName
+from ckptkit.waiting import Countdown
+
+_log = logging.getLogger("ckptkit")
+
+_SHARE = 0.05  # of the attempt's age, between two segments
+_LONGEST = timedelta(minutes=5)  # between two segments, while there are commits
+_LAST_WORDS = timedelta(seconds=10)
+_SHORTEST = timedelta(seconds=0.5)
+_MOST_EVENTS = 4000  # that wait for the storage
+_MOST_HELD = 128  # micro-steps whose values are not read yet
+_EXIT_OF_A_SIGNAL = 143
+
+Values = Mapping[str, Any]
+
+
+class NoRecorder:
+    """Records nothing."""
+
+    def observe(self, micro_step: Values, cycle: Values) -> None:
+        """Nothing."""
+
+    def note(self, progress: Progress, values: Values | None) -> None:
+        """Nothing."""
+
+    def settle(self) -> None:
+        """Nothing."""
+
+    def saved(self, report: SaveReport, removed: tuple[CheckpointName, ...]) -> None:
+        """Nothing."""
+
+    def failed(self, checkpoint: CheckpointName, progress: Progress, error: BaseException) -> None:
+        """Nothing."""
+
+    def flush_next(self) -> None:
+        """Nothing."""
+
+    def close(self, error: BaseException | None, left: Countdown, *, preempted: bool = False) -> None:
+        """Nothing."""
+
+
+class Recorder:
+    """Of one attempt.
+
+    Args:
+        log: Stores what is recorded.
+        began: The first event.
+        clock: Gives the time of day.
+        monotonic: Gives seconds.
+    """
+
+    def __init__(
+        self, log: EventLog, began: Began, *, clock: Callable[[], datetime], monotonic: Callable[[], float]
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._monotonic = monotonic
+        self._began_at = self._stored_at = monotonic()
+        self._lock = threading.Lock()  # of the events that wait
+        self._storing = threading.Lock()
+        self._events: deque[Event] = deque([began])
+        self._left_out = 0
+        progress = began.progress
+        self._curves = Curves(None if progress.at_boundary else progress.cycles + 1)
+        self._held: deque[tuple[Place, Values, Values]] = deque()
+        self._seen: tuple[Values, Values] = ({}, {})
+        self._progress = progress
+        self._last_saved: str | None = None
+        self._flush_next = self._is_final = self._closed = self._warned = False
+
+    def observe(self, micro_step: Values, cycle: Values) -> None:
+        """Keep values for the next `note`.
+
+        Args:
+            micro_step: Of the last micro-step, such as its loss.
+            cycle: Of the cycle that it ended, such as the norm of its gradients.
+        """
+        self._seen = (micro_step, cycle)
+
+    def note(self, progress: Progress, values: Values | None) -> None:
+        """A micro-step has ended at ``progress``; ``values`` are of it, beside those given to `observe`.
+
+        Numbers, or anything with one element that can be read with ``asnumpy``; whatever else is left out.
+        """
+        (micro_step, cycle), self._seen = self._seen, ({}, {})
+        self._progress = progress
+        if not micro_step and not cycle and not values:
+            return
+        ahead = 0 if progress.at_boundary else 1
+        place = Place(progress.cycles + ahead, progress.updates + ahead, progress.at_boundary, self._clock())
+        self._held.append((place, _now({**micro_step, **(values or {})}), _now(cycle)))
+        if len(self._held) >= _MOST_HELD:
+            self._read(_MOST_HELD // 2)
+
+    def settle(self) -> None:
+        """Read all values that are held; when the device has just been waited for anyhow."""
+        self._read(len(self._held))
+
+    def saved(self, report: SaveReport, removed: tuple[CheckpointName, ...]) -> None:
+        """A checkpoint was committed, and after it others were removed; stores what waits, if it is time."""
+        with self._harmless():
+            if report.checkpoint == self._last_saved:
+                return  # it was there already, and nothing was written
+            self._last_saved = report.checkpoint
+            at = self._clock().isoformat()
+            cost = report.cost
+            done = Saved(
+                at=at,
+                checkpoint=report.checkpoint,
+                progress=report.progress,
+                took_seconds=max(0.0, report.took.total_seconds()),
+                stall_seconds=max(0.0, cost.stall_seconds),
+                queue_seconds=max(0.0, cost.queue_seconds),
+                size_bytes=report.size_bytes,
+                skipped_saves=cost.skipped_saves,
+            )
+            self._add(done, *(Removed(at=at, checkpoint=str(name), after=report.checkpoint) for name in removed))
+            if self._is_time():
+                self._store()
+
+    def failed(self, checkpoint: CheckpointName, progress: Progress, error: BaseException) -> None:
+        """A save failed."""
+        with self._harmless():
+            at = self._clock().isoformat()
+            self._add(
+                SaveFailed(
+                    at=at,
+                    checkpoint=str(checkpoint),
+                    progress=progress,
+                    error=plain_line(type(error).__name__, 128),
+                    message=plain_line(str(error)),
+                )
+            )
+
+    def flush_next(self) -> None:
+        """Store everything at the next commit, which is to be the last one."""
+        self._flush_next = self._is_final = True
+
+    def close(self, error: BaseException | None, left: Countdown, *, preempted: bool = False) -> None:
+        """The attempt ends: record how, and store what waits.
+
+        Args:
+            error: What ended it.
+            left: For how long the caller can wait.
+            preempted: Whether the end was asked for, and followed without an error.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if not isinstance(error, Exception) or isinstance(error, CkptKitError):
+            self.settle()
+        # Else it may be the device that failed, and a read of it may never return.
+        with self._harmless():
+            self._add(*self._curves.take(all_of_it=True))
+            ended = Ended(
+                at=self._clock().isoformat(),
+                how="preempted" if preempted and error is None else self._how(error),
+                progress=self._progress,
+                error=plain_line(type(error).__name__, 128) if error is not None else None,
+                message=plain_line(str(error)) if error is not None else "",
+            )
+            self._add(ended)
+            # Not in this thread: a storage may try for minutes, and who ends may have seconds. A daemon, for the same.
+            outcome: Future[None] = Future()
+            writer = threading.Thread(target=self._store_last, args=(outcome,), name="ckptkit-events", daemon=True)
+            writer.start()
+            patience = min(_LAST_WORDS.total_seconds(), max(_SHORTEST.total_seconds(), left()))
+            writer.join(patience)
+            if writer.is_alive():
+                self._warn(f"the storage took none for {patience:.1f} s")
+            else:
+                outcome.result()
+
+    def _how(self, error: BaseException | None) -> How:
+        if error is None:
+            return "finished" if self._is_final else "closed"
+        if isinstance(error, StaleAttemptError):
+            return "overtaken"
+        if isinstance(error, SystemExit) and error.code == _EXIT_OF_A_SIGNAL:
+            return "preempted"
+        return "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+
+    def _read(self, count: int) -> None:
+        for _ in range(count):
+            place, micro_step, cycle = self._held.popleft()
+            # What the device raises must reach the caller: it may be the failure of a kernel, told once.
+            numbers = _numbers(micro_step), _numbers(cycle)
+            self._curves.add(place, *numbers)
+        with self._harmless():
+            self._add(*self._curves.take())
+
+    def _add(self, *events: Event) -> None:
+        with self._lock:
+            self._events.extend(events)
+            while len(self._events) > _MOST_EVENTS:
+                del self._events[1]  # the first one says how it all began, or is next in line to be stored
+                self._left_out += 1
+
+    def _is_time(self) -> bool:
+        now = self._monotonic()
+        pause = min(_SHARE * (now - self._began_at), _LONGEST.total_seconds())
+        return self._flush_next or now - self._stored_at >= pause
+
+    def _store_last(self, outcome: Future[None]) -> None:
+        try:
+            self._store()
+        except BaseException as error:  # noqa: BLE001 - it is the closing thread's, whatever it is
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(None)
+
+    def _store(self) -> None:
+        with self._storing:
+            self._flush_next = False
+            self._stored_at = self._monotonic()  # first: a storage that fails is not asked at every commit
+            self._log.send()
+            with self._lock:
+                if self._left_out:
+                    self._events.append(LeftOut(at=self._clock().isoformat(), events=self._left_out))
+                    self._left_out = 0
+                events = list(self._events)
+                self._events.clear()
+            self._put(events)
+
+    def _put(self, events: list[Event]) -> None:
+        try:
+            while events:
+                events = events[self._log.take(events) :]
+                self._log.send()
+        finally:
+            with self._lock:
+                self._events.extendleft(reversed(events))
+
+    @contextlib.contextmanager
+    def _harmless(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is not worth a save, let alone training
+            self._warn(f"{type(error).__name__}: {error}")
+            _log.debug("where that failed:", exc_info=error)
+
+    def _warn(self, why: str) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "events for `ckptkit report` could not be stored, and will be tried again after later saves: %s. "
+                "Checkpoints are not affected. events=False records none",
+                why,
+            )
+
+
+AnyRecorder: TypeAlias = Recorder | NoRecorder
+
+
+def _now(values: Values) -> Values:
+    """``values`` with those that may change read at once, and without those that are no single number."""
+    return {name: _reference(value) for name, value in values.items() if value is not None}
+
+
+def _reference(value: Any) -> Any:
+    if isinstance(value, float | int):
+        return float(value)
+    if not hasattr(value, "asnumpy"):
+        return _number(value)
+    # A parameter's value changes in place, a tensor that a step returned is its own.
+    is_parameter = any(kind.__name__ == "Parameter" for kind in type(value).__mro__)
+    return _number(value) if is_parameter else value if getattr(value, "size", 1) == 1 else None
+
+
+def _numbers(values: Values) -> dict[str, float]:
+    found = {name: _number(value) for name, value in values.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _number(value: Any) -> float | None:
+    if value is None or isinstance(value, float):
+        return value
+    if hasattr(value, "asnumpy"):
+        value = value.asnumpy()
+    try:
+        return float(value.item() if getattr(value, "size", 1) == 1 and hasattr(value, "item") else value)
+    except (TypeError, ValueError, OverflowError):
+        return None

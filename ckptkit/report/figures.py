@@ -1,0 +1,364 @@
+"""The plots of the page, as documents for plotly.js: timeline, curves, saves.
+
+Guarantees: a plot holds at most some thousand marks, however long the run was. Colours of `THEME` are the light ones,
+which the page replaces where its reader wants it dark. Text that comes from files is escaped: plotly reads a little
+HTML in what it shows. Pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from html import escape
+from itertools import pairwise
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from ckptkit.events import Point, Spread
+from ckptkit.report.story import Attempt, RunStory, Save
+from ckptkit.report.words import ENDS, number, size, span, when
+
+COLOURS = ("#4f7cff", "#f0883e", "#2aa889", "#b76fd6", "#d9a520", "#e0567a", "#3fa7d6", "#8c9a5b")
+
+# Light and dark; figures hold the light ones, and the page replaces them.
+THEME = {
+    "page": ("#f6f7f9", "#0f1216"),
+    "surface": ("#ffffff", "#171b21"),
+    "ink": ("#1b2430", "#e7ebf0"),
+    "muted": ("#5a6675", "#9aa7b6"),
+    "line": ("#dfe3e9", "#2c333d"),
+    "good": ("#1a7f52", "#4cc38a"),
+    "attention": ("#96600a", "#e2a93b"),
+    "bad": ("#c0303b", "#ff7b81"),
+    "accent": ("#2f5bd7", "#86a6ff"),
+}
+_INK, _MUTED, _LINE, _SURFACE = (THEME[name][0] for name in ("ink", "muted", "line", "surface"))
+_GOOD, _ATTENTION, _BAD = (THEME[name][0] for name in ("good", "attention", "bad"))
+
+_MOST_MARKS = 4000  # of one plot
+_MOST_RESUMES = 60
+_MOST_CURVES = 12
+_FIRST = ("loss", "gradient_norm")
+_TITLES = {"loss": "Loss", "gradient_norm": "Gradient norm"}
+
+Figure = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One plot.
+
+    Attributes:
+        key: Unique on the page; letters, digits and dashes.
+        title: Plain text.
+        figure: For plotly.js.
+        described: What it shows, for those who do not see it.
+    """
+
+    key: str
+    title: str
+    figure: Figure
+    described: str
+
+
+def colour_of(attempt: Attempt) -> str:
+    """The colour that stands for ``attempt`` in every plot."""
+    return COLOURS[(attempt.number - 1) % len(COLOURS)]
+
+
+def timeline(story: RunStory) -> Plot:
+    """Attempts as bars over the time of day, with their checkpoints, gaps and ends."""
+    figure = go.Figure()
+    for colour in COLOURS:
+        bars = [one for one in story.attempts if colour_of(one) == colour and one.began_at and one.seen_at]
+        figure.add_scatter(**_bars(bars), mode="lines", line={"color": colour, "width": 14}, hoverinfo="skip")
+    _add_gaps(figure, story)
+    _add_saves(figure, story)
+    _add_failures(figure, story)
+    _add_ends(figure, story)
+    rows = len(story.attempts)
+    figure.update_layout(height=min(640, 96 + 34 * rows), margin={"l": 44, "r": 18, "t": 8, "b": 40})
+    figure.update_yaxes(autorange="reversed", title=None, tickprefix="#", showgrid=False)
+    figure.update_yaxes(**({"dtick": 1, "range": [rows + 0.6, 0.4], "autorange": False} if rows <= 15 else {}))
+    figure.update_xaxes(type="date")
+    described = f"{rows} attempts over the time of day, with their checkpoints and how they ended."
+    return Plot("timeline", "Attempts", _document(figure), described)
+
+
+def curves(story: RunStory) -> list[Plot]:
+    """A plot for each recorded value over optimizer steps, with resume points and the steps that were done twice."""
+    names = sorted({name for attempt in story.attempts for point in attempt.points for name in point.values})
+    ordered = [*(name for name in _FIRST if name in names), *(name for name in names if name not in _FIRST)]
+    return [_curve(story, name, f"curve-{place}") for place, name in enumerate(ordered[:_MOST_CURVES])]
+
+
+def costs(story: RunStory) -> Plot | None:
+    """Stall, duration and size of each save over optimizer steps; None where there is none."""
+    saves = [(attempt, save) for attempt, save in story.saves if save.step is not None]
+    if not saves:
+        return None
+    scale, unit = _unit_of(max(save.size_bytes or 0 for _, save in saves))
+    titles = ("Training waited (ms)", "From call to commit (s)", f"Written ({unit})")
+    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.09, subplot_titles=titles)
+    step = -(-len(saves) // (_MOST_MARKS // 3))
+    values: tuple[Callable[[Save], float | None], ...] = (_stall, _took, partial(_written, scale=scale))
+    for row, value in enumerate(values, 1):
+        told = [(attempt, save, value(save)) for attempt, save in saves[::step]]
+        shown = [(attempt, save, y) for attempt, save, y in told if y is not None]
+        figure.add_scatter(
+            x=[save.step for _, save, _ in shown],
+            y=[y for _, _, y in shown],
+            mode="lines+markers" if len(shown) < 400 else "lines",
+            line={"color": _LINE, "width": 1},
+            marker={"color": [colour_of(attempt) for attempt, _, _ in shown], "size": 7},
+            customdata=[[escape(save.checkpoint), _told(save)] for _, save, _ in shown],
+            hovertemplate="%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
+            **{"row": row, "col": 1},
+        )
+    figure.update_yaxes(rangemode="tozero", nticks=5)
+    figure.update_xaxes(title="optimizer step", row=3, col=1)
+    for title in figure.layout.annotations:
+        title.update(x=0, xanchor="left", font={"size": 13})
+    figure.update_layout(height=520, margin={"l": 52, "r": 18, "t": 30, "b": 46})
+    return Plot("saves", "What saves cost", _document(figure), f"Stall, duration and size of {len(saves)} saves.")
+
+
+def _bars(attempts: Sequence[Attempt]) -> dict[str, Any]:
+    x: list[str | None] = []
+    y: list[int | None] = []
+    for attempt in attempts:
+        x += [_time(attempt.began_at), _time(attempt.seen_at), None]
+        y += [attempt.number, attempt.number, None]
+    return {"x": x, "y": y}
+
+
+def _add_gaps(figure: go.Figure, story: RunStory) -> None:
+    x: list[str | None] = []
+    y: list[float | None] = []
+    told: list[str | None] = []
+    for one, other in pairwise(story.attempts):
+        if one.seen_at is None or other.began_at is None or other.began_at <= one.seen_at:
+            continue
+        text = f"nothing ran for {span((other.began_at - one.seen_at).total_seconds())}"
+        middle = one.seen_at + (other.began_at - one.seen_at) / 2
+        x += [_time(one.seen_at), _time(middle), _time(other.began_at), None]
+        y += [one.number, (one.number + other.number) / 2, other.number, None]
+        told += [text, text, text, None]
+    line = {"color": _MUTED, "width": 1.2, "dash": "dot"}
+    figure.add_scatter(x=x, y=y, mode="lines", line=line, text=told, hovertemplate="%{text}<extra></extra>")
+
+
+def _add_saves(figure: go.Figure, story: RunStory) -> None:
+    for there, marker in (
+        (False, {"symbol": "circle-open", "size": 6, "color": _SURFACE, "line": {"width": 1.4}}),
+        (True, {"symbol": "diamond", "size": 9, "color": _SURFACE, "line": {"color": _INK, "width": 1.2}}),
+    ):
+        saves = [(attempt, save) for attempt, save in story.saves if save.is_there == there and save.at]
+        saves = saves[:: -(-len(saves) // _MOST_MARKS) or 1]
+        end = "" if there else "<br>removed since"
+        figure.add_scatter(
+            x=[_time(save.at) for _, save in saves],
+            y=[attempt.number for attempt, _ in saves],
+            mode="markers",
+            marker=marker,
+            customdata=[[escape(save.checkpoint), _told(save)] for _, save in saves],
+            hovertemplate=f"%{{customdata[0]}}<br>%{{customdata[1]}}{end}<extra></extra>",
+        )
+
+
+def _add_failures(figure: go.Figure, story: RunStory) -> None:
+    failures = [(attempt, one) for attempt in story.attempts for one in attempt.failures if one.at][:_MOST_MARKS]
+    figure.add_scatter(
+        x=[_time(one.at) for _, one in failures],
+        y=[attempt.number for attempt, _ in failures],
+        mode="markers",
+        marker={"symbol": "x", "size": 9, "color": _BAD, "line": {"color": _SURFACE, "width": 1}},
+        text=[f"a save failed at step {number(one.step)}: {escape(one.error)}" for _, one in failures],
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
+def _add_ends(figure: go.Figure, story: RunStory) -> None:
+    ends = [attempt for attempt in story.attempts if attempt.seen_at]
+    signs = {"finished": ("circle", _GOOD), "failed": ("square", _BAD), None: ("line-ns", _INK)}
+    kinds = [signs.get(attempt.how, ("square", _ATTENTION)) for attempt in ends]
+    figure.add_scatter(
+        x=[_time(attempt.seen_at) for attempt in ends],
+        y=[attempt.number for attempt in ends],
+        mode="markers",
+        marker={
+            "symbol": [symbol for symbol, _ in kinds],
+            "color": [colour for _, colour in kinds],
+            "size": 12,
+            "line": {"color": [_INK if attempt.how is None else _SURFACE for attempt in ends], "width": 2},
+        },
+        text=[_end_of(attempt, story) for attempt in ends],
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
+def _end_of(attempt: Attempt, story: RunStory) -> str:
+    if attempt.how is None:
+        how = "the last that was heard of it" if attempt is story.last else "killed"
+    else:
+        how = ENDS[attempt.how] + (f": {escape(attempt.error)}" if attempt.error else "")
+    return f"attempt {attempt.number}, {when(attempt.seen_at)}<br>{how}, at step {number(attempt.to_step)}"
+
+
+def _curve(story: RunStory, name: str, key: str) -> Plot:
+    figure = go.Figure()
+    of_each = [(attempt, _points(attempt, name)) for attempt in story.attempts]
+    total = sum(len(points) for _, points in of_each)
+    step = max(1, -(-total // _MOST_MARKS))
+    for attempt, points in of_each:
+        kept, again = _split(points, attempt.redone_from)
+        _add_line(figure, attempt, name, _thinned(again, name, step), again=True)
+        _add_line(figure, attempt, name, _thinned(kept, name, step), again=False)
+    _add_resumes(figure, of_each, name)
+    values = [mean for _, points in of_each for point in points if (mean := point.values[name].mean) is not None]
+    if values and min(values) > 0 and max(values) > 50 * min(values):
+        figure.update_yaxes(type="log")
+    figure.update_xaxes(title="optimizer step", rangemode="tozero")
+    figure.update_layout(height=320, margin={"l": 56, "r": 18, "t": 10, "b": 46})
+    title = _TITLES.get(name, name)
+    return Plot(key, title, _document(figure), f"{title} over optimizer steps, {len(values)} points.")
+
+
+def _points(attempt: Attempt, name: str) -> list[Point]:
+    return [point for point in attempt.points if name in point.values]
+
+
+def _split(points: Sequence[Point], redone_from: int | None) -> tuple[list[Point], list[Point]]:
+    """Those that count, and those whose steps a later attempt did again; both with the point where they meet."""
+    if redone_from is None:
+        return [*points], []
+    kept = [point for point in points if point.last <= redone_from]
+    again = [point for point in points if point.last > redone_from]
+    return kept, [*kept[-1:], *again] if again else []
+
+
+def _thinned(points: Sequence[Point], name: str, step: int) -> list[Point]:
+    """``points`` with ``step`` of them made one."""
+    if step == 1:
+        return [*points]
+    return [_one_of(points[start : start + step], name) for start in range(0, len(points), step)]
+
+
+def _one_of(points: Sequence[Point], name: str) -> Point:
+    spreads = [point.values[name] for point in points]
+    known = [(one.mean, one.low, one.high) for one in spreads if one.mean is not None]
+    mean = sum(mean for mean, _, _ in known) / len(known) if known else None
+    low = min((low for _, low, _ in known if low is not None), default=None)
+    high = max((high for _, _, high in known if high is not None), default=None)
+    spread = Spread(mean=mean, low=low, high=high, not_finite=sum(one.not_finite for one in spreads))
+    cycles = sum(point.cycles for point in points)
+    return Point(at="", first=points[0].first, last=points[-1].last, cycles=cycles, values={name: spread})
+
+
+def _add_line(figure: go.Figure, attempt: Attempt, name: str, points: Sequence[Point], *, again: bool) -> None:
+    if not points:
+        return
+    colour = colour_of(attempt)
+    x = [point.last for point in points]
+    if not again and any(point.cycles > 1 for point in points):
+        for side, fill in (("low", None), ("high", "tonexty")):
+            y = [getattr(point.values[name], side) for point in points]
+            line = {"width": 0, "color": colour}
+            figure.add_scatter(x=x, y=y, mode="lines", line=line, fill=fill, fillcolor=_faint(colour), hoverinfo="skip")
+    what = "done again later" if again else ""
+    figure.add_scatter(
+        x=x,
+        y=[point.values[name].mean for point in points],
+        mode="lines" if len(points) > 1 else "markers",
+        line={"color": colour, "width": 6 if again else 1.8},
+        opacity=0.3 if again else 1,
+        hovertemplate=f"attempt {attempt.number}, step %{{x:,}}<br>%{{y:.6g}} {what}<extra></extra>",
+    )
+
+
+def _add_resumes(figure: go.Figure, of_each: Sequence[tuple[Attempt, Sequence[Point]]], name: str) -> None:
+    resumed = [(one, points) for one, points in of_each if one.parent and one.from_step is not None and points]
+    for attempt, _ in resumed[-_MOST_RESUMES:]:
+        figure.add_vline(x=attempt.from_step, line={"color": _MUTED, "width": 1, "dash": "dot"})
+    figure.add_scatter(
+        x=[attempt.from_step for attempt, _ in resumed],
+        y=[points[0].values[name].mean for _, points in resumed],
+        mode="markers",
+        marker={
+            "symbol": "triangle-right",
+            "size": 11,
+            "color": [colour_of(attempt) for attempt, _ in resumed],
+            "line": {"color": _SURFACE, "width": 1.5},
+        },
+        text=[f"attempt {one.number} goes on from<br>{escape(one.parent or '')}" for one, _ in resumed],
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
+def _stall(save: Save) -> float | None:
+    return None if save.stall_seconds is None else save.stall_seconds * 1e3
+
+
+def _took(save: Save) -> float | None:
+    return save.took_seconds
+
+
+def _written(save: Save, *, scale: int) -> float | None:
+    return None if save.size_bytes is None else save.size_bytes / scale
+
+
+def _unit_of(most_bytes: int) -> tuple[int, str]:
+    if most_bytes >= 10 * 2**30:
+        return 2**30, "GiB"
+    return (2**20, "MiB") if most_bytes >= 2**20 else (2**10, "KiB")
+
+
+def _told(save: Save) -> str:
+    waited = f", training waited {span(save.stall_seconds)}" if save.stall_seconds is not None else ""
+    return f"step {number(save.step)}, {size(save.size_bytes)}{waited}"
+
+
+def _faint(colour: str) -> str:
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.18)"
+
+
+def _time(at: datetime | None) -> str | None:
+    return None if at is None else at.strftime("%Y-%m-%d %H:%M:%S.%f")
+
+
+def _document(figure: go.Figure) -> Figure:
+    figure.update_layout(
+        showlegend=False,
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        hovermode="closest",
+        font={"size": 12, "color": _MUTED},
+        hoverlabel={"bgcolor": _SURFACE, "bordercolor": _LINE, "font": {"color": _INK}, "align": "left"},
+    )
+    axis = {"gridcolor": _LINE, "linecolor": _LINE, "zeroline": False, "automargin": True}
+    figure.update_xaxes(**axis)
+    figure.update_yaxes(**axis)
+    document: Figure = figure.to_plotly_json()
+    document["layout"].pop("template", None)  # tens of kilobytes, of which nothing is used
+    return {"data": list(_plain(document["data"])), "layout": _plain_value(document["layout"])}
+
+
+def _plain(traces: Sequence[Any]) -> Iterator[Any]:
+    for trace in traces:
+        plain = _plain_value(trace)
+        if plain.get("x"):
+            yield plain
+
+
+def _plain_value(value: Any) -> Any:
+    """``value`` as JSON has it: plotly keeps tuples and its own mappings."""
+    if isinstance(value, dict):
+        return {key: _plain_value(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain_value(one) for one in value]
+    return value

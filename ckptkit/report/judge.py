@@ -1,0 +1,115 @@
+"""Says in a few words how a run is, from its story: what needs somebody, what is worth knowing, what went well.
+
+Guarantees: says no more than the story knows; a job that may be running is not called dead. Pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ckptkit.report.story import Attempt, Health, RunStory, Verdict
+from ckptkit.report.words import many, number, span
+
+_HIGH_STALL = 0.02  # of the time of the attempts
+_LAST_POINTS = 20
+
+_HEADLINES = {
+    "finished": "The training has finished.",
+    "closed": "The last attempt ended without an error, before its training did.",
+    "failed": "The last attempt failed.",
+    "preempted": "The last attempt was preempted and may be started again.",
+    "interrupted": "The last attempt was interrupted.",
+    "overtaken": "The last attempt was taken over by another process.",
+    None: "The last attempt did not say that it ended: it is running, or it was killed.",
+}
+
+
+def judge(story: RunStory) -> Verdict:
+    """How the run is."""
+    bad, attention, good = list(_bad(story)), list(_attention(story)), list(_good(story))
+    health: Health = "bad" if bad else "attention" if attention else "good"
+    return Verdict(health, _HEADLINES[story.last.how], bad, attention, good)
+
+
+def lines_of(story: RunStory) -> Iterator[str]:
+    """The page in some lines of text."""
+    verdict = judge(story)
+    yield f"{verdict.headline} Step {number(story.step)} after {many(len(story.attempts), 'attempt')}."
+    yield from verdict.bad
+    yield from verdict.attention
+
+
+def _bad(story: RunStory) -> Iterator[str]:
+    last = story.last
+    if last.how == "failed":
+        yield f"Attempt {last.number} ended with {last.error}: {last.message or 'no message'}"
+    failed = _failed_at_the_end(last)
+    if failed:
+        why = last.failures[-1]
+        yield f"The last {many(failed, 'save')} failed: {why.error}: {why.message}"
+    if story.latest is None:
+        yield "No checkpoint can be used: the next start begins afresh, or fails."
+    points = last.points[-_LAST_POINTS:]
+    lost = sorted({name for point in points for name, value in point.values.items() if value.mean is None})
+    if lost:
+        yield f"{', '.join(lost)}: the newest values are not finite (NaN or infinite)."
+    for problem in story.problems:
+        yield f"{problem.key} cannot be used: {problem.reason}"
+
+
+def _attention(story: RunStory) -> Iterator[str]:
+    failures = sum(len(attempt.failures) for attempt in story.attempts)
+    if failures and not _failed_at_the_end(story.last):
+        yield f"{many(failures, 'save')} failed on the way; later ones were committed."
+    skipped = sum(attempt.skipped_saves for attempt in story.attempts)
+    if skipped:
+        yield (
+            f"{many(skipped, 'save was', 'saves were')} due while the one before was still being written, and left "
+            "out. Save less often, or to a faster storage."
+        )
+    share = story.stall_seconds / story.running_seconds if story.running_seconds > 60 else 0.0
+    if share > _HIGH_STALL:
+        yield f"Saves kept training waiting for {share:.1%} of the time."
+    different = story.repeated.different
+    if different:
+        yield (
+            f"{many(len(different), 'optimizer step that was', 'optimizer steps that were')} done twice gave another "
+            f"loss the second time, the first one at step {number(different[0])}. If nothing was changed on purpose, "
+            "the resume was not exact: ckptkit doctor finds out why."
+        )
+    left_out = sum(attempt.left_out for attempt in story.attempts)
+    if left_out:
+        yield f"{many(left_out, 'event')} could not be stored, so that the plots have gaps."
+    silent = [attempt.number for attempt in story.attempts if not attempt.has_events]
+    if silent:
+        yield (
+            f"{_named(silent)} recorded nothing (events=False, an older ckptkit, or killed before a first commit): "
+            "only checkpoints and documents tell of that."
+        )
+
+
+def _good(story: RunStory) -> Iterator[str]:
+    same = len(story.repeated.same)
+    if same and not story.repeated.different:
+        yield (
+            f"{many(same, 'optimizer step that was', 'optimizer steps that were')} done twice gave the same loss both "
+            "times, to the last digit."
+        )
+    saves = [save for _, save in story.saves if save.stall_seconds is not None]
+    if saves:
+        yield (
+            f"{many(len(saves), 'save')} kept training waiting for {span(story.stall_seconds / len(saves))} each on "
+            "average."
+        )
+
+
+def _failed_at_the_end(attempt: Attempt) -> int:
+    """How many saves of it failed after its last commit, as far as their steps tell."""
+    last = max((save.step for save in attempt.saves if save.step is not None), default=-1)
+    return sum(failure.step > last for failure in attempt.failures)
+
+
+def _named(numbers: list[int]) -> str:
+    if len(numbers) > 5:
+        return f"{many(len(numbers), 'attempt')}, from {numbers[0]} to {numbers[-1]},"
+    return f"Attempt{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

@@ -1,0 +1,262 @@
+"""The page: one HTML file with everything in it.
+
+Guarantees: it asks for nothing from any network, and forbids its own parts to (a Content-Security-Policy that allows
+its three inline scripts by their digests and nothing else); whatever comes from files of the run is escaped, so that it
+shows and never runs. The same story gives the same bytes. Pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib import resources
+from itertools import islice
+from string import Template
+
+from plotly.offline import get_plotlyjs
+
+from ckptkit.report.figures import THEME, Plot, colour_of, costs, curves, timeline
+from ckptkit.report.judge import judge
+from ckptkit.report.story import Attempt, Failure, Removal, RunStory, Verdict
+from ckptkit.report.words import ENDS, many, number, rough_span, size, span, when
+
+_MOST_ROWS = 200  # of one table
+_FIRST_ROWS = 8  # of them, without asking
+
+_PILLS = {"good": "healthy", "attention": "worth a look", "bad": "needs somebody"}
+_TONES = {"finished": "good", "failed": "bad", "closed": "attention", "overtaken": "attention"}
+
+
+def page_of(story: RunStory) -> str:
+    """The whole page."""
+    verdict = judge(story)
+    line, cost, plots = timeline(story), costs(story), curves(story)
+    drawn = [line, *plots, *([cost] if cost else [])]
+    body = "\n".join(
+        part
+        for part in (
+            _head(story, verdict),
+            _notes(verdict),
+            _section(line, _LEGEND, _attempts(story)),
+            _curves(plots, story),
+            _section(cost) if cost is not None else "",
+            _failures(story),
+            _removals(story),
+            _foot(story),
+        )
+        if part
+    )
+    figures = _json({"plots": {plot.key: plot.figure for plot in drawn}, "theme": list(THEME.values())})
+    # Its one address is that of maps, which no plot here has; a page that names none cannot ask for any.
+    plotly = _in_a_script(get_plotlyjs())
+    script = _in_a_script(_file("page.js"))
+    return Template(_file("page.html")).substitute(
+        policy=_policy(plotly, script),
+        title=escape(f"{_short(story.root)} – ckptkit report"),
+        style=f"{_variables()}\n{_file('page.css')}",
+        body=body,
+        figures=figures,
+        plotly=plotly,
+        script=script,
+    )
+
+
+_LEGEND = """<p class="legend"><span>◆ checkpoint</span><span>○ removed since</span><span>✕ failed save</span>
+<span>● finished</span><span>■ ended</span><span>❘ last heard of</span></p>"""
+
+
+def _head(story: RunStory, verdict: Verdict) -> str:
+    latest = story.latest_save
+    if latest is None:
+        at, name = "none", "" if story.latest is None else escape(story.latest)
+    else:
+        ago = (story.told_at - latest.at).total_seconds() if latest.at else None
+        at = "–" if ago is None else f"{rough_span(max(0.0, ago))} ago"
+        name = escape(latest.checkpoint)
+    redone = story.redone_steps
+    cards = (
+        ("Optimizer step", number(story.step), "" if story.epoch is None else f"{many(story.epoch, 'epoch')} done"),
+        ("Attempts", number(len(story.attempts)), f"{span(story.running_seconds)} in all"),
+        ("Last checkpoint", at, f'<span class="name">{name}</span>'),
+        ("Work done twice", many(redone, "step"), _certainty(story)),
+        ("Nothing ran for", span(story.gap_seconds), "between attempts"),
+        ("Saves made it wait", span(story.stall_seconds), _share(story)),
+    )
+    shown = "".join(
+        f'<div class="card"><div class="label">{label}</div><div class="value">{value}</div>'
+        f'<div class="more">{more}</div></div>'
+        for label, value, more in cards
+    )
+    return (
+        f'<header><span class="pill is-{verdict.health}">{_PILLS[verdict.health]}</span>'
+        f"<h1>{escape(verdict.headline)}</h1>"
+        f'<p class="quiet name">{escape(story.root)}</p></header><div class="cards">{shown}</div>'
+    )
+
+
+def _certainty(story: RunStory) -> str:
+    """How much of what was lost is known: who is killed cannot tell how far it had come since its last save."""
+    killed = sum(attempt.how is None for attempt in story.attempts[:-1])
+    return f"and what {many(killed, 'killed attempt')} did after the last save" if killed else "known exactly"
+
+
+def _share(story: RunStory) -> str:
+    return f"{story.stall_seconds / story.running_seconds:.2%} of the time" if story.running_seconds else ""
+
+
+def _notes(verdict: Verdict) -> str:
+    told = (("bad", verdict.bad), ("attention", verdict.attention), ("good", verdict.good))
+    items = [f'<li class="is-{tone}">{escape(note)}</li>' for tone, notes in told for note in notes[:_MOST_ROWS]]
+    return f'<section><ul class="notes">{"".join(items)}</ul></section>' if items else ""
+
+
+def _section(plot: Plot, *more: str) -> str:
+    return (
+        f'<section><h2>{escape(plot.title)}</h2><div class="plot" id="plot-{plot.key}" role="img" '
+        f'style="height:{plot.figure["layout"]["height"]}px" '
+        f'aria-label="{escape(plot.described)}"></div>{"".join(more)}</section>'
+    )
+
+
+def _curves(plots: Sequence[Plot], story: RunStory) -> str:
+    if not plots:
+        return (
+            '<section><h2>Loss</h2><p class="quiet">None was recorded. CheckpointCallback records the loss by itself; '
+            "in one's own loop it is what manager.step(state, {&quot;loss&quot;: loss}) is given.</p></section>"
+        )
+    again = any(attempt.redone_from is not None for attempt in story.attempts)
+    told = (
+        '<p class="legend"><span>▸ resumed</span><span>wide and faint: done again by a later attempt</span></p>'
+        if again
+        else ""
+    )
+    first = _section(plots[0], told)
+    rest = "".join(map(_section, plots[1:]))
+    return f'{first}<div class="pair">{rest}</div>' if rest else first
+
+
+def _attempts(story: RunStory) -> str:
+    hidden = len(story.attempts) - _MOST_ROWS
+    rows = [_attempt(one, story) for one in story.attempts[-_MOST_ROWS:]]
+    heads = ("Attempt", "Began (UTC)", "Took", ">Steps", ">Saves", "Ended", "On")
+    more = f'<p class="quiet small">{many(hidden, "earlier one")} left out.</p>' if hidden > 0 else ""
+    return _table(heads, rows) + more
+
+
+def _attempt(attempt: Attempt, story: RunStory) -> list[str]:
+    how, tone = "killed", "attention"
+    if attempt.how is not None:
+        how, tone = ENDS[attempt.how], _TONES.get(attempt.how, "attention")
+    elif attempt is story.last:
+        how = "running, or killed"
+    error = f' <span class="quiet">{escape(attempt.error)}</span>' if attempt.error else ""
+    ranks = f" · {many(attempt.world_size, 'rank')}" if attempt.world_size and attempt.world_size > 1 else ""
+    dot = f'<span class="dot" style="background:{colour_of(attempt)}"></span>'
+    return [
+        f"{dot}{attempt.number}",
+        when(attempt.began_at),
+        span(attempt.seconds),
+        f">{number(attempt.from_step)} → {number(attempt.to_step)}",
+        f">{number(len(attempt.saves))}",
+        f'<span class="tone is-{tone}">{how}</span>{error}',
+        f"{escape(attempt.host)}{ranks}",
+    ]
+
+
+def _failures(story: RunStory) -> str:
+    failures = [(attempt, one) for attempt in story.attempts for one in attempt.failures]
+    if not failures:
+        return ""
+
+    def row(attempt: Attempt, one: Failure) -> list[str]:
+        why = f"<b>{escape(one.error)}</b> {escape(one.message)}"
+        return [when(one.at), f">{attempt.number}", f">{number(one.step)}", why]
+
+    table = _table(("When (UTC)", ">Attempt", ">Step", "Why"), [row(*one) for one in failures[-_MOST_ROWS:]])
+    return f"<section><h2>Saves that failed</h2>{table}</section>"
+
+
+def _removals(story: RunStory) -> str:
+    removals = [(attempt, one) for attempt in story.attempts for one in attempt.removals]
+    there = [save for _, save in story.saves if save.is_there]
+    kept = sum(save.size_bytes or 0 for save in there)
+    told = (
+        f"{many(len(there), 'checkpoint is', 'checkpoints are')} there, {size(kept)} in all. "
+        f"Retention has removed {number(len(removals)) if removals else 'none that is known of'}."
+    )
+    table = ""
+    if removals:
+        heads = ("Checkpoint", ">Step", "Removed (UTC)", "After the commit of")
+        rows = [_removal(*one) for one in islice(reversed(removals), _MOST_ROWS)]
+        table = _table(heads, rows[:_FIRST_ROWS])
+        if len(rows) > _FIRST_ROWS:
+            rest = _table(heads, rows[_FIRST_ROWS:])
+            table += f"<details><summary>{many(len(rows) - _FIRST_ROWS, 'earlier one')}</summary>{rest}</details>"
+    hidden = len(removals) - _MOST_ROWS
+    more = f'<p class="quiet small">{many(hidden, "earlier one")} left out.</p>' if hidden > 0 else ""
+    return f'<section><h2>Retention</h2><p class="quiet">{told}</p>{table}{more}</section>'
+
+
+def _removal(attempt: Attempt, one: Removal) -> list[str]:
+    dot = f'<span class="dot" style="background:{colour_of(attempt)}"></span>'
+    name = f'{dot}<span class="name">{escape(one.checkpoint)}</span>'
+    return [name, f">{number(one.step)}", when(one.at), f'<span class="name">{escape(one.after)}</span>']
+
+
+def _foot(story: RunStory) -> str:
+    run = f" of run <code>{escape(story.run_id)}</code>" if story.run_id else ""
+    copied = f", copied from {escape(story.copied_from)}" if story.copied_from else ""
+    return (
+        f"<footer>Read {when(story.told_at)} UTC by <code>ckptkit report</code>{run}{copied}. Times are those that the "
+        "processes wrote down. Values are of rank 0. Nothing here is proven: <code>ckptkit verify</code> reads every "
+        "byte.</footer>"
+    )
+
+
+def _table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of cells that are HTML already; one that begins with ``>`` goes to the right."""
+    head = "".join(_cell("th", one) for one in heads)
+    body = "".join(f"<tr>{''.join(_cell('td', one) for one in row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(tag: str, content: str) -> str:
+    if content.startswith(">"):
+        return f'<{tag} class="right tight">{content[1:]}</{tag}>'
+    width = "wide" if "<b>" in content else "tight"
+    return f'<{tag} class="{width}">{content}</{tag}>'
+
+
+def _variables() -> str:
+    light, dark = ("".join(f"--{name}:{pair[which]};" for name, pair in THEME.items()) for which in (0, 1))
+    return f":root{{{light}}}@media (prefers-color-scheme: dark){{:root{{{dark}}}}}"
+
+
+def _policy(*scripts: str) -> str:
+    allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _json(value: object) -> str:
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _in_a_script(code: str) -> str:
+    """``code`` as it may stand in an element; an HTML parser looks for the element's end before JavaScript is read."""
+    return code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _file(name: str) -> str:
+    return resources.files("ckptkit.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _short(root: str) -> str:
+    return root.rstrip("/").rpartition("/")[2] or root

@@ -1,0 +1,283 @@
+"""The story of a run, in values: its attempts, and what each of them saved, lost and recorded.
+
+Guarantees: nothing here is proven, and no two clocks are compared to order anything: attempts are in the order of their
+numbers, and times are those that processes wrote down for people. What is not known is None. Pure values, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from typing import Literal
+
+from ckptkit.events import How, Point
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A checkpoint that retention removed.
+
+    Attributes:
+        checkpoint: Its name.
+        step: Optimizer steps of it.
+        at: When.
+        after: The checkpoint after whose commit.
+    """
+
+    checkpoint: str
+    step: int | None
+    at: datetime | None
+    after: str
+
+
+@dataclass(frozen=True)
+class Save:
+    """A checkpoint that was committed.
+
+    Attributes:
+        checkpoint: Its name.
+        step: Optimizer steps of it; None where its manifest cannot be read.
+        epoch: Whole epochs before it.
+        at: When.
+        size_bytes: Written for it; of one that no event tells of, all that belongs to it.
+        took_seconds: From the save call to the commit.
+        stall_seconds: Taken from the training thread.
+        is_there: Whether it is there still.
+        problem: Why it cannot be used.
+    """
+
+    checkpoint: str
+    step: int | None
+    epoch: int | None
+    at: datetime | None
+    size_bytes: int | None
+    took_seconds: float | None = None
+    stall_seconds: float | None = None
+    is_there: bool = True
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A save that failed.
+
+    Attributes:
+        checkpoint: What it would have been called.
+        step: Optimizer steps at it.
+        at: When.
+        error: Class of the error.
+        message: Its first line.
+    """
+
+    checkpoint: str
+    step: int
+    at: datetime | None
+    error: str
+    message: str
+
+
+@dataclass
+class Attempt:
+    """One life of the training job.
+
+    Attributes:
+        number: From 1.
+        host: Where it ran.
+        began_at: When.
+        seen_at: When something was last heard of it.
+        parent: The checkpoint that it went on from.
+        branch: The checkpoint that was named for it.
+        from_step: Optimizer steps when it began.
+        to_step: The most optimizer steps that are known of.
+        world_size: Ranks.
+        how: How it ended; None where it did not say.
+        error: Class of what ended it.
+        message: Its first line.
+        has_events: Whether it told of itself, or only its checkpoints do.
+        redone_from: Optimizer steps from which on a later attempt did its work again; None where none did.
+        skipped_saves: Saves that were due while another one was written.
+        left_out: Events that it could not store.
+        saves: In their order.
+        failures: Saves that failed.
+        removals: What its retention removed.
+        points: Values over optimizer steps.
+    """
+
+    number: int
+    host: str = ""
+    began_at: datetime | None = None
+    seen_at: datetime | None = None
+    parent: str | None = None
+    branch: str | None = None
+    from_step: int | None = None
+    to_step: int | None = None
+    world_size: int | None = None
+    how: How | None = None
+    error: str | None = None
+    message: str = ""
+    has_events: bool = False
+    redone_from: int | None = None
+    skipped_saves: int = 0
+    left_out: int = 0
+    saves: list[Save] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    removals: list[Removal] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float | None:
+        """From its begin to the last that was heard of it."""
+        if self.began_at is None or self.seen_at is None:
+            return None
+        return max(0.0, (self.seen_at - self.began_at).total_seconds())
+
+    def see(self, at: datetime | None, step: int | None = None) -> None:
+        """Something is known of it at that time and step."""
+        if at is not None:
+            self.seen_at = at if self.seen_at is None else max(self.seen_at, at)
+        if step is not None:
+            self.to_step = step if self.to_step is None else max(self.to_step, step)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something at the root that cannot be read as what it should be.
+
+    Attributes:
+        key: Of the file, or name of the checkpoint.
+        reason: Why.
+    """
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """What attempts recorded of one optimizer step that two of them did.
+
+    Attributes:
+        same: Steps whose losses are equal to the last digit.
+        different: Steps whose losses are not, or whose gradients' norms.
+    """
+
+    same: Sequence[int] = ()
+    different: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class RunStory:
+    """A run.
+
+    Attributes:
+        root: Without credentials.
+        run_id: Of ``run.json``.
+        copied_from: Root that it was copied from.
+        told_at: When this was read.
+        attempts: By number.
+        latest: Name of the checkpoint that a start would try first.
+        problems: What cannot be read.
+    """
+
+    root: str
+    run_id: str | None
+    copied_from: str | None
+    told_at: datetime
+    attempts: Sequence[Attempt]
+    latest: str | None
+    problems: Sequence[Problem]
+
+    @property
+    def last(self) -> Attempt:
+        """The newest attempt."""
+        return self.attempts[-1]
+
+    @property
+    def saves(self) -> Iterator[tuple[Attempt, Save]]:
+        """All saves, by attempt."""
+        return ((attempt, save) for attempt in self.attempts for save in attempt.saves)
+
+    @property
+    def latest_save(self) -> Save | None:
+        """The save that made `latest`."""
+        return next((save for _, save in self.saves if save.checkpoint == self.latest), None)
+
+    @property
+    def step(self) -> int:
+        """How many optimizer steps the newest attempt has come to, as far as is known."""
+        last = self.last
+        return max(last.to_step or 0, last.from_step or 0)
+
+    @property
+    def epoch(self) -> int | None:
+        """Whole epochs at the newest save of the newest attempt that has any."""
+        epochs = [save.epoch for _, save in self.saves if save.epoch is not None]
+        return epochs[-1] if epochs else None
+
+    @property
+    def redone_steps(self) -> int:
+        """Optimizer steps that were done and are not in what the newest attempt went on from; at least so many."""
+        lost, reached = 0, 0
+        for attempt in self.attempts:
+            begin = attempt.from_step if attempt.from_step is not None else reached
+            lost += max(0, reached - begin)
+            reached = max(begin, attempt.to_step or 0)
+        return lost
+
+    @property
+    def stall_seconds(self) -> float:
+        """Of the training thread, by all saves that told."""
+        return sum(save.stall_seconds or 0.0 for _, save in self.saves)
+
+    @property
+    def running_seconds(self) -> float:
+        """Of all attempts, as far as is known."""
+        return sum(attempt.seconds or 0.0 for attempt in self.attempts)
+
+    @property
+    def gap_seconds(self) -> float:
+        """Between attempts, from the last that was heard of one to the begin of the next."""
+        times = [(one.seen_at, other.began_at) for one, other in pairwise(self.attempts)]
+        return sum(max(0.0, (begin - end).total_seconds()) for end, begin in times if end and begin)
+
+    @property
+    def repeated(self) -> Repeated:
+        """What is known of steps that were done twice."""
+        same: list[int] = []
+        different: list[int] = []
+        known: dict[int, tuple[Point, int | None]] = {}
+        for attempt in self.attempts:
+            for point in attempt.points:
+                if point.cycles != 1 or not {"loss", "gradient_norm"} & point.values.keys():
+                    continue
+                before, ranks = known.get(point.last, (None, None))
+                if before is not None and ranks == attempt.world_size:  # of fewer ranks, rank 0 has other batches
+                    both = before.values.keys() & point.values.keys() & {"loss", "gradient_norm"}
+                    is_same = all(before.values[name] == point.values[name] for name in both)
+                    (same if is_same else different).append(point.last)
+                known[point.last] = (point, attempt.world_size)
+        return Repeated(sorted(same), sorted(different))
+
+
+Health = Literal["good", "attention", "bad"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How the run is.
+
+    Attributes:
+        health: As a whole.
+        headline: In a few words.
+        bad: What needs somebody.
+        attention: What somebody should know.
+        good: What went well.
+    """
+
+    health: Health
+    headline: str
+    bad: Sequence[str]
+    attention: Sequence[str]
+    good: Sequence[str]

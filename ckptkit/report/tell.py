@@ -1,0 +1,207 @@
+"""Reads the story of a run: its events, and where an attempt left none, what its document and its checkpoints tell.
+
+Guarantees: reads and never writes; a file that cannot be read as what it should be is a `Problem` of the story, and the
+rest is told. Any single thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, FormatVersionError
+from ckptkit.events import Began, Ended, Event, LeftOut, Point, Removed, Saved, SaveFailed
+from ckptkit.manifest import MAX_DOCUMENT_BYTES, Manifest, RunDocument
+from ckptkit.report.story import Attempt, Failure, Problem, Removal, RunStory, Save
+from ckptkit.run.catalogue import CheckpointInfo, Rows, list_rows
+from ckptkit.run.event_log import read_events
+from ckptkit.run.find import Index
+from ckptkit.run.names import RUN, CheckpointName, attempt_key
+from ckptkit.run.origin import read_run, without_credentials
+from ckptkit.run.parallel import each_of
+from ckptkit.run.read import decode_manifest
+from ckptkit.storage import Storage
+
+
+def read_story(storage: Storage, now: datetime) -> RunStory:
+    """What happened in the run at ``storage``.
+
+    Args:
+        storage: The run root.
+        now: When this is read.
+
+    Raises:
+        CheckpointNotFoundError: If there is no run at all.
+        StorageError: If the storage failed.
+    """
+    return _Teller(storage).tell(now)
+
+
+def time_of(text: str) -> datetime | None:
+    """The time that a document names, in UTC; None where that is none."""
+    try:
+        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        return at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at.astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        return None
+
+
+class _Teller:
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._index = Index(storage)
+        self._attempts = {number: Attempt(number) for number in self._index.attempts | self._index.orphans}
+        self._problems: list[Problem] = []
+        self._removed: set[str] = set()
+
+    def tell(self, now: datetime) -> RunStory:
+        run = self._run()
+        files = read_events(self._storage, self._index)
+        if not self._attempts and not files.segments and not files.problems:
+            raise CheckpointNotFoundError(
+                f"there is no run at {without_credentials(self._storage.url)}: neither attempts nor checkpoints. Check "
+                "the path; it is what CheckpointCallback(...) or CheckpointManager(...) was given"
+            )
+        self._problems.extend(Problem(key, reason) for key, reason in files.problems.items())
+        for number in sorted(self._attempts):
+            self._read_document(self._attempts[number])
+        for segment in files.segments:
+            attempt = self._attempts.setdefault(segment.header.attempt, Attempt(segment.header.attempt))
+            self._take_in(attempt, segment.events)
+        rows = list_rows(self._storage, None)
+        self._merge(rows)
+        attempts = [self._attempts[number] for number in sorted(self._attempts)]
+        self._place(attempts)
+        copied = run.copied_from.url if run is not None and run.copied_from is not None else None
+        return RunStory(
+            root=without_credentials(self._storage.url),
+            run_id=run.run_id if run is not None else None,
+            copied_from=copied,
+            told_at=now,
+            attempts=attempts,
+            latest=rows.latest,
+            problems=self._problems,
+        )
+
+    def _run(self) -> RunDocument | None:
+        try:
+            return read_run(self._storage)
+        except (CorruptCheckpointError, FormatVersionError) as error:
+            self._problems.append(Problem(RUN, str(error)))
+            return None
+
+    def _read_document(self, attempt: Attempt) -> None:
+        try:
+            document = self._index.document(attempt.number)
+        except (CorruptCheckpointError, FormatVersionError) as error:
+            self._problems.append(Problem(attempt_key(attempt.number), str(error)))
+            return
+        attempt.host = document.host
+        attempt.parent, attempt.branch = document.parent, document.branch
+        attempt.began_at = time_of(document.created_at)
+        attempt.see(attempt.began_at)
+        self._problems.extend(Problem(one.checkpoint, one.reason) for one in document.passed_over)
+
+    def _take_in(self, attempt: Attempt, events: Iterable[Event]) -> None:
+        attempt.has_events = True
+        for event in events:
+            at = time_of(event.at)
+            attempt.see(at)
+            if isinstance(event, Began):
+                attempt.parent = event.checkpoint
+                attempt.from_step, attempt.world_size = event.progress.updates, event.world_size
+                attempt.began_at = attempt.began_at or at
+                attempt.see(at, event.progress.updates)
+            elif isinstance(event, Point):
+                attempt.points.append(event)
+                attempt.see(at, event.last)
+            elif isinstance(event, Saved):
+                attempt.saves.append(_save_of(event, at))
+                attempt.skipped_saves = max(attempt.skipped_saves, event.skipped_saves)
+                attempt.see(at, event.progress.updates)
+            elif isinstance(event, SaveFailed):
+                failed = Failure(event.checkpoint, event.progress.updates, at, event.error, event.message)
+                attempt.failures.append(failed)
+            elif isinstance(event, Removed):
+                attempt.removals.append(Removal(event.checkpoint, None, at, event.after))
+                self._removed.add(event.checkpoint)
+            elif isinstance(event, Ended):
+                attempt.how, attempt.error, attempt.message = event.how, event.error, event.message
+                attempt.see(at, event.progress.updates)
+            elif isinstance(event, LeftOut):
+                attempt.left_out += event.events
+
+    def _merge(self, rows: Rows) -> None:
+        """Add the checkpoints that no event tells of, and note which of the others are there."""
+        there = {info.name: info for info in rows.shown}
+        if rows.problem is not None:
+            self._problems.append(Problem("checkpoints", str(rows.problem)))
+        self._problems.extend(Problem(info.name, info.problem) for info in rows.shown if info.problem)
+        told = {save.checkpoint for attempt in self._attempts.values() for save in attempt.saves}
+        untold = [info for info in rows.shown if info.name not in told]
+        for info, manifest in zip(untold, each_of(untold, self._manifest), strict=True):
+            attempt = self._attempts.setdefault(info.attempt, Attempt(info.attempt))
+            save = _save_from(info, manifest)
+            attempt.saves.append(save)
+            attempt.see(save.at, save.step)
+        for attempt in self._attempts.values():
+            attempt.saves = [_now(save, there.get(save.checkpoint)) for save in attempt.saves]
+            attempt.saves.sort(key=_place_of)
+
+    def _manifest(self, info: CheckpointInfo) -> Manifest | None:
+        name = CheckpointName.parse(info.name)
+        if name is None or info.problem is not None:
+            return None
+        try:
+            return decode_manifest(self._storage.read(name.manifest_key, MAX_DOCUMENT_BYTES), name)
+        except (FileNotFoundError, CorruptCheckpointError, FormatVersionError):
+            return None  # removed since it was listed
+
+    def _place(self, attempts: list[Attempt]) -> None:
+        """Find out where each attempt went on, and whose work it did again."""
+        steps = {save.checkpoint: save.step for attempt in attempts for save in attempt.saves}
+        for attempt in attempts:
+            attempt.removals = [
+                Removal(one.checkpoint, steps.get(one.checkpoint), one.at, one.after) for one in attempt.removals
+            ]
+            if attempt.from_step is None and attempt.host:
+                attempt.from_step = 0 if attempt.parent is None else steps.get(attempt.parent)
+        lowest: int | None = None
+        for attempt in reversed(attempts):
+            attempt.redone_from = lowest
+            if attempt.from_step is not None:
+                lowest = attempt.from_step if lowest is None else min(lowest, attempt.from_step)
+
+
+def _save_of(event: Saved, at: datetime | None) -> Save:
+    return Save(
+        checkpoint=event.checkpoint,
+        step=event.progress.updates,
+        epoch=event.progress.epoch,
+        at=at,
+        size_bytes=event.size_bytes,
+        took_seconds=event.took_seconds,
+        stall_seconds=event.stall_seconds,
+    )
+
+
+def _save_from(info: CheckpointInfo, manifest: Manifest | None) -> Save:
+    progress = info.progress
+    return Save(
+        checkpoint=info.name,
+        step=progress.updates if progress is not None else None,
+        epoch=progress.epoch if progress is not None else None,
+        at=time_of(info.created_at),
+        size_bytes=info.size_bytes if progress is not None else None,
+        stall_seconds=manifest.cost.stall_seconds if manifest is not None else None,
+    )
+
+
+def _now(save: Save, info: CheckpointInfo | None) -> Save:
+    return replace(save, is_there=info is not None, problem=info.problem if info is not None else None)
+
+
+def _place_of(save: Save) -> tuple[int, int, int]:
+    name = CheckpointName.parse(save.checkpoint)
+    return (name.cycles, name.micro_step, name.nth_try) if name is not None else (0, 0, 0)

@@ -1,0 +1,65 @@
+"""Durations, sizes and numbers as people read them. Pure functions, any thread."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+ENDS = {
+    "finished": "finished",
+    "closed": "closed early",
+    "failed": "failed",
+    "preempted": "preempted",
+    "interrupted": "interrupted",
+    "overtaken": "taken over",
+}
+
+
+def span(seconds: float | None) -> str:
+    """A duration, in its two largest units."""
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def rough_span(seconds: float) -> str:
+    """A duration in its largest unit."""
+    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def size(size_bytes: float | None) -> str:
+    """A number of bytes."""
+    if size_bytes is None:
+        return "–"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.3g} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:,.1f} TiB"
+
+
+def number(value: int | None) -> str:
+    """A count."""
+    return "–" if value is None else f"{value:,}"
+
+
+def when(at: datetime | None) -> str:
+    """A time, in UTC."""
+    return "–" if at is None else at.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def many(count: int, one: str, more: str | None = None) -> str:
+    """A count and what is counted."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"

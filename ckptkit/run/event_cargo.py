@@ -1,0 +1,69 @@
+"""The files below ``events/`` on their way from one root to another, byte for byte.
+
+Guarantees: a file that lies at the target and not, or differently, at the source is named and refused before anything
+is written. What is in them is not judged: a damaged one arrives as it is, for readers to name. Any single thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ckptkit.errors import ResumeError
+from ckptkit.events import MAX_SEGMENT_BYTES
+from ckptkit.run.commit import create_once
+from ckptkit.run.names import EVENTS, parse_segment
+from ckptkit.run.parallel import each_of
+from ckptkit.run.transfer import ADVICE
+from ckptkit.storage import Storage
+
+
+class EventCargo:
+    """Events of a whole run.
+
+    Args:
+        source: Where they lie.
+        target: Where they go.
+    """
+
+    def __init__(self, source: Storage, target: Storage) -> None:
+        self._source = source
+        self._target = target
+        self._there: set[str] = set()
+
+    def compare(self, there: Iterable[str]) -> None:
+        """Compare the files with the keys ``there``, which lie at the target.
+
+        Raises:
+            ResumeError: If one is not the source's.
+            StorageError: If one of the two storages failed.
+        """
+        keys = sorted(there)
+        for key, is_same in zip(keys, each_of(keys, self._is_same), strict=True):
+            if not is_same:
+                raise ResumeError(f"{key} at {self._target.url} is not that of {self._source.url}. {ADVICE}")
+        self._there = set(keys)
+
+    def carry(self) -> None:
+        """Copy what the source has by now and the target has not; after `compare`.
+
+        Raises:
+            ResumeError: If another process writes to the target, too.
+            StorageError: As `compare`.
+        """
+        files = self._source.list(EVENTS).files
+        for file in sorted(file for file in files if parse_segment(file) is not None):
+            key = f"{EVENTS}/{file}"
+            if key in self._there or files[file] > MAX_SEGMENT_BYTES:
+                continue
+            data = self._source.read(key, MAX_SEGMENT_BYTES)
+            if create_once(self._target, key, data, MAX_SEGMENT_BYTES) != data:
+                raise ResumeError(f"another process has just made {key} at {self._target.url}. {ADVICE}")
+
+    def _is_same(self, key: str) -> bool:
+        if parse_segment(key.removeprefix(f"{EVENTS}/")) is None:
+            return False
+        try:
+            original = self._source.read(key, MAX_SEGMENT_BYTES)
+        except FileNotFoundError:
+            return False
+        return self._target.read(key, MAX_SEGMENT_BYTES) == original

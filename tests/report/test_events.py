@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta, timezone
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckptkit.curves import FINE, Curves, Place
+from ckptkit.errors import CorruptCheckpointError, FormatVersionError
+from ckptkit.events import (
+    MAX_CURVES,
+    MAX_EVENTS,
+    MAX_SEGMENT_BYTES,
+    Ended,
+    Point,
+    Removed,
+    SaveFailed,
+    SegmentHeader,
+    Spread,
+    decode_segment,
+    encode_segment,
+    plain_line,
+)
+from ckptkit.manifest import canonical, digest_of, encode
+from ckptkit.progress import Progress
+from ckptkit.run.names import attempt_of, parse_segment, segment_key
+
+TOKEN = "ab" * 16
+KEY = "events/a000002-0001.jsonl"
+AT = datetime(2026, 1, 1, tzinfo=timezone.utc)
+START = Progress(
+    epoch=0,
+    batch=0,
+    cycles=0,
+    updates=0,
+    micro_step=0,
+    accumulation_steps=4,
+    batches_delivered=0,
+    cycle_first_batch=0,
+)
+EVENTS = [
+    Removed(at="2026-01-01T00:00:00+00:00", checkpoint="a", after="b"),
+    SaveFailed(at="", checkpoint="a", progress=START, error="StorageError", message="磁盘已满"),
+    Ended(at="x", how="preempted", progress=START, error="SystemExit", message="143"),
+    Point(at="", first=3, last=4, cycles=2, values={"loss": Spread(mean=1.0, low=0.5, high=1.5, not_finite=1)}),
+]
+
+
+def segment() -> bytes:
+    data, count = encode_segment(2, TOKEN, 1, EVENTS)
+    assert count == len(EVENTS)
+    return data
+
+
+def place(cycle: int, *, ends: bool = True) -> Place:
+    return Place(cycle, cycle, ends, AT + timedelta(seconds=cycle))
+
+
+# Segments
+
+
+def test_a_segment_comes_back_as_it_was_written():
+    found = decode_segment(segment(), KEY)
+    assert list(found.events) == EVENTS
+    assert (found.header.attempt, found.header.number, found.header.token) == (2, 1, TOKEN)
+
+
+def test_no_altered_byte_goes_unnoticed():
+    data = segment()
+    for place_of in range(len(data)):
+        altered = bytearray(data)
+        altered[place_of] ^= 1
+        with pytest.raises((CorruptCheckpointError, FormatVersionError), match=r"events/a000002-0001\.jsonl"):
+            decode_segment(bytes(altered), KEY)
+
+
+def test_no_cut_goes_unnoticed():
+    data = segment()
+    for end in range(len(data)):
+        with pytest.raises(CorruptCheckpointError):
+            decode_segment(data[:end], KEY)
+
+
+def hostile(line: bytes, events: int = 1) -> bytes:
+    """A segment whose digests are right."""
+    header = SegmentHeader(attempt=2, number=1, token=TOKEN, events=events, events_digest=digest_of(line))
+    return encode(header.sealed()) + b"\n" + line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{}\n",
+        b"[]\n",
+        b'{"at":"","kind":"unknown"}\n',
+        b'{"at":"","kind":"removed","checkpoint":"a","after":"b","more":1}\n',
+        b'{"at":"","kind":"removed","checkpoint":"a"}\n',
+        b'{"at":"","kind":"removed","checkpoint":"' + b"a" * 600 + b'","after":"b"}\n',
+        b'{"at":"","kind":"left_out","events":1e300}\n',
+        b'{"at":"","kind":"left_out","events":-1}\n',
+        b'{"at":"","kind":"point","first":0,"last":0,"cycles":1,"values":{"loss":{"mean":NaN,"low":0,"high":0,"not_finite":0}}}\n',
+        b"[" * 100_000 + b"\n",
+        b"\xff\xfe\n",
+    ],
+)
+def test_an_event_that_is_none_is_refused_though_the_digests_are_right(line):
+    with pytest.raises(CorruptCheckpointError, match="line 2") as caught:
+        decode_segment(hostile(line), KEY)
+    assert len(str(caught.value)) < 700
+
+
+def test_a_wrong_count_of_events_is_refused():
+    line = EVENTS[0].model_dump_json().encode() + b"\n"
+    with pytest.raises(CorruptCheckpointError, match="has 1 events, and its first line says 2"):
+        decode_segment(hostile(line, events=2), KEY)
+
+
+def test_a_newer_format_says_so():
+    fields = SegmentHeader(attempt=2, number=1, token=TOKEN, events=1, events_digest=digest_of(b"")).sealed()
+    newer = {**fields.model_dump(exclude={"digest"}), "format_version": 2}
+    line = canonical({**newer, "digest": digest_of(canonical(newer))})
+    with pytest.raises(FormatVersionError, match="version 2"):
+        decode_segment(line + b"\n", KEY)
+
+
+def test_a_segment_is_bounded_by_lines_and_bytes_and_the_rest_is_for_the_next():
+    many = [EVENTS[0]] * (MAX_EVENTS + 7)
+    data, count = encode_segment(1, TOKEN, 1, many)
+    assert count == MAX_EVENTS
+    assert len(data) <= MAX_SEGMENT_BYTES
+    long = SaveFailed(at="", checkpoint="a" * 500, progress=START, error="E", message="é" * 512)
+    data, count = encode_segment(1, TOKEN, 1, [long] * MAX_EVENTS)
+    assert 0 < count < MAX_EVENTS
+    assert MAX_SEGMENT_BYTES // 2 < len(data) <= MAX_SEGMENT_BYTES
+    assert len(decode_segment(data, KEY).events) == count
+    with pytest.raises(CorruptCheckpointError, match="longer than"):
+        decode_segment(data + b" " * MAX_SEGMENT_BYTES, KEY)
+
+
+# Names
+
+
+@given(st.integers(1, 999_999), st.integers(1, 999_999))
+def test_names_of_segments_come_back(attempt, number):
+    key = segment_key(attempt, number)
+    assert parse_segment(key.removeprefix("events/")) == (attempt, number)
+    assert attempt_of(key) == attempt
+
+
+@pytest.mark.parametrize(
+    "name", ["a000000-0001.jsonl", "a000001-0000.jsonl", "a000001-00001.jsonl", "a000001-1.jsonl", "a000001-0001.json"]
+)
+def test_other_names_are_none(name):
+    assert parse_segment(name) is None
+    assert attempt_of(f"events/{name}") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("one\ntwo", "one"),
+        ("", ""),
+        ("s3 at https://user:secret@host/x failed", "s3 at https://host/x failed"),
+        ("a\ud800b", "a?b"),
+        ("x" * 1000, "x" * 512),
+    ],
+)
+def test_a_message_becomes_one_plain_line(text, plain):
+    assert plain_line(text) == plain
+
+
+# Curves
+
+
+def test_the_first_cycles_have_a_point_each_and_it_is_the_mean_of_the_micro_steps():
+    curves = Curves()
+    for cycle in range(1, 4):
+        for micro in range(4):
+            curves.add(place(cycle, ends=micro == 3), {"loss": cycle + micro}, {"norm": cycle} if micro == 3 else {})
+    points = curves.take()
+    assert [(point.first, point.last, point.cycles) for point in points] == [(1, 1, 1), (2, 2, 1), (3, 3, 1)]
+    assert [point.values["loss"].mean for point in points] == [2.5, 3.5, 4.5]
+    assert [point.values["norm"].mean for point in points] == [1, 2, 3]
+    assert curves.take() == []
+
+
+def test_a_month_gives_a_few_thousand_points_that_miss_nothing():
+    curves, cycles = Curves(), 50_000
+    points = []
+    for cycle in range(1, cycles + 1):
+        curves.add(place(cycle), {"loss": float(cycle)}, {})
+        points += curves.take()
+    points += curves.take(all_of_it=True)
+    assert FINE * math.log(cycles / FINE) < len(points) < 8 * FINE
+    assert sum(point.cycles for point in points) == cycles
+    assert points[0].first == 1
+    assert points[-1].last == cycles
+    for before, after in pairwise(points):
+        assert after.first == before.last + 1
+    for point in points:
+        loss = point.values["loss"]
+        assert (loss.low, loss.high) == (point.first, point.last)
+        assert loss.mean == pytest.approx((point.first + point.last) / 2)
+        assert point.cycles <= 1 + point.last / FINE
+
+
+def test_a_cycle_that_began_before_has_no_mean_but_what_is_of_the_whole_cycle():
+    curves = Curves(half_seen=7)
+    curves.add(place(7), {"loss": 1.0}, {"norm": 2.0})
+    curves.add(place(8), {"loss": 3.0}, {"norm": 4.0})
+    first, second = curves.take()
+    assert first.values.keys() == {"norm"}
+    assert second.values.keys() == {"loss", "norm"}
+
+
+def test_values_that_are_not_finite_are_counted():
+    curves = Curves()
+    for cycle, value in enumerate((math.nan, math.inf, 1e308), 1):
+        curves.add(place(cycle), {"loss": value}, {})
+    points = curves.take()
+    assert [point.values["loss"].not_finite for point in points] == [1, 1, 0]
+    assert [point.values["loss"].mean for point in points] == [None, None, 1e308]
+
+
+def test_names_are_bounded_in_number_and_length():
+    curves = Curves()
+    curves.add(place(1), {f"{number}{'x' * 300}": 1.0 for number in range(100)}, {})
+    (point,) = curves.take()
+    assert len(point.values) == MAX_CURVES
+    assert max(map(len, point.values)) == 128
+    data, count = encode_segment(1, TOKEN, 1, [point])
+    assert (count, list(decode_segment(data, KEY).events)) == (1, [point])

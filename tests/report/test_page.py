@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import datetime, timezone
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from plotly.offline import get_plotlyjs
+from typer.testing import CliRunner
+
+from ckptkit.cli import app
+from ckptkit.events import Point, Spread
+from ckptkit.report.figures import COLOURS, THEME, curves, timeline
+from ckptkit.report.page import page_of
+from ckptkit.report.story import Attempt, Failure, Problem, Removal, RunStory, Save
+from ckptkit.report.tell import read_story
+from ckptkit.report.words import rough_span, size, span
+from ckptkit.storage import LocalStorage
+
+from .lives import grow_short
+
+NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
+EVIL = """</script><script>alert(1)</script><img src=x onerror=alert(2)>"'&<!--{{%{x}"""
+
+
+class Elements(HTMLParser):
+    """Tags with their attributes, and the text outside of scripts and styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._inside = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag
+
+    def handle_endtag(self, tag):
+        self._inside = ""
+
+    def handle_data(self, data):
+        if self._inside not in ("script", "style"):
+            self.texts.append(data)
+
+
+@pytest.fixture(scope="module")
+def page(grown: Path) -> str:
+    return page_of(read_story(LocalStorage(grown), NOW))
+
+
+def figures_in(page: str) -> dict[str, object]:
+    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, flags=re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_the_page_tells_the_story(page):
+    text = " ".join(" ".join(Elements(page).texts).split())
+    for told in (
+        "The training has finished.",
+        "640",
+        "25 epochs done",
+        "36 steps",
+        "30 optimizer steps that were done twice gave the same loss both times, to the last digit.",
+        "1 save failed on the way",
+        "No space left on device",
+        "preempted",
+        "150 → 331",
+        "a000004-c0000000575-m0000",
+        "Retention has removed 21",
+    ):
+        assert told in text, told
+
+
+def test_the_page_asks_for_nothing(page):
+    """No address of a network in any element, none in a style; and the policy would refuse it, were there one."""
+    elements = Elements(page)
+    addresses = [
+        value for _, attributes in elements.tags for name, value in attributes.items() if name in ("src", "href")
+    ]
+    assert addresses == ["data:,"]
+    own = page.replace(get_plotlyjs().replace("</script", "<\\/script").replace("<!--", "<\\!--"), "")
+    assert len(own) < len(page) / 4
+    assert "http" not in own.replace('http-equiv="Content-Security-Policy"', "")
+    assert "url(" not in own
+    assert "@import" not in own
+    (policy,) = [a["content"] for tag, a in elements.tags if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-eval" not in policy
+    assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in elements.tags
+
+
+def test_the_same_story_gives_the_same_page(grown, page):
+    assert page_of(read_story(LocalStorage(grown), NOW)) == page
+
+
+def test_the_plots_show_every_attempt_save_and_resume(page):
+    plots = figures_in(page)["plots"]
+    assert list(plots) == ["timeline", "curve-0", "curve-1", "curve-2", "saves"]
+    bars = [trace for trace in plots["timeline"]["data"] if trace.get("line", {}).get("width") == 14]
+    assert [trace["line"]["color"] for trace in bars] == list(COLOURS[:4])
+    loss = plots["curve-0"]
+    lines = [(trace["line"]["color"], trace.get("opacity")) for trace in loss["data"] if trace["mode"] == "lines"]
+    assert lines == [(COLOURS[0], 1), (COLOURS[1], 1), (COLOURS[2], 0.3), (COLOURS[2], 1), (COLOURS[3], 1)]
+    again = next(trace for trace in loss["data"] if trace.get("opacity") == 0.3)
+    assert (again["x"][0], again["x"][-1]) == (450, 480)
+    (resumed,) = [trace for trace in loss["data"] if trace["mode"] == "markers"]
+    assert resumed["x"] == [150, 325, 450]
+    assert len(loss["layout"]["shapes"]) == 3
+    assert [len(trace["x"]) for trace in plots["saves"]["data"]] == [27, 27, 27]
+
+
+def test_a_dark_page_has_a_dark_colour_for_each_light_one(page):
+    theme = figures_in(page)["theme"]
+    assert [tuple(pair) for pair in theme] == list(THEME.values())
+    lights = [light for light, _ in theme]
+    assert len(set(lights) | set(COLOURS)) == len(lights) + len(COLOURS)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_text_stands_out_by_the_measure_of_wcag(which):
+    for text in ("ink", "muted", "good", "attention", "bad", "accent"):
+        for ground in ("page", "surface"):
+            assert contrast(THEME[text][which], THEME[ground][which]) >= 4.5, (text, ground)
+    for colour in COLOURS:
+        assert contrast(colour, THEME["surface"][which]) >= 2.2, colour
+
+
+def evil_story() -> RunStory:
+    point = Point(
+        at=EVIL[:60], first=1, last=1, cycles=1, values={EVIL[:120]: Spread(mean=1, low=1, high=1, not_finite=0)}
+    )
+    attempt = Attempt(
+        number=1,
+        host=EVIL,
+        began_at=NOW,
+        seen_at=NOW,
+        parent=EVIL,
+        from_step=0,
+        to_step=1,
+        how="failed",
+        error=EVIL,
+        message=EVIL,
+        has_events=True,
+        saves=[Save(EVIL, 1, 0, NOW, 10, 1.0, 1.0, problem=EVIL)],
+        failures=[Failure(EVIL, 1, NOW, EVIL, EVIL)],
+        removals=[Removal(EVIL, None, None, EVIL)],
+        points=[point],
+    )
+    return RunStory(EVIL, EVIL, EVIL, NOW, [attempt], EVIL, [Problem(EVIL, EVIL)])
+
+
+def test_whatever_comes_from_files_is_shown_and_never_run():
+    page = page_of(evil_story())
+    tags = Elements(page).tags
+    assert sum(tag == "script" for tag, _ in tags) == 3
+    assert not [tag for tag, _ in tags if tag in ("img", "iframe", "object", "form", "a")]
+    assert not [name for _, attributes in tags for name in attributes if name.startswith("on")]
+    assert "alert(1)" in " ".join(Elements(page).texts)
+    # plotly reads a little HTML in texts of its own, and templates in none of what is data.
+    for plot in figures_in(page)["plots"].values():
+        texts = json.dumps([[trace.get("text"), trace.get("customdata")] for trace in plot["data"]])
+        assert "<script" not in texts
+        assert "<img" not in texts
+        for trace in plot["data"]:
+            assert "alert" not in trace.get("hovertemplate", "")
+
+
+def test_long_runs_are_drawn_with_few_marks():
+    points = [
+        Point(at="", first=at, last=at, cycles=1, values={"loss": Spread(mean=at, low=at, high=at, not_finite=0)})
+        for at in range(1, 20_001)
+    ]
+    saves = [Save(f"c{at}", at, 0, NOW, 10, 1.0, 1.0) for at in range(20_000)]
+    attempts = [Attempt(number=n, began_at=NOW, seen_at=NOW, from_step=0, to_step=1) for n in range(1, 501)]
+    attempts[0] = replace(attempts[0], points=points, saves=saves)
+    story = RunStory("root", None, None, NOW, attempts, None, [])
+    for plot in (timeline(story), *curves(story)):
+        assert sum(len(trace["x"]) for trace in plot.figure["data"]) < 14_000
+        assert plot.figure["layout"]["height"] <= 640
+    (loss,) = curves(story)
+    line = loss.figure["data"][-1]
+    assert line["x"][-1] == 20_000
+    assert len(page_of(story)) - len(get_plotlyjs()) < 3_000_000
+
+
+def test_attempts_with_nothing_known_of_them_are_drawn():
+    story = RunStory("root", None, None, NOW, [Attempt(1), Attempt(2)], None, [])
+    page = page_of(story)
+    assert "No checkpoint can be used" in page
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said", "rough"),
+    [
+        (0.0005, "0.5 ms", "0 s"),
+        (59, "59 s", "59 s"),
+        (61.4, "1 min 1 s", "1 min"),
+        (3600 * 5 + 120, "5 h 2 min", "5 h"),
+        (86400 * 3 + 3600, "3 d 1 h", "3 d"),
+    ],
+)
+def test_durations_are_said_as_people_do(seconds, said, rough):
+    assert (span(seconds), rough_span(seconds)) == (said, rough)
+
+
+def test_sizes_are_said_as_people_do():
+    assert [size(10), size(1536), size(5 << 30), size(3 << 40)] == ["10 B", "1.5 KiB", "5 GiB", "3.0 TiB"]
+
+
+# The command
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, ["report", *map(str, arguments)])
+
+
+def test_the_command_writes_the_page_and_exits_0(tmp_path):
+    grow_short(tmp_path / "run")
+    done = run(tmp_path / "run", "-o", tmp_path / "x.html")
+    assert done.exit_code == 0, done.output
+    assert "The training has finished. Step 75 after 1 attempt." in done.output
+    assert (tmp_path / "x.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_something_corrupt_exits_1_and_is_on_the_page(root, tmp_path):
+    (root / "events/a000002-0003.jsonl").write_bytes(b"{")
+    done = run(root, "-o", tmp_path / "x.html")
+    assert done.exit_code == 1
+    assert "events/a000002-0003.jsonl cannot be used" in done.output
+    assert "events/a000002-0003.jsonl cannot be used" in (tmp_path / "x.html").read_text(encoding="utf-8")
+
+
+def test_as_json_it_needs_no_plotly_and_prints_the_story(grown, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    done = run(grown, "--json")
+    assert done.exit_code == 0
+    document = json.loads(done.stdout)
+    assert (document["step"], document["redone_steps"], document["verdict"]["health"]) == (640, 36, "attention")
+    assert document["attempts"][1]["how"] == "failed"
+    assert document["attempts"][0]["points"][0]["values"]["loss"]["not_finite"] == 0
+
+
+def test_without_plotly_it_says_what_to_install_and_exits_2(grown, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    done = run(grown, "-o", tmp_path / "x.html")
+    assert done.exit_code == 2
+    assert "pip install 'ckptkit[report]'" in done.output
+    assert not (tmp_path / "x.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(("{tmp}/nowhere",), 1), (("nope://x",), 3), (("{grown}", "-o", "{tmp}/no/such/x.html"), 3), ((), 2)],
+)
+def test_the_exit_codes_are_those_of_every_command(grown, tmp_path, arguments, code):
+    given = [one.format(tmp=tmp_path, grown=grown) for one in arguments]
+    assert run(*given).exit_code == code
+
+
+def test_it_imports_no_mindspore(grown, tmp_path):
+    code = (
+        "import sys; from ckptkit.cli.report import run_report; from datetime import datetime, timezone;"
+        "run_report(sys.argv[1], output=sys.argv[2], now=datetime.now(timezone.utc));"
+        "assert 'mindspore' not in sys.modules and 'pandas' not in sys.modules"
+    )
+    command = [sys.executable, "-c", code, str(grown), str(tmp_path / "x.html")]
+    subprocess.run(command, check=True, timeout=120)

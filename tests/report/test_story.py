@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from ckptkit.errors import CheckpointNotFoundError
+from ckptkit.report.judge import judge
+from ckptkit.report.story import RunStory
+from ckptkit.report.tell import read_story, time_of
+from ckptkit.storage import LocalStorage
+
+from . import lives
+from .lives import Clock, Life, grow_short, loss_at
+
+NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
+
+
+def story_of(root: Path) -> RunStory:
+    return read_story(LocalStorage(root), NOW)
+
+
+def test_the_attempts_are_told_as_they_went(grown):
+    story = story_of(grown)
+    assert story.problems == []
+    assert [one.how for one in story.attempts] == [None, "failed", "preempted", "finished"]
+    assert [one.error for one in story.attempts] == [None, "RuntimeError", "SystemExit", None]
+    assert [one.host for one in story.attempts] == ["node-a17", "node-a17", "node-c02", "node-c03"]
+    # The first was killed at 165 after its save at 150, and could not tell.
+    assert [(one.from_step, one.to_step) for one in story.attempts] == [(0, 150), (150, 331), (325, 480), (450, 640)]
+    assert [one.redone_from for one in story.attempts] == [150, 325, 450, None]
+    assert story.redone_steps == (331 - 325) + (480 - 450)
+    assert (story.step, story.epoch) == (640, 25)
+    assert story.latest == "a000004-c0000000640-m0000" == story.attempts[-1].saves[-1].checkpoint
+    gaps = timedelta(minutes=41, hours=3) + timedelta(minutes=5) + timedelta(minutes=12)
+    assert gaps < timedelta(seconds=story.gap_seconds) < gaps + timedelta(minutes=10)
+
+
+def test_the_losses_are_those_of_the_steps(grown):
+    story = story_of(grown)
+    for attempt in story.attempts:
+        assert attempt.from_step is not None
+        losses = {point.last: point.values["loss"].mean for point in attempt.points if "loss" in point.values}
+        assert list(losses) == list(range(attempt.from_step + 1, max(losses) + 1))
+        assert losses == {step: pytest.approx(loss_at(step), rel=1e-12) for step in losses}
+    assert story.repeated.same == list(range(451, 481))
+    assert story.repeated.different == []
+
+
+def test_every_save_failure_and_removal_is_there(grown):
+    story = story_of(grown)
+    there = {path.parent.name for path in (grown / "checkpoints").glob("*/manifest.json")}
+    assert {save.checkpoint for _, save in story.saves if save.is_there} == there
+    gone = {save.checkpoint for _, save in story.saves if not save.is_there}
+    removals = [one for attempt in story.attempts for one in attempt.removals]
+    assert {one.checkpoint for one in removals} == gone
+    assert all(one.step == int(one.checkpoint[9:19]) and one.at for one in removals)
+    assert all(save.stall_seconds and save.took_seconds and save.size_bytes for _, save in story.saves)
+    (failure,) = story.attempts[2].failures
+    assert (failure.step, failure.error) == (400, "StorageError")
+
+
+def test_without_events_documents_and_manifests_tell_what_they_can(root):
+    shutil.rmtree(root / "events")
+    story = story_of(root)
+    assert story.problems == []
+    assert [(one.how, one.has_events, one.host) for one in story.attempts] == [
+        (None, False, host) for host in ("node-a17", "node-a17", "node-c02", "node-c03")
+    ]
+    # Where the later ones began stood in checkpoints that retention has removed.
+    assert [one.from_step for one in story.attempts] == [0, None, None, None]
+    assert story.step == 640
+    there = {path.parent.name for path in (root / "checkpoints").glob("*/manifest.json")}
+    assert {save.checkpoint for _, save in story.saves} == there
+    assert all(save.stall_seconds and save.at and save.took_seconds is None for _, save in story.saves)
+    notes = judge(story).attention
+    assert any("Attempts 1, 2, 3, 4 recorded nothing" in note for note in notes)
+
+
+def test_a_run_that_records_nothing_has_a_story(tmp_path):
+    grow_short(tmp_path, events=False)
+    story = story_of(tmp_path)
+    assert not (tmp_path / "events").exists()
+    assert (story.step, len(list(story.saves)), story.problems) == (75, 3, [])
+    assert judge(story).health == "attention"
+
+
+def test_a_short_run_that_went_well_is_healthy(tmp_path):
+    grow_short(tmp_path)
+    verdict = judge(story_of(tmp_path))
+    assert (verdict.health, verdict.headline) == ("good", "The training has finished.")
+    assert verdict.bad == verdict.attention == []
+    assert verdict.good == [note for note in verdict.good if note.startswith("3 saves kept training waiting")]
+
+
+def test_no_run_is_an_error_that_names_the_place(tmp_path):
+    with pytest.raises(CheckpointNotFoundError, match=r"no run at .*nowhere"):
+        story_of(tmp_path / "nowhere")
+
+
+def test_a_job_that_may_be_running_is_not_called_dead(tmp_path):
+    clock = Clock()
+    life = Life(LocalStorage(tmp_path), clock, "node")
+    life.manager.restore(life.run)
+    life.train(30)
+    assert judge(story_of(tmp_path)).headline.endswith("it is running, or it was killed.")
+
+
+def test_another_loss_at_a_step_done_again_is_told(tmp_path, monkeypatch):
+    clock, storage = Clock(), LocalStorage(tmp_path)
+    for drift in (0.0, 1e-12):
+        life = Life(storage, clock, "node")
+        monkeypatch.setattr(lives, "loss_at", lambda step, drift=drift: 1.0 + drift)
+        with life.manager:
+            first = [] if drift == 0 else ["a000001-c0000000025-m0000"]
+            life.manager.restore(life.run, **({"checkpoint": first[0], "rewind": True} if first else {}))
+            life.train(40)
+    story = story_of(tmp_path)
+    assert story.repeated.different == list(range(26, 41))
+    assert any("gave another loss the second time, the first one at step 26" in one for one in judge(story).attention)
+
+
+@pytest.mark.parametrize(
+    ("damage", "key"),
+    [
+        (lambda root: (root / "events/a000002-0003.jsonl").write_bytes(b"\x00\xff{"), "events/a000002-0003.jsonl"),
+        (lambda root: (root / "events/a000002-0003.jsonl").write_bytes(b"x" * (2 << 20)), "events/a000002-0003.jsonl"),
+        (lambda root: (root / "events/a000002-0002.jsonl").unlink(), "events/a000002-0002.jsonl"),
+        (
+            lambda root: (root / "events/a000002-0001.jsonl").rename(root / "events/a000003-0099.jsonl"),
+            "events/a000003-0099.jsonl",
+        ),
+        (lambda root: (root / "attempts/000003.json").write_text("{}"), "attempts/000003.json"),
+        (
+            lambda root: (root / "checkpoints/a000004-c0000000640-m0000/manifest.json").write_text("no"),
+            "a000004-c0000000640-m0000",
+        ),
+    ],
+)
+def test_what_is_damaged_is_named_and_the_rest_is_told(root, damage, key):
+    damage(root)
+    story = story_of(root)
+    assert key in {problem.key for problem in story.problems}
+    assert len(story.attempts) == 4
+    assert story.step == 640
+    assert judge(story).health == "bad"
+    assert any(note.startswith(key) for note in judge(story).bad)
+
+
+def test_events_of_another_run_are_refused_by_their_token(root, tmp_path):
+    grow_short(tmp_path / "other")
+    shutil.copy(tmp_path / "other/events/a000001-0001.jsonl", root / "events/a000001-0001.jsonl")
+    story = story_of(root)
+    (problem,) = story.problems
+    assert problem.reason == "events/a000001-0001.jsonl has another token than attempts/000001.json"
+
+
+def test_foreign_files_beside_the_events_do_not_matter(root):
+    (root / "events/notes.txt").write_text("x")
+    (root / "events/a1.jsonl").write_text("x")
+    assert story_of(root).problems == []
+
+
+def test_reading_changes_nothing(root):
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    story_of(root)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("text", "hour"),
+    [
+        ("2026-01-01T05:00:00+00:00", 5),
+        ("2026-01-01T05:00:00Z", 5),
+        ("2026-01-01T05:00:00", 5),
+        ("2026-01-01T05:00:00+03:00", 2),
+        ("yesterday", None),
+        ("", None),
+        ("0001-01-01T00:00:00+23:59", None),
+    ],
+)
+def test_times_are_read_as_utc(text, hour):
+    at = time_of(text)
+    assert (at.hour if at else None) == hour
+
+
+def test_events_hold_no_more_than_json(grown):
+    for path in (grown / "events").iterdir():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            json.loads(line)

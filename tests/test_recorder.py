@@ -1,0 +1,471 @@
+"""What a run records beside itself, by what lies on storage, and what that may cost: nothing."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from datetime import datetime, timedelta, timezone
+
+import numpy as np
+import pytest
+from dict_storage import DictStorage
+from grown import ON_REQUEST, WatchedRun, train
+
+from ckptkit import recorder
+from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
+from ckptkit.events import Began, Ended, LeftOut, Point, Removed, Saved, SaveFailed
+from ckptkit.manager import CheckpointManager
+from ckptkit.policies import KeepLatest
+from ckptkit.run.event_log import read_events
+from ckptkit.run.find import Documents
+from ckptkit.testing.state import NumpyRun
+
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+class Time:
+    def __init__(self) -> None:
+        self.passed = timedelta(0)
+
+    def now(self) -> datetime:
+        return START + self.passed
+
+    def seconds(self) -> float:
+        return self.passed.total_seconds()
+
+    def pass_by(self, **much: float) -> None:
+        self.passed += timedelta(**much)
+
+
+class Tensor:
+    """Says when it was read."""
+
+    size = 1
+
+    def __init__(self, value: float, read: list[float]) -> None:
+        self._value, self._read = value, read
+
+    def asnumpy(self) -> np.ndarray:
+        self._read.append(self._value)
+        return np.array(self._value, np.float32)
+
+
+class Parameter(Tensor):
+    """As the frameworks' own, changed in place."""
+
+
+class Valve(DictStorage):
+    """Fails, or answers late, where events are written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = 0
+        self.loses_replies = False
+        self.tries: list[str] = []
+        self.open = threading.Event()
+        self.open.set()
+
+    def create(self, key: str, data: bytes) -> None:
+        if key.startswith("events/"):
+            self.tries.append(key)
+            self.open.wait(60)
+            if self.loses_replies:
+                self.loses_replies = False
+                super().create(key, data)
+                raise StorageError("the reply was lost")
+            if self.failures:
+                self.failures -= 1
+                raise StorageError("the storage is out of order")
+        super().create(key, data)
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def storage() -> Valve:
+    return Valve()
+
+
+def manager_of(storage, time: Time | None = None, **options) -> CheckpointManager:
+    clocks = {"clock": time.now, "monotonic": time.seconds} if time is not None else {}
+    return CheckpointManager(storage, **{"save": ON_REQUEST, "keep": KeepLatest(2), **clocks, **options})
+
+
+def events_in(storage) -> list[object]:
+    files = read_events(storage, Documents(storage))
+    assert files.problems == {}
+    return [event for segment in files.segments for event in segment.events]
+
+
+def kinds_in(storage) -> list[str]:
+    return [event.kind for event in events_in(storage)]
+
+
+def segments_in(storage: DictStorage) -> list[str]:
+    return sorted(key for key in storage.files if key.startswith("events/"))
+
+
+def save_at(manager: CheckpointManager, run: NumpyRun, *batches: int) -> None:
+    for at in batches:
+        train(run, at)
+        manager.save(run).result()
+
+
+# What is told
+
+
+def test_an_attempt_tells_how_it_began_saved_removed_and_ended(storage, time):
+    with manager_of(storage, time) as manager:
+        run = WatchedRun()
+        manager.restore(run)
+        save_at(manager, run, 4, 8, 12)
+        manager.save_final(run)
+    events = events_in(storage)
+    began, ended = events[0], events[-1]
+    assert isinstance(began, Began)
+    assert (began.checkpoint, began.progress.updates, began.world_size) == (None, 0, 1)
+    assert isinstance(ended, Ended)
+    assert (ended.how, ended.error, ended.progress) == ("finished", None, run.progress())
+    saved = [event for event in events if isinstance(event, Saved)]
+    names = [info.name for info in manager.checkpoints()]
+    assert [event.checkpoint for event in saved][-2:] == names
+    assert saved[-1].progress == run.progress()
+    assert all(event.size_bytes > 0 for event in saved)
+    removed = [(event.checkpoint, event.after) for event in events if isinstance(event, Removed)]
+    assert removed == [(saved[0].checkpoint, saved[2].checkpoint)]
+
+
+def test_the_next_attempt_tells_what_it_went_on_from(storage, time):
+    manager = manager_of(storage, time)
+    run = WatchedRun()
+    manager.restore(run)
+    save_at(manager, run, 6)
+    again = WatchedRun()
+    with manager_of(storage, time) as second:
+        second.restore(again)
+    began = [event for event in events_in(storage) if isinstance(event, Began)]
+    assert [event.checkpoint for event in began] == [None, run_name(second)]
+    assert began[1].progress == run.progress()
+
+
+def run_name(manager: CheckpointManager) -> str:
+    latest = manager.latest()
+    assert latest is not None
+    return latest.name
+
+
+@pytest.mark.parametrize(
+    ("error", "how"),
+    [
+        (RuntimeError("Malloc failed\nat line 3"), "failed"),
+        (KeyboardInterrupt(), "interrupted"),
+        (SystemExit(143), "preempted"),
+        (SystemExit(1), "failed"),
+        (StaleAttemptError("another"), "overtaken"),
+    ],
+)
+def test_how_an_attempt_ended_is_told(storage, error, how):
+    run = WatchedRun()
+    manager = manager_of(storage)
+    manager.restore(run)
+    save_at(manager, run, 3)
+    with pytest.raises(type(error)), manager:
+        raise error
+    ended = events_in(storage)[-1]
+    assert isinstance(ended, Ended)
+    assert (ended.how, ended.error, ended.message) == (how, type(error).__name__, str(error).partition("\n")[0])
+
+
+def test_closed_without_a_last_save_is_not_finished(storage):
+    with manager_of(storage) as manager:
+        manager.restore(WatchedRun())
+    assert [event.how for event in events_in(storage) if isinstance(event, Ended)] == ["closed"]
+
+
+def test_a_failed_save_is_told_with_the_next_one(storage, monkeypatch):
+    run = WatchedRun()
+    manager = manager_of(storage)
+    manager.restore(run)
+    write = DictStorage.write
+
+    def fail(self, key, stream, size_bytes):
+        raise StorageError(f"could not write {key}")
+
+    monkeypatch.setattr(DictStorage, "write", fail)
+    train(run, 2)
+    assert manager.save(run).exception() is not None
+    assert segments_in(storage) == []
+    monkeypatch.setattr(DictStorage, "write", write)
+    save_at(manager, run, 4)
+    (failed,) = [event for event in events_in(storage) if isinstance(event, SaveFailed)]
+    assert (failed.error, failed.checkpoint) == ("StorageError", "a000001-c0000000000-m0002")
+    assert failed.message.startswith("could not write ")
+    manager.close()
+
+
+def test_without_events_nothing_is_written(storage):
+    with manager_of(storage, events=False) as manager:
+        run = WatchedRun()
+        manager.restore(run)
+        train(run, 4)
+        manager.step(run, {"loss": 1.0})
+        manager.save_final(run)
+    assert segments_in(storage) == []
+
+
+def test_a_progress_that_is_there_already_tells_nothing_again(storage):
+    manager = manager_of(storage)
+    run = WatchedRun()
+    manager.restore(run)
+    save_at(manager, run, 4)
+    before = dict(storage.files)
+    manager.save(run).result()
+    assert storage.files == before
+    manager.close()
+
+
+# Values
+
+
+def losses_in(storage) -> dict[int, float | None]:
+    points = [event for event in events_in(storage) if isinstance(event, Point)]
+    return {point.last: point.values["loss"].mean for point in points if "loss" in point.values}
+
+
+def test_metrics_of_steps_are_recorded_as_means_of_their_cycles(storage, time):
+    run = NumpyRun(accumulation_steps=4)
+    with manager_of(storage, time) as manager:
+        manager.restore(run)
+        for batches in run.train_until(12):
+            manager.step(run, {"loss": float(batches)})
+    assert losses_in(storage) == {1: 2.5, 2: 6.5, 3: 10.5}
+
+
+def test_a_cycle_in_which_a_resume_fell_has_no_mean(storage, time):
+    for last in (6, 12):
+        run = NumpyRun(accumulation_steps=4)
+        with manager_of(storage, time) as manager:
+            manager.restore(run)
+            for batches in run.train_until(last):
+                manager.observe({"loss": float(batches)}, {"gradient_norm": 7.0} if batches % 4 == 0 else {})
+                manager.step(run)
+            manager.save_final(run)
+    points = [event for event in events_in(storage) if isinstance(event, Point)]
+    # Of step 2 the first attempt saw two micro-steps and the second one the others: neither has a mean that is true.
+    assert [(point.last, sorted(point.values)) for point in points] == [
+        (1, ["gradient_norm", "loss"]),
+        (2, ["gradient_norm"]),
+        (3, ["gradient_norm", "loss"]),
+    ]
+
+
+def test_a_tensor_is_read_long_after_its_micro_step_and_a_parameter_at_once(storage):
+    read: list[float] = []
+    run = NumpyRun(accumulation_steps=4)
+    manager = manager_of(storage)
+    manager.restore(run)
+    for batches in run.train_until(100):
+        manager.step(run, {"loss": Tensor(batches, read)})
+    assert read == []
+    manager.step(run, {"rate": Parameter(-1.0, read)})
+    assert read == [-1.0]
+    for batches in run.train_until(300):
+        manager.step(run, {"loss": Tensor(batches, read)})
+        assert max(read) < batches - 60
+    assert 100 < len(read) < 300
+    manager.save(run).result()
+    assert len(read) == 301
+    manager.close()
+    assert losses_in(storage)[75] == pytest.approx(298.5)
+
+
+def test_what_is_no_single_number_is_left_out(storage):
+    class Logits(Tensor):
+        size = 10
+
+    run = NumpyRun(accumulation_steps=1)
+    with manager_of(storage) as manager:
+        manager.restore(run)
+        for _ in run.train_until(1):
+            values = {"loss": 1, "logits": Logits(1.0, []), "text": "x", "none": None, "array": np.zeros(3)}
+            manager.step(run, values)
+            manager.step(run, {"one": np.array([2.0]), "nan": math.nan})
+    (first, second) = [event for event in events_in(storage) if isinstance(event, Point)]
+    assert {name: spread.mean for name, spread in first.values.items()} == {"loss": 1.0}
+    assert {name: spread.mean for name, spread in second.values.items()} == {"one": 2.0, "nan": None}
+
+
+def test_an_error_of_the_device_reaches_the_training_thread(storage):
+    class Broken(Tensor):
+        def asnumpy(self):
+            raise RuntimeError("a kernel failed some calls ago")
+
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage)
+    manager.restore(run)
+    train(run, 1)
+    manager.step(run, {"loss": Broken(1.0, [])})
+    train(run, 2)
+    with pytest.raises(RuntimeError, match="a kernel failed"):
+        manager.save(run)
+    manager.close()
+
+
+def test_after_an_error_no_value_is_read_any_more(storage):
+    """It may be the device's own: a read might never return."""
+    read: list[float] = []
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage)
+    manager.restore(run)
+    train(run, 1)
+    manager.step(run, {"loss": Tensor(1.0, read)})
+    with pytest.raises(RuntimeError), manager:
+        raise RuntimeError("device lost")
+    assert read == []
+    assert kinds_in(storage) == ["began", "ended"]
+
+
+# When
+
+
+def test_segments_come_with_every_commit_at_first_and_rarely_later(storage, time):
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time)
+    manager.restore(run)
+    counts = []
+    for minutes in range(1, 241):
+        time.pass_by(minutes=1)
+        save_at(manager, run, minutes)
+        counts.append(len(segments_in(storage)))
+    # A twentieth of the age: with each of the first 20 minutes, and from 100 minutes on every five.
+    assert counts[:20] == list(range(1, 21))
+    assert counts[239] - counts[119] == 24
+    manager.close()
+    names = [event.checkpoint for event in events_in(storage) if isinstance(event, Saved)]
+    assert len(names) == len(set(names)) == 240
+
+
+def test_the_last_save_takes_everything_along(storage, time):
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time)
+    manager.restore(run)
+    time.pass_by(hours=10)
+    save_at(manager, run, 1)
+    train(run, 2)
+    manager.step(run, {"loss": 5.0})
+    manager.save_final(run)
+    assert losses_in(storage) == {2: 5.0}
+    assert kinds_in(storage)[-1] == "saved"
+    manager.close()
+
+
+def test_events_are_put_by_another_thread_than_the_one_that_trains(storage, monkeypatch):
+    threads = set()
+    create = DictStorage.create
+
+    def noted(self, key, data):
+        if key.startswith("events/"):
+            threads.add(threading.current_thread().name)
+        create(self, key, data)
+
+    monkeypatch.setattr(DictStorage, "create", noted)
+    with manager_of(storage) as manager:
+        run = WatchedRun()
+        manager.restore(run)
+        save_at(manager, run, 3)
+    assert threads == {"ckptkit-writer", "ckptkit-events"}
+
+
+# What goes wrong
+
+
+def test_a_storage_that_takes_no_events_warns_once_and_gets_each_once_in_the_end(storage, time, caplog):
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time)
+    manager.restore(run)
+    storage.failures = 9  # each put tries three times
+    with caplog.at_level(logging.WARNING):
+        for batches in (1, 2, 3, 4):
+            time.pass_by(minutes=1)
+            train(run, batches)
+            manager.step(run, {"loss": float(batches)})
+            manager.save(run).result()
+    manager.close()
+    assert [record.message for record in caplog.records if "events" in record.message] == [
+        "events for `ckptkit report` could not be stored, and will be tried again after later saves: StorageError: the "
+        "storage is out of order. Checkpoints are not affected. events=False records none"
+    ]
+    assert losses_in(storage) == {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}
+    names = [event.checkpoint for event in events_in(storage) if isinstance(event, Saved)]
+    assert len(names) == len(set(names)) == 4
+    assert kinds_in(storage).count("began") == 1
+
+
+def test_a_lost_reply_stores_nothing_twice(storage, time, caplog):
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time)
+    manager.restore(run)
+    storage.loses_replies = True
+    save_at(manager, run, 1, 2)
+    manager.close()
+    names = [event.checkpoint for event in events_in(storage) if isinstance(event, Saved)]
+    assert len(names) == len(set(names)) == 2
+    assert not caplog.records
+
+
+def test_a_storage_that_hangs_holds_the_end_up_for_a_while_only(storage, monkeypatch, caplog):
+    monkeypatch.setattr(recorder, "_LAST_WORDS", timedelta(milliseconds=100))
+    run = WatchedRun()
+    manager = manager_of(storage)
+    manager.restore(run)
+    save_at(manager, run, 1)
+    storage.open.clear()
+    manager.close()
+    storage.open.set()
+    assert "the storage took none for 0.1 s" in caplog.text
+
+
+def test_without_a_storage_for_long_the_oldest_go_and_the_rest_says_how_many(storage, time, monkeypatch):
+    monkeypatch.setattr(recorder, "_MOST_EVENTS", 50)
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time, on_save_error="warn")
+    manager.restore(run)
+    storage.failures = 10**9
+    for batches in run.train_until(300):
+        manager.step(run, {"loss": float(batches)})
+        if batches % 100 == 0:
+            manager.save(run).result()
+    storage.failures = 0
+    manager.close()
+    events = events_in(storage)
+    assert len(events) < 110  # what was on its way when the storage failed, and 50
+    left_out = sum(event.events for event in events if isinstance(event, LeftOut))
+    points = [event.last for event in events if isinstance(event, Point)]
+    assert points == sorted(points)
+    assert points[-1] == 300
+    told = len(points) + sum(isinstance(event, Saved | Removed) for event in events)
+    assert told + left_out == 300 + 3 + 1  # points, saves, a removal
+    assert isinstance(events[0], Began)
+
+
+def test_a_run_that_ends_for_its_saves_tells_that(storage, monkeypatch):
+    run = WatchedRun()
+    manager = manager_of(storage, on_save_error="raise")
+    manager.restore(run)
+    save_at(manager, run, 1)
+
+    def fail(self, key, stream, size_bytes):
+        raise StorageError(f"could not write {key}")
+
+    monkeypatch.setattr(DictStorage, "write", fail)
+    train(run, 2)
+    manager.save(run).exception()
+    with pytest.raises(SaveFailedError):
+        manager.close()
+    ended = events_in(storage)[-1]
+    assert isinstance(ended, Ended)
+    assert (ended.how, ended.error) == ("failed", "SaveFailedError")

@@ -1,0 +1,119 @@
+"""What ``Model.train`` records is what the training computed, and recording changes no bit of it."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+import pytest
+from mindspore import nn
+from mindspore.train import Callback
+
+import ckptkit as ck
+from ckptkit.events import Began, Ended, Point
+from ckptkit.manifest import digest_of
+from ckptkit.run.event_log import read_events
+from ckptkit.run.find import Documents
+from ckptkit.storage import open_storage
+
+K = 4
+
+
+class Net(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Dense(6, 8)
+        self.last = nn.Dense(8, 1)
+        self.loss = nn.MSELoss()
+
+    def construct(self, x, y):
+        return self.loss(self.last(ms.ops.tanh(self.first(x))), y)
+
+
+class Watch(Callback):
+    """Reads the loss at once, as LossMonitor does, and stops where it is told."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.losses: list[float] = []
+        self.norms: list[float] = []
+        self._stop_at = stop_at
+
+    def on_train_step_end(self, run_context):
+        params = run_context.original_args()
+        self.losses.append(float(params.net_outputs.asnumpy()))
+        if params.train_network.updated:
+            self.norms.append(float(params.train_network.gradient_norm.asnumpy()))
+        if params.cur_step_num == self._stop_at:
+            raise KeyboardInterrupt
+
+
+def train(root, *, epochs: int = 3, stop_at: int | None = None, remainder="carry", **options):
+    ms.set_seed(5)
+    drawn = np.random.default_rng(1)
+    x = drawn.normal(size=(40, 6)).astype(np.float32)
+    data = ds.NumpySlicesDataset({"x": x, "y": x[:, :1] * 2}, shuffle=True).batch(4)
+    net = Net()
+    cell = ck.AccumulationTrainCell(net, nn.Adam(net.trainable_params(), 1e-2), K, clip_norm=1.0, remainder=remainder)
+    watch = Watch(stop_at)
+    ckpt = ck.CheckpointCallback(
+        root, save=ck.SaveEvery(optimizer_steps=2), when_busy="wait", read_only=[Watch], **options
+    )
+    try:
+        ckpt.train(ms.Model(cell), epochs, data, callbacks=[watch])
+    except KeyboardInterrupt:
+        assert stop_at is not None
+    return watch, digest_of(b"".join(one.asnumpy().tobytes() for one in cell.get_parameters()))
+
+
+def events_in(root):
+    storage = open_storage(root)
+    files = read_events(storage, Documents(storage))
+    assert not files.problems
+    return [event for segment in files.segments for event in segment.events]
+
+
+def points_in(root) -> list[Point]:
+    return [event for event in events_in(root) if isinstance(event, Point)]
+
+
+@pytest.fixture(params=[ms.GRAPH_MODE, ms.PYNATIVE_MODE], ids=["graph", "pynative"])
+def mode(request):
+    before = ms.get_context("mode")
+    ms.set_context(mode=request.param)
+    yield request.param
+    ms.set_context(mode=before)
+
+
+@pytest.mark.usefixtures("mode")
+def test_loss_and_norm_are_those_of_the_steps_and_no_bit_of_the_training_changes(tmp_path):
+    watch, digest = train(tmp_path / "with")
+    points = points_in(tmp_path / "with")
+    cycles = len(watch.losses) // K
+    assert [point.last for point in points] == list(range(1, cycles + 1))
+    means = [sum(watch.losses[at * K : at * K + K]) / K for at in range(cycles)]
+    assert [point.values["loss"].mean for point in points] == means
+    assert [point.values["gradient_norm"].mean for point in points] == watch.norms
+    _, other = train(tmp_path / "without", events=False)
+    assert digest == other
+    assert not (tmp_path / "without/events").exists()
+
+
+def test_steps_done_twice_give_the_same_points_to_the_bit(tmp_path):
+    train(tmp_path, stop_at=22)  # in mid-cycle; the last save is of step 4
+    train(tmp_path)
+    began = [event for event in events_in(tmp_path) if isinstance(event, Began)]
+    ended = [event for event in events_in(tmp_path) if isinstance(event, Ended)]
+    assert [event.how for event in ended] == ["interrupted", "finished"]
+    assert began[1].progress.updates == 4
+    points = points_in(tmp_path)
+    assert [point.last for point in points] == [1, 2, 3, 4, 5, 5, 6, 7]
+    assert points[4].values == points[5].values
+
+
+def test_a_flushed_remainder_has_its_norm(tmp_path):
+    watch, _ = train(tmp_path, epochs=2, remainder="flush")
+    points = points_in(tmp_path)
+    # 10 batches: two whole cycles and one of two micro-steps in each epoch.
+    assert [point.last for point in points] == [1, 2, 3, 4, 5, 6]
+    assert points[2].values["loss"].mean == sum(watch.losses[8:10]) / 2
+    assert all("gradient_norm" in point.values for point in points)
