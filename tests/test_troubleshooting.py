@@ -23,6 +23,7 @@ WORDS = {"en": ("Message", "Cause", "Fix"), "zh": ("信息", "原因", "处理")
 
 EVERYDAY = (
     *("mindspore", "storage", "snapshot", "manager.py", "outcomes.py", "background.py", "mirror.py", "uploads.py"),
+    *("preemption.py", "departure.py", "signals.py", "recorder.py"),
     *("peers.py", "run/attempt.py", "run/choose.py", "run/frozen.py", "run/mirrored.py", "run/ranks.py"),
     *("run/receipts.py", "run/retain.py", "run/save.py", "run/sweep.py", "tree.py", "fold.py", "folded.py"),
 )
@@ -42,7 +43,7 @@ RARE = {
     "it was not made by a StateManager": "a checkpoint of a program that uses the lower layers itself",
     "RunContext keeps its request": "a MindSpore that moved it; the tests notice",
     "the run has an attempt": "a hundred million starts",
-    "while the error above was on its way": "repeats an error that has an entry",
+    "while another error was on its way": "repeats an error that has an entry",
     "default_block_size must be": "says all there is to say",
     "max_concurrency must be": "likewise",
     "settle must be a timedelta": "likewise",
