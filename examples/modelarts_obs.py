@@ -3,7 +3,8 @@
 python examples/modelarts_obs.py --train_url obs://BUCKET/FOLDER [--cache FOLDER]
 
 In the image: `pip install '.[s3]'` in ckptkit's folder. In the job: this file as boot file, the hyperparameter
-train_url, and the environment variables OBS_ACCESS_KEY_ID, OBS_SECRET_ACCESS_KEY and OBS_ENDPOINT (https://obs.REGION.myhuaweicloud.com).
+train_url, and the environment variables OBS_ACCESS_KEY_ID, OBS_SECRET_ACCESS_KEY and OBS_ENDPOINT
+(https://obs.REGION.myhuaweicloud.com).
 Let the platform restart the job after a failure: the same command goes on. On the same node it does so from the disk;
 on another one, whose disk is empty, from what lies in OBS. Without --cache it saves to OBS alone. Only the end of a
 training waits for the upload. Not tried against the real service: docs/obs.md says what is known.
