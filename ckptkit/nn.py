@@ -1,6 +1,6 @@
-"""Cells that are random and still resume exactly: `Dropout`, and `replace_dropout`, which puts it into a ready-made network.
+"""Cells that are random and still resume exactly: `Dropout`, and `replace_dropout` for a ready-made network.
 
-Importing it imports no MindSpore; a cell is loaded when it is first used. Main thread only.
+Importing it imports no MindSpore; a name is loaded when it is first used. Main thread only.
 """
 
 from __future__ import annotations

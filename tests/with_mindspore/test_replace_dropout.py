@@ -1,4 +1,4 @@
-"""`ckptkit.nn.replace_dropout`: every layer that runs is replaced, no other is touched, and training resumes exactly."""
+"""`ckptkit.nn.replace_dropout`: every layer that runs is replaced, no other is, and training resumes exactly."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_evaluation_stays_evaluation():
 
 @pytest.mark.parametrize("wrong", [nn.Dropout(p=0.5), [nn.Dropout(p=0.5)], None])
 def test_what_cannot_hold_one_is_refused(wrong):
-    with pytest.raises(TypeError, match="takes a network with nn.Dropout in it"):
+    with pytest.raises(TypeError, match=r"takes a network with nn\.Dropout in it"):
         ck.nn.replace_dropout(wrong)
 
 

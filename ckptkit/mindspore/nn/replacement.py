@@ -9,8 +9,8 @@ from __future__ import annotations
 from mindspore import nn
 
 from ckptkit.mindspore.findings.operators import drops_nothing
-from ckptkit.mindspore.nn.dropout import Dropout
 from ckptkit.mindspore.findings.sequential import called_by, cells_of, put, registered_in
+from ckptkit.mindspore.nn.dropout import Dropout
 
 
 def replace_dropout(network: nn.Cell, *, seed: int = 0) -> nn.Cell:
@@ -30,7 +30,8 @@ def replace_dropout(network: nn.Cell, *, seed: int = 0) -> nn.Cell:
     """
     if not isinstance(network, nn.Cell) or _is_replaceable(network):
         raise TypeError(
-            f"replace_dropout takes a network with nn.Dropout in it, got {type(network).__name__}; use ckptkit.nn.Dropout"
+            f"replace_dropout takes a network with nn.Dropout in it, got {type(network).__name__}. In place of a "
+            "single layer make a ckptkit.nn.Dropout"
         )
     for path, parent, _ in list(cells_of(network)):
         for name, cell in _running(parent).items():
