@@ -7,8 +7,7 @@ import pytest
 
 from ckptkit.contents import Capture
 from ckptkit.cost import SaveCost
-from ckptkit.errors import StorageError
-from ckptkit.errors import StateMismatchError
+from ckptkit.errors import StateMismatchError, StorageError
 from ckptkit.manifest import AttemptDocument, digest_of
 from ckptkit.progress import Progress
 from ckptkit.run.digesting import PIECE_BYTES, DigestingStream, LeafDigests
