@@ -20,7 +20,7 @@ from concurrent.futures import wait as wait_for
 from datetime import timedelta
 
 from ckptkit.cost import SaveReport
-from ckptkit.errors import SaveFailedError, StorageError
+from ckptkit.errors import CkptKitError
 from ckptkit.run.staged import Staged
 from ckptkit.waiting import LongWait
 
@@ -177,11 +177,11 @@ def save_in_background(save: Callable[[], SaveReport], staged: Staged) -> SaveHa
 
 
 def warn_of_failure(error: BaseException, message: str, *values: object) -> None:
-    """Log a warning about ``error`` with its traceback, which a storage's and another rank's have at DEBUG only.
+    """Log a warning about ``error`` with its traceback, which an error of ckptkit's own has at DEBUG only.
 
-    Where a storage fails is no news: its message and its cause's say it, and an outage brings many of them.
+    Where those come from is no news: their message and their cause's say it, and an outage brings many of them.
     """
-    if not isinstance(error, StorageError | SaveFailedError):
+    if not isinstance(error, CkptKitError):
         _log.warning(message, *values, exc_info=error)
         return
     _log.warning(message, *values)

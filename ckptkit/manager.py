@@ -27,6 +27,7 @@ from typing import Any
 from typing_extensions import Self
 
 from ckptkit.background import SaveHandle
+from ckptkit.console import show_log
 from ckptkit.cost import SaveReport, SaveTotals
 from ckptkit.departure import Departure
 from ckptkit.errors import CkptKitError, ResumeError, StorageError
@@ -250,7 +251,8 @@ class CheckpointManager:
     ) -> ResumePoint:
         """Apply the newest usable checkpoint to ``state``, if there is any, and take the run over.
 
-        Call it once, before the first save. A newer checkpoint that is corrupt is passed over with a warning.
+        Call it once, before the first save. A newer checkpoint that is corrupt is passed over with a warning. The log
+        says where the run goes on; where the program has no logging of its own, on stderr.
 
         Args:
             state: What to restore; unchanged on a fresh start.
@@ -290,6 +292,7 @@ class CheckpointManager:
         self._restored_from = point.checkpoint
         if self._rehearsal is not None:
             self._rehearsal.begin(state, point)
+        self._say(point)
         if watch_preemption:
             self.watch_preemption()
         return point
@@ -304,6 +307,16 @@ class CheckpointManager:
         """
         self._started()
         self._preemption.begin()
+
+    def _say(self, point: ResumePoint) -> None:
+        show_log()
+        if point.checkpoint is None:
+            _log.info("starting afresh at %s", self.url)
+        else:
+            _log.info(
+                "resuming from %s: epoch %d, batch %d, after %d optimizer steps, micro-step %d of its cycle",
+                *(point.checkpoint, point.epoch, point.batch, point.optimizer_step, point.micro_step),
+            )
 
     def step(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle | None:
         """Call after every micro-step: saves if one is due, and raises what failed in the background.

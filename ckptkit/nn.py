@@ -1,6 +1,6 @@
-"""Cells that are random and still resume exactly: `Dropout`.
+"""Cells that are random and still resume exactly: `Dropout`, and `replace_dropout` for a ready-made network.
 
-Importing it imports no MindSpore; a cell is loaded when it is first used. Main thread only.
+Importing it imports no MindSpore; a name is loaded when it is first used. Main thread only.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ckptkit.mindspore.nn.dropout import Dropout
+    from ckptkit.mindspore.nn.replacement import replace_dropout
 
-_HOME = {"Dropout": "ckptkit.mindspore.nn.dropout"}
+_HOME = {
+    "Dropout": "ckptkit.mindspore.nn.dropout",
+    "replace_dropout": "ckptkit.mindspore.nn.replacement",
+}
 
-__all__ = ["Dropout"]
+__all__ = ["Dropout", "replace_dropout"]
 
 
 def __getattr__(name: str) -> Any:

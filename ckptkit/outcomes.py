@@ -7,6 +7,7 @@ the next point where all of them meet, because nobody may leave alone. Training 
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
@@ -75,7 +76,14 @@ class Outcomes:
         if self.in_flight is None or self._skipped_during is not self.in_flight:
             self._skipped_during = self.in_flight
             self.skipped_saves += 1
-            _log.info("a save is due and waits, because the previous one is still being written")
+            self._say_skipped()
+
+    def _say_skipped(self) -> None:
+        """At the first, the tenth, the hundredth, ...: where the disk is busy for long, each is no news."""
+        if self.skipped_saves == 1:
+            _log.info("a save is due and waits, because the previous one is still being written; others are counted")
+        elif re.fullmatch("10+", str(self.skipped_saves)):
+            _log.info("%d times a save was due while the one before was still being written", self.skipped_saves)
 
     def drain(self, timeout: timedelta | None = None) -> None:
         """Wait for the save under way; TimeoutError as `SaveHandle.settled`."""

@@ -5,8 +5,8 @@ pip install mindcv, then python examples/mindcv_digits.py [RUN_ROOT]
 Kill it (Ctrl-C, or SIGKILL) as often as you like and start it again: the statistics of BatchNorm, the moments of AdamW,
 the half-filled accumulators and the augmentation go on where they were. Three things to take over:
 
-- mindcv's nn.Dropout draws numbers that no checkpoint can hold. `exact_dropout` puts ckptkit's in its place; if one is
-  left somewhere, ckptkit names it before training.
+- mindcv's nn.Dropout draws numbers that no checkpoint can hold. `replace_dropout` puts ckptkit's in its place; if one
+  is left somewhere, ckptkit names it before training.
 - mindcv's schedules count optimizer steps, and there is one per K batches.
 - Augmentation that takes its random numbers as an argument needs no replay, however far the run has come.
 
@@ -50,27 +50,13 @@ def augment(sample, rng):
     return np.repeat(np.repeat(image, SIZE // 8, axis=1), SIZE // 8, axis=2), label
 
 
-def exact_dropout(network):
-    """Put ckptkit's Dropout where a network has nn.Dropout."""
-    for path, parent in list(network.cells_and_names()):
-        for place, (name, child) in enumerate(list(parent.name_cells().items())):
-            if isinstance(child, nn.Dropout):
-                exact = ck.nn.Dropout(child.p)
-                if isinstance(parent, nn.SequentialCell):
-                    parent[place] = exact  # it calls its own list, which an attribute would not change
-                else:
-                    setattr(parent, name, exact)
-                full = f"{path}.{name}".lstrip(".")
-                exact.key.name, exact.step.name = f"{full}.key", f"{full}.step"
-
-
 def main(root):
     ms.set_context(mode=ms.GRAPH_MODE)
     ms.set_seed(1)
     dataset = ck.data.Augmented(Digits(), augment, seed=1).dataset(["image", "label"]).batch(BATCH)
 
     network = DenseNet(12, (2, 2), num_init_features=16, drop_rate=0.1, in_channels=1, num_classes=10)
-    exact_dropout(network)
+    ck.nn.replace_dropout(network)
     rates = mindcv.create_scheduler(
         dataset.get_dataset_size() // K,
         "cosine_decay",

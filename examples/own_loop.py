@@ -46,7 +46,6 @@ def main(root):
         if point.epoch == EPOCHS:
             print("training is complete")
             return
-        print(f"resuming from {point.checkpoint}" if point.checkpoint else "starting afresh")
         for image, label in batches:  # all that is left of the epochs
             value = cell(image, label)
             manager.step(state)

@@ -11,6 +11,7 @@ from crash.scenario import Life, history, name_at
 
 from ckptkit.cli.ls import run_ls
 from ckptkit.cli.text import ago
+from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.manager import CheckpointManager
 from ckptkit.policies import KeepLatest, SaveEvery
 from ckptkit.testing.state import NumpyRun
@@ -59,11 +60,40 @@ def test_a_corrupt_checkpoint_is_listed_with_its_problem_and_exits_1(tmp_path: P
     assert "manifest.json" in problems[1]
 
 
-def test_an_empty_run_exits_0_and_reading_creates_nothing(tmp_path: Path) -> None:
-    done = ls(str(tmp_path / "nothing"))
+def test_an_empty_root_exits_0_and_reading_creates_nothing(tmp_path: Path) -> None:
+    done = ls(str(tmp_path))
     assert done.returncode == 0
     assert "no committed checkpoint" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_root_that_does_not_exist_is_told_from_an_empty_one(tmp_path: Path, more: tuple[str, ...]) -> None:
+    done = ls(str(tmp_path / "nothing"), *more)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{tmp_path}/nothing does not exist, so there is no run" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_has_committed_nothing_yet_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    CheckpointManager(tmp_path).restore(NumpyRun())
+    assert run_ls(str(tmp_path), now=NOW) == 0
+    assert "no committed checkpoint" in capsys.readouterr().out
+
+
+def test_a_root_with_hidden_files_only_is_empty(tmp_path: Path) -> None:
+    (tmp_path / ".DS_Store").touch()
+    assert run_ls(str(tmp_path), now=NOW) == 0
+
+
+def test_other_files_and_the_folder_above_runs_are_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "data").mkdir()
+    with pytest.raises(CheckpointNotFoundError, match=r"holds files \(data, train\.py, \.\.\.\), but no run"):
+        run_ls(str(tmp_path), now=NOW)
+    make_run(tmp_path / "vit-17")
+    with pytest.raises(CheckpointNotFoundError, match=rf"Give the root of one, such as {tmp_path}/vit-17"):
+        run_ls(str(tmp_path), now=NOW)
 
 
 def test_an_unknown_scheme_exits_3_and_wrong_usage_2() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from ckptkit.contents import Capture
 from ckptkit.cost import SaveCost
-from ckptkit.errors import StorageError
+from ckptkit.errors import StateMismatchError, StorageError
 from ckptkit.manifest import AttemptDocument, digest_of
 from ckptkit.progress import Progress
 from ckptkit.run.digesting import PIECE_BYTES, DigestingStream, LeafDigests
@@ -88,7 +88,7 @@ def test_a_frozen_leaf_that_changes_between_its_name_and_its_bytes_is_refused_an
     attempt = AttemptDocument(attempt=1, token="0" * 32, parent=None, host="h", created_at="now")
     frozen = FrozenShards(storage := Changing(tmp_path), attempt)
     window = StagingArea().open(Capture(START, tuple(leaves), {}), SaveCost(), Handling())
-    with pytest.raises(ValueError, match="changed by training: leaf0"):
+    with pytest.raises(StateMismatchError, match="changed by training: leaf0"):
         frozen.share(window, 0)
     assert storage.changed == 1
     assert frozen.demoted == {"leaf0"}

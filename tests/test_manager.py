@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from datetime import datetime, timedelta, timezone
 
 import numpy as np
 import pytest
 from grown import ON_REQUEST, WatchedRun, grow, opened, run_at, train
 
+from ckptkit.background import SaveHandle
 from ckptkit.contents import Capture
 from ckptkit.errors import (
     CheckpointNotFoundError,
@@ -25,6 +27,7 @@ from ckptkit.errors import (
     StorageError,
 )
 from ckptkit.manager import ERROR_BUDGET, CheckpointManager
+from ckptkit.outcomes import Outcomes
 from ckptkit.policies import KeepLatest, SaveEvery
 from ckptkit.progress import Progress, ResumePoint
 from ckptkit.run.verify import load
@@ -395,6 +398,21 @@ def test_when_busy(valve, when_busy, skipped, saved):
     assert [one.progress.batches_delivered for one in manager.checkpoints()] == saved
 
 
+def test_saves_that_wait_are_told_once_and_then_counted(caplog):
+    caplog.set_level(logging.INFO, "ckptkit")
+    outcomes = Outcomes("root", 3, None)
+    for number in range(1, 110):
+        outcomes.begin(number, SaveHandle(Future(), None))
+        outcomes.skip()
+        outcomes.skip()  # an interval that has passed stays due
+    assert outcomes.skipped_saves == 109
+    assert [record.getMessage() for record in caplog.records] == [
+        "a save is due and waits, because the previous one is still being written; others are counted",
+        "10 times a save was due while the one before was still being written",
+        "100 times a save was due while the one before was still being written",
+    ]
+
+
 def test_one_save_is_in_flight_at_a_time(root):
     class Counting(LocalStorage):
         inside = 0
@@ -636,8 +654,40 @@ def test_a_failed_save_that_nobody_asked_for_is_told_when_the_interpreter_ends(r
     told = {"asked for": [], "collected": ["a background save failed (1 in a row): the disk is gone"]}
     last = ["the last save in the background failed, and the program ended without asking for it: the disk is gone"]
     lines = done.stderr.splitlines()
-    for line, begin in zip(lines, told.get(how, last), strict=True):
-        assert line.startswith(begin)
+    for line, begin in zip(lines, ["starting afresh at", *told.get(how, last)], strict=True):
+        assert line.startswith(f"[ckptkit] {begin}")
+
+
+SAID = """
+import logging, sys
+from ckptkit.manager import CheckpointManager
+from ckptkit.policies import SaveEvery
+from ckptkit.testing.state import NumpyRun
+
+if sys.argv[2:]:
+    logging.basicConfig(level=logging.WARNING)
+run = NumpyRun()
+with CheckpointManager(sys.argv[1]) as manager:
+    manager.restore(run)
+    for _ in range(6):
+        run.train_step()
+    manager.save(run)
+"""
+
+
+def said_by_a_loop(*arguments):
+    command = [sys.executable, "-c", SAID, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return done.stderr.splitlines()
+
+
+def test_a_loop_of_ones_own_is_told_where_it_goes_on(root):
+    assert said_by_a_loop(root) == [f"[ckptkit] starting afresh at {root}"]
+    assert said_by_a_loop(root) == [
+        "[ckptkit] resuming from a000001-c0000000001-m0002: epoch 0, batch 6, after 1 optimizer steps, micro-step 2 of "
+        "its cycle"
+    ]
+    assert said_by_a_loop(root, "logs itself") == []
 
 
 @pytest.mark.parametrize("verb", ["step", "save", "wait", "close"])

@@ -511,7 +511,10 @@ def test_what_was_begun_is_at_the_mirror_before_the_interpreter_ends(tmp_path, s
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    begun, *others = done.stderr.splitlines()
+    assert begun == f"[ckptkit] starting afresh at {tmp_path / 'local'}"
+    assert [line for line in others if "is uploaded to the mirror" not in line] == []
     assert committed(tmp_path, "mirror") == committed(tmp_path, "local") == [name_at(1, 0)]
 
 

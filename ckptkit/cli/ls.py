@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ckptkit.cli.errors import complain
+from ckptkit.cli.no_run import refuse_no_run
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import ago, console_for_tables, plain_table, size, visible
 from ckptkit.run.catalogue import CheckpointInfo, Rows, list_rows
@@ -50,12 +51,15 @@ def run_ls(
 
     Raises:
         WrongUsageError: If an option cannot be meant.
+        CheckpointNotFoundError: If no run can be meant: the folder does not exist, or holds something else.
         StorageError: If the storage failed.
     """
     storage = open_root(root, options)
     rows = list_rows(storage, None if show_all else NEWEST)
     if rows.problem is not None:
         complain(str(rows.problem))
+    elif not rows.shown:
+        refuse_no_run(storage)
     if as_json:
         _print_json(storage.url, rows)
     else:

@@ -233,13 +233,6 @@ class CheckpointCallback(Callback):
             state.release_data()
             manager.close()
             return replace(point, complete=True)
-        if point.checkpoint is None:
-            _log.info("starting afresh at %s", manager.url)
-        else:
-            _log.info(
-                "resuming from %s: epoch %d, batch %d, after %d optimizer steps, micro-step %d of its cycle",
-                *(point.checkpoint, point.epoch, point.batch, point.optimizer_step, point.micro_step),
-            )
         self._session = TrainingSession(
             *(manager, state, companions),
             dataset=dataset,

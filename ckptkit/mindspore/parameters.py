@@ -27,6 +27,7 @@ from ckptkit.tensors import Array, Leaf, Lifetime, Role, bytes_of
 PlacementByName: TypeAlias = Callable[[str], Placement | None]
 
 _WORDS = ("replicated", "per_rank")
+_MOST_NAMES = 5  # in a message
 _SMALL_BYTES = 64 * 1024  # below this copying is cheaper than a fence
 
 
@@ -43,7 +44,8 @@ class CellParameters:
             and whatever else there is, such as the statistics that the forward pass of each rank takes of its batches.
 
     Raises:
-        StateMismatchError: If two parameters have one name, or ``frozen`` names one that does not exist.
+        StateMismatchError: If two parameters have one name, or ``frozen`` names one that does not exist or that an
+            optimizer updates.
         TypeError: If ``placement`` gives something else.
         ValueError: If it gives a box that the parameter does not fit.
     """
@@ -58,6 +60,7 @@ class CellParameters:
         self._by_name = _by_name(cells)
         self._placed = _placed_by_hand(self._by_name, placement)
         self._frozen = _frozen_names(self._by_name, frozen)
+        _refuse_frozen_and_trained(self._frozen, cells)
         train_cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), None)
         self._accumulates = train_cell is not None
         self._accumulators = {one.name for one in train_cell.accumulators} if train_cell is not None else set()
@@ -273,6 +276,18 @@ def _frozen_names(
     if unknown:
         raise StateMismatchError(f"frozen= names parameters that do not exist: {unknown}")
     return names
+
+
+def _refuse_frozen_and_trained(frozen: Collection[str], cells: Sequence[nn.Cell]) -> None:
+    for optimizer in optimizers_of(cells):
+        both = [one.name for one in optimizer.parameters if one.name in frozen]
+        if both:
+            more = f" and {len(both) - _MOST_NAMES} more" if len(both) > _MOST_NAMES else ""
+            raise StateMismatchError(
+                f"frozen= names parameters that the optimizer ({type(optimizer).__name__}) updates: "
+                f"{', '.join(both[:_MOST_NAMES])}{more}. Take them out of frozen=, or make the optimizer without them: "
+                "set their requires_grad=False, then give it network.trainable_params()"
+            )
 
 
 def _placed_by_hand(parameters: Mapping[str, ms.Parameter], placement: PlacementByName | None) -> dict[str, Placement]:

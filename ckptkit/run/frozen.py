@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ckptkit.errors import StorageError
+from ckptkit.errors import StateMismatchError, StorageError
 from ckptkit.manifest import AttemptDocument, Blocks
 from ckptkit.run.digesting import BlockDigests, DigestingStream, LeafDigests
 from ckptkit.run.names import frozen_folder
@@ -47,8 +47,8 @@ class FrozenShards:
         """Write shard ``number`` unless this attempt has it already; returns its key, its digest and those of blocks.
 
         Raises:
-            ValueError: If a leaf of it changed since it was written, or while it was; from the next save on that leaf
-                is demoted.
+            StateMismatchError: If a leaf of it changed since it was written, or while it was; from the next save on
+                that leaf is demoted.
             StorageError: If it could not be written.
         """
         shard = staged.shards[number]
@@ -101,7 +101,7 @@ class FrozenShards:
         if not changed:
             return
         self.demoted |= set(changed)
-        raise ValueError(
+        raise StateMismatchError(
             f"declared frozen, but changed by training: {', '.join(changed)}. This save is given up; from the "
             "next one on they are stored with every checkpoint. Take them out of frozen=."
         )

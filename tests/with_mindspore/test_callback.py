@@ -238,6 +238,7 @@ def test_finished_run_started_again_trains_nothing_and_says_so(root, shown):
     assert point.checkpoint == names(root)[-1]
     assert steps.begun == 0
     assert "training is complete (22 batches are 2 epochs); nothing to do" in shown()
+    assert (shown().count("starting afresh at"), shown().count("resuming from a000001-")) == (1, 1)
     assert tensors(again.cell) == tensors(first.cell)
     assert again.cell.counters == first.cell.counters
     assert again.data.get_init_step() == 0

@@ -16,8 +16,10 @@ from mindspore import amp, nn, ops
 from mindspore.dataset import transforms, vision
 from training import Mlp, accumulation_cell, adam, begin_process, pipeline
 
+from ckptkit.errors import ResumeError
 from ckptkit.mindspore import findings
 from ckptkit.mindspore.findings import Finding, find
+from ckptkit.mindspore.state import StateManager
 from ckptkit.nn import Dropout
 
 COUNTER = np.random.default_rng(5)
@@ -159,6 +161,48 @@ def test_dropout_cells_are_found_by_name(kind):
     (found,) = find(cell)
     assert found.where == f"network.drop (nn.{kind.__name__})"
     assert "ckptkit.nn.Dropout" in found.fix
+
+
+class Layers(nn.SequentialCell):
+    """Takes its own way through its layers."""
+
+    def construct(self, x):
+        return self[0](x)
+
+
+class CallsListed(nn.SequentialCell):
+    def construct(self, x):
+        return super().construct(x) * 2
+
+
+@pytest.mark.parametrize("kind", [nn.SequentialCell, CallsListed])
+def test_a_layer_that_only_the_list_of_a_sequential_cell_holds_is_found_there(kind):
+    layers = kind(nn.Dense(6, 8), nn.SequentialCell(nn.ReLU(), nn.Dropout(p=0.5)), nn.Dense(8, 3))
+    cell = accumulation_cell(network=lambda: network(layers=layers))
+    setattr(layers, "1", nn.ReLU())
+    (found,) = find(cell)
+    assert found.kind == "operator"
+    assert found.where == "network.layers.cell_list[1].1 (nn.Dropout)"
+    assert "ckptkit.nn.replace_dropout(network)" in found.fix
+    with pytest.raises(ResumeError, match=r"network\.layers\.cell_list\[1\]\.1 \(nn\.Dropout\)"):
+        StateManager(cell, strict=True).begin()
+    layers[1] = nn.ReLU()
+    assert find(cell) == ()
+
+
+def test_a_displaced_layer_with_parameters_is_found_once():
+    layers = nn.SequentialCell(nn.Dense(6, 8), nn.BatchNorm1d(8))
+    cell = network(layers=layers)
+    setattr(layers, "1", nn.BatchNorm1d(8))
+    (found,) = find((cell, layers))
+    assert (found.kind, found.where) == ("unseen", "layers.cell_list[1] (nn.BatchNorm1d)")
+    assert "1.moving_mean" in found.why
+
+
+def test_a_sequential_cell_that_calls_its_layers_itself_hides_none():
+    layers = Layers(nn.Dropout(p=0.5), nn.Dense(6, 8))
+    setattr(layers, "0", nn.ReLU())
+    assert find(network(layers=layers)) == ()
 
 
 class WithDropout(Mlp):

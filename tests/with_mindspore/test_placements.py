@@ -61,7 +61,7 @@ def test_placements_of_a_foreign_cell():
 def test_what_is_frozen_is_replicated_until_it_changes():
     cell = accumulation_cell(3, network=WithTable)
     assert placements(StateManager(cell))["table"] == "per_rank"
-    state = StateManager(cell, frozen=["table", "hidden.weight"])
+    state = StateManager(cell, frozen="table")
     assert placements(state)["table"] == "replicated"
     state._parameters.demote(["table", "hidden.weight"])
     found = placements(state)

@@ -18,8 +18,10 @@ from ckptkit.mindspore.findings.attributes import own_attributes
 from ckptkit.mindspore.findings.code import Use, uses
 from ckptkit.mindspore.findings.finding import Finding
 from ckptkit.mindspore.findings.operators import DROPOUTS, drops_nothing, functional, is_random_primitive
+from ckptkit.mindspore.findings.sequential import cells_of
 
 _USE_OURS = "Use ckptkit.nn.Dropout, or a mask that the data pipeline makes"
+_REPLACE = "Use ckptkit.nn.Dropout, or ckptkit.nn.replace_dropout(network) for a ready-made network"
 
 
 def find_in_cells(cells: Iterable[nn.Cell], known: Collection[int]) -> Iterator[Finding]:
@@ -33,22 +35,23 @@ def find_in_cells(cells: Iterable[nn.Cell], known: Collection[int]) -> Iterator[
     cells = tuple(cells)
     parameters = {id(one) for cell in cells for one in cell.get_parameters()}
     for root in cells:
-        for name, cell in root.cells_and_names():
+        for name, cell, registered in cells_of(root):
             if id(cell) in seen:
                 continue
             seen.add(id(cell))
             where = f"{name or 'the train cell'} ({_kind(cell)})"
             yield from _random(cell, where)
             yield from _unseen(cell, where, parameters, known)
+            if not registered:
+                yield from _displaced(cell, where, parameters)
     yield from _dead_accumulation(cells)
 
 
 def _random(cell: nn.Cell, where: str) -> Iterator[Finding]:
     if isinstance(cell, DROPOUTS):
         if not drops_nothing(cell):
-            yield Finding(
-                "operator", where, "two runs with one seed already draw different masks, restarted or not", _USE_OURS
-            )
+            why = "two runs with one seed already draw different masks, restarted or not"
+            yield Finding("operator", where, why, _REPLACE if isinstance(cell, nn.Dropout) else _USE_OURS)
         return
     for name, value in own_attributes(cell).items():
         for one in _items(value) if name != "_primitives" else ():  # those are attributes, too
@@ -110,6 +113,14 @@ def _unseen(cell: nn.Cell, where: str, parameters: set[int], known: Collection[i
                     f"it is no cell, so {', '.join(held)} would be in no checkpoint",
                     f"Give it by name: StateManager(..., {given}=it) or CheckpointCallback(stateful={{'{given}': it}})",
                 )
+
+
+def _displaced(cell: nn.Cell, where: str, parameters: set[int]) -> Iterator[Finding]:
+    """Of a layer that is called though another one has taken its name."""
+    held = [one.name for one in cell.get_parameters(expand=False) if id(one) not in parameters]
+    if held:
+        why = f"an nn.SequentialCell still calls it, so {', '.join(held)} would be used and be in no checkpoint"
+        yield Finding("unseen", where, why, "Replace a layer of an nn.SequentialCell by its place: layers[1] = other")
 
 
 def _may_hold(one: Any) -> bool:

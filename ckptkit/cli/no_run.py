@@ -1,0 +1,46 @@
+"""Tells a root that was typed wrong from a run that has committed nothing yet.
+
+Guarantees: reads names only, in the root and right below it. Any thread.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ckptkit.errors import CheckpointNotFoundError
+from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, FROZEN, RUN
+from ckptkit.storage import Storage
+from ckptkit.storage.lease import LEASE, PROBE
+from ckptkit.storage.local import LocalStorage
+
+_A_RUNS = {RUN, ATTEMPTS, CHECKPOINTS, FROZEN, LEASE, PROBE}
+_MOST_LOOKED_AT = 30  # of them each is a request
+_MOST_NAMED = 3
+
+
+def refuse_no_run(storage: Storage) -> None:
+    """Raise where no run can be meant, once nothing was found; a run without a commit and an empty root are fine.
+
+    A remote root without a file is empty: object stores have no folders that could be missing.
+
+    Raises:
+        CheckpointNotFoundError: If the folder does not exist, or holds other files; names the runs right below it.
+        StorageError: If the storage failed.
+    """
+    why = _why(storage)
+    if why is not None:
+        raise CheckpointNotFoundError(why)
+
+
+def _why(storage: Storage) -> str | None:
+    if isinstance(storage, LocalStorage) and not os.path.isdir(storage.url):
+        return f"{storage.url} does not exist, so there is no run. Look for a typo, or for a disk that is not mounted"
+    top = storage.list("")
+    names = {name for name in (*top.folders, *top.files) if not name.startswith(".")}
+    if not names or names & _A_RUNS:
+        return None
+    below = [name for name in sorted(top.folders)[:_MOST_LOOKED_AT] if RUN in storage.list(name).files][:_MOST_NAMED]
+    if below:
+        roots = ", ".join(f"{storage.url.rstrip('/')}/{name}" for name in below)
+        return f"{storage.url} is no run, but there are runs below it. Give the root of one, such as {roots}"
+    return f"{storage.url} holds files ({', '.join(sorted(names)[:_MOST_NAMED])}, ...), but no run. Look for a typo"
