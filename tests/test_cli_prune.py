@@ -12,7 +12,7 @@ from servers.client import ACCESS_KEY, SECRET_KEY
 
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.prune import parse_keep, run_prune
-from ckptkit.errors import StorageError
+from ckptkit.errors import CheckpointNotFoundError, StorageError
 from ckptkit.policies import KeepBest, KeepEvery, KeepLatest
 from ckptkit.storage import LocalStorage
 
@@ -176,8 +176,14 @@ def test_broken_off_it_says_that_the_same_command_goes_on_which_it_does(root, mo
 
 
 def test_an_empty_root_is_fine_and_stays_one(tmp_path, capsys):
-    pruned(tmp_path / "nothing", "latest:2", yes=True)
+    pruned(tmp_path, "latest:2", yes=True)
     assert "no committed checkpoint" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_root_that_was_typed_wrong_is_no_empty_one(tmp_path):
+    with pytest.raises(CheckpointNotFoundError, match="does not exist"):
+        pruned(tmp_path / "nothing", "latest:2", yes=True)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.verify import VerifyBar, run_verify
+from ckptkit.errors import CheckpointNotFoundError
 
 AT_4 = name_at(1, 4)
 
@@ -114,3 +115,9 @@ def test_as_a_program_it_works_on_a_bucket_needs_no_mindspore_and_writes_nothing
     assert done.stdout.splitlines()[-1] == "[]"
     listed = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix="")["Contents"]
     assert {one["Key"] for one in listed} == {f"run/{key}" for key in tree(root)}
+
+
+def test_a_root_that_was_typed_wrong_is_not_fine(tmp_path):
+    with pytest.raises(CheckpointNotFoundError, match="does not exist"):
+        run_verify(str(tmp_path / "typo"), None, as_json=True)
+    assert list(tmp_path.iterdir()) == []

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 
 from ckptkit.errors import CheckpointNotFoundError
-from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, FROZEN, RUN
+from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN
 from ckptkit.storage import Storage
 from ckptkit.storage.lease import LEASE, PROBE
 from ckptkit.storage.local import LocalStorage
 
-_A_RUNS = {RUN, ATTEMPTS, CHECKPOINTS, FROZEN, LEASE, PROBE}
+_A_RUNS = {RUN, ATTEMPTS, CHECKPOINTS, FROZEN, EVENTS, LEASE, PROBE}
 _MOST_LOOKED_AT = 30  # of them each is a request
 _MOST_NAMED = 3
 

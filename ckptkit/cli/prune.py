@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError, complain
+from ckptkit.cli.no_run import refuse_no_run
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import console_for_tables, plain_table, size, visible
 from ckptkit.errors import StorageError
@@ -59,6 +60,7 @@ def run_prune(
 
     Raises:
         WrongUsageError: If an option cannot be meant, or it may neither ask nor act.
+        CheckpointNotFoundError: If no run can be meant: the folder does not exist, or holds something else.
         CkptKitError: As `ckptkit.run.prune.prune`.
     """
     rules = [Rule(one, parse_keep(one)) for one in keep]
@@ -70,6 +72,8 @@ def run_prune(
         raise WrongUsageError("nobody can be asked here: --yes removes without a question, --dry-run removes nothing")
     storage = open_root(root, options, writes=not dry_run)
     plan = plan_prune(storage, rules, branches=branches)
+    if not plan.decisions:
+        refuse_no_run(storage)
     for problem in plan.problems:
         complain(problem)
     url = without_credentials(storage.url)

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from ckptkit.cli.byte_bar import byte_bar
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
+from ckptkit.cli.no_run import refuse_no_run
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import size, visible
 from ckptkit.run.audit import Audit, Start, audit
@@ -46,6 +47,7 @@ def run_verify(
 
     Raises:
         WrongUsageError: If an option cannot be meant, or a checkpoint and all of them are asked for.
+        CheckpointNotFoundError: If no run can be meant: the folder does not exist, or holds something else.
         CkptKitError: As `ckptkit.run.audit.audit`.
     """
     if everything and checkpoint is not None:
@@ -54,6 +56,8 @@ def run_verify(
     begun = clock()
     with VerifyBar(Console(stderr=True)) as bar:
         found = audit(storage, bar, checkpoint)
+    if not found.checkpoints:
+        refuse_no_run(storage)
     url = without_credentials(storage.url)
     if as_json:
         print(json.dumps(_as_json(url, found, bar.read_bytes)))
