@@ -44,7 +44,11 @@ DROPPED = {
 }
 
 
-@pytest.mark.parametrize("dropped", DROPPED)
+@pytest.mark.parametrize(
+    "dropped",
+    # The second of the two jobs' puts meets the same code as the first's, in half as many races.
+    [pytest.param(one, marks=pytest.mark.matrix) if one == "attempt" else one for one in DROPPED],
+)
 def test_exactly_one_of_two_jobs_goes_on(dropped, bucket, proxy):
     storages = [opened(proxy.endpoint, bucket, seed=number) for number in range(2)]
     reader = opened(bucket.endpoint, bucket)
