@@ -31,7 +31,7 @@ _FOLDER_TRIES = 5
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")  # of a create under way
 _MOST_BUFFERS = 1024  # IOV_MAX of Linux: of one system call
 
-_FULL = " The disk is full (see `df -h`); a run needs less with keep=ck.KeepLatest(2)."
+_FULL = " See `df -h`; a run needs less with keep=ck.KeepLatest(2)."
 _HINTS = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
