@@ -188,10 +188,12 @@ class Preemption:
 
     def _die(self, what: str) -> NoReturn:
         """End the process now; past every buffer and lock, which the training thread may hold."""
-        line = f"[ckptkit] {what}. {self.account()}.\n".encode()
-        if select.select([], [_STDERR], [], 0)[1]:  # a pipe that nobody reads must not keep it
-            os.write(_STDERR, line)
-        os._exit(EXIT_CODE)
+        try:
+            line = f"[ckptkit] {what}. {self.account()}.\n".encode(errors="backslashreplace")
+            if select.select([], [_STDERR], [], 0)[1]:  # a pipe that nobody reads must not keep it
+                os.write(_STDERR, line)
+        finally:  # also where stderr is closed, or nobody is left at the other end of it
+            os._exit(EXIT_CODE)
 
     def _is_there(self, path: str) -> bool:
         now = self._monotonic()

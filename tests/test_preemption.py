@@ -175,6 +175,22 @@ def test_a_storage_that_hangs_leaves_the_previous_checkpoint_and_says_so(root):
     assert restored_at(root) == 4
 
 
+def test_the_end_of_the_grace_needs_nobody_who_reads_stderr(root):
+    ear, mouth = os.pipe()
+    os.close(ear)
+    plan = {"until": WHOLE, "stall": "checkpoints/*", "grace": 1, "signals": {6: ["SIGTERM"]}}
+    done = subprocess.run(
+        [sys.executable, str(VICTIM), str(root), json.dumps(plan)],
+        env={**os.environ, "PYTHONPATH": str(Path(ck.__file__).parents[1])},
+        check=False,
+        stdout=subprocess.DEVNULL,
+        stderr=mouth,
+        timeout=30,
+    )
+    os.close(mouth)
+    assert done.returncode == TERMINATED
+
+
 def test_a_hang_at_the_end_of_training_is_ended_too(root):
     ended = live(root, until=6, stall="*COMMIT", signal_at_stall=True, grace=1)
     assert ended.code == TERMINATED
