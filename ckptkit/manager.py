@@ -544,6 +544,9 @@ class CheckpointManager:
     def _close(self, timeout: timedelta | None, *, quietly: bool) -> None:
         if self._departure is not None and self._departure.is_given_up:
             timeout = timedelta(0)  # the grace is over; what is under way goes on until the process ends
+        elif self.preempted and self._preemption.exits:
+            # Everything is settled; a mirror or the events must not keep the process until the scheduler kills it.
+            timeout = min(self._preemption.left, timeout if timeout is not None else timedelta.max)
         left = countdown(timeout)
         try:
             self.wait(timeout)
