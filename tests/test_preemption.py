@@ -239,7 +239,6 @@ def test_a_save_that_fails_names_the_previous_checkpoint_and_ends_with_143(root)
     assert ended.code == TERMINATED
     last = ended.log.splitlines()[-1]
     assert "SIGTERM: the last save failed: injected failure" in last
-    assert "(OSError: [Errno 5] injected)" in last
     assert last.endswith(
         f"The newest checkpoint is a000001-c0000000001-m0000 at {root}: the same command goes on from it"
     )
@@ -479,7 +478,7 @@ def test_a_callable_asks_and_training_returns(root):
 
 @pytest.mark.parametrize("grace", [timedelta(0), timedelta(seconds=-1), 25])
 def test_there_must_be_some_grace(root, grace):
-    with pytest.raises(ValueError, match="grace must be a timedelta above zero"):
+    with pytest.raises(ValueError, match="grace must be a positive timedelta"):
         ck.CheckpointManager(root, grace=grace)
 
 

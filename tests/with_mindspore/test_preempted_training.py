@@ -104,10 +104,13 @@ def test_an_evaluation_is_ended_first_and_the_save_has_its_metrics(root):
     assert second.trace.evaluated == {3: whole.trace.evaluated[3]}  # those of the first two epochs are not repeated
 
 
-def test_a_file_and_a_callable_ask_as_well(root, tmp_path):
+def test_a_file_and_a_callable_ask_as_well(root, tmp_path, monkeypatch):
     (tmp_path / "leave").touch()
+    monkeypatch.chdir(tmp_path)
+    ckpt = checkpoints(root, preempt_when=Path("leave"))
+    monkeypatch.chdir("/")  # a relative path means what it meant when it was given
     with pytest.raises(ck.Preempted, match=r"the file .*leave is there"):
-        Job().started(checkpoints(root, preempt_when=tmp_path / "leave"), 3)
+        Job().started(ckpt, 3)
     with pytest.raises(ck.Preempted, match="preempt_when= says so: saved a000002-c0000000000-m0002"):
         Job().started(checkpoints(root, preempt_when=lambda: True), 3)
 
