@@ -75,6 +75,7 @@ class Departure:
         mirror: Shall have the checkpoint, too.
 
     Attributes:
+        is_held: Whether `heed` lets training go on, because the last save of all follows soon, and `leave_after` it.
         is_over: Whether the last save is settled, so that nothing is to be trained any more.
         is_given_up: Whether it was not in time, and goes on in the background.
     """
@@ -98,12 +99,13 @@ class Departure:
         self._outcomes = outcomes
         self._mirror = mirror
         self._next_in = 1
+        self.is_held = False
         self.is_over = False
         self.is_given_up = False
 
     def heed(self, progress: Progress) -> Verdict:
         """What to do after this micro-step; a collective where somebody may have asked."""
-        if not self._preemption.is_watched or self.is_over:
+        if not self._preemption.is_watched or self.is_over or self.is_held:
             return "train"
         asked = self._preemption.poll()
         if self._peers.is_alone:

@@ -347,6 +347,18 @@ class CheckpointManager:
         """What follows is no micro-step, such as an evaluation; the next `step` does not take it for a slow one."""
         self._pace.pause()
 
+    def hold_preemption(self) -> None:
+        """From now on, in all ranks, not `step` but `save_final` ends training after a signal.
+
+        For the end of training, where something that belongs to the last state is still to be done.
+
+        Raises:
+            ResumeError: Before `restore`.
+        """
+        self._started()
+        assert self._departure is not None  # noqa: S101 - it began with the saver
+        self._departure.is_held = True
+
     def heed_preemption(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> bool:
         """Save and end the training if that was asked for and it is time; what `step` does by itself.
 
