@@ -77,7 +77,7 @@ class Departure:
     Attributes:
         is_held: Whether `heed` lets training go on, because the last save of all follows soon, and `leave_after` it.
         is_over: Whether the last save is settled, so that nothing is to be trained any more.
-        is_given_up: Whether it was not in time, and goes on in the background.
+        is_given_up: Whether it, or its upload to the mirror, was not in time, and goes on in the background.
     """
 
     def __init__(
@@ -275,6 +275,7 @@ class Departure:
         except StaleAttemptError:
             raise
         except (CkptKitError, TimeoutError) as error:
+            self.is_given_up = isinstance(error, TimeoutError)  # `close` must not wait for what was given up here
             _log.warning("the checkpoint is committed, but not at the mirror yet: %s", account_of(error))
 
     def _ended(self, handle: SaveHandle, left: Countdown) -> BaseException | None:

@@ -216,6 +216,14 @@ def test_a_mirror_that_hangs_is_not_a_save_that_failed(root):
     assert restored_at(root) == 6
 
 
+def test_return_does_not_wait_for_a_mirror_that_hangs(root):
+    script = MIRRORED + "def after(): say(after=True); os._exit(5)"
+    ended = live(root, script=script, grace=1, signals={6: ["SIGTERM"]}, options={"on_preempt": "return"})
+    assert (ended.code, ended.of("after")) == (5, True)
+    assert "the checkpoint is committed, but not at the mirror yet" in ended.log
+    assert restored_at(root) == 6
+
+
 def test_what_comes_after_the_last_save_ends_with_the_grace_too(root):
     """The events wait 10 s for a storage that hangs, which a scheduler does not."""
     script = """
