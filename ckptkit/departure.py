@@ -75,8 +75,9 @@ class Departure:
         mirror: Shall have the checkpoint, too.
 
     Attributes:
+        is_held: Whether `heed` lets training go on, because the last save of all follows soon, and `leave_after` it.
         is_over: Whether the last save is settled, so that nothing is to be trained any more.
-        is_given_up: Whether it was not in time, and goes on in the background.
+        is_given_up: Whether it, or its upload to the mirror, was not in time, and goes on in the background.
     """
 
     def __init__(
@@ -98,12 +99,13 @@ class Departure:
         self._outcomes = outcomes
         self._mirror = mirror
         self._next_in = 1
+        self.is_held = False
         self.is_over = False
         self.is_given_up = False
 
     def heed(self, progress: Progress) -> Verdict:
         """What to do after this micro-step; a collective where somebody may have asked."""
-        if not self._preemption.is_watched or self.is_over:
+        if not self._preemption.is_watched or self.is_over or self.is_held:
             return "train"
         asked = self._preemption.poll()
         if self._peers.is_alone:
@@ -273,6 +275,7 @@ class Departure:
         except StaleAttemptError:
             raise
         except (CkptKitError, TimeoutError) as error:
+            self.is_given_up = isinstance(error, TimeoutError)  # `close` must not wait for what was given up here
             _log.warning("the checkpoint is committed, but not at the mirror yet: %s", account_of(error))
 
     def _ended(self, handle: SaveHandle, left: Countdown) -> BaseException | None:

@@ -347,6 +347,18 @@ class CheckpointManager:
         """What follows is no micro-step, such as an evaluation; the next `step` does not take it for a slow one."""
         self._pace.pause()
 
+    def hold_preemption(self) -> None:
+        """From now on, in all ranks, not `step` but `save_final` ends training after a signal.
+
+        For the end of training, where something that belongs to the last state is still to be done.
+
+        Raises:
+            ResumeError: Before `restore`.
+        """
+        self._started()
+        assert self._departure is not None  # noqa: S101 - it began with the saver
+        self._departure.is_held = True
+
     def heed_preemption(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> bool:
         """Save and end the training if that was asked for and it is time; what `step` does by itself.
 
@@ -544,6 +556,9 @@ class CheckpointManager:
     def _close(self, timeout: timedelta | None, *, quietly: bool) -> None:
         if self._departure is not None and self._departure.is_given_up:
             timeout = timedelta(0)  # the grace is over; what is under way goes on until the process ends
+        elif self.preempted and self._preemption.exits:
+            # Everything is settled; a mirror or the events must not keep the process until the scheduler kills it.
+            timeout = min(self._preemption.left, timeout if timeout is not None else timedelta.max)
         left = countdown(timeout)
         try:
             self.wait(timeout)

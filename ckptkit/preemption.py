@@ -67,6 +67,7 @@ class Preemption:
         self._asked_at: float | None = None
         self._number: int | None = None
         self._heard_at: float | None = None
+        self._newest_before: str | None = None
         self._settled = False
         self._looked_at: float | None = None
         self.why = ""
@@ -164,6 +165,7 @@ class Preemption:
         if self._asked_at is not None or self._settled:
             return None
         self._asked_at = self._monotonic()
+        self._newest_before = self._newest()
         self.why = why
         return self._announce
 
@@ -184,14 +186,23 @@ class Preemption:
                 self._changed.wait(left)
             else:
                 return
-        self._die(f"{self.why}: nothing was saved within {self._grace.total_seconds():g} s")
+        within = f"within {self._grace.total_seconds():g} s"
+        newest = self._newest()
+        if newest == self._newest_before:
+            self._die(f"{self.why}: nothing was saved {within}")
+        self._die(
+            f"{self.why}: saved {newest}, but what follows a commit, such as the upload to a mirror, or a later "
+            f"save did not end {within}"
+        )
 
     def _die(self, what: str) -> NoReturn:
         """End the process now; past every buffer and lock, which the training thread may hold."""
-        line = f"[ckptkit] {what}. {self.account()}.\n".encode()
-        if select.select([], [_STDERR], [], 0)[1]:  # a pipe that nobody reads must not keep it
-            os.write(_STDERR, line)
-        os._exit(EXIT_CODE)
+        try:
+            line = f"[ckptkit] {what}. {self.account()}.\n".encode(errors="backslashreplace")
+            if select.select([], [_STDERR], [], 0)[1]:  # a pipe that nobody reads must not keep it
+                os.write(_STDERR, line)
+        finally:  # also where stderr is closed, or nobody is left at the other end of it
+            os._exit(EXIT_CODE)
 
     def _is_there(self, path: str) -> bool:
         now = self._monotonic()

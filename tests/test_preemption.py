@@ -175,10 +175,70 @@ def test_a_storage_that_hangs_leaves_the_previous_checkpoint_and_says_so(root):
     assert restored_at(root) == 4
 
 
+def test_the_end_of_the_grace_needs_nobody_who_reads_stderr(root):
+    ear, mouth = os.pipe()
+    os.close(ear)
+    plan = {"until": WHOLE, "stall": "checkpoints/*", "grace": 1, "signals": {6: ["SIGTERM"]}}
+    done = subprocess.run(
+        [sys.executable, str(VICTIM), str(root), json.dumps(plan)],
+        env={**os.environ, "PYTHONPATH": str(Path(ck.__file__).parents[1])},
+        check=False,
+        stdout=subprocess.DEVNULL,
+        stderr=mouth,
+        timeout=30,
+    )
+    os.close(mouth)
+    assert done.returncode == TERMINATED
+
+
 def test_a_hang_at_the_end_of_training_is_ended_too(root):
     ended = live(root, until=6, stall="*COMMIT", signal_at_stall=True, grace=1)
     assert ended.code == TERMINATED
     assert f"There is no checkpoint at {root} yet: the same command begins afresh." in ended.log
+
+
+MIRRORED = """
+from ckptkit.testing.faults import Fault, FaultyStorage
+mirror = FaultyStorage(open_storage(sys.argv[1] + "-mirror"))
+more_options = {"mirror": mirror}
+def after_step(batches):
+    if batches == 4:
+        mirror.inject(Fault(threading.Event().wait, operations={"write", "create"}, key="*", times=None))
+"""
+
+
+def test_a_mirror_that_hangs_is_not_a_save_that_failed(root):
+    ended = live(root, script=MIRRORED, grace=1, signals={6: ["SIGTERM"]})
+    assert ended.code == TERMINATED
+    last = ended.log.splitlines()[-1]
+    assert last.startswith("[ckptkit] SIGTERM: saved a000001-c0000000001-m0002, but what follows a commit, such as the")
+    assert "nothing was saved" not in ended.log
+    assert restored_at(root) == 6
+
+
+def test_return_does_not_wait_for_a_mirror_that_hangs(root):
+    script = MIRRORED + "def after(): say(after=True); os._exit(5)"
+    ended = live(root, script=script, grace=1, signals={6: ["SIGTERM"]}, options={"on_preempt": "return"})
+    assert (ended.code, ended.of("after")) == (5, True)
+    assert "the checkpoint is committed, but not at the mirror yet" in ended.log
+    assert restored_at(root) == 6
+
+
+def test_what_comes_after_the_last_save_ends_with_the_grace_too(root):
+    """The events wait 10 s for a storage that hangs, which a scheduler does not."""
+    script = """
+def after_step(batches):
+    if batches == 5:
+        manager = sys._getframe(1).f_locals["manager"]
+        manager._recorder._log.take = lambda events: threading.Event().wait()
+        manager._recorder._is_time = lambda: False
+"""
+    ended = live(root, script=script, grace=1, signals={6: ["SIGTERM"]})
+    assert ended.code == TERMINATED
+    assert "SIGTERM: saved a000001-c0000000001-m0002" in ended.log
+    assert "the storage took none for" in ended.log
+    assert "the storage took none for 10" not in ended.log
+    assert restored_at(root) == 6
 
 
 def test_a_save_that_fails_names_the_previous_checkpoint_and_ends_with_143(root):

@@ -157,7 +157,7 @@ class CheckpointCallback(Callback):
             grace=grace,
             on_preempt=on_preempt,
             # Now, as for the root.
-            preempt_when=os.path.abspath(preempt_when) if isinstance(preempt_when, str) else preempt_when,
+            preempt_when=os.path.abspath(preempt_when) if isinstance(preempt_when, str | os.PathLike) else preempt_when,
         )
         self._read_only = tuple(read_only)
         self._new_manager()  # so that a wrong option is an error here and not after the model is built

@@ -132,13 +132,17 @@ class TrainingSession:
         metrics = _numbers(params.get("eval_results") or {})
         self._metrics = (params.cur_step_num, metrics)
         self._state.end(self._companions.early_stop())
+        is_last = stopping or params.cur_epoch_num == self._epochs
+        if is_last:
+            # A complete run is not trained again: the others' on_train_end has to be in its last checkpoint.
+            self.manager.hold_preemption()
         if metrics and save_evaluated:
             self.manager.save(self._state, metrics)
             self.manager.heed_preemption(self._state, metrics)
         else:
             self.manager.step(self._state, metrics)
         self._stop_if_preempted(run_context)
-        if stopping or params.cur_epoch_num == self._epochs:
+        if is_last:
             self.manager.fence()  # the others' on_train_end, such as EarlyStopping's, come before this callback's
 
     def _stop_if_preempted(self, run_context: Any) -> None:

@@ -63,7 +63,7 @@ def test_what_was_preempted_goes_on_bit_for_bit(root, mode, at):
         first.started(checkpoints(root), 3, kill)
     assert raised.value.code == TERMINATED
     assert max(first.trace.steps) == at
-    assert not kill.ended
+    assert kill.ended == (at == 3 * SIZE)
     assert names(root) == [raised.value.checkpoint] == [f"a000001-c{at // 4:010d}-m{at % 4:04d}"]
     second = Job(mode=mode)
     ckpt = checkpoints(root)
@@ -71,6 +71,29 @@ def test_what_was_preempted_goes_on_bit_for_bit(root, mode, at):
     assert not ckpt.preempted
     assert {**first.trace.steps, **second.trace.steps} == reference(mode)
     assert first.trace.steps.keys().isdisjoint(second.trace.steps)
+
+
+class Double(Callback):
+    """Stands for what puts averaged weights in place when training ends."""
+
+    def on_train_end(self, run_context):
+        for one in run_context.original_args().train_network.network.trainable_params():
+            one.set_data(one * 2)
+
+
+def test_a_signal_in_the_last_micro_step_leaves_the_same_weights_as_none(root):
+    """Nobody calls on_train_end in the next start, which finds the run complete."""
+
+    def weights(job):
+        return {one.name: one.asnumpy().tobytes() for one in job.cell.network.trainable_params()}
+
+    whole, signalled, again = Job(), Job(), Job()
+    whole.started(checkpoints(root.with_name("whole")), 3, Double())
+    with pytest.raises(ck.Preempted):
+        signalled.started(checkpoints(root), 3, Kill(step=3 * SIZE), Double())
+    again.resumed(checkpoints(root), 3, Double())
+    assert again.trace.steps == {}
+    assert weights(again) == weights(whole)
 
 
 def test_return_lets_the_script_go_on_and_trains_nothing_more(root):
@@ -104,10 +127,13 @@ def test_an_evaluation_is_ended_first_and_the_save_has_its_metrics(root):
     assert second.trace.evaluated == {3: whole.trace.evaluated[3]}  # those of the first two epochs are not repeated
 
 
-def test_a_file_and_a_callable_ask_as_well(root, tmp_path):
+def test_a_file_and_a_callable_ask_as_well(root, tmp_path, monkeypatch):
     (tmp_path / "leave").touch()
+    monkeypatch.chdir(tmp_path)
+    ckpt = checkpoints(root, preempt_when=Path("leave"))
+    monkeypatch.chdir("/")  # a relative path means what it meant when it was given
     with pytest.raises(ck.Preempted, match=r"the file .*leave is there"):
-        Job().started(checkpoints(root, preempt_when=tmp_path / "leave"), 3)
+        Job().started(ckpt, 3)
     with pytest.raises(ck.Preempted, match="preempt_when= says so: saved a000002-c0000000000-m0002"):
         Job().started(checkpoints(root, preempt_when=lambda: True), 3)
 
