@@ -347,10 +347,11 @@ class CheckpointManager:
         """What follows is no micro-step, such as an evaluation; the next `step` does not take it for a slow one."""
         self._pace.pause()
 
-    def hold_preemption(self) -> None:
-        """From now on, in all ranks, not `step` but `save_final` ends training after a signal.
+    def expect_final(self) -> None:
+        """The last micro-step was made: from now on, in all ranks, `save_final` alone saves and heeds a signal.
 
-        For the end of training, where something that belongs to the last state is still to be done.
+        For the end of training, where something that belongs to the last state is still to be done: what a `step` saved
+        before could not be saved again.
 
         Raises:
             ResumeError: Before `restore`.
@@ -394,7 +395,8 @@ class CheckpointManager:
                 f"step() was called, but the state still stands at {self._restored_at} batches, as after the restore. "
                 "Feed the loop from ckptkit.data.resumable, or call state.count_delivered() after each batch"
             )
-        if self._heed(state, metrics, progress):
+        is_last = self._departure is not None and self._departure.is_held
+        if is_last or self._heed(state, metrics, progress):
             return None
         return self._save_if_due(state, metrics, progress)
 

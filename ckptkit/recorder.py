@@ -1,12 +1,11 @@
 """Records what happens in an attempt, for ``ckptkit report``: beside training, rarely, and never at its cost.
 
 Guarantees: a micro-step costs a few references; a value on a device is read some micro-steps later or while a save is
-taken, when nothing has to be waited for. Storage is touched by the writer thread after a commit, at most so often
-that the files of an attempt stay few, and at the end by a thread of its own, for which `close` waits `_LAST_WORDS` at
-most. Whatever goes wrong here is told once, as a warning, and neither a save nor training fails, but for an error of
-the device that surfaces when a value is read. Memory is bounded:
-where the storage takes nothing for long, the oldest events go. In a job of many ranks only rank 0 has one; what it
-records of micro-steps is of its own micro-batches.
+taken, when nothing has to be waited for. Storage is touched by a thread of its own, for which the writer waits after a
+commit, at most so often that the files of an attempt stay few, and `close` at the end: both `_PATIENCE` at most.
+Whatever goes wrong here is told once, as a warning, and neither a save nor training fails, but for an error of the
+device that surfaces when a value is read. Memory is bounded: where the storage takes nothing for long, the oldest
+events go. In a job of many ranks only rank 0 has one; what it records of micro-steps is of its own micro-batches.
 
 `note`, `settle` and `close` are for the training thread, the others for the writer.
 """
@@ -35,7 +34,7 @@ _log = logging.getLogger("ckptkit")
 
 _SHARE = 0.05  # of the attempt's age, between two segments
 _LONGEST = timedelta(minutes=5)  # between two segments, while there are commits
-_LAST_WORDS = timedelta(seconds=10)
+_PATIENCE = timedelta(seconds=10)  # of whoever waits for the storage
 _SHORTEST = timedelta(seconds=0.5)
 _MOST_EVENTS = 4000  # that wait for the storage
 _MOST_HELD = 128  # micro-steps whose values are not read yet
@@ -97,6 +96,7 @@ class Recorder:
         self._progress = progress
         self._last_saved: str | None = None
         self._flush_next = self._is_final = self._closed = self._warned = False
+        self._writer: threading.Thread | None = None
 
     def observe(self, micro_step: Values, cycle: Values) -> None:
         """Keep values for the next `note`.
@@ -145,8 +145,8 @@ class Recorder:
                 skipped_saves=cost.skipped_saves,
             )
             self._add(done, *(Removed(at=at, checkpoint=str(name), after=report.checkpoint) for name in removed))
-            if self._is_time():
-                self._store()
+            if self._is_time() and not self._is_storing:
+                self._store_within(_PATIENCE.total_seconds())
 
     def failed(self, checkpoint: CheckpointName, progress: Progress, error: BaseException) -> None:
         """A save failed."""
@@ -190,16 +190,7 @@ class Recorder:
                 message=plain_line(str(error)) if error is not None else "",
             )
             self._add(ended)
-            # Not in this thread: a storage may try for minutes, and who ends may have seconds. A daemon, for the same.
-            outcome: Future[None] = Future()
-            writer = threading.Thread(target=self._store_last, args=(outcome,), name="ckptkit-events", daemon=True)
-            writer.start()
-            patience = min(_LAST_WORDS.total_seconds(), max(_SHORTEST.total_seconds(), left()))
-            writer.join(patience)
-            if writer.is_alive():
-                self._warn(f"the storage took none for {patience:.1f} s")
-            else:
-                outcome.result()
+            self._store_within(min(_PATIENCE.total_seconds(), max(_SHORTEST.total_seconds(), left())))
 
     def _how(self, error: BaseException | None) -> How:
         if error is None:
@@ -231,10 +222,30 @@ class Recorder:
         pause = min(_SHARE * (now - self._began_at), _LONGEST.total_seconds())
         return self._flush_next or now - self._stored_at >= pause
 
-    def _store_last(self, outcome: Future[None]) -> None:
+    @property
+    def _is_storing(self) -> bool:
+        """Whether a storage still has not taken what it was given some time ago."""
+        return self._writer is not None and self._writer.is_alive()
+
+    def _store_within(self, seconds: float) -> None:
+        """Store what waits, and wait so long for it.
+
+        Not in this thread: a storage may try for minutes, while the next save waits for the writer's, and who ends may
+        have seconds. A daemon, for the same.
+        """
+        outcome: Future[None] = Future()
+        self._writer = threading.Thread(target=self._store_for, args=(outcome,), name="ckptkit-events", daemon=True)
+        self._writer.start()
+        self._writer.join(seconds)
+        if self._is_storing:
+            self._warn(f"the storage took none for {seconds:.1f} s")
+        else:
+            outcome.result()
+
+    def _store_for(self, outcome: Future[None]) -> None:
         try:
             self._store()
-        except BaseException as error:  # noqa: BLE001 - it is the closing thread's, whatever it is
+        except BaseException as error:  # noqa: BLE001 - it is the waiting thread's, whatever it is
             outcome.set_exception(error)
         else:
             outcome.set_result(None)

@@ -418,7 +418,7 @@ def test_a_lost_reply_stores_nothing_twice(storage, time, caplog):
 
 
 def test_a_storage_that_hangs_holds_the_end_up_for_a_while_only(storage, monkeypatch, caplog):
-    monkeypatch.setattr(recorder, "_LAST_WORDS", timedelta(milliseconds=100))
+    monkeypatch.setattr(recorder, "_PATIENCE", timedelta(milliseconds=100))
     run = WatchedRun()
     manager = manager_of(storage)
     manager.restore(run)

@@ -135,8 +135,8 @@ class TrainingSession:
         is_last = stopping or params.cur_epoch_num == self._epochs
         if is_last:
             # A complete run is not trained again: the others' on_train_end has to be in its last checkpoint.
-            self.manager.hold_preemption()
-        if metrics and save_evaluated:
+            self.manager.expect_final()
+        if metrics and save_evaluated and not is_last:
             self.manager.save(self._state, metrics)
             self.manager.heed_preemption(self._state, metrics)
         else:
