@@ -142,7 +142,7 @@ class _FromFile:
         self._source = source
         self._wait = wait
         self._kept = kept
-        self.source_path = os.path.abspath(source.path)
+        self.source_path = _as_text(os.path.abspath(source.path))
         self.progress = Progress(
             epoch=0,
             batch=0,
@@ -154,7 +154,7 @@ class _FromFile:
             cycle_first_batch=0,
         )
         imported: dict[str, JsonValue] = {
-            "file": source.path.name[:4096],
+            "file": _as_text(source.path.name)[:4096],
             "format": source.format,
             "left_out": [*left_out],
         }
@@ -177,6 +177,11 @@ class _FromFile:
 
     def advance(self, micro_steps_left: int) -> None:
         """Nothing: nobody trains."""
+
+
+def _as_text(path: str) -> str:
+    """``path`` as a document can hold it: a name of a file need be no valid Unicode."""
+    return path.encode("utf-8", "backslashreplace").decode()
 
 
 class _ShardOfFile:
