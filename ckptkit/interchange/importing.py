@@ -30,7 +30,7 @@ from ckptkit.manifest import AttemptDocument, CopiedFrom, RunDocument, encode
 from ckptkit.progress import Progress
 from ckptkit.run.commit import create_once, keys_below, publish
 from ckptkit.run.frozen import FrozenShards
-from ckptkit.run.names import RUN, CheckpointName, attempt_key
+from ckptkit.run.names import CHECKPOINTS, RUN, CheckpointName, attempt_key
 from ckptkit.run.write import SaveRequest, write_manifest, write_part
 from ckptkit.shards import SHARD_BYTES, Shard, plan_shards
 from ckptkit.storage import ByteStream, Storage, open_storage
@@ -126,6 +126,8 @@ def _kept(source: WeightsFile, renames: Renames) -> tuple[dict[str, str], tuple[
 def _refuse_anything(storage: Storage) -> None:
     top = storage.list("")
     there = sorted({*top.folders, *top.files} - {LEASE, PROBE})
+    if there == [CHECKPOINTS] and not storage.walk(f"{CHECKPOINTS}/"):
+        return  # folders without a file, which an import that failed leaves on a disk
     if there:
         raise ResumeError(
             f"{storage.url} is not empty: there is {', '.join(there[:5])}. An import begins a new run: name a root of "

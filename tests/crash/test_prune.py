@@ -192,6 +192,17 @@ def test_a_commit_that_does_not_parse_stays(root):
     assert any(key.startswith("frozen/a000001") for key in tree(root))
 
 
+def test_what_a_running_job_removes_meanwhile_is_no_problem(root):
+    name = name_at(1, 2)
+    key = f"checkpoints/{name}/COMMIT"
+    storage = FaultyStorage(root.storage())
+    storage.inject(Fault(lambda: root.remove(key), operations={"read"}, key=key, times=1))
+    plan = plan_prune(storage, RULES, branches=True)
+    (why_not,) = [one.why for one in plan.decisions if str(one.name) == name]
+    assert why_not == "it was removed meanwhile"
+    assert plan.problems == ()
+
+
 def test_a_lower_attempt_that_cannot_be_read_keeps_its_own(root):
     root.put("attempts/000001.json", b"{}")
     goes, stays = why(root, *RULES, branches=True)
