@@ -118,7 +118,7 @@ def test_what_goes_and_what_stays_and_nothing_else_changes(root):
     assert done.removed == sorted([*LATER["on the lineage"], *LATER["off"]])
     after = tree(root)
     left = {key for key in before if NEWEST in key or SECOND in key}
-    left |= {key for key in before if key.startswith(("attempts/", "frozen/a000002", "run.json"))}
+    left |= {key for key in before if key.startswith(("attempts/", "events/", "frozen/a000002", "run.json"))}
     assert after == {key: before[key] for key in left}
     assert plan.freed_bytes == sum(len(data) for key, data in before.items() if key not in left)
     check_new_start(root, latest=NEWEST)
