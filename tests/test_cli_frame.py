@@ -50,6 +50,8 @@ def main(*, debug: Annotated[bool, typer.Option("--debug", envvar="CKPTKIT_DEBUG
 def fail(kind: str) -> None:
     if kind == "interrupt":
         raise KeyboardInterrupt
+    if kind == "no answer":
+        raise typer.Abort
     raise RAISED[kind][0](SAID)
 
 
@@ -101,8 +103,9 @@ def test_a_mistake_in_ckptkit_itself_keeps_its_traceback():
     assert isinstance(done.exception, KeyError)
 
 
-def test_ctrl_c_ends_quietly_with_130():
-    done = run("fail", "interrupt", app=small)
+@pytest.mark.parametrize("kind", ["interrupt", "no answer"])
+def test_ctrl_c_ends_quietly_with_130(kind):
+    done = run("fail", kind, app=small)
     assert (done.exit_code, done.stdout, done.stderr) == (130, "", "")
 
 
@@ -113,6 +116,12 @@ def test_a_reader_that_is_gone_is_no_error(kept, arguments):
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(timeout=60) == 141
+
+
+def test_a_stdout_that_is_closed_is_no_error(kept):
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "ckptkit", "ls", str(kept)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_version_and_help():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import zlib
@@ -188,6 +189,39 @@ def test_a_file_that_exists_stays_unless_it_may_be_replaced(tmp_path):
     export_weights(GOLDEN / "numpy", tmp_path / "x.ckpt", overwrite=True)
     assert len(bits_of(tmp_path / "x.ckpt")) == 2
     assert [one.name for one in tmp_path.iterdir()] == ["x.ckpt"]
+
+
+def test_what_is_no_file_is_neither_replaced_nor_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.ckpt")
+    with pytest.raises(ValueError, match="no file but"):
+        export_weights(GOLDEN / "numpy", tmp_path / "pipe.ckpt", overwrite=True)
+    assert (tmp_path / "pipe.ckpt").is_fifo()
+    with pytest.raises(CorruptCheckpointError, match=r"pipe\.ckpt is no file but"):
+        import_weights(tmp_path / "pipe.ckpt", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_names_are_shown_and_obeyed_by_no_terminal_and_need_be_no_unicode(tmp_path):
+    entries = {name: {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]} for name in ("a\x1b[2J",)}
+    entries["moments.a\x1b[2J"] = {"dtype": "U8", "shape": [1], "data_offsets": [1, 2]}
+    header = json.dumps(entries).encode()
+    data = len(header).to_bytes(8, "little") + header + b"ab"
+    file = os.fsencode(tmp_path) + b"/no\xffunicode\x1b[2J.safetensors"
+    with open(file, "wb") as target:
+        target.write(data)
+    done = ckptkit("import", os.fsdecode(file), tmp_path / "run")
+    assert done.exit_code == 0, done.stderr
+    assert "moments.a\\x1b[2J" in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+    assert ckptkit("verify", tmp_path / "run").exit_code == 0
+
+
+def test_a_name_that_is_no_unicode_is_refused_by_a_message_with_the_file(tmp_path):
+    header = b'{"w\\ud800":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+    (tmp_path / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"a")
+    with pytest.raises(CorruptCheckpointError, match=r"x\.safetensors .* no valid Unicode"):
+        import_weights(tmp_path / "x.safetensors", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -385,6 +419,8 @@ def test_whenever_writing_fails_nothing_is_left_and_whenever_it_dies_no_start_ta
                     CheckpointManager(root).restore(NumpyRun())
             else:
                 assert there == set()
+            if not there:
+                import_weights(weights, LocalStorage(root))  # folders that it has left are not in the way
             if action == "error":
                 assert there == set() or "attempts/000001.json" in there or "COMMIT" in str(there)
 

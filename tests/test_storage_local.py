@@ -314,3 +314,25 @@ def test_what_a_killed_create_left_is_cleared_where_its_writer_is_dead(local):
         ".mine.tmp",
     ]
     assert local.clear_unfinished("checkpoints/", lambda key: True) == 0
+
+
+def test_nothing_behind_a_symbolic_link_is_deleted(tmp_path):
+    mine = tmp_path / "mine"
+    (mine / "rank-00000").mkdir(parents=True)
+    (mine / "rank-00000/thesis.txt").write_bytes(b"precious")
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    (tmp_path / "run/checkpoints/a000001-c0000000000-m0001").symlink_to(mine)
+    storage = LocalStorage(tmp_path / "run")
+    (key,) = storage.walk("checkpoints/")
+    with pytest.raises(StorageError, match="symbolic link"):
+        storage.delete([key])
+    assert (mine / "rank-00000/thesis.txt").read_bytes() == b"precious"
+
+
+def test_the_first_level_may_be_on_another_disk(tmp_path):
+    (tmp_path / "large/a").mkdir(parents=True)
+    (tmp_path / "large/a/x").write_bytes(b"x")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/checkpoints").symlink_to(tmp_path / "large")
+    LocalStorage(tmp_path / "run").delete(["checkpoints/a/x"])
+    assert list((tmp_path / "large").iterdir()) == []

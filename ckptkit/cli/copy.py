@@ -26,6 +26,7 @@ from rich.progress import (
 
 from ckptkit.cli.errors import WrongUsageError, complain
 from ckptkit.cli.storage_option import open_root
+from ckptkit.cli.text import visible
 from ckptkit.errors import CkptKitError, StorageError
 from ckptkit.run.cargo import Copied, CopyOutcome
 from ckptkit.run.copy import CopyRequest, copy_run
@@ -146,4 +147,4 @@ def _print_summary(url: str, copied: Copied) -> None:
 
 
 def _print(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(visible(text), markup=False, highlight=False, soft_wrap=True)

@@ -50,8 +50,9 @@ class CommandGroup(TyperGroup):
             try:
                 return super().invoke(ctx)
             finally:
-                sys.stdout.flush()  # here, where a reader that is gone is no surprise yet
-        except KeyboardInterrupt as error:
+                if sys.stdout is not None:  # as where the shell has closed it
+                    sys.stdout.flush()  # here, where a reader that is gone is no surprise yet
+        except (KeyboardInterrupt, typer.Abort) as error:  # the latter where it asked something
             raise typer.Exit(INTERRUPTED) from error
         except BrokenPipeError as error:
             _forget_stdout()

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.storage_option import open_root
-from ckptkit.cli.text import size
+from ckptkit.cli.text import size, visible
 from ckptkit.errors import CkptKitError
 from ckptkit.interchange import Exported, Imported, Renames, export_weights, import_weights
 from ckptkit.run.origin import without_credentials
@@ -129,4 +129,4 @@ def _some(names: Sequence[str]) -> str:
 def _print(lines: Iterable[str]) -> None:
     console = Console()
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(visible(line), markup=False, highlight=False, soft_wrap=True)

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.storage_option import open_root
+from ckptkit.cli.text import visible
 
 
 def run_report(root: str, options: Iterable[str] = (), *, output: str, now: datetime, as_json: bool = False) -> int:
@@ -56,7 +57,7 @@ def run_report(root: str, options: Iterable[str] = (), *, output: str, now: date
         Path(output).write_text(page_of(story), encoding="utf-8")
         console = Console()
         for line in (*lines_of(story), f"The page is {output}"):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
     return 1 if story.problems else 0
 
 

@@ -30,7 +30,7 @@ from ckptkit.manifest import AttemptDocument, CopiedFrom, RunDocument, encode
 from ckptkit.progress import Progress
 from ckptkit.run.commit import create_once, keys_below, publish
 from ckptkit.run.frozen import FrozenShards
-from ckptkit.run.names import RUN, CheckpointName, attempt_key
+from ckptkit.run.names import CHECKPOINTS, RUN, CheckpointName, attempt_key
 from ckptkit.run.write import SaveRequest, write_manifest, write_part
 from ckptkit.shards import SHARD_BYTES, Shard, plan_shards
 from ckptkit.storage import ByteStream, Storage, open_storage
@@ -126,6 +126,8 @@ def _kept(source: WeightsFile, renames: Renames) -> tuple[dict[str, str], tuple[
 def _refuse_anything(storage: Storage) -> None:
     top = storage.list("")
     there = sorted({*top.folders, *top.files} - {LEASE, PROBE})
+    if there == [CHECKPOINTS] and not storage.walk(f"{CHECKPOINTS}/"):
+        return  # folders without a file, which an import that failed leaves on a disk
     if there:
         raise ResumeError(
             f"{storage.url} is not empty: there is {', '.join(there[:5])}. An import begins a new run: name a root of "
@@ -142,7 +144,7 @@ class _FromFile:
         self._source = source
         self._wait = wait
         self._kept = kept
-        self.source_path = os.path.abspath(source.path)
+        self.source_path = _as_text(os.path.abspath(source.path))
         self.progress = Progress(
             epoch=0,
             batch=0,
@@ -154,7 +156,7 @@ class _FromFile:
             cycle_first_batch=0,
         )
         imported: dict[str, JsonValue] = {
-            "file": source.path.name[:4096],
+            "file": _as_text(source.path.name)[:4096],
             "format": source.format,
             "left_out": [*left_out],
         }
@@ -177,6 +179,11 @@ class _FromFile:
 
     def advance(self, micro_steps_left: int) -> None:
         """Nothing: nobody trains."""
+
+
+def _as_text(path: str) -> str:
+    """``path`` as a document can hold it: a name of a file need be no valid Unicode."""
+    return path.encode("utf-8", "backslashreplace").decode()
 
 
 class _ShardOfFile:

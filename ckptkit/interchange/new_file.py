@@ -30,7 +30,7 @@ class NewFile:
         overwrite: Whether it may take the place of a file.
 
     Raises:
-        ValueError: If there is one and it may not, or no folder to put it in.
+        ValueError: If there is one and it may not, or what is there is no file, or there is no folder to put it in.
         StorageError: If it cannot be made, such as for want of room.
     """
 
@@ -44,6 +44,8 @@ class NewFile:
     def __enter__(self) -> Self:
         if not self._overwrite:
             self._refuse_existing()
+        elif self._path.exists() and not self._path.is_file():
+            raise ValueError(f"{self._path} is no file but a folder or a device, and stays; name another one")
         if not self._path.parent.is_dir():
             raise ValueError(f"there is no folder {self._path.parent} to write {self._path.name} into; make it first")
         with self._as_ours():

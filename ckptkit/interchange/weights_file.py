@@ -10,6 +10,7 @@ import contextlib
 import io
 import math
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,8 @@ class WeightsFile:
         """
         file_format = format_of(os.fspath(path))
         with contextlib.ExitStack() as stack, _as_ours(path):
+            if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe that nobody writes to would wait forever
+                raise CorruptCheckpointError(f"{path} is no file but a folder, a pipe or a device")
             handle = stack.enter_context(Path(path).open("rb"))
             try:
                 tensors, others = _READERS[file_format](handle, os.fstat(handle.fileno()).st_size)
@@ -108,3 +111,5 @@ def _refuse_absurd(tensors: list[FileTensor]) -> None:
     for one in tensors:
         if math.prod(dimension or 1 for dimension in one.shape) > _MAX_ELEMENTS:
             raise ValueError(f"{one.name[:80]!r} has the shape {str(one.shape)[:80]}")
+        if not one.name.isascii() and one.name != one.name.encode("utf-8", "replace").decode():
+            raise ValueError(f"{one.name[:80]!r} is a name that is no valid Unicode")

@@ -251,7 +251,7 @@ def _thinned(points: Sequence[Point], name: str, step: int) -> list[Point]:
 def _one_of(points: Sequence[Point], name: str) -> Point:
     spreads = [point.values[name] for point in points]
     known = [(one.mean, one.low, one.high) for one in spreads if one.mean is not None]
-    mean = sum(mean for mean, _, _ in known) / len(known) if known else None
+    mean = sum(mean / len(known) for mean, _, _ in known) if known else None  # a sum of them may be infinite
     low = min((low for _, low, _ in known if low is not None), default=None)
     high = max((high for _, _, high in known if high is not None), default=None)
     spread = Spread(mean=mean, low=low, high=high, not_finite=sum(one.not_finite for one in spreads))

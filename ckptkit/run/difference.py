@@ -106,7 +106,8 @@ def compare(a: Side, b: Side, plan: Callable[[int], None]) -> Difference:
     found = [difference for key in pairs if (difference := _compared(a, b, key, one[key], other[key])) is not None]
     a.files.end()
     b.files.end()
-    unlike = [_unlike(key, one[key], other[key], "form") for key in changed if key not in set(pairs)]
+    comparable = set(pairs)
+    unlike = [_unlike(key, one[key], other[key], "form") for key in changed if key not in comparable]
     unlike += [_unlike(key, one[key], None, "only in a") for key in one if key not in other]
     unlike += [_unlike(key, None, other[key], "only in b") for key in other if key not in one]
     leaves = (*unlike, *found)

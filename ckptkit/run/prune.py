@@ -67,7 +67,8 @@ def prune(
     storage.probe()
     now = plan_prune(storage, rules, branches=branches)
     pruned = Pruned(spared=[str(name) for name in plan.doomed if name not in now.commits])
-    agreed = [name for name in now.doomed if name in set(plan.doomed)]
+    seen = set(plan.doomed)
+    agreed = [name for name in now.doomed if name in seen]
     for first in range(0, len(agreed), _BATCH):
         batch = agreed[first : first + _BATCH]
         _remove(storage, now, batch, done)

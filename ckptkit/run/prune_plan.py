@@ -165,9 +165,12 @@ class _Planner:
                 stays[name] = f"{attempt_key(highest)} cannot be read, and may need it"
             if name.attempt in self._broken:
                 stays[name] = f"{attempt_key(name.attempt)} cannot be read"
-            if not isinstance(self._survey.commit(name), Commit):
+            commit = self._survey.commit(name)
+            if commit is None:
+                stays[name] = "it was removed meanwhile"  # by a job that is running: no problem
+            elif not isinstance(commit, Commit):
                 stays[name] = "its COMMIT cannot be read"
-                self._problems.append(str(self._survey.commit(name) or f"{name.commit_key} is gone"))
+                self._problems.append(str(commit))
         for lineage in (*self._newer.values(), self._head):
             stays.update(self._spared(lineage))
         return stays

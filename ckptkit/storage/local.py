@@ -165,7 +165,9 @@ class LocalStorage:
                 _fsync_folder(path.parent)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove ``keys`` and the folders below the first level that this empties."""
+        """Remove ``keys`` and the folders below the first level that this empties; none behind a symbolic link."""
+        for folder in {(self._root / key).parent for key in keys}:
+            self._refuse_links(folder)
         parents: set[Path] = set()
         for key in keys:
             path = self._root / key
@@ -190,6 +192,16 @@ class LocalStorage:
                 dead.append(key)
         self.delete(dead)
         return len(dead)
+
+    def _refuse_links(self, folder: Path) -> None:
+        # The first level may be a link, as to a larger disk: below it, only names of ckptkit's are looked at.
+        while len(folder.relative_to(self._root).parts) > 1:
+            if folder.is_symlink():
+                raise StorageError(
+                    f"could not delete anything in {folder}: it is a symbolic link, and what it leads to may be no "
+                    "part of this run. Remove the link, or put the folder itself in its place."
+                )
+            folder = folder.parent
 
     def _fsync_or_remove(self, folder: Path) -> None:
         while len(folder.relative_to(self._root).parts) > 1:

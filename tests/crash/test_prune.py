@@ -118,7 +118,7 @@ def test_what_goes_and_what_stays_and_nothing_else_changes(root):
     assert done.removed == sorted([*LATER["on the lineage"], *LATER["off"]])
     after = tree(root)
     left = {key for key in before if NEWEST in key or SECOND in key}
-    left |= {key for key in before if key.startswith(("attempts/", "frozen/a000002", "run.json"))}
+    left |= {key for key in before if key.startswith(("attempts/", "events/", "frozen/a000002", "run.json"))}
     assert after == {key: before[key] for key in left}
     assert plan.freed_bytes == sum(len(data) for key, data in before.items() if key not in left)
     check_new_start(root, latest=NEWEST)
@@ -190,6 +190,17 @@ def test_a_commit_that_does_not_parse_stays(root):
     pruned(root)
     assert name_at(1, 2) in committed(root)
     assert any(key.startswith("frozen/a000001") for key in tree(root))
+
+
+def test_what_a_running_job_removes_meanwhile_is_no_problem(root):
+    name = name_at(1, 2)
+    key = f"checkpoints/{name}/COMMIT"
+    storage = FaultyStorage(root.storage())
+    storage.inject(Fault(lambda: root.remove(key), operations={"read"}, key=key, times=1))
+    plan = plan_prune(storage, RULES, branches=True)
+    (why_not,) = [one.why for one in plan.decisions if str(one.name) == name]
+    assert why_not == "it was removed meanwhile"
+    assert plan.problems == ()
 
 
 def test_a_lower_attempt_that_cannot_be_read_keeps_its_own(root):

@@ -203,6 +203,15 @@ def test_long_runs_are_drawn_with_few_marks():
     assert len(page_of(story)) - len(get_plotlyjs()) < 3_000_000
 
 
+def test_values_whose_sum_is_no_float_are_drawn():
+    top = Spread(mean=1e308, low=1e308, high=1e308, not_finite=0)
+    points = [Point(at="", first=at, last=at, cycles=1, values={"loss": top}) for at in range(1, 8_001)]
+    story = RunStory("root", None, None, NOW, [Attempt(1, began_at=NOW, seen_at=NOW, points=points)], None, [])
+    (loss,) = curves(story)
+    assert max(loss.figure["data"][-1]["y"]) == pytest.approx(1e308)
+    assert page_of(story)
+
+
 def test_attempts_with_nothing_known_of_them_are_drawn():
     story = RunStory("root", None, None, NOW, [Attempt(1), Attempt(2)], None, [])
     page = page_of(story)
