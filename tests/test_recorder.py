@@ -417,6 +417,22 @@ def test_a_lost_reply_stores_nothing_twice(storage, time, caplog):
     assert not caplog.records
 
 
+def test_a_storage_that_hangs_holds_a_save_up_for_a_while_only(storage, monkeypatch, caplog):
+    monkeypatch.setattr(recorder, "_PATIENCE", timedelta(milliseconds=100))
+    run = WatchedRun()
+    manager = manager_of(storage)
+    manager.restore(run)
+    storage.open.clear()
+    for batches in run.train_until(3):
+        manager.step(run)
+        assert manager.save(run).result(timedelta(seconds=30)).endswith(f"m{batches:04d}")
+    storage.open.set()
+    manager.close()
+    assert caplog.text.count("the storage took none for 0.1 s") == 1
+    saved = [event.checkpoint for event in events_in(storage) if isinstance(event, Saved)]
+    assert len(saved) == len(set(saved)) == 3
+
+
 def test_a_storage_that_hangs_holds_the_end_up_for_a_while_only(storage, monkeypatch, caplog):
     monkeypatch.setattr(recorder, "_PATIENCE", timedelta(milliseconds=100))
     run = WatchedRun()

@@ -96,6 +96,18 @@ def test_a_signal_in_the_last_micro_step_leaves_the_same_weights_as_none(root):
     assert weights(again) == weights(whole)
 
 
+def test_what_others_do_at_the_end_is_in_the_last_checkpoint_also_where_a_save_was_due(root):
+    first, again = Job(), Job()
+    first.started(checkpoints(root, save=ck.SaveEvery(micro_steps=3 * SIZE)), 3, Double())
+    assert names(root) == [f"a000001-c{3 * SIZE // 4:010d}-m{3 * SIZE % 4:04d}"]
+    again.resumed(checkpoints(root), 3, Double())
+    assert again.trace.steps == {}
+    left, restored = (
+        {one.name: one.asnumpy().tobytes() for one in job.cell.network.trainable_params()} for job in (first, again)
+    )
+    assert restored == left
+
+
 def test_return_lets_the_script_go_on_and_trains_nothing_more(root):
     job, kill = Job(), Kill(step=6, number=signal.SIGUSR1)
     ckpt = checkpoints(root, on_preempt="return")
