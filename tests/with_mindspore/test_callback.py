@@ -496,7 +496,7 @@ def stored(root):
         ),
         pytest.param(
             {"cell": functools.partial(accumulation_cell, 3)},
-            r"accumulation_steps=4, this train cell has 3\. Build it with 4",
+            r"accumulation_steps=4, this train cell has 3\. Build it with accumulation_steps=4",
             id="K",
         ),
         pytest.param({"data": lambda: pipeline().rename(["x", "y"], ["a", "b"])}, r"columns.*'x'.*'a'", id="columns"),
