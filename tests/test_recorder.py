@@ -377,7 +377,7 @@ def test_events_are_put_by_another_thread_than_the_one_that_trains(storage, monk
         run = WatchedRun()
         manager.restore(run)
         save_at(manager, run, 3)
-    assert threads == {"ckptkit-writer", "ckptkit-events"}
+    assert threads == {"ckptkit-events"}
 
 
 # What goes wrong
