@@ -15,15 +15,8 @@ from datetime import datetime, timezone
 
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 
+from ckptkit.cli.byte_bar import byte_bar
 from ckptkit.cli.errors import WrongUsageError, complain
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import visible
@@ -91,14 +84,7 @@ class CopyBar:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-        )
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._bar = byte_bar(console)
         self._task = self._bar.add_task("comparing", total=None)
         self._ended = self._planned = 0
 
