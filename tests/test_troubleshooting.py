@@ -17,7 +17,7 @@ import pytest
 import ckptkit
 
 PACKAGE = Path(ckptkit.__file__).parent
-DOCS = PACKAGE.parent / "docs"
+DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {"en": DOCS / "troubleshooting.md", "zh": DOCS / "zh/troubleshooting.md"}
 WORDS = {"en": ("Message", "Cause", "Fix"), "zh": ("信息", "原因", "处理")}
 
