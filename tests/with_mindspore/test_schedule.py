@@ -55,7 +55,8 @@ def test_a_changed_k_is_refused_with_what_to_do(tmp_path, changed, at):
     crashed(tmp_path, at)
     job = Job(cell=lambda: accumulation_cell(changed))
     before = tensors(job.cell)
-    with pytest.raises(ck.ResumeError, match=r"=4, this train.*Build it with 4.*on_k_change=\"next_cycle\""):
+    wanted = r"=4, this train.*Build it with accumulation_steps=4.*on_k_change=\"next_cycle\""
+    with pytest.raises(ck.ResumeError, match=wanted):
         job.resumed(checkpoints(tmp_path), EPOCHS)
     assert tensors(job.cell) == before
 
