@@ -33,6 +33,11 @@ def kept(root) -> Path:
     return root
 
 
+@pytest.fixture(autouse=True)
+def _a_wide_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+
+
 def show(*arguments: str | Path) -> str:
     done = CliRunner(env={"COLUMNS": "120"}).invoke(app, ["show", *map(str, arguments)])
     assert done.exit_code == 0, done.output
