@@ -10,6 +10,8 @@ from hypothesis import settings
 
 pytest_plugins = ["servers.fixtures"]
 
+os.environ.pop("COLUMNS", None)  # tables are as wide as the tests say, whatever terminal they were started in
+
 settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")

@@ -80,6 +80,8 @@ def test_every_file_of_a_checkpoint_is_looked_at(root, how):
     for key in sorted(pristine):
         if key == "run.json" and how == "missing":
             continue  # has a test of its own
+        if key.startswith("events/"):
+            continue  # no checkpoint needs them; `ckptkit report` says which are damaged
         name, _, file = key.removeprefix("checkpoints/").partition("/")
         if key.startswith("checkpoints/"):
             corrupt(root, name, file, how)
