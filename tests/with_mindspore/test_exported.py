@@ -108,9 +108,13 @@ def test_with_the_optimizer_a_train_cell_of_mindspores_misses_nothing_and_goes_o
     batch = next(pipeline(shuffle=False).create_tuple_iterator(num_epochs=1))
     theirs.set_train()
     ours.cell.set_train()
-    theirs(*batch)  # losses are not compared: what is reported may be rounded otherwise in a graph's first launches
+    theirs(*batch)
     ours.cell(*batch)
-    assert tensors(theirs).items() <= tensors(ours.cell).items()
+    # What a forward kernel reports (the loss, BatchNorm's statistics) may be rounded otherwise in its first launches, and
+    # these are the first of one network and later ones of the other.
+    of_theirs = {name: bits for name, bits in tensors(theirs).items() if "moving_" not in name}
+    assert len(of_theirs) > 12
+    assert of_theirs.items() <= tensors(ours.cell).items()
 
 
 def test_in_mid_cycle_with_the_optimizer_everything_but_the_sums_goes_into_a_cell_of_ours(root, tmp_path):
