@@ -110,8 +110,8 @@ def test_with_the_optimizer_a_train_cell_of_mindspores_misses_nothing_and_goes_o
     ours.cell.set_train()
     theirs(*batch)
     ours.cell(*batch)
-    # What a forward kernel reports (the loss, BatchNorm's statistics) may be rounded otherwise in its first launches, and
-    # these are the first of one network and later ones of the other.
+    # What a forward kernel reports (the loss, BatchNorm's statistics) may be rounded otherwise in its first launches,
+    # and these are the first of one network and later ones of the other.
     of_theirs = {name: bits for name, bits in tensors(theirs).items() if "moving_" not in name}
     assert len(of_theirs) > 12
     assert of_theirs.items() <= tensors(ours.cell).items()
