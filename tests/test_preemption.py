@@ -135,18 +135,13 @@ def after_step(batches):
 
 
 def test_a_second_signal_stops_at_once(root):
+    """It comes from the save that the first one asked for, and that never ends."""
     script = """
-def after_step(batches):
-    if batches == 6:
-        import time
-        def again():
-            time.sleep(2)  # later than what is taken for one signal
-            os.kill(os.getpid(), signal.SIGUSR1)
-        os.kill(os.getpid(), signal.SIGTERM)
-        threading.Thread(target=again, daemon=True).start()
+import ckptkit.preemption as preemption
+preemption._ONE_SIGNAL = timedelta(0)  # however soon after the first it comes
 """
     live(root, until=4)
-    ended = live(root, stall="*m0003*", script=script)
+    ended = live(root, stall="*m0002*", signal_at_stall="SIGUSR1", signals={6: ["SIGTERM"]}, script=script)
     assert ended.code == TERMINATED
     assert ended.log.splitlines()[-1] == (
         "[ckptkit] SIGUSR1 came again after SIGTERM, so nothing is waited for. The newest checkpoint is "
@@ -192,7 +187,7 @@ def test_the_end_of_the_grace_needs_nobody_who_reads_stderr(root):
 
 
 def test_a_hang_at_the_end_of_training_is_ended_too(root):
-    ended = live(root, until=6, stall="*COMMIT", signal_at_stall=True, grace=1)
+    ended = live(root, until=6, stall="*COMMIT", signal_at_stall="SIGTERM", grace=1)
     assert ended.code == TERMINATED
     assert f"There is no checkpoint at {root} yet: the same command begins afresh." in ended.log
 

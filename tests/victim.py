@@ -1,8 +1,8 @@
 """A training without a framework in a process of its own, which gets real signals: ``victim.py ROOT JSON``.
 
 Of the JSON: ``until`` and ``every`` count micro-steps; ``signals``: names, by the micro-step after which they are sent;
-``stall`` and ``fail``: shell patterns of keys whose writing never ends, or fails; ``signal_at_stall``: SIGTERM when it
-begins not to end; ``script``: what else to do before the training; ``options`` of the manager, with ``grace`` in
+``stall`` and ``fail``: shell patterns of keys whose writing never ends, or fails; ``signal_at_stall``: name of the
+signal when it begins not to end; ``script``: what else to do before the training; ``options`` of the manager, with ``grace`` in
 seconds. Prints what a test wants to know, as lines of JSON.
 """
 
@@ -32,7 +32,7 @@ def main(root: str, plan: dict) -> None:
 
     def stall() -> None:
         if plan.get("signal_at_stall"):
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), getattr(signal, plan["signal_at_stall"]))
         threading.Event().wait()
 
     options = {"save": ck.SaveEvery(micro_steps=plan.get("every", 1000)), **plan.get("options", {})}
