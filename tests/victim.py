@@ -2,8 +2,8 @@
 
 Of the JSON: ``until`` and ``every`` count micro-steps; ``signals``: names, by the micro-step after which they are sent;
 ``stall`` and ``fail``: shell patterns of keys whose writing never ends, or fails; ``signal_at_stall``: name of the
-signal when it begins not to end; ``script``: what else to do before the training; ``options`` of the manager, with ``grace`` in
-seconds. Prints what a test wants to know, as lines of JSON.
+signal when it begins not to end; ``script``: what else to do before the training; ``options`` of the manager, with
+``grace`` in seconds. Prints what a test wants to know, as lines of JSON.
 """
 
 from __future__ import annotations

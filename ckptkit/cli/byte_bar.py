@@ -1,4 +1,4 @@
-"""A bar on stderr for what reads many bytes: how much of it, how fast, how long still."""
+"""Bars on stderr for what reads many bytes: how much of it, how fast, how long still."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from typing_extensions import Self
 
 
 def byte_bar(console: Console) -> Progress:
@@ -23,3 +24,37 @@ def byte_bar(console: Console) -> Progress:
         TimeRemainingColumn(),
     )
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+class CheckpointBar:
+    """Shows how far something is with the checkpoints of a run; a context manager, any thread may advance it.
+
+    Args:
+        console: Where.
+        first: What is done before anything is planned.
+    """
+
+    def __init__(self, console: Console, first: str) -> None:
+        self._console = console
+        self._bar = byte_bar(console)
+        self._task = self._bar.add_task(first, total=None)
+        self._ended = self._planned = 0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def plan(self, checkpoints: int, size_bytes: int) -> None:
+        """So many are to come."""
+        self._planned = checkpoints
+        self._bar.update(self._task, total=size_bytes, description=self._describe())
+
+    def advance(self, size_bytes: int) -> None:
+        """So many bytes more were read."""
+        self._bar.advance(self._task, size_bytes)
+
+    def _describe(self) -> str:
+        return f"{self._ended} of {self._planned} checkpoints"

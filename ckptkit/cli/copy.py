@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from rich.console import Console
 from rich.filesize import decimal
 
-from ckptkit.cli.byte_bar import byte_bar
+from ckptkit.cli.byte_bar import CheckpointBar
 from ckptkit.cli.errors import WrongUsageError, complain
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import visible
@@ -75,34 +75,15 @@ def run_copy(
     return 1 if copied.corrupt else 0
 
 
-class CopyBar:
-    """Shows how a copy goes on; a `ckptkit.run.cargo.CopyWatch` and a context manager.
+class CopyBar(CheckpointBar):
+    """Shows how a copy goes on; a `ckptkit.run.cargo.CopyWatch`.
 
     Args:
         console: Where; without a terminal, a line for each checkpoint.
     """
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar = byte_bar(console)
-        self._task = self._bar.add_task("comparing", total=None)
-        self._ended = self._planned = 0
-
-    def __enter__(self) -> CopyBar:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def plan(self, checkpoints: int, size_bytes: int) -> None:
-        """As in `ckptkit.run.cargo.CopyWatch`."""
-        self._planned = checkpoints
-        self._bar.update(self._task, total=size_bytes, description=self._describe())
-
-    def advance(self, size_bytes: int) -> None:
-        """As in `ckptkit.run.cargo.CopyWatch`."""
-        self._bar.advance(self._task, size_bytes)
+        super().__init__(console, "comparing")
 
     def end(self, name: str, outcome: CopyOutcome) -> None:
         """As in `ckptkit.run.cargo.CopyWatch`."""
@@ -111,9 +92,6 @@ class CopyBar:
         if not self._console.is_terminal:
             at = f" ({self._describe()})" if outcome in ("copied", "present") else ""
             _print(self._console, f"{_ENDS[outcome]} {name}{at}")
-
-    def _describe(self) -> str:
-        return f"{self._ended} of {self._planned} checkpoints"
 
 
 def _print_summary(url: str, copied: Copied) -> None:

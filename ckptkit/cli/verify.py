@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 
 from rich.console import Console
 
-from ckptkit.cli.byte_bar import byte_bar
+from ckptkit.cli.byte_bar import CheckpointBar
 from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
 from ckptkit.cli.no_run import refuse_no_run
 from ckptkit.cli.storage_option import open_root
@@ -66,8 +66,8 @@ def run_verify(
     return FINE if found.is_fine else PROBLEM
 
 
-class VerifyBar:
-    """Shows how an audit goes on; a `ckptkit.run.audit.AuditWatch` and a context manager.
+class VerifyBar(CheckpointBar):
+    """Shows how an audit goes on; a `ckptkit.run.audit.AuditWatch`.
 
     Args:
         console: Where; without a terminal, a line for each checkpoint.
@@ -77,30 +77,16 @@ class VerifyBar:
     """
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar = byte_bar(console)
-        self._task = self._bar.add_task("listing", total=None)
+        super().__init__(console, "listing")
         self._lock = threading.Lock()
-        self._ended = self._planned = self._corrupt = 0
+        self._corrupt = 0
         self.read_bytes = 0
-
-    def __enter__(self) -> VerifyBar:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def plan(self, checkpoints: int, size_bytes: int) -> None:
-        """As in `ckptkit.run.audit.AuditWatch`."""
-        self._planned = checkpoints
-        self._bar.update(self._task, total=size_bytes, description=self._describe())
 
     def advance(self, size_bytes: int) -> None:
         """As in `ckptkit.run.audit.AuditWatch`."""
         with self._lock:
             self.read_bytes += size_bytes
-        self._bar.advance(self._task, size_bytes)
+        super().advance(size_bytes)
 
     def end(self, name: str, outcome: ProofOutcome) -> None:
         """As in `ckptkit.run.audit.AuditWatch`."""
@@ -114,7 +100,7 @@ class VerifyBar:
 
     def _describe(self) -> str:
         corrupt = f", {self._corrupt} corrupt" if self._corrupt else ""
-        return f"{self._ended} of {self._planned} checkpoints{corrupt}"
+        return f"{super()._describe()}{corrupt}"
 
 
 def _as_json(url: str, found: Audit, read_bytes: int) -> dict[str, object]:
