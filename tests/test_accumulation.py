@@ -21,14 +21,15 @@ def test_a_mapping_says_from_which_step_on():
     assert schedule.recorded() == [[0, 1], [10, 4], [100, 8]]
 
 
-def test_a_function_is_asked_every_time_and_has_no_text_to_compare():
+def test_function_schedule_is_called_and_not_recorded():
+    """A function is called for every step, and has no text to record and compare."""
     schedule = AccumulationSchedule(lambda step: 1 + step // 2)
     assert [schedule.at(step) for step in (0, 1, 2, 5)] == [1, 1, 2, 3]
     assert schedule.recorded() is None
 
 
 @given(st.dictionaries(st.integers(1, 50), st.integers(1, 9)), st.integers(1, 9), st.integers(0, 60))
-def test_the_latest_entry_that_has_begun_is_in_force(later, first, step):
+def test_latest_begun_schedule_entry_is_in_force(later, first, step):
     entries = {**later, 0: first}
     assert AccumulationSchedule(entries).at(step) == entries[max(at for at in entries if at <= step)]
 
@@ -39,7 +40,7 @@ def test_what_is_no_schedule_is_refused(steps):
         AccumulationSchedule(steps)
 
 
-def test_a_function_that_gives_no_k_is_refused_when_it_does():
+def test_function_with_invalid_k_is_refused_when_called():
     with pytest.raises(ValueError, match=r"accumulation_steps\(0\) must be an int of at least 1, got 0"):
         AccumulationSchedule(lambda step: step)
     schedule = AccumulationSchedule(lambda step: 2 if step < 3 else None)

@@ -35,7 +35,8 @@ def test_the_page_is_what_the_docstrings_give() -> None:
 
 
 @pytest.mark.parametrize("name", [*NAMES, *names_for_tests()])
-def test_every_public_name_has_an_entry_that_says_something(name: str) -> None:
+def test_every_public_name_has_a_meaningful_entry(name: str) -> None:
+    """The entry in docs/api.md has more than a signature."""
     entry = re.search(rf"^### {re.escape(name)}\n(.*?)(?=^#|\Z)", API.read_text(), flags=re.MULTILINE | re.DOTALL)
     assert entry, f"{name} has no heading in docs/api.md"
     prose = re.sub(r"^```.*?^```$", "", entry[1], flags=re.MULTILINE | re.DOTALL)
@@ -43,7 +44,8 @@ def test_every_public_name_has_an_entry_that_says_something(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_public_name_stands_on_a_page_that_somebody_wrote(name: str) -> None:
+def test_every_public_name_is_on_a_written_page(name: str) -> None:
+    """A page other than the reference says what the name is for."""
     word = re.compile(rf"\b{re.escape(name.rpartition('.')[2])}\b")
     pages = [page.name for page in PAGES if page != API and word.search(page.read_text(encoding="utf-8"))]
     assert pages, f"no page below docs/ but the reference says what {name} is for"

@@ -57,7 +57,8 @@ def root(tmp_path):
     return tmp_path / "run"
 
 
-def test_a_whole_run_is_fine_each_shared_file_is_read_once_and_nothing_is_written(root):
+def test_audit_of_whole_run_reads_shards_once(root):
+    """It finds nothing, and it writes nothing."""
     before = tree(root)
     storage, watch = FaultyStorage(LocalStorage(root)), Watch()
     found = audit(storage, watch)
@@ -100,7 +101,7 @@ def test_every_file_of_a_checkpoint_is_looked_at(root, how):
     assert audited(root).is_fine
 
 
-def test_all_that_is_wrong_is_named_and_not_only_the_first_thing(root):
+def test_audit_reports_every_problem(root):
     corrupt(root, AT_6)
     corrupt(root, AT_6, "rank-00000/optimizer-000.safetensors", "cut")
     corrupt(root, AT_6, "rank-00000/accumulators-000.safetensors", "missing")
@@ -125,14 +126,14 @@ def test_all_that_is_wrong_is_named_and_not_only_the_first_thing(root):
     assert found.start.passed_over == (AT_6,)
 
 
-def test_without_a_manifest_the_rank_files_that_lie_there_lead_on(root):
+def test_audit_without_manifest_uses_rank_documents(root):
     corrupt(root, AT_6, "manifest.json", "missing")
     corrupt(root, AT_6)
     files = [one.file for one in problems(audited(root), AT_6)]
     assert files == [f"checkpoints/{AT_6}/manifest.json", f"checkpoints/{AT_6}/{WEIGHTS}"]
 
 
-def test_a_commit_that_does_not_parse_keeps_nothing_from_being_looked_at(root):
+def test_unparsable_commit_does_not_stop_audit(root):
     corrupt(root, AT_6, "COMMIT")
     corrupt(root, AT_6)
     files = [one.file for one in problems(audited(root), AT_6)]
@@ -146,7 +147,7 @@ def test_bytes_behind_the_end_are_a_problem(root):
     assert "bytes, expected" in one.message
 
 
-def test_documents_that_contradict_each_other_under_sound_digests_are_a_problem(root):
+def test_contradicting_documents_with_valid_digests_are_problem(root):
     def lie(fields):
         fields["size_bytes"] += 1
 
@@ -155,7 +156,8 @@ def test_documents_that_contradict_each_other_under_sound_digests_are_a_problem(
     assert "gives all shards" in one.message
 
 
-def test_an_attempts_document_spoils_its_checkpoints_and_a_start_would_refuse(root):
+def test_damaged_attempt_document_corrupts_its_checkpoints(root):
+    """A start would refuse the run, too."""
     path = root / "attempts/000001.json"
     path.write_bytes(path.read_bytes()[:-1])
     found = audited(root)
@@ -192,7 +194,8 @@ def test_uncommitted_and_void_folders_are_told_and_fine(root):
     assert found.void == (name_at(1, 9),)
 
 
-def test_an_empty_root_is_fine_and_a_start_begins_afresh(tmp_path):
+def test_audit_of_empty_root_is_fine(tmp_path):
+    """A start would begin afresh there."""
     found = audited(tmp_path / "nothing")
     assert found.is_fine
     assert found.start.checkpoint is None
@@ -210,7 +213,7 @@ def test_one_checkpoint_alone(root):
 
 
 @pytest.mark.parametrize("operation", ["read", "read_into"])
-def test_what_the_jobs_retention_removes_meanwhile_is_no_problem(root, monkeypatch, operation):
+def test_concurrent_retention_is_no_problem(root, monkeypatch, operation):
     """At the first read of every file of the older one in turn, one checkpoint at a time."""
     monkeypatch.setattr(audit_module, "_AT_ONCE", 1)
     wanted = [key for key in tree(root) if AT_6 in key and key.endswith(".safetensors") == (operation == "read_into")]
@@ -230,13 +233,13 @@ def test_what_the_jobs_retention_removes_meanwhile_is_no_problem(root, monkeypat
         assert found.is_fine
 
 
-def test_a_storage_that_fails_is_an_error_and_no_finding(root):
+def test_storage_failure_is_error_not_finding(root):
     storage = FaultyStorage(LocalStorage(root), [Fault("error", operations={"read_into"}, nth=3)])
     with pytest.raises(StorageError, match="injected"):
         audited(root, storage=storage)
 
 
-def test_of_a_cut_leaf_the_damaged_blocks_name_the_tensor():
+def test_damaged_blocks_of_sharded_leaf_name_tensor():
     parts = [
         [
             leaf("a", np.arange(64, dtype=np.float32), Box((128,), (64 * rank,))),
@@ -255,7 +258,7 @@ def test_of_a_cut_leaf_the_damaged_blocks_name_the_tensor():
     assert one.tensors == ("b",)
 
 
-def test_a_large_file_takes_no_more_than_a_window(root, monkeypatch):
+def test_audit_reads_large_files_in_windows(root, monkeypatch):
     monkeypatch.setattr("ckptkit.run.proving._WINDOW_BYTES", 16)
     storage = FaultyStorage(LocalStorage(root))
     assert audited(root, storage=storage).is_fine

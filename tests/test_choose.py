@@ -117,7 +117,7 @@ def test_what_is_chosen_is_what_the_protocol_says(made, checkpoint, rewind):
 
 @settings(max_examples=600)
 @given(RUNS)
-def test_the_first_choice_is_the_first_of_the_choice(made):
+def test_first_choice_matches_first_of_full_choice(made):
     storage = made.storage()
     expected = outcome(lambda: choose(Index(storage)).first)
     assert outcome(lambda: first_choice(storage)[1]) == expected
@@ -125,7 +125,8 @@ def test_the_first_choice_is_the_first_of_the_choice(made):
 
 @settings(max_examples=300)
 @given(RUNS)
-def test_a_survey_takes_for_committed_what_reading_takes_for_committed(made):
+def test_survey_and_index_agree_on_commits(made):
+    """A survey takes for committed exactly what reading takes for committed."""
     storage = made.storage()
     index, survey = Index(storage), Survey(storage)
     assert survey.names == index.names
@@ -136,12 +137,13 @@ TOKENS = st.text("0123456789abcdef", min_size=32, max_size=32)
 
 
 @given(TOKENS, TOKENS, st.integers(0, 1 << 50))
-def test_a_void_marker_has_one_size_and_a_commit_that_of_its_manifests_size(token, digest, size_bytes):
+def test_size_distinguishes_void_marker_from_commit(token, digest, size_bytes):
+    """A void has one size, and a commit a larger one that follows from its manifest's size."""
     commit = Commit(token=token, manifest_digest=digest, manifest_size_bytes=size_bytes).sealed()
     assert len(encode(Void(void_by=token))) == VOID_BYTES < len(encode(commit)) == commit_bytes(size_bytes)
 
 
-def test_a_lineage_is_read_no_further_than_it_is_looked_at():
+def test_lineage_is_read_lazily():
     storage = Counted(long_run(2, 1, 1))
     lineage = Ancestry(Index(storage), 3)
     storage.reset()
@@ -153,7 +155,7 @@ def test_a_lineage_is_read_no_further_than_it_is_looked_at():
     assert len(storage.keys("read")) == 3
 
 
-def test_a_document_that_could_not_be_read_is_asked_for_again():
+def test_unreadable_document_is_read_again():
     """An error is no answer: it must not end a lineage for good."""
     storage = Counted(long_run(1, 1))
     lineage = Ancestry(Index(storage), 2)
@@ -164,7 +166,7 @@ def test_a_document_that_could_not_be_read_is_asked_for_again():
     assert lineage.broken is None
 
 
-def test_latest_looks_again_where_what_it_found_is_removed_meanwhile():
+def test_latest_looks_again_after_concurrent_removal():
     storage = Counted(long_run(3))
     newest, before = names_of(storage._inner)[:-3:-1]
 
@@ -177,7 +179,7 @@ def test_latest_looks_again_where_what_it_found_is_removed_meanwhile():
     assert fault.fired == 1
 
 
-def test_latest_tells_what_is_wrong_with_the_commit_and_the_manifest():
+def test_latest_reports_problem_of_commit_or_manifest():
     made = long_run(2)
     name = CheckpointName.parse(names_of(made)[-1])
     for key in (name.commit_key, name.manifest_key):

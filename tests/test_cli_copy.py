@@ -35,7 +35,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_run_is_copied_and_the_copy_goes_on(source, target):
+def test_copied_run_resumes_from_newest_checkpoint(source, target):
     done = run(source, target)
     assert done.returncode == 0, done.stderr
     assert f"{target}: 2 checkpoints, 2 of them copied now" in done.stdout
@@ -46,7 +46,8 @@ def test_a_run_is_copied_and_the_copy_goes_on(source, target):
     assert life.run.digest() == digest_at(6)
 
 
-def test_json_has_the_documented_fields_and_a_second_run_copies_nothing(source, target):
+def test_json_has_documented_fields_and_recopies_nothing(source, target):
+    """The JSON output has the documented fields, and a second run copies nothing."""
     first, second = (json.loads(run(source, target, "--json").stdout) for _ in range(2))
     assert list(first) == [
         "source",
@@ -74,7 +75,7 @@ def test_one_checkpoint_becomes_a_run(source, target):
     assert committed(target) == [AT_6]
 
 
-def test_a_corrupt_checkpoint_exits_1_and_the_rest_is_copied(source, target):
+def test_corrupt_checkpoint_exits_1_and_others_are_copied(source, target):
     corrupt(source, AT_6)
     done = run(source, target, "--json")
     assert done.returncode == 1
@@ -83,7 +84,7 @@ def test_a_corrupt_checkpoint_exits_1_and_the_rest_is_copied(source, target):
     assert committed(target) == [name_at(1, 4)]
 
 
-def test_a_destination_with_something_else_exits_1_and_stays(source, target):
+def test_foreign_destination_exits_1_and_stays_unchanged(source, target):
     history(target)
     before = tree(target)
     done = run(source, target)
@@ -161,7 +162,7 @@ def test_an_option_that_cannot_be_is_named(source, target, option):
         run_copy(str(source), "s3://bucket/copy", **options)
 
 
-def test_what_a_storage_makes_of_a_type_is_wrong_usage(source, monkeypatch):
+def test_storage_type_error_is_wrong_usage(source, monkeypatch):
     options = {"checkpoint": None, "source_options": [], "target_options": ["odd=1"], "as_json": False}
 
     def open_storage(root, options):
@@ -202,7 +203,8 @@ app(["copy", *sys.argv[1:]])
 """
 
 
-def test_ctrl_c_says_what_to_do_and_the_same_command_copies_the_rest(source, target):
+def test_interrupted_copy_is_completed_by_same_command(source, target):
+    """Ctrl-C exits with 130, says what to do, and the same command copies the rest."""
     command = [sys.executable, "-c", INTERRUPT, str(source), str(target)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 130
@@ -214,7 +216,7 @@ def test_ctrl_c_says_what_to_do_and_the_same_command_copies_the_rest(source, tar
     assert committed(target) == committed(source)
 
 
-def test_the_bar_shows_checkpoints_and_bytes_on_a_terminal():
+def test_copy_bar_shows_checkpoints_and_bytes():
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     with CopyBar(console) as bar:
         bar.plan(3, 2_000_000)
@@ -226,7 +228,7 @@ def test_the_bar_shows_checkpoints_and_bytes_on_a_terminal():
     assert "1.0/2.0 MB" in shown
 
 
-def test_without_a_terminal_there_is_a_line_for_each_checkpoint():
+def test_copy_without_terminal_prints_line_per_checkpoint():
     console = Console(file=io.StringIO(), force_terminal=False, width=120)
     with CopyBar(console) as bar:
         bar.plan(2, 2_000_000)
@@ -246,7 +248,7 @@ def test_it_imports_no_mindspore(source, target):
     assert done.stdout.splitlines()[-1] == "False"
 
 
-def test_a_copy_to_a_bucket_is_brought_up_to_date_by_the_same_command(source, tmp_path, bucket, monkeypatch):
+def test_same_command_updates_copy_in_bucket(source, tmp_path, bucket, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")

@@ -76,7 +76,7 @@ def kept(root) -> Path:
 
 
 @pytest.mark.parametrize("kind", RAISED)
-def test_an_error_is_one_message_and_its_exit_code(kind):
+def test_error_is_one_message_with_exit_code(kind):
     done = run("fail", kind, app=small)
     assert (done.exit_code, done.stderr, done.stdout) == (
         RAISED[kind][1],
@@ -86,14 +86,14 @@ def test_an_error_is_one_message_and_its_exit_code(kind):
 
 
 @pytest.mark.parametrize("where", [("--debug", "fail", "storage"), ("fail", "--debug", "storage"), ("fail", "storage")])
-def test_debug_shows_the_traceback_and_changes_no_exit_code(where):
+def test_debug_shows_traceback_and_keeps_exit_code(where):
     done = run(*where, app=small, CKPTKIT_DEBUG="" if "--debug" in where else "1")
     assert done.exit_code == 3
     assert "Traceback" in done.stderr
     assert done.stderr.endswith(f"\n{SHOWN}")
 
 
-def test_debug_of_the_command_behind_the_dashes_is_its_own():
+def test_debug_after_dashes_belongs_to_wrapped_command():
     done = run("wrap", "--", "train.py", "--debug", app=small)
     assert json.loads(done.stdout) == ["train.py", "--debug"]
 
@@ -134,7 +134,7 @@ def test_version_and_help():
 
 
 @pytest.mark.parametrize("name", typer.main.get_command(app).commands)
-def test_the_help_of_a_command_has_an_example_of_it(name):
+def test_command_help_shows_its_example(name):
     done = run(name, "--help")
     assert done.exit_code == 0
     _, heading, below = done.stdout.partition("Example")
@@ -168,7 +168,7 @@ def test_wrong_usage_exits_2(kept):
     assert "Did you mean 'show'" in run("shwo", kept).output
 
 
-def test_nothing_that_was_asked_for_exits_1_and_says_what_there_is(kept, tmp_path):
+def test_missing_target_exits_1_listing_alternatives(kept, tmp_path):
     for name in ("a000009-c0000000001-m0001", "newest"):
         done = run("show", kept, name)
         assert done.exit_code == 1
@@ -179,7 +179,7 @@ def test_nothing_that_was_asked_for_exits_1_and_says_what_there_is(kept, tmp_pat
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_corrupt_checkpoint_exits_1_and_the_file_is_named(kept):
+def test_corrupt_checkpoint_exits_1_naming_file(kept):
     corrupt(kept, AT_6)
     assert run("show", kept).exit_code == 0  # the bytes of tensors are verify's
     done = run("show", kept, "--tensor", "weights")
@@ -259,7 +259,7 @@ def test_readers_leave_a_bucket_as_it_is(kept, bucket, scheme, commands):
     assert bucket.uploads() == []
 
 
-def test_no_module_is_imported_that_a_local_root_does_not_need(kept):
+def test_local_root_imports_no_unneeded_modules(kept):
     code = (
         "import sys; from ckptkit.cli import app\ntry: app(sys.argv[1:])\n"
         "finally: print([one for one in ('mindspore', 'botocore', 'fsspec') if one in sys.modules])"
@@ -270,7 +270,7 @@ def test_no_module_is_imported_that_a_local_root_does_not_need(kept):
         assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_an_endpoint_that_never_answers_is_given_up_within_seconds_and_named():
+def test_silent_endpoint_is_abandoned_within_seconds():
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
         begun = time.monotonic()

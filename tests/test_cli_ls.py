@@ -49,7 +49,7 @@ def test_json_has_the_documented_fields(tmp_path: Path) -> None:
     assert set(printed["checkpoints"][0]) == fields | {"new_bytes", "kept", "parent_of"}
 
 
-def test_a_corrupt_checkpoint_is_listed_with_its_problem_and_exits_1(tmp_path: Path) -> None:
+def test_corrupt_checkpoint_is_listed_and_exits_1(tmp_path: Path) -> None:
     make_run(tmp_path)
     manifest = tmp_path / "checkpoints/a000001-c0000000001-m0002/manifest.json"
     manifest.write_bytes(manifest.read_bytes().replace(b'"epoch"', b'"epohc"'))
@@ -60,7 +60,7 @@ def test_a_corrupt_checkpoint_is_listed_with_its_problem_and_exits_1(tmp_path: P
     assert "manifest.json" in problems[1]
 
 
-def test_an_empty_root_exits_0_and_reading_creates_nothing(tmp_path: Path) -> None:
+def test_empty_root_exits_0_and_creates_nothing(tmp_path: Path) -> None:
     done = ls(str(tmp_path))
     assert done.returncode == 0
     assert "no committed checkpoint" in done.stdout
@@ -68,14 +68,14 @@ def test_an_empty_root_exits_0_and_reading_creates_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
-def test_a_root_that_does_not_exist_is_told_from_an_empty_one(tmp_path: Path, more: tuple[str, ...]) -> None:
+def test_missing_root_is_distinguished_from_empty_one(tmp_path: Path, more: tuple[str, ...]) -> None:
     done = ls(str(tmp_path / "nothing"), *more)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"{tmp_path}/nothing does not exist, so there is no run" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_has_committed_nothing_yet_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_without_commits_exits_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     CheckpointManager(tmp_path).restore(NumpyRun())
     assert run_ls(str(tmp_path), now=NOW) == 0
     assert "no committed checkpoint" in capsys.readouterr().out
@@ -86,7 +86,8 @@ def test_a_root_with_hidden_files_only_is_empty(tmp_path: Path) -> None:
     assert run_ls(str(tmp_path), now=NOW) == 0
 
 
-def test_other_files_and_the_folder_above_runs_are_named(tmp_path: Path) -> None:
+def test_foreign_files_and_parent_folder_are_named(tmp_path: Path) -> None:
+    """A folder with other files, and the folder above the runs, are told from an empty root."""
     (tmp_path / "train.py").touch()
     (tmp_path / "data").mkdir()
     with pytest.raises(CheckpointNotFoundError, match=r"holds files \(data, train\.py, \.\.\.\), but no run"):
@@ -96,14 +97,14 @@ def test_other_files_and_the_folder_above_runs_are_named(tmp_path: Path) -> None
         run_ls(str(tmp_path), now=NOW)
 
 
-def test_an_unknown_scheme_exits_3_and_wrong_usage_2() -> None:
+def test_unknown_scheme_exits_3_and_wrong_usage_2() -> None:
     done = ls("gopher://host/run")
     assert done.returncode == 3
     assert "gopher" in done.stderr
     assert ls().returncode == 2
 
 
-def test_it_imports_neither_mindspore_nor_the_storage_of_others(tmp_path: Path) -> None:
+def test_ls_imports_neither_mindspore_nor_remote_storage(tmp_path: Path) -> None:
     make_run(tmp_path)
     code = (
         "import sys; from datetime import datetime, timezone; from ckptkit.cli.ls import run_ls;"
@@ -115,7 +116,7 @@ def test_it_imports_neither_mindspore_nor_the_storage_of_others(tmp_path: Path) 
     assert done.stderr.strip() == "[]"
 
 
-def test_it_answers_in_under_a_second_of_processor_time(tmp_path: Path) -> None:
+def test_ls_needs_under_a_second_of_processor(tmp_path: Path) -> None:
     """Processor time, since the machine's other work must not decide; the best of three."""
     make_run(tmp_path)
     code = (
@@ -177,7 +178,7 @@ def test_what_it_calls_kept_retention_keeps(tmp_path, capsys) -> None:
     assert set(listed(tmp_path, capsys)) == set(before) - gone | {new}
 
 
-def test_where_an_attempt_cannot_be_read_nothing_is_claimed(tmp_path, capsys) -> None:
+def test_unreadable_attempt_makes_kept_unknown(tmp_path, capsys) -> None:
     branched(tmp_path)
     (tmp_path / "attempts/000002.json").write_bytes(b"{}")
     kept = {name: one["kept"] for name, one in listed(tmp_path, capsys).items()}
@@ -185,7 +186,8 @@ def test_where_an_attempt_cannot_be_read_nothing_is_claimed(tmp_path, capsys) ->
     assert {kept[name] for name in kept if not name.startswith("a000003")} == {"unknown"}
 
 
-def test_new_bytes_are_those_of_the_folder_and_size_counts_what_is_shared(tmp_path, capsys) -> None:
+def test_new_bytes_exclude_and_size_includes_shared_files(tmp_path, capsys) -> None:
+    """`new_bytes` are those of the folder, and `size_bytes` counts the shared shards as well."""
     history(tmp_path)
     for name, one in listed(tmp_path, capsys).items():
         folder = [path for path in (tmp_path / "checkpoints" / name).rglob("*") if path.is_file()]

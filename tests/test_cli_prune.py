@@ -61,7 +61,7 @@ def test_policies_as_they_are_typed(text, policy):
         "best:x:a:max",
     ],
 )
-def test_what_is_no_policy_is_wrong_usage_and_says_what_is_one(text):
+def test_invalid_keep_policy_lists_valid_ones(text):
     with pytest.raises(WrongUsageError, match="latest:N, every:OPTIMIZER_STEPS or best:N:METRIC:"):
         parse_keep(text)
 
@@ -118,7 +118,7 @@ def test_wrong_usage(root, keep, options, words):
     assert tree(root) == before
 
 
-def test_what_cannot_be_read_is_told_stays_and_exits_1(root, capsys):
+def test_unreadable_checkpoint_is_reported_kept_and_exits_1(root, capsys):
     corrupt(root, NAMES[0], "COMMIT")
     pruned(root, "latest:2", yes=True, code=1)
     told = capsys.readouterr()
@@ -154,7 +154,8 @@ def test_json_has_the_documented_fields(root, capsys):
 
 
 @pytest.mark.parametrize("error", [StorageError("no space in the cloud"), KeyboardInterrupt()])
-def test_broken_off_it_says_that_the_same_command_goes_on_which_it_does(root, monkeypatch, capsys, error):
+def test_interrupted_prune_is_completed_by_same_command(root, monkeypatch, capsys, error):
+    """Broken off, prune says that the same command removes the rest, and that is what it does."""
     delete = LocalStorage.delete
 
     def failing(self, keys):
@@ -181,13 +182,15 @@ def test_an_empty_root_is_fine_and_stays_one(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_root_that_was_typed_wrong_is_no_empty_one(tmp_path):
+def test_missing_root_is_an_error(tmp_path):
+    """A root that was typed wrong is not taken for an empty one, and is not created."""
     with pytest.raises(CheckpointNotFoundError, match="does not exist"):
         pruned(tmp_path / "nothing", "latest:2", yes=True)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_as_a_program_without_a_terminal_on_a_bucket(root, bucket):
+def test_program_without_terminal_prunes_bucket_with_yes(root, bucket):
+    """Without a terminal, pruning a bucket needs --yes; MindSpore is not imported."""
     for key, data in tree(root).items():
         bucket.client.put_object(Bucket=bucket.name, Key=f"run/{key}", Body=data)
     code = "import sys; from ckptkit.cli import app\ntry: app(sys.argv[1:])\nfinally: print('mindspore' in sys.modules)"

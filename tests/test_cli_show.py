@@ -109,7 +109,7 @@ def test_what_was_not_asked_for_is_null(kept):
     assert (printed["tensors"], printed["tensor"], printed["state"]) == (None, None, None)
 
 
-def test_the_table_has_a_line_for_each_file_below_its_role(kept):
+def test_table_lists_each_file_below_its_role(kept):
     lines = show(kept, name_at(1, 4)).splitlines()
     roles = [line.split()[0] for line in lines if line and line.split()[0] in ("weights", "optimizer", "accumulators")]
     assert roles == ["weights", "optimizer"]
@@ -173,7 +173,7 @@ def two_ranks():
     return write_ranks([own(0), own(1)], states=[{"who": "zero"}, {"who": "one"}])
 
 
-def test_a_rank_has_its_own_tensors_and_state_and_what_all_share(two_ranks):
+def test_rank_shows_own_and_shared_tensors(two_ranks):
     for rank, who in ((0, "zero"), (1, "one")):
         document = as_document(look(two_ranks, "latest", Wanted(rank, True, "acc", state=True)))
         assert document["tensor"]["minimum"] == document["tensor"]["maximum"] == rank
@@ -197,7 +197,7 @@ def test_a_tensor_that_was_cut_is_put_together(two_ranks):
     assert (inside.summary.zeros, inside.summary.mean) == (6, 0.5)
 
 
-def test_a_tensor_of_the_state_can_be_looked_at():
+def test_show_summarises_tensor_of_state():
     storage = write_ranks([[leaf("rng/key", np.arange(4, dtype=np.uint32), "per_rank", role="state")]])
     assert look(storage, "latest", Wanted(tensor="rng/key")).tensor.summary.maximum == 3
 
@@ -210,7 +210,7 @@ def test_an_altered_byte_is_no_number(two_ranks):
         look(two_ranks, "latest", Wanted(rank=1, tensor="acc"))
 
 
-def test_names_are_shown_as_they_are_and_never_obeyed(capsys):
+def test_show_escapes_control_sequences_in_names(capsys):
     storage = write_ranks([[leaf("[red]cell[/red]\x1b[2J.weight", np.zeros(2))]], states=[{"\x1b[2Jk": {"$int": "?"}}])
     text = shown_text(storage, Wanted(tensors=True, state=True), capsys)
     assert "[red]cell[/red]\\x1b[2J.weight" in text
@@ -219,7 +219,8 @@ def test_names_are_shown_as_they_are_and_never_obeyed(capsys):
     assert "\x1b" not in shown_text(storage, Wanted(tensor="[red]cell[/red]\x1b[2J.weight"), capsys)
 
 
-def test_what_is_long_in_a_state_is_cut_and_what_json_lacks_has_words(capsys):
+def test_show_abbreviates_long_state(capsys):
+    """What JSON has no form for, such as bytes and NaN, is described in words."""
     state = {
         "plain": [1, 2.5, None, True, "text"],
         "long": {"$tuple": list(range(625))},
@@ -290,7 +291,7 @@ def test_bfloat16_is_the_upper_half_of_a_float32():
     ]
 
 
-def test_nan_and_infinities_are_counted_and_enter_nothing_else():
+def test_summary_counts_nan_and_infinity_separately():
     for dtype, kind in (("F32", np.float32), ("F64", np.float64), ("F16", np.float16), ("C64", np.complex64)):
         bits = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 3.0], kind)
         found = summarise(dtype, bits)
@@ -306,7 +307,7 @@ def test_without_a_finite_element_there_is_no_number():
         assert [*bars(histogram("F32", bits))] == ["no finite elements"]
 
 
-def test_the_largest_and_the_closest_floats_have_a_histogram():
+def test_histogram_handles_largest_and_closest_floats():
     largest = np.array([-np.finfo(np.float64).max, 0.0, np.finfo(np.float64).max])
     assert summarise("F64", largest).std is None  # no float64 is that large
     counted = histogram("F64", largest, 4)
@@ -317,7 +318,7 @@ def test_the_largest_and_the_closest_floats_have_a_histogram():
     assert len([*bars(histogram("F64", np.ones(5)))]) == 1
 
 
-def test_a_bar_is_as_long_as_its_count_and_never_gone():
+def test_bar_length_is_proportional_and_never_zero():
     counted = histogram("I64", np.array([0] * 1000 + [5]), 5)
     lengths = [line.count("#") for line in bars(counted)]
     assert lengths == [40, 0, 0, 0, 1]

@@ -39,7 +39,8 @@ def test_a_whole_run(root, capsys):
     assert sorted(line.split()[1] for line in told.err.splitlines()) == [AT_4, AT_6]
 
 
-def test_a_corrupt_newest_one_says_what_a_start_would_do_and_what_to_do(root, capsys):
+def test_corrupt_newest_reports_start_and_advice(root, capsys):
+    """It says what a start would do, and what the user can do."""
     corrupt(root, AT_6)
     told = verified(root, capsys, code=1)
     assert "2 checkpoints: 1 whole, 1 corrupt" in told.out
@@ -83,7 +84,7 @@ def test_all_and_a_name_are_wrong_usage(root):
         run_verify(str(root), AT_4, everything=True, as_json=False)
 
 
-def test_the_bar_shows_checkpoints_and_bytes_on_a_terminal():
+def test_bar_shows_checkpoints_and_bytes():
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     with VerifyBar(console) as bar:
         bar.plan(3, 2_000_000)
@@ -95,7 +96,8 @@ def test_the_bar_shows_checkpoints_and_bytes_on_a_terminal():
     assert bar.read_bytes == 1_000_000
 
 
-def test_as_a_program_it_works_on_a_bucket_needs_no_mindspore_and_writes_nothing(root, bucket, monkeypatch):
+def test_verify_program_only_reads_bucket(root, bucket, monkeypatch):
+    """It needs no MindSpore."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
@@ -117,7 +119,7 @@ def test_as_a_program_it_works_on_a_bucket_needs_no_mindspore_and_writes_nothing
     assert {one["Key"] for one in listed} == {f"run/{key}" for key in tree(root)}
 
 
-def test_a_root_that_was_typed_wrong_is_not_fine(tmp_path):
+def test_mistyped_root_is_not_fine(tmp_path):
     with pytest.raises(CheckpointNotFoundError, match="does not exist"):
         run_verify(str(tmp_path / "typo"), None, as_json=True)
     assert list(tmp_path.iterdir()) == []

@@ -108,7 +108,8 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "target"
 
 
-def test_a_whole_run_arrives_with_what_is_off_the_lineage_and_no_void_marker(source, target):
+def test_whole_copy_includes_branches_but_no_voids(source, target):
+    """A whole run arrives with the checkpoints off the lineage, and without void markers."""
     told = Told()
     done = copy(source, target, watch=told)
     assert without_run(target) == files_of_copy(source)
@@ -133,7 +134,7 @@ def test_run_json_says_where_it_came_from(source, target):
     }
 
 
-def test_a_manager_on_the_copy_goes_on_as_one_on_the_source(source, target):
+def test_manager_continues_on_copy_as_on_source(source, target):
     copy(source, target)
     for root in (source, target):
         life = Life(root)
@@ -157,7 +158,7 @@ def test_the_same_command_again_compares_and_writes_nothing(source, target):
     assert not {call.operation for call in storage.calls} & {"write", "create", "delete"}
 
 
-def test_a_source_that_went_on_brings_a_copy_up_to_date(source, target):
+def test_repeated_copy_adds_new_checkpoints_of_source(source, target):
     copy(source, target)
     life = Life(source, keep=KeepLatest(5))
     life.restore()
@@ -172,7 +173,8 @@ def test_a_source_that_went_on_brings_a_copy_up_to_date(source, target):
 
 
 @pytest.mark.parametrize("moment", [f"{when} kill" for when in WHEN])
-def test_interrupted_while_it_is_brought_up_to_date_the_copy_stays_a_run(tmp_path, source, target, moment):
+def test_copy_killed_during_update_stays_a_run(tmp_path, source, target, moment):
+    """After a kill at any call, a start on the copy works, and the same command completes it."""
     copy(source, target)
     life = Life(source, keep=KeepLatest(5))
     life.restore()
@@ -208,7 +210,8 @@ def test_interrupted_while_it_is_brought_up_to_date_the_copy_stays_a_run(tmp_pat
     assert struck > 10
 
 
-def test_what_killed_creates_left_goes_and_is_no_stranger(source, target):
+def test_files_of_killed_creates_are_removed_from_copy(source, target):
+    """Temporary files of killed creates are removed, and are not refused as foreign files."""
     left = ".COMMIT.0123456789abcdef.tmp"
     copy(source, target)
     expected = tree(target)
@@ -221,7 +224,7 @@ def test_what_killed_creates_left_goes_and_is_no_stranger(source, target):
     assert tree(target) == expected
 
 
-def test_what_the_source_has_removed_since_is_kept_and_named(source, target):
+def test_checkpoints_pruned_from_source_stay_and_are_named(source, target):
     copy(source, target)
     life = Life(source, keep=KeepLatest(2))
     life.restore()
@@ -247,9 +250,8 @@ def test_a_kept_one_that_is_damaged_is_refused(source, target):
 @pytest.mark.parametrize("checkpoint", [None, AT_8], ids=["whole", "alone"])
 @pytest.mark.parametrize("side", ["source", "target"])
 @pytest.mark.parametrize("moment", [f"{when} {action}" for when in WHEN for action in ("error", "kill")])
-def test_interrupted_at_any_call_no_start_is_fooled_and_the_same_command_resumes(
-    tmp_path, source, side, moment, checkpoint
-):
+def test_interrupted_copy_is_no_run_and_resumes(tmp_path, source, side, moment, checkpoint):
+    """After a fault at any call, a start does not take the partial copy, and the same command completes it."""
     when, action = moment.split()
     whole = {"source": FaultyStorage(LocalStorage(source)), "target": FaultyStorage(LocalStorage(tmp_path / "whole"))}
     copy(whole["source"], whole["target"], checkpoint)
@@ -280,7 +282,8 @@ def test_interrupted_at_any_call_no_start_is_fooled_and_the_same_command_resumes
     assert len(calls) >= (0 if (side, when) == ("source", "during") else 5 if checkpoint else 20)
 
 
-def test_no_start_takes_a_copy_without_any_checkpoint_for_a_new_run(source, target):
+def test_start_refuses_copy_without_checkpoints(source, target):
+    """A start does not take a copy that has no checkpoint yet for a new run."""
     storage = FaultyStorage(LocalStorage(target))
     storage.inject(Fault("kill", operations={"write"}))
     with pytest.raises(Killed):
@@ -292,7 +295,7 @@ def test_no_start_takes_a_copy_without_any_checkpoint_for_a_new_run(source, targ
         Life(target).manager.latest()
 
 
-def test_a_copy_that_begins_during_a_start_ends_the_start(source, target, tmp_path):
+def test_copy_begun_during_start_ends_the_start(source, target, tmp_path):
     copy(source, tmp_path / "other")
 
     def begin() -> None:
@@ -305,7 +308,7 @@ def test_a_copy_that_begins_during_a_start_ends_the_start(source, target, tmp_pa
     assert copy(source, target).copied == committed(source)
 
 
-def test_a_start_that_begins_during_a_copy_ends_the_copy(source, target):
+def test_start_begun_during_copy_ends_the_copy(source, target):
     to_there = FaultyStorage(LocalStorage(target))
     to_there.inject(Fault(lambda: Life(target).restore(), operations={"create"}, key="run.json"))
     with pytest.raises(ResumeError, match="another process"):
@@ -314,7 +317,7 @@ def test_a_start_that_begins_during_a_copy_ends_the_copy(source, target):
     assert committed(target) == []
 
 
-def test_a_copy_that_has_not_ended_is_not_copied(source, target, tmp_path):
+def test_unfinished_copy_cannot_be_copied(source, target, tmp_path):
     copy(source, target)
     (target / "attempts/000002.json").unlink()
     with pytest.raises(ResumeError, match="has not ended"):
@@ -413,7 +416,7 @@ STRANGE = [
 
 @pytest.mark.parametrize("strange", STRANGE, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("ended", [True, False], ids=["ended", "half copied"])
-def test_a_destination_that_is_not_the_sources_is_refused_and_stays(source, target, strange, ended):
+def test_foreign_destination_is_refused_and_stays_unchanged(source, target, strange, ended):
     copy(source, target)
     named = strange(target)
     if not ended and strange is not own_run:
@@ -426,7 +429,8 @@ def test_a_destination_that_is_not_the_sources_is_refused_and_stays(source, targ
     assert tree(target) == before
 
 
-def test_a_job_that_both_sides_started_is_told_by_the_attempt(source, target):
+def test_attempts_started_on_both_sides_are_refused(source, target):
+    """A job that was started on both the source and the copy is recognised by its attempt."""
     copy(source, target)
     Life(source).restore()
     Life(target).restore()
@@ -434,7 +438,7 @@ def test_a_job_that_both_sides_started_is_told_by_the_attempt(source, target):
         copy(source, target)
 
 
-def test_pruned_in_the_middle_it_is_skipped_named_and_its_part_is_void(source, target):
+def test_checkpoint_pruned_during_copy_is_skipped_and_voided(source, target):
     from_there = FaultyStorage(LocalStorage(source))
     from_there.inject(
         Fault(lambda: shutil.rmtree(source / "checkpoints" / AT_6), operations={"read_into"}, key=f"*/{AT_6}/*", nth=3)
@@ -448,7 +452,8 @@ def test_pruned_in_the_middle_it_is_skipped_named_and_its_part_is_void(source, t
     assert (again.copied, again.pruned, again.present) == ([], [], done.copied)
 
 
-def test_a_part_whose_source_went_before_the_copy_was_resumed_is_emptied(source, target):
+def test_partial_checkpoint_pruned_before_resume_is_emptied(source, target):
+    """A partly copied checkpoint that the source removed before the copy resumed is voided and emptied."""
     to_there = FaultyStorage(LocalStorage(target))
     to_there.inject(Fault("kill", operations={"create"}, key=f"*/{AT_6}/COMMIT"))
     with pytest.raises(Killed):
@@ -462,7 +467,7 @@ def test_a_part_whose_source_went_before_the_copy_was_resumed_is_emptied(source,
     assert Life(target).restore().checkpoint == AT_10
 
 
-def test_where_all_that_was_planned_goes_the_newer_ones_are_copied(source, target):
+def test_newer_checkpoints_replace_planned_ones_pruned_meanwhile(source, target):
     """The source trains on and prunes: without a second look, the copy would hold nothing to start from."""
     planned = committed(source)
 
@@ -485,7 +490,7 @@ def test_where_all_that_was_planned_goes_the_newer_ones_are_copied(source, targe
     assert Life(target).restore().checkpoint == name_at(3, 16)
 
 
-def test_a_source_that_always_removes_first_is_an_error(source, target):
+def test_source_that_always_prunes_first_is_an_error(source, target):
     numbers = itertools.count(20)
 
     def go_on() -> None:
@@ -503,7 +508,7 @@ def test_a_source_that_always_removes_first_is_an_error(source, target):
         Life(target).restore()
 
 
-def test_a_corrupt_checkpoint_is_named_and_the_others_arrive(source, target):
+def test_corrupt_checkpoint_is_named_and_others_are_copied(source, target):
     good = tree(source)
     corrupt(source, AT_8)
     corrupt(source, AT_4, "manifest.json", "cut")
@@ -520,7 +525,7 @@ def test_a_corrupt_checkpoint_is_named_and_the_others_arrive(source, target):
     assert without_run(target) == files_of_copy(source)
 
 
-def test_all_corrupt_is_an_error_before_anything_is_written(source, target):
+def test_copy_of_only_corrupt_checkpoints_writes_nothing(source, target):
     for name in committed(source):
         corrupt(source, name, "manifest.json")
     with pytest.raises(CorruptCheckpointError, match="no checkpoint"):
@@ -528,7 +533,7 @@ def test_all_corrupt_is_an_error_before_anything_is_written(source, target):
     assert not target.exists()
 
 
-def test_an_attempt_that_cannot_be_read_takes_only_its_checkpoints_along(source, target):
+def test_unreadable_attempt_excludes_only_its_checkpoints(source, target):
     (source / "attempts/000002.json").write_bytes(b"{}")
     done = copy(source, target)
     assert set(done.corrupt) == {AT_8, AT_10}
@@ -548,7 +553,7 @@ def test_a_root_is_not_copied_to_itself(source):
 
 
 @pytest.mark.parametrize("name", [AT_4, AT_6, AT_8, AT_10])
-def test_one_checkpoint_becomes_a_run_that_goes_on_as_the_source_would(source, target, name):
+def test_copy_of_one_checkpoint_continues_like_source(source, target, name):
     done = copy(source, target, name)
     assert (done.checkpoint, done.copied) == (name, [name])
     files = tree(target)
@@ -575,7 +580,8 @@ def test_one_checkpoint_becomes_a_run_that_goes_on_as_the_source_would(source, t
     assert digest_of(target, name_at(own + 3, at + 7)) == digest_at(at + 7)
 
 
-def test_latest_is_what_a_start_would_take_and_is_resumed_after_the_source_went_on(source, target):
+def test_resumed_copy_of_latest_keeps_its_choice(source, target):
+    """`latest` is what a start would take; a resumed copy keeps it, though the source went on."""
     to_there = FaultyStorage(LocalStorage(target))
     to_there.inject(Fault("kill", operations={"write"}, nth=2))
     with pytest.raises(Killed):
@@ -586,7 +592,7 @@ def test_latest_is_what_a_start_would_take_and_is_resumed_after_the_source_went_
     assert copy(source, target, "latest").copied == [AT_10]
 
 
-def test_a_whole_run_and_one_checkpoint_do_not_mix(source, target, tmp_path):
+def test_whole_run_and_single_checkpoint_do_not_mix(source, target, tmp_path):
     copy(source, target, AT_8)
     for checkpoint in (None, AT_10):
         with pytest.raises(ResumeError, match=f"a copy of something else.*{AT_8}"):
@@ -603,7 +609,8 @@ def test_another_checkpoint_beside_one_alone_is_refused(source, target):
         copy(source, target, AT_6)
 
 
-def test_one_that_is_gone_corrupt_or_unknown_writes_nothing(source, target):
+def test_missing_or_corrupt_checkpoint_writes_nothing(source, target):
+    """The copy of one checkpoint that is gone, corrupt or unknown is an error, and writes nothing."""
     corrupt(source, AT_8, "manifest.json")
     with pytest.raises(CorruptCheckpointError, match=AT_8):
         copy(source, target, AT_8)
@@ -626,7 +633,7 @@ def test_one_that_goes_meanwhile_is_an_error(source, target):
         Life(target).restore()
 
 
-def test_sources_without_an_id_are_told_apart_by_their_urls(source, target, tmp_path):
+def test_sources_without_id_are_distinguished_by_url(source, target, tmp_path):
     other = tmp_path / "other"
     history(other)
     for root in (source, other):
@@ -667,7 +674,7 @@ def events_at(root: Path) -> dict[str, bytes]:
     return {key: data for key, data in tree(root).items() if key.startswith("events/")}
 
 
-def test_events_go_along_and_what_is_new_goes_with_the_next_copy(tmp_path):
+def test_events_are_copied_and_updated(tmp_path):
     history(tmp_path / "here")
     copy(tmp_path / "here", tmp_path / "there")
     before = events_at(tmp_path / "there")
@@ -688,7 +695,7 @@ def test_a_checkpoint_alone_has_no_events(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["events/a000001-0001.jsonl", "events/a000001-0099.jsonl", "events/notes.txt"])
-def test_events_that_are_not_the_sources_are_named_and_nothing_is_written(tmp_path, key):
+def test_foreign_events_are_named_and_nothing_is_written(tmp_path, key):
     history(tmp_path / "here")
     copy(tmp_path / "here", tmp_path / "there")
     (tmp_path / "there" / key).write_bytes(b"other")

@@ -164,7 +164,7 @@ DAMAGED = [(file, damage) for file in (*FILES, *SHARED) for damage in DAMAGE if 
 
 
 @pytest.mark.parametrize(("file", "damage"), DAMAGED)
-def test_a_damaged_file_is_found_named_and_gone_around(template, grown, caplog, file, damage):
+def test_damaged_file_is_named_and_passed_over(template, grown, caplog, file, damage):
     key = grown.key(file)
     DAMAGE[damage](grown.path(file))
     assert_named_by_the_readers(grown, grown.newest, [key])
@@ -196,7 +196,7 @@ def test_a_folder_without_commit_is_no_checkpoint(grown, caplog):
 
 
 @pytest.mark.parametrize("file", list(FILES))
-def test_the_same_file_of_another_checkpoint_in_its_place(template, grown, caplog, file):
+def test_file_copied_from_another_checkpoint_is_noticed(template, grown, caplog, file):
     blamed = [grown.key(file), grown.key("manifest")]  # a foreign COMMIT is sound, but not of this manifest
     shutil.copyfile(grown.path(file, grown.previous), grown.path(file))
     assert_named_by_the_readers(grown, grown.newest, blamed)
@@ -245,7 +245,7 @@ def test_swapped_with_another_file_of_the_checkpoint(template, grown, caplog, on
     assert_goes_back(template, grown, caplog, expected, passed_over=passed_over, blamed=blamed)
 
 
-def test_frozen_shards_swapped_between_attempts_leave_nothing_to_use(grown):
+def test_swapped_frozen_shards_leave_nothing_usable(grown):
     swap(grown.path("frozen"), grown.path("frozen", grown.parent))
     assert_nothing_usable(grown, grown.names)
 
@@ -297,28 +297,29 @@ def assert_nothing_usable(grown, named):
 
 @pytest.mark.parametrize("damage", ["middle-byte", "emptied", "deleted"])
 @pytest.mark.parametrize("file", ["weights", "rank", "manifest"])
-def test_all_corrupt_is_an_error_that_names_each_and_never_a_fresh_start(grown, file, damage):
+def test_only_corrupt_checkpoints_never_give_fresh_start(grown, file, damage):
+    """If all are corrupt, the error names each of them."""
     for name in grown.names:
         DAMAGE[damage](grown.path(file, name))
     assert_nothing_usable(grown, [*grown.names, *(grown.key(file, name) for name in grown.names)])
 
 
 @pytest.mark.parametrize("damage", ["middle-byte", "emptied"])
-def test_all_commits_corrupt_is_an_error_and_never_a_fresh_start(grown, damage):
+def test_only_corrupt_commits_never_give_fresh_start(grown, damage):
     for name in grown.names:
         DAMAGE[damage](grown.path("commit", name))
     assert_nothing_usable(grown, [grown.key("commit", name) for name in grown.names])
 
 
 @pytest.mark.parametrize("damage", ["middle-byte", "emptied", "deleted"])
-def test_all_attempt_documents_gone_is_an_error_and_never_a_fresh_start(grown, damage):
+def test_lost_attempt_documents_never_give_fresh_start(grown, damage):
     for name in (grown.parent, grown.newest):
         DAMAGE[damage](grown.path("attempt", name))
     assert_nothing_usable(grown, [grown.newest])
 
 
 @pytest.mark.parametrize("damage", ["middle-byte", "deleted"])
-def test_an_attempt_in_the_middle_is_passed_over_as_a_whole_too(template, grown, caplog, damage):
+def test_damaged_middle_attempt_is_passed_over_whole(template, grown, caplog, damage):
     """As it would be if the start after it, which has saved nothing yet, had not been."""
     CheckpointManager(grown.root).restore(WatchedRun())
     DAMAGE[damage](grown.path("attempt"))
@@ -330,7 +331,7 @@ def test_an_attempt_in_the_middle_is_passed_over_as_a_whole_too(template, grown,
     assert "attempts/000002.json" in caplog.text
 
 
-def test_a_newer_attempt_does_not_need_the_documents_before_it(grown):
+def test_newer_attempt_needs_no_earlier_documents(grown):
     (name,) = grow(grown.root, 16)
     DAMAGE["middle-byte"](grown.path("attempt"))
     run = WatchedRun()
@@ -376,7 +377,7 @@ def test_what_was_passed_over_is_kept_as_evidence(grown):
     assert grown.path("weights").exists()
 
 
-def test_the_run_goes_on_from_where_it_went_back_to(grown):
+def test_run_continues_from_older_checkpoint_after_corruption(grown):
     DAMAGE["middle-byte"](grown.path("manifest"))
     (name,) = grow(grown.root, 10)
     run = WatchedRun()

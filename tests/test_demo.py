@@ -35,7 +35,7 @@ def test_one_altered_digest_makes_the_demo_fail(tmp_path: Path, capsys: pytest.C
     assert "not 100" in capsys.readouterr().out
 
 
-def test_a_micro_step_that_nobody_trained_makes_the_demo_fail() -> None:
+def test_untrained_micro_step_fails_demo() -> None:
     lives, reference = _lives(), _life(range(1, demo.MICRO_STEPS + 1), accuracy=0.99)
     del lives[1].steps[demo.MICRO_STEPS]
     assert demo._verdict(demo.Console(), reference, lives) == 1
@@ -48,7 +48,8 @@ def test_a_root_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     assert "not empty" in done.stderr
 
 
-def test_a_root_may_be_a_url_and_an_unknown_scheme_exits_3(tmp_path: Path) -> None:
+def test_root_url_works_and_unknown_scheme_fails(tmp_path: Path) -> None:
+    """An unknown scheme exits with 3."""
     (tmp_path / "precious.txt").write_text("mine")
     assert run_demo("--root", tmp_path.as_uri()).returncode == 2
     done = run_demo("--root", "gopher://host/run")
@@ -73,7 +74,7 @@ def _life(steps: range, accuracy: float | None = None) -> demo.Life:
     return life
 
 
-def test_a_life_that_did_not_resume_makes_the_demo_fail() -> None:
+def test_life_without_resume_fails_demo() -> None:
     lives, reference = _lives(), _life(range(1, demo.MICRO_STEPS + 1), accuracy=0.99)
     lives[1] = _life(range(1, demo.MICRO_STEPS + 1), accuracy=0.99)
     assert demo._verdict(demo.Console(), reference, lives) == 1

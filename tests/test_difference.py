@@ -184,7 +184,7 @@ def test_damage_is_an_error_and_no_difference(tmp_path):
         compared(LocalStorage(tmp_path), LocalStorage(tmp_path), names)
 
 
-def test_a_checkpoint_that_goes_meanwhile_is_no_corrupt_one(tmp_path):
+def test_checkpoint_removed_during_diff_is_not_corrupt(tmp_path):
     history(tmp_path / "a")
     run = NumpyRun(seed=8, accumulation_steps=4, size=5)
     with CheckpointManager(tmp_path / "b", keep=KeepLatest(5)) as manager:
@@ -234,7 +234,7 @@ CUTS = {
 
 @pytest.mark.parametrize("a", CUTS)
 @pytest.mark.parametrize("b", CUTS)
-def test_parts_are_put_together_however_each_side_was_cut(a, b, monkeypatch):
+def test_diff_assembles_parts_of_any_cut(a, b, monkeypatch):
     monkeypatch.setattr(leaf_pair, "WINDOW_BYTES", 20)
     monkeypatch.setattr(proven_file, "_WINDOW_BYTES", 24)
     assert compared(CUTS[a](WHOLE), CUTS[b](WHOLE)).leaves == ()
@@ -247,7 +247,8 @@ def test_parts_are_put_together_however_each_side_was_cut(a, b, monkeypatch):
 
 @pytest.mark.parametrize("window_bytes", [1, 7, 64, 1 << 20])
 @pytest.mark.parametrize("order", [1, -1])
-def test_any_window_and_any_order_of_leaves_give_the_same_and_prove_the_files(monkeypatch, window_bytes, order):
+def test_diff_result_ignores_window_and_leaf_order(monkeypatch, window_bytes, order):
+    """The files are proven by their digests each time."""
     monkeypatch.setattr(proven_file, "_WINDOW_BYTES", window_bytes)
     monkeypatch.setattr(leaf_pair, "WINDOW_BYTES", 12)
     leaves = [leaf(f"z{n}", np.arange(7, dtype=np.float32) + n, "per_rank") for n in range(4)]
@@ -277,7 +278,8 @@ def test_many_files_are_open_by_turns(monkeypatch):
     assert {one.divergence.max_abs for one in found.leaves} == {1.0}
 
 
-def test_another_form_is_not_compared_and_rows_come_in_a_useful_order():
+def test_diff_reports_form_changes_and_sorts_rows():
+    """Leaves of different form are not compared by value."""
     a = write_ranks(
         [[leaf("x", np.zeros(3, np.float32)), leaf("y", np.ones(3)), leaf("z", np.ones(3)), leaf("a", np.ones(1))]]
     )
@@ -291,7 +293,7 @@ def test_another_form_is_not_compared_and_rows_come_in_a_useful_order():
     assert found.roles["weights"].equal == 0
 
 
-def test_each_ranks_own_leaf_is_compared_with_that_ranks():
+def test_diff_compares_per_rank_leaves_by_rank():
     a, b = (
         write_ranks([[leaf("acc", np.full(3, rank + (rank == changed)), "per_rank")] for rank in range(3)])
         for changed in (None, 1)
@@ -347,7 +349,7 @@ def test_nans_are_counted_on_each_side():
 
 @settings(max_examples=60)
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=2, max_size=2))
-def test_ulps_are_steps_from_one_float_to_the_next(pair):
+def test_ulps_count_steps_between_floats(pair):
     low, high = sorted(np.float32(pair))
     tally = Tally("F32")
     up = np.nextafter(low, np.float32(INF))
@@ -374,7 +376,7 @@ def test_states_are_compared_place_by_place():
     assert list(state_differences(0, a, a)) == []
 
 
-def test_memory_stays_at_some_windows_for_a_leaf_in_one_run(monkeypatch):
+def test_diff_memory_is_bounded_by_windows(monkeypatch):
     monkeypatch.setattr(leaf_pair, "WINDOW_BYTES", 64)
     monkeypatch.setattr(proven_file, "_WINDOW_BYTES", 128)
     asked = []

@@ -61,20 +61,21 @@ def check(leaves, asked):
     assert stream.readinto(memoryview(buffer)) == 0
 
 
-def test_the_rest_of_the_last_buffer_is_left_alone():
+def test_short_read_leaves_buffer_rest_unchanged():
     buffer = bytearray(b"." * 8)
     assert DigestingStream(io.BytesIO(b"12345")).readinto(memoryview(buffer)) == 5
     assert buffer == b"12345..."
 
 
-def test_a_stream_that_gave_all_gives_no_file_more(tmp_path):
+def test_exhausted_stream_cannot_be_written_again(tmp_path):
     stream = DigestingStream(io.BytesIO(b"12345"))
     LocalStorage(tmp_path).write("a/1", stream, 5)
     with pytest.raises(StorageError, match="announced"):
         LocalStorage(tmp_path).write("a/2", stream, 5)
 
 
-def test_a_frozen_leaf_that_changes_between_its_name_and_its_bytes_is_refused_and_demoted(tmp_path):
+def test_frozen_leaf_changed_while_written_is_demoted(tmp_path):
+    """It changes between its name, which is its digest, and its bytes; the save is refused."""
     leaves = leaves_of(2 << 20, 100, lifetime="frozen")
 
     class Changing(LocalStorage):

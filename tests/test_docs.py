@@ -50,7 +50,7 @@ def test_every_block_of_the_document_runs(path: Path, tmp_path: Path) -> None:
     run_document(path.read_text(encoding="utf-8"), tmp_path)
 
 
-def test_readme_opens_with_the_two_commands_that_ci_runs() -> None:
+def test_readme_opens_with_commands_of_ci() -> None:
     first, second = blocks((PROJECT / "README.md").read_text(encoding="utf-8"))[:2]
     assert {first.code.strip(), second.code.strip()} == INSTALLATION
     assert "readme_command pytest" in (PROJECT / ".ci/run").read_text()
@@ -58,7 +58,7 @@ def test_readme_opens_with_the_two_commands_that_ci_runs() -> None:
 
 
 @pytest.mark.parametrize(("english", "chinese"), TRANSLATED.items())
-def test_the_chinese_document_has_the_same_code_and_sections(english: str, chinese: str) -> None:
+def test_chinese_document_matches_code_and_sections(english: str, chinese: str) -> None:
     original = (PROJECT / english).read_text(encoding="utf-8")
     translation = (PROJECT / chinese).read_text(encoding="utf-8")
     assert blocks(translation) == blocks(original)
@@ -89,7 +89,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_every_link_to_a_section_leads_to_a_heading() -> None:
+def test_every_section_link_leads_to_heading() -> None:
     pages = [*ENGLISH, PROJECT / "README.zh-CN.md", *(PROJECT / "docs/zh").glob("*.md")]
     links = [
         (page, target, section)
@@ -153,7 +153,8 @@ def test_a_wrong_or_uncovered_block_is_noticed(text: str, tmp_path: Path) -> Non
         run_document(text, tmp_path)
 
 
-def test_shown_lines_are_those_printed_but_for_numbers_and_folders() -> None:
+def test_shown_lines_match_output_except_numbers() -> None:
+    """Folders may differ, too."""
     assert_printed("saved 3 files in 0.5 s at /home/you/runs", "begin\nsaved 12 files in 1 s at /tmp/x/runs\n")
     assert_printed("saved ... files", "saved some files\n")
     for line in ("saved 3 folders", "saved 3 files more", "saved ... folders"):

@@ -27,7 +27,8 @@ def saved(storage):
 
 
 @pytest.mark.parametrize(("scheme", "asked"), [("s3", KMS), ("obs", PLAIN)], ids=["s3", "obs"])
-def test_every_object_of_a_run_is_written_with_it_and_read_without(bucket, monkeypatch, scheme, asked):
+def test_every_object_is_written_encrypted(bucket, monkeypatch, scheme, asked):
+    """Reading needs no option."""
     sent = []
     options = {"key": "testing", "secret": "testing", "endpoint_url": bucket.endpoint, "default_block_size": 5 << 20}
     url = f"{scheme}://{bucket.name}/run"
@@ -65,7 +66,7 @@ def test_the_lease_asks_for_it_as_well(bucket, proxy):
         assert bucket.client.head_object(Bucket=bucket.name, Key=key)["ServerSideEncryption"] == "AES256", key
 
 
-def test_a_key_of_ones_own_is_refused_before_anything_is_written(bucket):
+def test_customer_key_is_refused_before_any_write(bucket):
     options = {"endpoint_url": bucket.endpoint, "s3_additional_kwargs": {"SSECustomerAlgorithm": "AES256"}}
     with pytest.raises(StorageError, match="SSEKMSKeyId"):
         open_storage(f"s3://{bucket.name}/run", options)

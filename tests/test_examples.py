@@ -108,7 +108,7 @@ def test_a_killed_example_resumes_to_the_same_bits(script: str, commits: int, tm
 
 
 @pytest.mark.parametrize("script", EXAMINED)
-def test_the_doctor_finds_an_example_exact_after_every_micro_step(script: str, tmp_path: Path) -> None:
+def test_doctor_finds_example_exact_after_every_micro_step(script: str, tmp_path: Path) -> None:
     steps, kills = EXAMINED[script]
     doctor = [sys.executable, "-m", "ckptkit", "doctor", "--json", "--steps", str(steps), "--kills", str(kills)]
     done = run([*doctor, "--", sys.executable, str(EXAMPLES / script)], tmp_path)
@@ -146,7 +146,7 @@ def test_a_run_on_s3_goes_on_from_there(bucket: Bucket, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("keys")
-def test_a_job_on_another_node_goes_on_from_obs(bucket: Bucket, tmp_path: Path) -> None:
+def test_job_on_another_node_resumes_from_obs(bucket: Bucket, tmp_path: Path) -> None:
     alone, root = f"obs://{bucket.name}/alone", f"obs://{bucket.name}/job"
     trained("modelarts_obs.py", tmp_path, "--train_url", alone)
     assert list(tmp_path.iterdir()) == []
@@ -159,7 +159,7 @@ def test_a_job_on_another_node_goes_on_from_obs(bucket: Bucket, tmp_path: Path) 
     assert contents(root) == contents(str(tmp_path / "cache")) == contents(alone)
 
 
-def test_every_example_is_listed_and_run_by_a_test() -> None:
+def test_every_example_is_listed_and_tested() -> None:
     scripts = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".sh")}
     assert scripts == {*EXAMINED, *TRAINED_TO_THE_END, *BY_RANKS}
     for page in (ENGLISH, CHINESE):
@@ -168,7 +168,7 @@ def test_every_example_is_listed_and_run_by_a_test() -> None:
 
 
 @pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
-def test_an_example_is_short_and_says_how_to_run_it(script: Path) -> None:
+def test_example_is_short_and_explains_its_use(script: Path) -> None:
     text = script.read_text(encoding="utf-8")
     assert len(text.splitlines()) < 120
     opening = text.split('"""')[1]

@@ -64,7 +64,7 @@ def assert_reset(connection):
 
 
 @pytest.mark.parametrize("action", sorted(REFUSALS))
-def test_a_refusal_is_s3s_own_and_nothing_is_stored(s3, bucket, proxy, action):
+def test_refusal_answers_s3_error_and_stores_nothing(s3, bucket, proxy, action):
     fault = proxy.inject(RequestFault(action, method="PUT"))
     with pytest.raises(ClientError) as caught:
         s3.put_object(Bucket=bucket.name, Key="a", Body=DATA)
@@ -87,7 +87,7 @@ def test_a_refused_head_has_no_body(client, proxy):
     assert said.endswith(b"\r\n\r\n")
 
 
-def test_a_connection_is_good_for_more_after_a_refusal(client, bucket, proxy):
+def test_refusal_keeps_connection_usable(client, bucket, proxy):
     bucket.put("a", b"12345")
     proxy.inject(RequestFault("500"))
     client.sendall(put_request(bucket) + get_request(bucket))
@@ -130,7 +130,7 @@ def test_reset_after_a_put_that_was_done(client, bucket, proxy):
     assert fault.fired == 1
 
 
-def test_an_answer_that_is_an_error_can_be_lost_too(client, bucket, proxy):
+def test_error_answer_can_be_lost(client, bucket, proxy):
     fault = proxy.inject(RequestFault("reset_after"))
     client.sendall(get_request(bucket, "missing"))
     assert_reset(client)
@@ -195,7 +195,7 @@ def test_a_stalled_request_ends_when_the_client_leaves(client, bucket, proxy, ho
     assert fault.fired == 1
 
 
-def test_a_client_that_gives_up_on_a_stalled_request(bucket, proxy):
+def test_client_timeout_ends_stalled_request(bucket, proxy):
     """What botocore does at its deadline; here that is one which has passed as soon as it begins."""
     proxy.inject(RequestFault("stall_request"))
     impatient = s3_client(proxy.endpoint, read_timeout=0.01)
@@ -231,7 +231,7 @@ def test_waiting_for_a_stall_has_an_end(proxy):
         proxy.wait_stalled(timeout=SHORT)
 
 
-def test_waiting_for_the_end_of_a_stall_has_an_end(client, bucket, proxy):
+def test_wait_for_unstalled_times_out(client, bucket, proxy):
     proxy.inject(RequestFault("stall_request"))
     client.sendall(get_request(bucket))
     proxy.wait_stalled()
@@ -256,7 +256,7 @@ def test_no_fault_is_left_after_clear(s3, bucket, proxy):
     assert fault.fired == 0
 
 
-def test_down_refuses_and_resets_and_up_is_the_same_port(s3, client, bucket, proxy):
+def test_proxy_down_refuses_and_up_keeps_port(s3, client, bucket, proxy):
     bucket.put("a", DATA)
     port = proxy.port
     client.sendall(get_request(bucket))

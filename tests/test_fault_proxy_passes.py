@@ -129,7 +129,7 @@ def test_a_server_that_ignores_conditions(s3, bucket, proxy):
         s3.put_object(Bucket=bucket.name, Key="once", Body=b"3", IfNoneMatch="*")
 
 
-def test_a_connection_is_kept_over_answers_without_a_body(http_client, bucket):
+def test_answer_without_body_keeps_connection(http_client, bucket):
     bucket.put("a", b"12345")
     bucket.put("b", b"")
 
@@ -170,7 +170,7 @@ def test_a_client_is_told_once_to_continue(bucket, proxy):
     assert bucket.get("a") == b"abc"
 
 
-def test_an_answer_in_chunks_is_passed_on_as_it_came():
+def test_chunked_answer_is_passed_unchanged():
     says = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nT: 1\r\n\r\n"
     with (
         server_that(hears=b"\r\n\r\n", says=says) as (port, heard),
@@ -193,14 +193,15 @@ def test_an_answer_that_ends_with_the_connection():
         assert spoken(proxy, b"GET / HTTP/1.1\r\n\r\n") == b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc"
 
 
-def test_an_answer_that_breaks_off_breaks_off_for_the_client():
+def test_truncated_answer_is_truncated_for_client():
     says = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"
     with server_that(hears=b"\r\n\r\n", says=says) as (port, _), FaultProxy(HOST, port) as proxy:
         assert spoken(proxy, b"GET / HTTP/1.1\r\n\r\n") == says
 
 
 @pytest.mark.parametrize("expect", ["", "Expect: 100-continue\r\n"])
-def test_an_answer_before_the_body_is_passed_on_at_once(expect):
+def test_early_answer_is_passed_at_once(expect):
+    """The server answers before the client has sent its body."""
     says = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno"
     with (
         server_that(hears=b"\r\n\r\n", says=says) as (port, _),
@@ -213,7 +214,7 @@ def test_an_answer_before_the_body_is_passed_on_at_once(expect):
     assert said == b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno"
 
 
-def test_the_server_hears_when_a_client_leaves_in_the_middle_of_a_body():
+def test_server_sees_client_leave_mid_body():
     with socket.create_server((HOST, 0)) as listener, FaultProxy(HOST, listener.getsockname()[1]) as proxy:
         listener.settimeout(30)
         with socket.create_connection((HOST, proxy.port), timeout=30) as client:

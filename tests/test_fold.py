@@ -43,7 +43,8 @@ def folds(draw):
     return ranks, onto, progress(k, draw(st.integers(0, 9)), micro_step)
 
 
-def test_every_count_of_micro_batches_is_that_of_all_ranks():
+def test_fold_converts_every_micro_batch_count():
+    """Every count of micro-batches is converted so that the count over all ranks stays."""
     found = fold_progress(progress(4, cycles=3, micro_step=2, epoch=1, batch=6), 4, 2)
     assert found == Progress(
         epoch=1,
@@ -58,7 +59,7 @@ def test_every_count_of_micro_batches_is_that_of_all_ranks():
 
 
 @given(folds())
-def test_folding_back_is_the_identity_and_the_cycles_stay(fold):
+def test_folding_back_is_identity_and_cycles_stay(fold):
     ranks, onto, before = fold
     after = fold_progress(before, ranks, onto)
     assert (after.epoch, after.cycles, after.updates) == (before.epoch, before.cycles, before.updates)
@@ -68,7 +69,8 @@ def test_folding_back_is_the_identity_and_the_cycles_stay(fold):
 
 
 @given(folds())
-def test_shares_keep_the_sum_over_ranks_and_give_every_new_rank_its_micro_steps(fold):
+def test_shares_keep_sums_and_micro_steps(fold):
+    """Shares keep the sum over the ranks, and give every new rank its micro-steps."""
     ranks, onto, before = fold
     taken = [Fraction(0)] * ranks
     for rank in range(onto):
@@ -120,7 +122,7 @@ def test_shares(ranks, onto, expected):
         (progress(4, 0).model_copy(update={"batches_delivered": 5, "cycle_first_batch": 5}), 1, 2, "unevenly"),
     ],
 )
-def test_what_is_not_whole_is_refused_with_the_choices(state, ranks, onto, message):
+def test_uneven_fold_is_refused_with_choices(state, ranks, onto, message):
     with pytest.raises(ResumeError, match=re.escape(message)):
         fold_progress(state, ranks, onto)
 
@@ -145,7 +147,7 @@ def test_steps_fold_or_name_the_worlds(ranks, onto, k):
             fold_steps(k, ranks, onto)
 
 
-def test_a_schedule_folds_as_a_whole_and_remembers_what_was_given():
+def test_schedule_folds_whole_and_keeps_its_original():
     given_ = AccumulationSchedule({0: 2, 10: 4})
     folded = given_.folded(4, 2)
     assert folded.recorded() == [[0, 4], [10, 8]]

@@ -58,7 +58,8 @@ def worlds(draw):
 
 
 @given(worlds())
-def test_the_sums_over_ranks_stay_and_every_divisor_is_its_micro_step(case):
+def test_fold_keeps_sums_and_sets_divisors(case):
+    """The divisor of each new rank is its micro-step."""
     ranks, onto, sums = case
     new = [folded(ranks[rank % len(ranks)], onto, rank) for rank in range(onto)]
     found = np.sum([np.float64(one.tensors["accum.a"]) for one in new], axis=0)
@@ -76,7 +77,7 @@ def test_the_sums_over_ranks_stay_and_every_divisor_is_its_micro_step(case):
             assert back.progress == ranks[rank].progress
 
 
-def test_the_order_of_the_sum_is_that_of_the_ranks():
+def test_sum_follows_rank_order():
     # In float32 1e8 + 1 is 1e8: another order would give 1.
     (new,) = [folded(world([1, 1e8, -1e8], 2, 1)[0], 1, 0)]
     assert new.tensors["accum.a"][0, 0] == 0
@@ -101,14 +102,14 @@ def test_at_a_boundary_there_is_nothing_to_sum():
 
 
 @pytest.mark.parametrize("changed", [{"dtype": "F64"}, {"placement": "sharded"}, {"placement": "replicated"}])
-def test_what_is_no_sum_of_a_rank_is_refused(changed):
+def test_fold_refuses_values_that_are_no_sums(changed):
     one = world([1, 2], 2, 1)[0]
     entries = {**one.entries, "accum.a": replace(one.entries["accum.a"], **changed)}
     with pytest.raises(StateMismatchError, match=r"\['accum.a'\] of x are not float32, or no rank's own sums"):
         folded(replace(one, entries=entries), 1, 0)
 
 
-def test_a_failure_of_one_rank_is_the_failure_of_all():
+def test_failure_of_one_rank_fails_fold():
     class Broken(MemorySource):
         def read_into(self, targets, done=None):
             raise OSError("gone")

@@ -564,14 +564,14 @@ def test_a_newer_format_is_told_from_corruption(target, kind, version):
 
 
 @pytest.mark.parametrize("kind", ["attempt", "commit"])
-def test_an_altered_byte_is_not_taken_for_a_newer_format(target, kind):
+def test_altered_byte_is_not_newer_format(target, kind):
     root, name = target
     path = root / key_of(kind, name)
     path.write_bytes(path.read_bytes().replace(b'"format_version":1', b'"format_version":3'))
     assert key_of(kind, name) in str(attack(root, CorruptCheckpointError))
 
 
-def test_an_older_checkpoint_is_not_taken_instead_of_one_of_a_newer_format(target):
+def test_newer_format_prevents_fallback_to_older_checkpoint(target):
     """Going back silently would throw away the training that the newer ckptkit did."""
     root, _ = target
     (later,) = grow(root, 9)
@@ -580,14 +580,14 @@ def test_an_older_checkpoint_is_not_taken_instead_of_one_of_a_newer_format(targe
 
 
 @pytest.mark.parametrize("kind", ["attempt", "commit", "manifest", "rank"])
-def test_a_file_of_200_megabytes_in_the_place_of_a_document(target, kind):
+def test_oversized_document_is_refused(target, kind):
     root, name = target
     path = root / key_of(kind, name)
     os.truncate(path, 200_000_000)
     assert key_of(kind, name) in str(attack(root, CorruptCheckpointError))
 
 
-def test_a_shard_of_200_megabytes_where_a_small_one_is_listed(target):
+def test_oversized_shard_is_refused(target):
     root, name = target
     path = root / "checkpoints" / name / "rank-00000" / "weights-000.safetensors"
     os.truncate(path, 200_000_000)
@@ -648,7 +648,7 @@ def test_the_reading_commands_refuse_the_same(target):
     ],
     ids=["newer-format", "empty", "nothing-in-it", "deep", "long"],
 )
-def test_a_takeover_is_a_takeover_whatever_its_document_says(root, document):
+def test_takeover_fences_whatever_its_document_holds(root, document):
     """The number alone fences; a job that goes on because it cannot read the rest would write against another."""
     run = WatchedRun()
     manager = CheckpointManager(root)

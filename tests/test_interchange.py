@@ -73,7 +73,7 @@ def write_safetensors(path, tensors):
 
 
 @pytest.mark.parametrize("end", ["ckpt", "safetensors"])
-def test_every_dtype_goes_in_and_out_to_the_bit(tmp_path, end):
+def test_every_dtype_survives_import_and_export_bitwise(tmp_path, end):
     tensors = every_dtype()
     if end == "ckpt":
         tensors = {name: one for name, one in tensors.items() if one[0] != "C64"}
@@ -128,7 +128,8 @@ class WithStatistics(NumpyRun):
         return replace(captured, leaves=(*captured.leaves, leaf_of(name, own, role="weights")))
 
 
-def test_of_what_each_rank_has_its_own_the_wanted_ranks_is_taken_and_what_it_lacks_from_others(tmp_path):
+def test_export_takes_per_rank_tensors_of_wanted_rank(tmp_path):
+    """What the wanted rank lacks is taken from other ranks."""
     root = tmp_path / "run"
 
     def live(world):
@@ -150,7 +151,7 @@ def test_of_what_each_rank_has_its_own_the_wanted_ranks_is_taken_and_what_it_lac
     assert not (tmp_path / "none.ckpt").exists()
 
 
-def test_an_export_says_what_it_leaves_out_and_takes_the_checkpoint_that_is_named(tmp_path):
+def test_export_reports_omissions_and_takes_named_checkpoint(tmp_path):
     weights_only = export_weights(GOLDEN / "numpy", tmp_path / "a.safetensors")
     assert any("the optimizer's state (" in one for one in weights_only.left_out)
     assert {"random state", "data position", "counters"} <= set(weights_only.left_out)
@@ -169,7 +170,7 @@ def run_with_two_saves(root):
     return run
 
 
-def test_a_corrupt_checkpoint_is_named_and_no_file_appears(tmp_path):
+def test_corrupt_checkpoint_is_named_without_export(tmp_path):
     run_with_two_saves(tmp_path / "run")
     shard = max((tmp_path / "run/checkpoints").glob("*/rank-00000/weights-000.safetensors"))
     data = bytearray(shard.read_bytes())
@@ -181,7 +182,7 @@ def test_a_corrupt_checkpoint_is_named_and_no_file_appears(tmp_path):
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_file_that_exists_stays_unless_it_may_be_replaced(tmp_path):
+def test_existing_file_is_replaced_only_with_overwrite(tmp_path):
     (tmp_path / "x.ckpt").write_bytes(b"mine")
     with pytest.raises(ValueError, match="--force"):
         export_weights(GOLDEN / "numpy", tmp_path / "x.ckpt")
@@ -191,7 +192,7 @@ def test_a_file_that_exists_stays_unless_it_may_be_replaced(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["x.ckpt"]
 
 
-def test_what_is_no_file_is_neither_replaced_nor_waited_for(tmp_path):
+def test_fifo_is_neither_replaced_nor_read(tmp_path):
     os.mkfifo(tmp_path / "pipe.ckpt")
     with pytest.raises(ValueError, match="no file but"):
         export_weights(GOLDEN / "numpy", tmp_path / "pipe.ckpt", overwrite=True)
@@ -201,7 +202,8 @@ def test_what_is_no_file_is_neither_replaced_nor_waited_for(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_names_are_shown_and_obeyed_by_no_terminal_and_need_be_no_unicode(tmp_path):
+def test_hostile_names_are_escaped_in_output(tmp_path):
+    """File and tensor names may hold control characters, or be no Unicode."""
     entries = {name: {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]} for name in ("a\x1b[2J",)}
     entries["moments.a\x1b[2J"] = {"dtype": "U8", "shape": [1], "data_offsets": [1, 2]}
     header = json.dumps(entries).encode()
@@ -216,7 +218,8 @@ def test_names_are_shown_and_obeyed_by_no_terminal_and_need_be_no_unicode(tmp_pa
     assert ckptkit("verify", tmp_path / "run").exit_code == 0
 
 
-def test_a_name_that_is_no_unicode_is_refused_by_a_message_with_the_file(tmp_path):
+def test_tensor_name_with_invalid_unicode_is_refused(tmp_path):
+    """The message names the file."""
     header = b'{"w\\ud800":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
     (tmp_path / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"a")
     with pytest.raises(CorruptCheckpointError, match=r"x\.safetensors .* no valid Unicode"):
@@ -314,7 +317,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("file", HOSTILE)
-def test_a_hostile_file_is_named_and_nothing_is_written(tmp_path, file):
+def test_hostile_file_is_named_and_nothing_is_written(tmp_path, file):
     path = tmp_path / file
     path.write_bytes(HOSTILE[file])
     with pytest.raises((CorruptCheckpointError), match=file.replace(".", r"\.")):
@@ -361,7 +364,7 @@ def test_a_missing_file_and_a_file_without_weights(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_an_optimizers_state_stays_in_the_file_and_is_reported(tmp_path):
+def test_optimizer_state_is_not_imported_but_reported(tmp_path):
     w = np.ones((2, 3), np.float32)
     save_file(
         {"body.w": w, "moments.body.w": w, "linear.w": w, "w": w, "global_step": np.ones(1, np.int32), "momentum": w},
@@ -376,7 +379,7 @@ def test_an_optimizers_state_stays_in_the_file_and_is_reported(tmp_path):
     assert kept.tensors == done.tensors + 1 == 5
 
 
-def test_moments_are_told_from_layers_that_are_called_so():
+def test_moments_are_distinguished_from_layers_named_alike():
     shapes = {"linear.a": (2,), "a": (2,), "moment1.a": (2,), "exp_avg.a": (3,), "adam_m.a": (2,), "adam_v.a": (2,)}
     assert of_an_optimizer(shapes) == {"adam_m.a", "adam_v.a"}
 
@@ -397,7 +400,8 @@ def mutations(tmp_path, weights):
     return [call for call in storage.calls if call.operation in MUTATING]
 
 
-def test_whenever_writing_fails_nothing_is_left_and_whenever_it_dies_no_start_takes_the_root(tmp_path, weights):
+def test_interrupted_import_is_never_taken_for_a_run(tmp_path, weights):
+    """If writing fails, nothing is left; if it dies, no start takes the root."""
     names = {"a.weight", "a.bias"}
     for number in range(1, len(mutations(tmp_path, weights)) + 1):
         for action in ("error", "kill"):
@@ -443,7 +447,7 @@ def test_whenever_writing_fails_nothing_is_left_and_whenever_it_dies_no_start_ta
         ({"w": "v" * 2049}, None),
     ],
 )
-def test_names_change_by_the_longest_rule_once_and_never_meet(rules, expected):
+def test_longest_rename_rule_applies_once_without_collisions(rules, expected):
     names = ["a.w", "a.b.w", "w"]
     if expected is None:
         with pytest.raises(ValueError, match=r"would both be|nothing is named|can have the new names"):
@@ -452,7 +456,7 @@ def test_names_change_by_the_longest_rule_once_and_never_meet(rules, expected):
         assert Renames(rules).applied(names) == expected
 
 
-def test_moments_follow_the_weight_that_they_are_named_after():
+def test_moments_are_renamed_with_their_weight():
     names = ["a.w", "moments.a.w", "global_step"]
     renamed = Renames({"a.": "x."}).applied(names, after=["moments.a.w", "global_step"])
     assert renamed == {"a.w": "x.w", "moments.a.w": "moments.x.w", "global_step": "global_step"}

@@ -40,14 +40,14 @@ def offsets_differ(boxes, axis):
     return len({offsets[axis] for offsets, _ in boxes.values()}) > 1
 
 
-def test_an_optimizer_group_cuts_the_first_axis_once_more():
+def test_optimizer_group_cuts_first_axis_again():
     """Four devices, tensor cut in two by the columns of the matrix, and each half over its two replicas."""
     found = {p: box_of(layout([2, 2], [0, -1], [8, 6], "group"), p, (p // 2, 2)) for p in range(4)}
     offsets = {0: (0, 0), 2: (2, 0), 1: (4, 0), 3: (6, 0)}
     assert found == {p: (Box((8, 6), at), (2, 6)) for p, at in offsets.items()}
 
 
-def test_a_group_of_some_of_the_replicas_leaves_replicas():
+def test_partial_optimizer_group_leaves_replicas():
     found = [box_of(layout([4], [-1], [8], "group"), p, (p % 2, 2)) for p in range(4)]
     assert [(box.offsets, box.replica, shape) for box, shape in found] == [
         ((0,), 0, (4,)),

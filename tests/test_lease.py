@@ -30,7 +30,7 @@ class Overwriting:
         self.files[key] = data
 
 
-def test_a_file_is_created_after_the_lease_has_settled():
+def test_create_waits_for_lease_to_settle():
     storage, waits = Overwriting(), []
     Lease(storage, settle=SETTLE, wait=waits.append).create("a/1", b"x")
     assert storage.puts == [LEASE, "a/1"]
@@ -56,7 +56,7 @@ def test_whoever_took_the_lease_last_goes_first():
     assert storage.files["a/1"] == b"the other's"
 
 
-def test_a_lease_that_others_always_take_is_an_error_and_creates_nothing():
+def test_contended_lease_is_error_and_creates_nothing():
     storage = Overwriting()
     with pytest.raises(StorageError, match="only one job"):
         Lease(storage, settle=SETTLE, wait=lambda _: storage.put(LEASE, b"another")).create("a/1", b"x")
@@ -77,7 +77,7 @@ def test_a_lease_that_vanishes_was_not_held():
 
 
 @pytest.mark.parametrize("writers", [2, 8])
-def test_of_writers_that_begin_within_one_settle_time_one_wins(writers):
+def test_one_writer_wins_within_settle_time(writers):
     """Each takes the lease while the one before it waits; the last one holds it, and creates the file first."""
     storage = Overwriting()
     outcomes = []

@@ -20,7 +20,7 @@ def warnings_of_start(root, caplog) -> list[str]:
 
 
 @pytest.mark.parametrize("library", ["mindspore", "numpy"])
-def test_another_version_is_named_with_the_command_that_brings_the_old_one(root, caplog, monkeypatch, library):
+def test_other_library_version_warns_with_install_command(root, caplog, monkeypatch, library):
     version = metadata.version
     with monkeypatch.context() as old:
         old.setattr(metadata, "version", lambda name: "1.2.3" if name == library else version(name))
@@ -30,7 +30,8 @@ def test_another_version_is_named_with_the_command_that_brings_the_old_one(root,
     assert warning.endswith(f"pip install {library}=={'1.2.3'}")
 
 
-def test_the_same_versions_say_nothing_nor_does_another_ckptkit(root, caplog, monkeypatch):
+def test_same_versions_give_no_warning(root, caplog, monkeypatch):
+    """Another version of ckptkit gives none either."""
     version = metadata.version
     with monkeypatch.context() as old:
         old.setattr(metadata, "version", lambda name: "0.0.1" if name == "ckptkit" else version(name))

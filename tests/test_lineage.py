@@ -108,7 +108,7 @@ def test_branches_are_collected_along_the_way():
         ({2: "x" * 4000}, 2, [], "which is no checkpoint of an earlier attempt"),
     ],
 )
-def test_a_broken_lineage_says_where_and_keeps_what_can_be_checked(parents, newest, attempts, message):
+def test_broken_lineage_names_break_and_keeps_rest(parents, newest, attempts, message):
     lineage = trace(Attempts(parents), newest)
     assert [segment.attempt for segment in lineage.segments] == attempts
     assert lineage.broken_at is not None
@@ -138,7 +138,7 @@ PARENT = st.one_of(
 
 
 @given(st.dictionaries(st.integers(1, 8), PARENT), st.integers(1, 8))
-def test_any_set_of_documents_gives_a_walk_that_ends(parents, newest):
+def test_lineage_walk_ends_for_any_documents(parents, newest):
     """Whatever the documents say: attempts strictly fall, each is read once, and the end is explained."""
     attempts = Attempts(parents)
     lineage = trace(attempts, newest)
@@ -154,7 +154,8 @@ def test_any_set_of_documents_gives_a_walk_that_ends(parents, newest):
 
 
 @given(st.dictionaries(st.integers(1, 8), PARENT), st.integers(1, 8), st.integers(0, 3), st.integers(0, 1))
-def test_membership_is_the_attempts_own_or_at_most_the_childs_parent(parents, newest, cycles, micro_step):
+def test_lineage_membership_stops_at_childs_parent(parents, newest, cycles, micro_step):
+    """The newest attempt has no such limit."""
     lineage = trace(Attempts(parents), newest)
     limits = {segment.attempt: segment.last for segment in lineage.segments}
     for attempt in range(1, 9):

@@ -36,14 +36,15 @@ def files_of(storage):
     return len(storage._inner.walk("checkpoints/"))
 
 
-def test_the_run_is_what_it_is_meant_to_be(run, made):
+def test_fixture_run_holds_10000_valid_checkpoints(run, made):
     assert len(names_of(made)) == 10_000
     listed = list_checkpoints(long_run(30, 36, 34))
     assert len(listed) == 100
     assert {info.problem for info in listed} == {None}
 
 
-def test_latest_takes_three_requests_and_the_pages_of_the_newest_attempt(run):
+def test_latest_needs_three_requests_and_newest_pages(run):
+    """The pages are those of the newest attempt."""
     latest = latest_checkpoint(run)
     assert latest.name == newest(run)
     assert latest.problem is None
@@ -53,7 +54,7 @@ def test_latest_takes_three_requests_and_the_pages_of_the_newest_attempt(run):
     assert run.pages == 1 + pages_of(COUNTS[-1])
 
 
-def test_latest_of_a_young_attempt_asks_for_the_one_before_it(run):
+def test_latest_of_young_attempt_reads_previous_one(run):
     start(run)
     run.reset()
     latest = latest_checkpoint(run)
@@ -62,7 +63,7 @@ def test_latest_of_a_young_attempt_asks_for_the_one_before_it(run):
     assert run.pages == 2 + pages_of(COUNTS[-1])
 
 
-def test_latest_of_a_job_that_never_saved_does_not_list_for_each_of_its_attempts():
+def test_latest_does_not_list_every_empty_attempt():
     run = Counted(long_run())
     for _ in range(30):
         start(run)
@@ -71,7 +72,8 @@ def test_latest_of_a_job_that_never_saved_does_not_list_for_each_of_its_attempts
     assert run.pages < 10
 
 
-def test_ls_takes_the_pages_a_read_for_each_row_and_the_newest_attempts_document(run):
+def test_ls_reads_one_document_per_row(run):
+    """It also needs the pages of the walk and the newest attempt's document."""
     rows = list_rows(run, 50)
     assert [info.name for info in rows.shown] == names_of(run._inner)[-50:]
     assert {info.problem for info in rows.shown} == {None}
@@ -84,7 +86,7 @@ def test_ls_takes_the_pages_a_read_for_each_row_and_the_newest_attempts_document
     assert run.pages == 1 + pages_of(files_of(run))
 
 
-def test_ls_of_all_takes_the_pages_and_a_read_for_each_row_and_attempt(run):
+def test_ls_all_reads_once_per_row_and_attempt(run):
     run = Counted(long_run(100, 200))
     rows = list_rows(run, None)
     assert len(rows.shown) == len(run.keys("read")) - 2 == 300
@@ -111,7 +113,7 @@ def test_ls_says_how_many_it_leaves_out(run, capsys, monkeypatch):
     assert "not shown" not in capsys.readouterr().out
 
 
-def test_a_start_reads_one_commit_and_the_sweep_none(run):
+def test_start_reads_one_commit_and_sweep_none(run):
     expected = newest(run)
     _, state = start(run)
     assert state.applied == [expected]
@@ -126,7 +128,7 @@ def test_a_start_reads_one_commit_and_the_sweep_none(run):
     assert run.pages <= 20 + pages_of(10_000) + pages_of(COUNTS[-1]) + pages_of(files_of(run))
 
 
-def test_a_start_after_many_attempts_reads_the_newest_ones_document_only():
+def test_start_reads_newest_attempt_document_only():
     made = long_run(*[2] * 60)
     run = Counted(made)
     _, state = start(run)
@@ -134,7 +136,7 @@ def test_a_start_after_many_attempts_reads_the_newest_ones_document_only():
     assert {key for key in run.keys("read") if key.startswith("attempts/")} == {"attempts/000060.json"}
 
 
-def test_a_save_asks_as_little_with_10000_kept_as_with_10(run):
+def test_save_requests_do_not_grow_with_checkpoints(run):
     def calls_of_the_third_save(storage):
         manager, state = start(storage)
         save(manager, state)
@@ -150,7 +152,7 @@ def test_a_save_asks_as_little_with_10000_kept_as_with_10(run):
     assert run.pages <= few.pages + pages_of(10_003)
 
 
-def test_the_first_save_of_a_process_reads_no_commit_either_where_all_are_kept(run):
+def test_first_save_with_keep_all_reads_no_commit(run):
     manager, state = start(run)
     run.reset()
     save(manager, state)
@@ -158,7 +160,7 @@ def test_the_first_save_of_a_process_reads_no_commit_either_where_all_are_kept(r
     assert len(run.keys("read")) == 4  # the documents of the lineage, once per process
 
 
-def test_what_is_read_to_choose_what_goes_is_read_once():
+def test_retention_reads_each_commit_once():
     run = Counted(long_run(40, 60))
     manager, state = start(run, keep=KeepLatest(90))
     save(manager, state)

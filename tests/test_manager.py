@@ -121,7 +121,7 @@ def test_unknown_options_are_refused(root, option, value):
         CheckpointManager(root, **{option: value})
 
 
-def test_a_fresh_start_changes_nothing_and_has_no_checkpoint(root):
+def test_fresh_start_changes_nothing_without_checkpoint(root):
     run = WatchedRun()
     before = run.digest()
     assert CheckpointManager(root).restore(run) == ResumePoint()
@@ -129,7 +129,7 @@ def test_a_fresh_start_changes_nothing_and_has_no_checkpoint(root):
 
 
 @pytest.mark.parametrize("killed_at", range(1, 13))
-def test_a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(root, killed_at):
+def test_resumed_run_ends_with_uninterrupted_bits(root, killed_at):
     manager, run = started(root, save=SaveEvery(micro_steps=1))
     for _ in run.train_until(killed_at):
         manager.step(run).result()
@@ -151,7 +151,7 @@ def test_a_state_that_does_not_fit_fences_nobody(root):
     assert manager.save(run).exception() is None
 
 
-def test_a_checkpoint_that_is_not_there_is_not_found(root):
+def test_missing_checkpoint_is_not_found(root):
     grow(root, 2)
     with pytest.raises(CheckpointNotFoundError, match="there are: a000001-c0000000000-m0002"):
         CheckpointManager(root).restore(WatchedRun(), checkpoint="a000001-c0000000009-m0000")
@@ -199,7 +199,7 @@ def test_a_save_at_a_boundary_holds_no_accumulators(root):
     assert held[4][1] == ["optimizer-000.safetensors", "weights-000.safetensors"]
 
 
-def test_metrics_that_are_not_finite_are_kept_as_none(root):
+def test_metrics_that_are_not_finite_become_none(root):
     manager, run = started(root)
     manager.save(run, {"nan": np.nan, "inf": np.inf, "minus": -np.inf, "fine": 0.5}).result()
     assert manager.latest().metrics == {"nan": None, "inf": None, "minus": None, "fine": 0.5}
@@ -212,7 +212,7 @@ def test_metrics_may_be_numpy_numbers(root, value):
     assert manager.latest().metrics == {"loss": 0.5}
 
 
-def test_a_metric_that_is_no_number_is_refused_at_the_call(root):
+def test_metric_that_is_no_number_is_refused(root):
     manager, run = started(root)
     with pytest.raises((TypeError, ValueError)):
         manager.save(run, {"loss": "low"})
@@ -262,7 +262,7 @@ class LiveState(NumpyRun):
         return dataclasses.replace(capture, state={**capture.state, "notes": self.notes})
 
 
-def test_training_does_not_change_the_state_that_is_being_written(valve, root):
+def test_training_does_not_change_json_state_being_written(valve, root):
     manager, run = started(valve, LiveState())
     valve.close()
     handle = manager.save(run)
@@ -314,7 +314,7 @@ def saved_at(manager, run, last) -> list[int]:
     return at
 
 
-def test_step_saves_when_due_and_not_twice_at_one_progress(root):
+def test_step_saves_when_due_once_per_progress(root):
     manager, run = started(root, save=SaveEvery(optimizer_steps=2) | SaveEvery(micro_steps=5))
     assert saved_at(manager, run, 17) == [5, 8, 10, 15, 16]
     train(run, 20)
@@ -324,7 +324,7 @@ def test_step_saves_when_due_and_not_twice_at_one_progress(root):
     assert len(names(manager)) == 6
 
 
-def test_without_options_it_saves_every_hundred_cycles_and_keeps_three(root):
+def test_defaults_save_every_100_cycles_and_keep_three(root):
     run = WatchedRun()
     manager = CheckpointManager(root)
     manager.restore(run)
@@ -332,7 +332,7 @@ def test_without_options_it_saves_every_hundred_cycles_and_keeps_three(root):
     assert [one.progress.cycles for one in manager.checkpoints()] == [200, 300, 400]
 
 
-def test_an_interval_counts_from_the_start_and_then_from_the_last_save(root):
+def test_interval_counts_from_start_then_last_save(root):
     now = [1000.0]
     manager, run = started(root, save=SaveEvery(interval=timedelta(seconds=10)), monotonic=lambda: now[0])
     saved = []
@@ -357,7 +357,7 @@ def test_a_save_on_request_restarts_the_interval(root):
     assert manager.step(run) is not None
 
 
-def test_a_busy_writer_makes_a_due_save_wait_for_the_next_multiple(valve):
+def test_busy_writer_defers_save_to_next_multiple(valve):
     manager, run = started(valve, save=SaveEvery(micro_steps=2))
     valve.close()
     handles = {batches: manager.step(run) for batches in run.train_until(5)}
@@ -398,7 +398,7 @@ def test_when_busy(valve, when_busy, skipped, saved):
     assert [one.progress.batches_delivered for one in manager.checkpoints()] == saved
 
 
-def test_saves_that_wait_are_told_once_and_then_counted(caplog):
+def test_skipped_saves_are_logged_once_then_counted(caplog):
     caplog.set_level(logging.INFO, "ckptkit")
     outcomes = Outcomes("root", 3, None)
     for number in range(1, 110):
@@ -488,7 +488,7 @@ def test_a_handle_of_a_save_that_fails(valve):
 
 
 @pytest.mark.parametrize("verb", ["wait", "close"])
-def test_a_deadline_is_kept_and_the_save_goes_on(valve, verb):
+def test_timeout_is_kept_and_save_continues(valve, verb):
     manager, run = started(valve)
     valve.close()
     handle = manager.save(run)
@@ -577,7 +577,7 @@ def test_leaving_quietly_raises_what_failed(valve):
 # Failures
 
 
-def test_failures_in_a_row_are_tolerated_up_to_the_budget(valve, caplog):
+def test_consecutive_failures_are_tolerated_up_to_budget(valve, caplog):
     manager, run = started(valve)
     valve.failures_to_come = ERROR_BUDGET
     for at in range(1, ERROR_BUDGET):
@@ -646,7 +646,8 @@ if how == "collected":
 
 
 @pytest.mark.parametrize("how", ["at the end", "before", "asked for", "collected"])
-def test_a_failed_save_that_nobody_asked_for_is_told_when_the_interpreter_ends(root, how):
+def test_unawaited_failed_save_is_reported_at_exit(root, how):
+    """A failed save that nobody asked for is told when the interpreter ends."""
     done = subprocess.run(
         [sys.executable, "-c", AT_EXIT, str(root), how], capture_output=True, text=True, timeout=60, check=False
     )
@@ -681,7 +682,7 @@ def said_by_a_loop(*arguments):
     return done.stderr.splitlines()
 
 
-def test_a_loop_of_ones_own_is_told_where_it_goes_on(root):
+def test_custom_loop_is_told_its_resume_point(root):
     assert said_by_a_loop(root) == [f"[ckptkit] starting afresh at {root}"]
     assert said_by_a_loop(root) == [
         "[ckptkit] resuming from a000001-c0000000001-m0002: epoch 0, batch 6, after 1 optimizer steps, micro-step 2 of "
@@ -711,7 +712,7 @@ def test_a_success_resets_the_count(valve):
     assert [one.progress.batches_delivered for one in manager.checkpoints()] == [3, 6]
 
 
-def test_a_state_that_cannot_be_stored_is_an_error_at_once(root):
+def test_state_that_cannot_be_stored_raises_at_once(root):
     class Doubled(NumpyRun):
         def capture(self):
             capture = super().capture()
@@ -722,7 +723,7 @@ def test_a_state_that_cannot_be_stored_is_an_error_at_once(root):
         manager.save(run)
 
 
-def test_an_error_of_the_capture_itself_is_raised_at_once_and_counts_nothing(root):
+def test_capture_error_raises_at_once_and_is_uncounted(root):
     class Moody(WatchedRun):
         angry = True
 
@@ -775,14 +776,14 @@ def test_the_final_save_counts_the_failures_before_it(valve):
     assert valve.failed == ERROR_BUDGET
 
 
-def test_the_final_save_makes_up_for_a_failed_one(valve):
+def test_final_save_compensates_for_failed_one(valve):
     manager, run = started(valve, on_save_error="raise")
     valve.failures_to_come = 1
     manager.save(run).exception()
     assert manager.save_final(run) == "a000001-c0000000000-m0000-t02"
 
 
-def test_the_final_save_waits_for_the_one_under_way(valve):
+def test_final_save_waits_for_one_under_way(valve):
     manager, run = started(valve, save=ON_REQUEST)
     train(run, 2)
     valve.close()
@@ -813,7 +814,7 @@ def test_a_takeover_is_always_raised_and_stays_raised(root):
 
 
 @pytest.mark.parametrize("verb", ["step", "save", "save_final", "wait"])
-def test_a_takeover_is_told_by_whichever_call_is_next_and_by_every_one_after(root, verb):
+def test_takeover_is_raised_by_every_later_call(root, verb):
     manager, run = started(root)
     started(root)
     manager.save(run).exception()
@@ -824,7 +825,7 @@ def test_a_takeover_is_told_by_whichever_call_is_next_and_by_every_one_after(roo
     assert names(manager) == []
 
 
-def test_a_takeover_during_the_write_is_found_before_the_commit(valve, root):
+def test_takeover_during_write_prevents_commit(valve, root):
     manager, run = started(valve)
     valve.close()
     handle = manager.save(run)
@@ -835,7 +836,7 @@ def test_a_takeover_during_the_write_is_found_before_the_commit(valve, root):
     assert names(manager) == []
 
 
-def test_the_final_save_of_a_job_that_was_taken_over_is_refused(root):
+def test_final_save_after_takeover_is_refused(root):
     manager, run = started(root)
     started(root)
     with pytest.raises(StaleAttemptError):
@@ -843,7 +844,7 @@ def test_the_final_save_of_a_job_that_was_taken_over_is_refused(root):
     assert names(manager) == []
 
 
-def test_a_loop_whose_micro_steps_nobody_counts_is_told(root):
+def test_loop_that_does_not_count_batches_is_refused(root):
     run = NumpyRun()
     with CheckpointManager(root, save=SaveEvery(micro_steps=1), when_busy="wait") as manager:
         manager.restore(run)

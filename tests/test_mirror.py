@@ -176,7 +176,7 @@ def test_local_lost_goes_on_from_the_mirror(tmp_path):
 
 
 @pytest.mark.parametrize("saved", [(), (6,), (6, 7), (6, 7, 9)])
-def test_after_a_fresh_machine_the_newest_is_found_on_each_root_alone(tmp_path, saved):
+def test_each_root_alone_finds_newest_after_fresh_machine(tmp_path, saved):
     started(tmp_path, 2, 5)
     shutil.rmtree(tmp_path / "local")
     started(tmp_path, *saved).manager.close()
@@ -191,7 +191,7 @@ def test_after_a_fresh_machine_the_newest_is_found_on_each_root_alone(tmp_path, 
     assert resumed(tmp_path)[1] == (name_at(2, saved[-1]) if saved else name_at(1, 5))
 
 
-def test_mirror_behind_goes_on_from_the_local_root_and_uploads_it(tmp_path):
+def test_start_uploads_newer_local_checkpoint(tmp_path):
     life = started(tmp_path, 2)
     life.mirror.inject(Fault("error", times=None))
     life.save_at(5)
@@ -205,7 +205,7 @@ def test_mirror_behind_goes_on_from_the_local_root_and_uploads_it(tmp_path):
 
 
 @pytest.mark.parametrize("saved", [(), (6,)])
-def test_a_start_whose_parent_never_reached_the_mirror_does_not_hide_what_did(tmp_path, saved):
+def test_parent_missing_at_mirror_hides_no_checkpoint(tmp_path, saved):
     """The machine is lost that had more; what the mirror holds is older, and whole."""
     life = started(tmp_path, 2)
     life.mirror.inject(Fault("error", operations={"write"}, times=None))
@@ -220,7 +220,7 @@ def test_a_start_whose_parent_never_reached_the_mirror_does_not_hide_what_did(tm
     assert resumed(tmp_path, local="new")[1] == name_at(1, 2)
 
 
-def test_a_mirror_that_lacks_everything_is_filled_from_the_newest_on(tmp_path):
+def test_empty_mirror_is_filled_from_newest(tmp_path):
     run = NumpyRun(accumulation_steps=CYCLE)
     for last in (3, 6):
         with CheckpointManager(tmp_path / "local", save=SaveEvery(micro_steps=3), when_busy="wait") as manager:
@@ -247,7 +247,7 @@ DAMAGES = [
 
 @pytest.mark.parametrize(("file", "how"), DAMAGES)
 @pytest.mark.parametrize("root", ["local", "mirror"])
-def test_of_two_copies_the_whole_one_is_taken_before_anything_older(tmp_path, root, file, how, caplog):
+def test_whole_copy_precedes_older_checkpoint(tmp_path, root, file, how, caplog):
     started(tmp_path, 2, 5)
     corrupt(tmp_path / root, name_at(1, 5), file, how)
     life, checkpoint = resumed(tmp_path)
@@ -261,7 +261,7 @@ def test_of_two_copies_the_whole_one_is_taken_before_anything_older(tmp_path, ro
     assert resumed(tmp_path)[1] == name_at(2, 7)
 
 
-def test_where_both_copies_are_corrupt_an_older_one_is_taken_and_both_are_named(tmp_path, caplog):
+def test_both_copies_corrupt_falls_back_naming_both(tmp_path, caplog):
     started(tmp_path, 2, 5)
     for root in ("local", "mirror"):
         corrupt(tmp_path / root, name_at(1, 5))
@@ -274,7 +274,7 @@ def test_where_both_copies_are_corrupt_an_older_one_is_taken_and_both_are_named(
         assert f"at {tmp_path / root}: checkpoints/{name_at(1, 5)}" in caplog.text
 
 
-def test_all_copies_corrupt_is_an_error_and_no_fresh_start(tmp_path):
+def test_all_copies_corrupt_prevents_fresh_start(tmp_path):
     started(tmp_path, 2)
     for root in ("local", "mirror"):
         corrupt(tmp_path / root, name_at(1, 2))
@@ -284,14 +284,14 @@ def test_all_copies_corrupt_is_an_error_and_no_fresh_start(tmp_path):
 
 
 @pytest.mark.parametrize("root", ["local", "mirror"])
-def test_a_damaged_attempt_document_is_read_from_the_other_root(tmp_path, root):
+def test_other_root_replaces_damaged_attempt_document(tmp_path, root):
     started(tmp_path, 2, 5)
     document = tmp_path / root / "attempts" / "000001.json"
     document.write_bytes(document.read_bytes().replace(b'"host"', b'"hOst"'))
     assert resumed(tmp_path)[1] == name_at(1, 5)
 
 
-def test_a_named_checkpoint_may_lie_at_the_mirror_alone(tmp_path):
+def test_named_checkpoint_may_exist_only_at_mirror(tmp_path):
     started(tmp_path, 2, 5, 6, 9, mirror_keep=KeepLatest(9))
     assert committed(tmp_path, "local") == [name_at(1, 6), name_at(1, 9)]
     life = Life(tmp_path)
@@ -306,7 +306,7 @@ def test_a_named_checkpoint_may_lie_at_the_mirror_alone(tmp_path):
 
 
 @pytest.mark.parametrize("root", ["local", "mirror"])
-def test_a_void_folder_on_one_root_hides_no_checkpoint_of_the_other(tmp_path, root):
+def test_void_on_one_root_keeps_other_copy(tmp_path, root):
     """As after a retention that was killed between COMMIT and data, and the sweep after it."""
     started(tmp_path, 2, 5)
     shutil.rmtree(tmp_path / root / "checkpoints" / name_at(1, 5))
@@ -318,7 +318,7 @@ def test_a_void_folder_on_one_root_hides_no_checkpoint_of_the_other(tmp_path, ro
     assert resumed(tmp_path)[1] == name_at(2, 6)
 
 
-def test_a_mirror_that_is_a_copy_which_has_not_ended_is_refused(tmp_path):
+def test_unfinished_copy_as_mirror_is_refused(tmp_path):
     started(tmp_path / "made", 2)
     shutil.copytree(tmp_path / "made" / "local", tmp_path / "local")
     origin = CopiedFrom(url="elsewhere", run_id=None, checkpoint=None, last_attempt=1)
@@ -331,14 +331,14 @@ def test_a_mirror_that_is_a_copy_which_has_not_ended_is_refused(tmp_path):
     assert tree(tmp_path) == before
 
 
-def test_retention_follows_a_policy_of_its_own_on_each_root(tmp_path):
+def test_each_root_has_own_retention(tmp_path):
     started(tmp_path, 2, 4, 5, 8, 9, mirror_keep=KeepEvery(optimizer_steps=1) | KeepLatest(3))
     assert committed(tmp_path, "local") == [name_at(1, 8), name_at(1, 9)]
     assert committed(tmp_path, "mirror") == [name_at(1, at) for at in (4, 5, 8, 9)]
     check_both(tmp_path)
 
 
-def test_without_a_policy_of_its_own_the_mirror_keeps_what_the_local_root_keeps(tmp_path):
+def test_mirror_retention_defaults_to_local_policy(tmp_path):
     started(tmp_path, 2, 4, 5, 8, 9, keep=KeepLatest(3))
     assert committed(tmp_path, "local") == committed(tmp_path, "mirror") == [name_at(1, at) for at in (5, 8, 9)]
 
@@ -346,7 +346,8 @@ def test_without_a_policy_of_its_own_the_mirror_keeps_what_the_local_root_keeps(
 # Uploads behind training
 
 
-def test_a_commit_does_not_wait_for_the_mirror_and_of_those_that_wait_only_the_newest_is_uploaded(tmp_path, caplog):
+def test_commit_does_not_wait_for_mirror(tmp_path, caplog):
+    """Of the checkpoints that wait for the upload, only the newest is uploaded."""
     caplog.set_level(logging.INFO, "ckptkit")
     life = started(tmp_path)
     pause = Pause()
@@ -372,7 +373,8 @@ def test_a_commit_does_not_wait_for_the_mirror_and_of_those_that_wait_only_the_n
     assert committed(tmp_path, "local") == [name_at(1, 6), name_at(1, 7)]
 
 
-def test_a_checkpoint_whose_local_copy_goes_while_it_is_uploaded_is_named_and_skipped(tmp_path, caplog):
+def test_local_copy_lost_during_upload_is_skipped(tmp_path, caplog):
+    """The skipped checkpoint is named, and the next one is uploaded."""
     life = started(tmp_path)
     gone = Fault(
         lambda: shutil.rmtree(tmp_path / "local" / "checkpoints"),
@@ -389,7 +391,8 @@ def test_a_checkpoint_whose_local_copy_goes_while_it_is_uploaded_is_named_and_sk
     assert files_of(tmp_path / "mirror", name_at(1, 2)).keys() == {f"checkpoints/{name_at(1, 2)}/COMMIT"}
 
 
-def test_with_the_mirror_away_training_goes_on_and_afterwards_the_newest_is_uploaded(tmp_path, caplog):
+def test_training_continues_during_mirror_outage(tmp_path, caplog):
+    """Afterwards the newest checkpoint is uploaded."""
     life = started(tmp_path, 2)
     away = life.mirror.inject(Fault("error", times=None))
     for failures, batches in enumerate((3, 4, 5, 6, 7), start=1):
@@ -418,7 +421,7 @@ def test_a_failed_upload_is_tried_again_by_wait(tmp_path):
     assert life.manager.mirror_lag == 0
 
 
-def test_an_upload_that_failed_halfway_is_removed_after_the_next(tmp_path):
+def test_next_upload_removes_failed_one(tmp_path):
     life = started(tmp_path)
     life.mirror.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
     life.saved_at(3)
@@ -447,7 +450,7 @@ def test_the_end_of_training_insists_on_the_mirror(tmp_path, failures, on_save_e
     life.manager.close()
 
 
-def test_the_end_of_training_with_the_mirror_away_says_what_is_where(tmp_path):
+def test_close_without_mirror_names_committed_root(tmp_path):
     life = started(tmp_path, 2)
     away = life.mirror.inject(Fault("error", operations={"list"}, times=None))
     life.train(5)
@@ -465,7 +468,7 @@ def test_the_end_of_training_with_the_mirror_away_says_what_is_where(tmp_path):
     assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(1, 5)]
 
 
-def test_the_last_checkpoint_half_uploaded_is_finished_by_the_next_start(tmp_path):
+def test_next_start_finishes_half_upload(tmp_path):
     life = started(tmp_path, 2)
     life.mirror.inject(Fault("kill", operations={"write"}, key="*/weights*", when="during"))
     life.saved_at(5)
@@ -478,7 +481,7 @@ def test_the_last_checkpoint_half_uploaded_is_finished_by_the_next_start(tmp_pat
     check_both(tmp_path)
 
 
-def test_the_same_progress_saved_again_is_not_uploaded_again(tmp_path):
+def test_repeated_save_is_not_uploaded_again(tmp_path):
     life = started(tmp_path, 3)
     before = len(life.mirror.calls)
     assert life.saved_at(3) == name_at(1, 3)
@@ -487,7 +490,7 @@ def test_the_same_progress_saved_again_is_not_uploaded_again(tmp_path):
 
 
 @pytest.mark.parametrize("started_at_exit", [False, True])
-def test_what_was_begun_is_at_the_mirror_before_the_interpreter_ends(tmp_path, started_at_exit):
+def test_interpreter_exit_waits_for_upload(tmp_path, started_at_exit):
     code = f"""
         import sys, threading
         from ckptkit.manager import CheckpointManager
@@ -548,7 +551,7 @@ def test_a_start_without_its_mirror_is_refused(tmp_path):
     assert life.restore().checkpoint == name_at(1, 2)
 
 
-def test_a_start_without_its_mirror_may_be_allowed_and_the_next_one_uploads(tmp_path, caplog):
+def test_next_start_uploads_after_mirrorless_start(tmp_path, caplog):
     started(tmp_path, 2)
     life = Life(tmp_path, mirror_required=False)
     away(life)
@@ -568,7 +571,8 @@ def test_a_start_without_its_mirror_may_be_allowed_and_the_next_one_uploads(tmp_
     assert committed(tmp_path, "mirror") == [name_at(2, 5), name_at(3, 7)]
 
 
-def test_an_emptied_local_root_is_no_new_run_while_the_mirror_is_away(tmp_path):
+def test_emptied_local_root_needs_mirror_for_start(tmp_path):
+    """With the mirror away it is no new run."""
     started(tmp_path, 2)
     shutil.rmtree(tmp_path / "local")
     started(tmp_path)  # has the attempt's document, and not the checkpoint
@@ -591,7 +595,7 @@ def test_a_new_run_may_begin_without_its_mirror(tmp_path):
 
 
 @pytest.mark.parametrize(("operation", "nth"), [("list", 2), ("read", 1), ("create", 1)])
-def test_a_mirror_that_fails_later_in_a_start_is_an_error_also_where_it_is_not_required(tmp_path, operation, nth):
+def test_late_mirror_failure_is_error_when_optional(tmp_path, operation, nth):
     """What it holds was looked at, and perhaps the number is taken there: going on alone would separate the two."""
     started(tmp_path, 2)
     life = Life(tmp_path, mirror_required=False)
@@ -606,7 +610,7 @@ def test_a_mirror_that_fails_later_in_a_start_is_an_error_also_where_it_is_not_r
 # Two jobs
 
 
-def test_two_jobs_with_one_mirror_and_two_local_roots_fence_each_other(tmp_path):
+def test_shared_mirror_fences_two_local_roots(tmp_path):
     first = started(tmp_path, 2, 4)
     second = started(tmp_path, local="other", host="there")
     assert second.run.digest() == digest_at(4)
@@ -627,7 +631,7 @@ def test_two_jobs_with_one_mirror_and_two_local_roots_fence_each_other(tmp_path)
     check_both(tmp_path)
 
 
-def test_a_job_that_was_taken_over_during_an_upload_does_not_commit_it(tmp_path):
+def test_takeover_during_upload_prevents_commit(tmp_path):
     first = started(tmp_path, 2)
     pause = Pause()
     first.mirror.inject(Fault(pause, operations={"write"}, key=f"checkpoints/{name_at(1, 3)}/manifest.json"))
@@ -664,7 +668,7 @@ def test_roots_that_went_on_separately_are_an_error(tmp_path):
     other.close()
 
 
-def test_an_upload_that_is_whole_after_a_takeover_is_not_committed(tmp_path):
+def test_takeover_without_void_prevents_commit(tmp_path):
     """Also if the new start could not void its folder yet: from then on, what it chose to go on from holds."""
     first = started(tmp_path, 2)
     pause = Pause()
@@ -725,7 +729,7 @@ def test_the_roots_of_two_runs_are_no_pair(tmp_path):
     assert tree(tmp_path) == before
 
 
-def test_a_start_that_loses_the_number_at_the_mirror_takes_the_next(tmp_path):
+def test_start_takes_next_number_after_mirror_conflict(tmp_path):
     started(tmp_path, 2)
     life = Life(tmp_path)
     life.mirror.inject(
@@ -738,7 +742,7 @@ def test_a_start_that_loses_the_number_at_the_mirror_takes_the_next(tmp_path):
     check_both(tmp_path)
 
 
-def test_a_checkpoint_that_a_running_job_removes_from_the_mirror_meanwhile_is_no_damage(tmp_path):
+def test_concurrent_retention_at_mirror_is_no_damage(tmp_path):
     first = started(tmp_path, 2, 4)
     life = Life(tmp_path, local="other")
     moved_on = Fault(
@@ -752,7 +756,7 @@ def test_a_checkpoint_that_a_running_job_removes_from_the_mirror_meanwhile_is_no
     assert life.run.digest() == digest_at(7)
 
 
-def test_a_commit_at_the_mirror_right_before_the_takeover_is_not_lost(tmp_path):
+def test_mirror_commit_before_takeover_is_kept(tmp_path):
     first = started(tmp_path, 2)
     life = Life(tmp_path, local="other")
     life.mirror.inject(Fault(lambda: first.saved_at(3), operations={"create"}, key="attempts/000002.json"))
@@ -762,7 +766,8 @@ def test_a_commit_at_the_mirror_right_before_the_takeover_is_not_lost(tmp_path):
     check_both(tmp_path, "other")
 
 
-def test_a_checkpoint_that_a_start_elsewhere_gave_up_at_the_mirror_stays_at_the_local_root(tmp_path, caplog):
+def test_void_at_mirror_keeps_local_checkpoint(tmp_path, caplog):
+    """A start elsewhere gave it up at the mirror; it can still be chosen by name here."""
     life = started(tmp_path, 2)
     life.mirror.inject(Fault("kill", operations={"write"}, key=f"checkpoints/{name_at(1, 5)}/*", nth=2))
     life.saved_at(5)
@@ -857,7 +862,7 @@ def go_on(base: Path, newest: str) -> None:
 
 
 @at_every_moment
-def test_after_a_fault_at_any_call_of_a_start_the_next_one_goes_on(tmp_path, template, root, when, action):
+def test_fault_at_any_start_call_is_recovered(tmp_path, template, root, when, action):
     shutil.copytree(template, tmp_path / "counted")
     life = Life(tmp_path / "counted")
     opening(life)
@@ -877,7 +882,8 @@ def test_after_a_fault_at_any_call_of_a_start_the_next_one_goes_on(tmp_path, tem
 
 
 @at_every_moment
-def test_after_a_fault_at_any_call_of_saves_and_uploads_nothing_is_lost(tmp_path, template, root, when, action):
+def test_fault_at_any_upload_call_loses_nothing(tmp_path, template, root, when, action):
+    """The same holds for any call of the saves."""
     shutil.copytree(template, tmp_path / "counted")
     life = Life(tmp_path / "counted")
     opening(life)
@@ -909,7 +915,7 @@ def test_after_a_fault_at_any_call_of_saves_and_uploads_nothing_is_lost(tmp_path
 # Options
 
 
-def test_under_the_doctor_the_mirror_is_not_looked_at(tmp_path, monkeypatch):
+def test_doctor_does_not_open_mirror(tmp_path, monkeypatch):
     plan = LifePlan(root=str(tmp_path / "scratch"), trace=str(tmp_path / "trace"), stop=3)
     (tmp_path / "plan.json").write_text(plan.model_dump_json())
     monkeypatch.setenv(VARIABLE, str(tmp_path / "plan.json"))
@@ -972,7 +978,7 @@ A, B = (CheckpointName.parse(name_at(1, at)) for at in (1, 2))
 
 
 @pytest.mark.parametrize("threads", [True, False])
-def test_uploads_go_on_where_no_thread_can_be_had(threads, monkeypatch):
+def test_uploads_work_without_threads(threads, monkeypatch):
     if not threads:
 
         def refuse(self):
@@ -988,7 +994,8 @@ def test_uploads_go_on_where_no_thread_can_be_had(threads, monkeypatch):
     assert (uploading.asked, uploading.sweeps, one.lag) == ([str(A), str(B)], 1, 0)
 
 
-def test_a_fresh_start_sweeps_at_once_and_a_failed_first_upload_puts_the_sweep_off():
+def test_fresh_start_sweeps_mirror_at_once():
+    """After a first upload that failed, the sweep waits for the next one."""
     uploading = Uploading(StorageError("away"))
     one = behind(uploading)
     one.begin(None)
@@ -1004,7 +1011,7 @@ def test_a_fresh_start_sweeps_at_once_and_a_failed_first_upload_puts_the_sweep_o
     assert uploading.sweeps == 1
 
 
-def test_a_failure_that_was_made_up_for_stops_nobody():
+def test_recovered_upload_failure_is_not_raised():
     uploading = Uploading(StorageError("away"))
     one = behind(uploading, tolerant=False)
     one.begin(A)
@@ -1026,7 +1033,7 @@ def test_an_outage_has_its_traceback_at_debug(caplog):
         assert [record.levelno for record in caplog.records if record.exc_info] == [shown]
 
 
-def test_a_takeover_is_raised_by_every_call_and_ends_the_uploads():
+def test_takeover_ends_uploads_and_always_raises():
     uploading = Uploading(StaleAttemptError("taken"))
     one = behind(uploading)
     one.begin(A)

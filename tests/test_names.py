@@ -18,7 +18,7 @@ def test_what_is_printed_is_parsed(name):
 
 
 @given(NAMES)
-def test_everything_below_a_checkpoint_has_a_key_that_documents_may_hold(name):
+def test_checkpoint_keys_are_valid_in_documents(name):
     for key in (name.commit_key, name.manifest_key, name.rank_key(99_999), name.rank_folder(0) + "/a-000.x"):
         assert checked_key(key) == key
         assert key.startswith(f"checkpoints/{name}/")

@@ -119,13 +119,13 @@ def test_alone_everything_stays_as_it_is():
     assert all(found is one for found, one in zip(Partition().share(leaves, 0, 1), leaves, strict=True))
 
 
-def test_what_is_a_rank_s_own_is_stored_by_each():
+def test_per_rank_leaf_is_stored_by_each_rank():
     leaves = [leaf("acc", (30,), placement="per_rank"), leaf("w", (30,))]
     for share in shares_of(leaves, 3):
         assert share[0] is leaves[0]
 
 
-def test_a_box_is_stored_by_its_first_replica_only():
+def test_box_is_stored_by_first_replica_only():
     boxes = [Box((4,), (0,)), Box((4,), (2,)), Box((4,), (0,), 1), Box((4,), (2,), 1)]
     shares = [Partition().share([leaf("z", (2,), placement=box)], rank, 4) for rank, box in enumerate(boxes)]
     assert [len(share) for share in shares] == [1, 1, 0, 0]
@@ -138,7 +138,7 @@ def test_a_small_leaf_is_not_cut():
         assert all(piece.spec.part is None for piece in share if piece.name in ("small", "tiny"))
 
 
-def test_pieces_are_views_and_the_same_specs_from_save_to_save():
+def test_pieces_are_views_with_reused_specs():
     leaves = [leaf("a", (100, 3)), leaf("b", (50,))]
     partition = Partition()
     first, second = (partition.share(leaves, 1, 4) for _ in range(2))
@@ -149,7 +149,7 @@ def test_pieces_are_views_and_the_same_specs_from_save_to_save():
     assert not callable(piece.source)
 
 
-def test_two_kinds_of_capture_take_turns_without_planning_anew():
+def test_alternating_captures_reuse_their_plans():
     leaves = [leaf("a", (100, 3)), leaf("acc", (100, 3), placement="per_rank")]
     partition = Partition()
     captures = [leaves, leaves[:1]] * 3
@@ -157,7 +157,7 @@ def test_two_kinds_of_capture_take_turns_without_planning_anew():
     assert len({id(share[0].spec) for share in shares}) == 2
 
 
-def test_a_source_is_asked_by_nobody_but_the_reader():
+def test_source_is_called_only_by_the_reader():
     asked = []
     array = np.arange(40, dtype=np.float32).reshape(10, 4)
 
@@ -190,7 +190,7 @@ def test_every_share_makes_files_of_one_placement_each(specification, ranks):
         assert [one.part.offsets for one in table if one.name == "box"] == [[7]]
 
 
-def test_the_file_of_one_rank_says_nothing_about_ranks():
+def test_single_rank_file_does_not_mention_ranks():
     (shard,) = plan_shards([leaf("a", (3,)).spec])
     assert b"__metadata__" not in shard.header
 

@@ -168,7 +168,7 @@ def test_the_same_cut_is_the_same_call():
         assert bytes_read(storage) < 1.1 * found.nbytes  # its own file: a header more
 
 
-def test_large_leaves_are_read_by_blocks_of_a_mebibyte():
+def test_large_leaves_are_read_in_mebibyte_blocks():
     whole = np.arange(3 << 20, dtype=np.int64).reshape(3072, 1024)  # 24 MiB
     storage = Measured(stored(whole, grid(whole.shape, 2, 1)))
     contents = load(storage, opened(storage))
@@ -178,7 +178,7 @@ def test_large_leaves_are_read_by_blocks_of_a_mebibyte():
     assert bytes_read(storage) <= found.nbytes + 4 * (1 << 20)
 
 
-def test_a_column_of_a_row_cut_reads_each_block_once():
+def test_column_of_row_cut_reads_blocks_once():
     whole = np.arange(1 << 18, dtype=np.float32).reshape(512, 512)
     storage = Measured(stored(whole, grid(whole.shape, 4, 1), block_bytes=1024))
     contents = load(storage, opened(storage))
@@ -194,7 +194,7 @@ def altered(storage, key, position):
     return DictStorage({**storage.files, key: bytes(data)})
 
 
-def test_an_altered_byte_is_found_if_its_block_is_read():
+def test_altered_byte_in_read_block_is_found():
     whole = np.arange(1000, dtype=np.int64)
     storage = stored(whole, grid(whole.shape, 2), block_bytes=256)
     key = next(key for key in storage.files if "rank-00001/" in key)
@@ -225,7 +225,7 @@ def test_every_byte_of_a_block_counts():
             load(broken, opened(broken)).read_parts([part])
 
 
-def test_what_was_stored_twice_is_refused_before_anything_is_read():
+def test_overlapping_parts_are_refused_before_any_read():
     """The sum of the parts is right, but one overlaps another and leaves a gap elsewhere."""
     whole = np.arange(9, dtype=np.int64)
     storage = Measured(stored(whole, [((0, 3),), ((2, 5),), ((6, 9),)]))
@@ -261,7 +261,7 @@ def test_a_part_that_cannot_be_is_refused(box, shape, words):
 
 
 @pytest.mark.parametrize("placement", ["replicated", "per_rank"])
-def test_a_leaf_that_was_not_cut_can_be_cut_now(placement):
+def test_uncut_leaf_can_be_read_in_parts(placement):
     """A job that shards its optimizer from now on restores what was whole, in one pass over the files."""
     whole = np.arange(60, dtype=np.int64).reshape(12, 5)
     other = np.arange(7, dtype=np.int64)
@@ -288,7 +288,7 @@ def test_sharded_scalars_and_bfloat16_width():
     assert contents.tensors["z"] == 5
 
 
-def test_a_whole_leaf_is_let_go_once_its_parts_are_cut_out():
+def test_whole_leaf_is_released_after_cutting_parts():
     part, found = wanted_of(np.arange(9), ((2, 4),))
     cut_out = CutOut({"z": TensorInfo("I64", (9,), "weights")}, [part], None)
     memory = cut_out["z"]
@@ -308,13 +308,13 @@ def test_a_whole_leaf_is_let_go_once_its_parts_are_cut_out():
         ([1, 0], Part(global_shape=[2**50, 2**50], offsets=[0, 0]), "too large"),
     ],
 )
-def test_entries_that_other_checks_might_miss_are_refused_by_themselves(shape, part, words):
+def test_invalid_tensor_entries_are_refused(shape, part, words):
     fields = {"dtype": "F32", "offset_bytes": 8, "size_bytes": 4 * math.prod(shape), "placement": "replicated"}
     with pytest.raises(ValueError, match=words):
         TensorEntry(name="w", shape=shape, part=part, **fields)
 
 
-def test_only_files_with_sharded_leaves_have_digests_of_blocks():
+def test_only_sharded_files_have_block_digests():
     storage = stored(np.arange(9.0), grid((9,), 3), extra=[leaf("w", np.ones(5))], block_bytes=100)
     for document in documents_of(storage):
         for shard in document.shards:

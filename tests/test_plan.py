@@ -19,7 +19,7 @@ def test_a_plan_multiplies_out(steps, world_size, micro_batch):
 
 
 @given(st.integers(1, 10_000), positive, positive)
-def test_every_wish_is_met_exactly_or_refused_with_the_nearest(global_batch, world_size, micro_batch):
+def test_plan_is_exact_or_names_nearest_plans(global_batch, world_size, micro_batch):
     near = nearest_plans(global_batch, world_size, micro_batch)
     if global_batch % (world_size * micro_batch):
         with pytest.raises(ValueError, match="nearest plans") as refusal:
@@ -36,7 +36,7 @@ def test_every_wish_is_met_exactly_or_refused_with_the_nearest(global_batch, wor
     assert distances[0] <= free
 
 
-def test_the_wish_that_needs_a_fraction_of_a_step():
+def test_fractional_accumulation_steps_name_nearest_plans():
     with pytest.raises(ValueError, match=r"K = 1\.28\. The nearest plans") as refusal:
         plan_accumulation(3072, 240, 10)
     assert [(one.accumulation_steps, one.micro_batch, one.effective_batch) for one in nearest_plans(3072, 240, 10)] == [

@@ -69,7 +69,7 @@ def test_cycles_count_and_not_updates():
         (timedelta(days=40), True),
     ],
 )
-def test_an_interval_is_due_at_the_first_micro_step_after_it(elapsed, due):
+def test_interval_is_due_at_first_micro_step_after(elapsed, due):
     policy = SaveEvery(interval=timedelta(minutes=10))
     assert policy.due(progress_at(3), elapsed) is due
     assert policy.due(progress_at(4), elapsed) is due
@@ -186,7 +186,7 @@ def test_keep_policies_refuse(make, message):
         (KeepLatest(1) | KeepBest(1, "loss", "min"), True),
     ],
 )
-def test_metrics_are_read_only_where_a_policy_needs_them(policy, needs):
+def test_only_best_policies_need_metrics(policy, needs):
     assert policy.needs_metrics is needs
 
 
@@ -217,7 +217,7 @@ def test_a_combination_keeps_the_union_in_any_order(policies, checkpoints):
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 6))
-def test_a_combination_of_saves_is_due_when_either_is(a, b, k):
+def test_combined_save_policies_are_due_when_either_is(a, b, k):
     left, right = SaveEvery(optimizer_steps=a), SaveEvery(micro_steps=b)
     assert due_at(left | right, 40, k=k) == sorted({*due_at(left, 40, k=k), *due_at(right, 40, k=k)})
 

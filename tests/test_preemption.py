@@ -77,7 +77,8 @@ def restored_at(root) -> int:
 
 
 @pytest.mark.parametrize("at", [8, 9, 10, 11])
-def test_a_signal_at_any_micro_step_of_a_cycle_saves_it_and_ends_with_143(root, at):
+def test_signal_at_any_micro_step_saves_it(root, at):
+    """The process ends with 143, and the same command goes on from there."""
     ended = live(root, signals={at: ["SIGTERM"]})
     assert ended.code == TERMINATED
     name = f"a000001-c{at // 4:010d}-m{at % 4:04d}"
@@ -102,7 +103,7 @@ def test_sigusr1_asks_for_the_same(root):
     assert restored_at(root) == 6
 
 
-def test_the_cycle_is_ended_where_that_fits_into_the_grace(root):
+def test_cycle_is_finished_within_grace(root):
     """Saves have been measured, and micro-steps are short."""
     ended = live(root, every=2, options={"when_busy": "wait"}, signals={13: ["SIGTERM"]})
     assert ended.code == TERMINATED
@@ -151,14 +152,14 @@ preemption._ONE_SIGNAL = timedelta(0)  # however soon after the first it comes
     assert restored_at(root) == 4
 
 
-def test_one_signal_that_comes_twice_at_once_is_one(root):
+def test_repeated_signal_counts_once(root):
     """A launcher forwards what the whole process group has got already."""
     ended = live(root, signals={6: ["SIGTERM", "SIGUSR1", "SIGTERM"]})
     assert ended.code == TERMINATED
     assert restored_at(root) == 6
 
 
-def test_a_storage_that_hangs_leaves_the_previous_checkpoint_and_says_so(root):
+def test_hung_storage_keeps_and_names_previous_checkpoint(root):
     live(root, until=4)
     ended = live(root, stall="checkpoints/*", grace=1, signals={6: ["SIGTERM"]})
     assert ended.code == TERMINATED
@@ -170,7 +171,7 @@ def test_a_storage_that_hangs_leaves_the_previous_checkpoint_and_says_so(root):
     assert restored_at(root) == 4
 
 
-def test_the_end_of_the_grace_needs_nobody_who_reads_stderr(root):
+def test_grace_ends_without_stderr_reader(root):
     ear, mouth = os.pipe()
     os.close(ear)
     plan = {"until": WHOLE, "stall": "checkpoints/*", "grace": 1, "signals": {6: ["SIGTERM"]}}
@@ -186,7 +187,7 @@ def test_the_end_of_the_grace_needs_nobody_who_reads_stderr(root):
     assert done.returncode == TERMINATED
 
 
-def test_a_hang_at_the_end_of_training_is_ended_too(root):
+def test_hang_at_end_of_training_is_ended(root):
     ended = live(root, until=6, stall="*COMMIT", signal_at_stall="SIGTERM", grace=1)
     assert ended.code == TERMINATED
     assert f"There is no checkpoint at {root} yet: the same command begins afresh." in ended.log
@@ -202,7 +203,7 @@ def after_step(batches):
 """
 
 
-def test_a_mirror_that_hangs_is_not_a_save_that_failed(root):
+def test_hung_mirror_is_no_failed_save(root):
     ended = live(root, script=MIRRORED, grace=1, signals={6: ["SIGTERM"]})
     assert ended.code == TERMINATED
     last = ended.log.splitlines()[-1]
@@ -211,7 +212,7 @@ def test_a_mirror_that_hangs_is_not_a_save_that_failed(root):
     assert restored_at(root) == 6
 
 
-def test_return_does_not_wait_for_a_mirror_that_hangs(root):
+def test_return_does_not_wait_for_hung_mirror(root):
     script = MIRRORED + "def after(): say(after=True); os._exit(5)"
     ended = live(root, script=script, grace=1, signals={6: ["SIGTERM"]}, options={"on_preempt": "return"})
     assert (ended.code, ended.of("after")) == (5, True)
@@ -219,7 +220,7 @@ def test_return_does_not_wait_for_a_mirror_that_hangs(root):
     assert restored_at(root) == 6
 
 
-def test_what_comes_after_the_last_save_ends_with_the_grace_too(root):
+def test_grace_bounds_work_after_last_save(root):
     """The events wait 10 s for a storage that hangs, which a scheduler does not."""
     script = """
 def after_step(batches):
@@ -236,7 +237,8 @@ def after_step(batches):
     assert restored_at(root) == 6
 
 
-def test_a_save_that_fails_names_the_previous_checkpoint_and_ends_with_143(root):
+def test_failed_save_names_previous_checkpoint(root):
+    """The process ends with 143."""
     live(root, until=4)
     ended = live(root, fail="*m0002*", signals={6: ["SIGTERM"]})
     assert ended.code == TERMINATED
@@ -249,7 +251,7 @@ def test_a_save_that_fails_names_the_previous_checkpoint_and_ends_with_143(root)
     assert restored_at(root) == 4
 
 
-def test_a_process_that_has_lost_the_run_says_so_instead(root):
+def test_fenced_process_reports_stale_attempt_on_signal(root):
     script = """
 def after_step(batches):
     if batches == 6:
@@ -264,7 +266,7 @@ def after_step(batches):
     assert names(root) == []
 
 
-def test_return_ends_the_loop_and_the_script_goes_on(root):
+def test_return_ends_loop_and_continues_script(root):
     ended = live(root, options={"on_preempt": "return"}, signals={6: ["SIGTERM"]})
     assert (ended.code, ended.of("preempted"), ended.of("exported")) == (0, True, 6)
     assert restored_at(root) == 6
@@ -323,7 +325,7 @@ def after():
     assert "the handler of SIGTERM is set aside while training" in done.stderr
 
 
-def test_a_signal_after_the_last_state_was_saved_goes_to_whoever_had_it(root):
+def test_late_signal_goes_to_previous_handler(root):
     """It comes when nothing asks any more: the process ends as it would without ckptkit, and nothing is exported."""
     script = """
 import ckptkit.manager as module
@@ -341,14 +343,15 @@ module.CheckpointManager.wait = signalled
     assert restored_at(root) == 6
 
 
-def test_a_signal_at_the_end_of_training_ends_the_script_after_the_last_save(root):
+def test_signal_at_end_stops_after_last_save(root):
+    """Nothing of the script after the training runs."""
     ended = live(root, until=6, signals={6: ["SIGTERM"]})
     assert ended.code == TERMINATED
     assert ended.of("exported") is None
     assert restored_at(root) == 6
 
 
-def test_our_handler_that_somebody_kept_and_puts_back_later_is_no_trap(root):
+def test_reinstalled_old_handler_is_harmless(root):
     """After the training it ends the process as before; in the next one it hears again."""
     script = """
 kept = []
@@ -385,7 +388,7 @@ def after_step(batches):
     assert (ended.code, ended.of("child"), ended.of("exported")) == (0, -signal.SIGTERM, WHOLE)
 
 
-def test_asyncio_within_the_training_does_not_make_it_deaf(root):
+def test_asyncio_during_training_keeps_signal_handling(root):
     script = """
 import asyncio
 def after_step(batches):
@@ -403,7 +406,7 @@ def after_step(batches):
     assert restored_at(root) in (7, 9)
 
 
-def test_in_another_thread_there_are_no_signals_but_there_is_a_callable(root, caplog):
+def test_other_thread_uses_callable_without_signals(root, caplog):
     caplog.set_level("INFO", "ckptkit")
     raised = []
 
@@ -498,7 +501,7 @@ SOME = st.timedeltas(timedelta(0), timedelta(hours=1))
 
 
 @given(st.integers(1, 1000), SOME, SOME, st.timedeltas(timedelta(0), timedelta(days=1)))
-def test_what_fits_has_a_margin_and_stays_so_with_more_time(steps, micro_step, save, left):
+def test_fits_has_margin_and_is_monotonic(steps, micro_step, save, left):
     needed = steps * micro_step + save
     assert fits(steps, micro_step, save, left) == (needed * 1.5 <= left)
     if fits(steps, micro_step, save, left):
@@ -512,7 +515,8 @@ def test_what_nobody_has_measured_fits_nowhere(steps, micro_step, save):
         assert not fits(steps, micro_step, save, timedelta(days=99))
 
 
-def test_the_pace_is_the_slowest_of_the_last_micro_steps_without_saves_and_evaluations():
+def test_pace_is_slowest_recent_micro_step():
+    """The time of saves and evaluations does not count."""
     clock = Clock()
     pace = Pace(clock)
     pace.arrive(4)
@@ -573,7 +577,7 @@ def preempted(root, size, asks, *, until=40, faults=None, **options):
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_one_rank_is_asked_and_all_save_the_same_moment_and_leave(root, rank):
+def test_preempted_rank_makes_all_save_same_moment(root, rank):
     lives = preempted(root, 3, {rank: 6}, monotonic=_ticking(), grace=timedelta(hours=9))
     assert {batches for batches, *_ in lives} == {6}
     assert [type(error) for _, error, _ in lives] == [ck.Preempted] * 3
@@ -605,7 +609,7 @@ def test_ranks_return_together_too(root):
     assert names(root) == ["a000001-c0000000001-m0001"]
 
 
-def test_a_rank_that_cannot_write_fails_the_last_save_of_all(root):
+def test_unwritable_rank_fails_last_save_of_all(root):
     fault = Fault("error", operations={"write"}, key="*rank-00001*", times=None)
     lives = preempted(root, 2, {0: 5}, monotonic=_ticking(), faults={1: fault}, grace=timedelta(hours=9))
     assert fault.fired >= 1

@@ -49,11 +49,12 @@ def test_counters_that_contradict_each_other_are_refused(change, message):
         Progress(**{**GOOD, **change})
 
 
-def test_updates_may_lag_behind_cycles_because_overflows_skip_them():
+def test_updates_may_lag_behind_cycles():
+    """Cycles with an overflow make no update."""
     assert Progress(**{**GOOD, "updates": 0}).updates == 0
 
 
-def test_unknown_counters_are_refused_and_a_progress_never_changes():
+def test_progress_is_frozen_and_refuses_unknown_counters():
     with pytest.raises(ValidationError, match="extra"):
         Progress(**GOOD, extra=1)
     with pytest.raises(ValidationError, match="frozen"):
@@ -72,7 +73,7 @@ def test_at_boundary(micro_step, boundary):
     st.integers(0, 10**9),
     st.data(),
 )
-def test_every_consistent_set_of_counters_is_accepted_and_survives_json(k, first, cycles, data):
+def test_consistent_counters_survive_json(k, first, cycles, data):
     micro_step = data.draw(st.integers(0, k - 1))
     progress = Progress(
         epoch=data.draw(st.integers(0, 1000)),
@@ -91,7 +92,7 @@ def test_resume_point_of_a_fresh_start():
     assert ResumePoint() == ResumePoint(0, 0, 0, 0, 0, complete=False, checkpoint=None)
 
 
-def test_resume_point_takes_each_number_from_its_own_counter():
+def test_resume_point_takes_numbers_from_their_counters():
     point = ResumePoint.at(Progress(**GOOD), "a000001-c0000000009-m0003")
     assert (point.epoch, point.batch, point.optimizer_step) == (2, 7, 8)
     assert (point.micro_step, point.batches_delivered) == (3, 39)

@@ -94,7 +94,8 @@ def test_importing_the_package_imports_nothing_heavy():
     assert not loaded & {"mindspore", "numpy", "pydantic", "pydantic_core", "fsspec", "xxhash", "typer", "rich"}
 
 
-def test_a_name_loads_its_own_module_and_no_mindspore():
+def test_public_name_loads_no_mindspore():
+    """A name loads the module of its own, and not MindSpore."""
     code = "import sys, ckptkit; ckptkit.CheckpointManager; print('mindspore' in sys.modules, 'numpy' in sys.modules)"
     assert python(code) == "False True"
 
@@ -105,7 +106,7 @@ def test_the_errors_load_nothing_but_themselves():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_public_name_is_a_documented_definition_of_its_home(name):
+def test_public_names_are_documented_in_their_home_modules(name):
     """Read from the source, so that this needs no MindSpore."""
     home = ckptkit._HOME[name]
     path = PACKAGE.joinpath(*home.split(".")[1:]).with_suffix(".py")
@@ -157,7 +158,8 @@ def test_the_modules_of_the_facade_list_their_names(module):
     assert python(f"import ckptkit; print(all(one.__doc__ for one in ({names},)))") == "True"
 
 
-def test_an_unknown_name_is_an_attribute_error_and_names_are_listed():
+def test_unknown_name_raises_attribute_error_and_dir_lists():
+    """An unknown name is an AttributeError, and dir() lists the public names."""
     with pytest.raises(AttributeError, match="'ckptkit' has no attribute 'Checkpoint'"):
         _ = ckptkit.Checkpoint
     assert set(PUBLIC) <= set(dir(ckptkit))
@@ -184,7 +186,7 @@ def test_every_error_is_public():
     assert {"CkptKitError", "Preempted", *ERRORS} <= set(ckptkit.__all__)
 
 
-def test_preempted_is_the_exit_code_of_a_terminated_process_and_says_what_was_saved():
+def test_preempted_has_exit_code_143_and_names_checkpoint():
     error = errors.Preempted("saved a000001-c0000000002-m0003", "a000001-c0000000002-m0003")
     assert (error.code, str(error)) == (143, "saved a000001-c0000000002-m0003")
     assert error.checkpoint == "a000001-c0000000002-m0003"

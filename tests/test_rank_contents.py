@@ -74,7 +74,7 @@ def test_every_rank_gets_back_what_it_held(ranks, shard_bytes):
         assert contents.entries["acc"].placement == "per_rank"
 
 
-def test_contents_of_another_rank_are_those_of_loading_it():
+def test_of_rank_equals_loading_that_rank():
     storage = world_of(3)
     contents = load(storage, opened(storage), 1)
     for rank in (0, 1, 2):
@@ -94,7 +94,7 @@ def test_a_rank_needs_no_state_of_another():
 
 
 @pytest.mark.parametrize("window_bytes", [7, 100, 1 << 20])
-def test_pieces_go_straight_into_the_leaf_s_own_memory(window_bytes, monkeypatch):
+def test_pieces_are_read_into_memory_of_the_leaf(window_bytes, monkeypatch):
     monkeypatch.setattr(DictStorage, "window_bytes", window_bytes)
     storage = world_of(4)
     contents = load(storage, opened(storage), 2)
@@ -109,7 +109,7 @@ def reads(storage):
     return [call.keys[0] for call in storage.calls if call.operation == "read_into"]
 
 
-def test_only_files_that_hold_something_wanted_are_read_and_those_once():
+def test_only_needed_files_are_read_and_once():
     storage = Counted(world_of(4))
     contents = load(storage, opened(storage), 2)
     storage.reset()
@@ -124,7 +124,7 @@ def test_only_files_that_hold_something_wanted_are_read_and_those_once():
     assert len(pieces) > 1
 
 
-def test_every_byte_for_a_rank_is_read_once_and_told():
+def test_bytes_for_a_rank_are_read_once():
     told = []
     storage = world_of(4)
     contents = load(storage, opened(storage), 3, report=told.append)
@@ -133,7 +133,7 @@ def test_every_byte_for_a_rank_is_read_once_and_told():
     assert sum(opened(storage).size_bytes_for(rank) for rank in range(4)) > opened(storage).size_bytes
 
 
-def test_memory_is_asked_for_once_for_a_leaf_of_many_pieces():
+def test_leaf_of_many_pieces_asks_for_memory_once():
     storage = world_of(8)
     contents = load(storage, opened(storage))
     asked = []
@@ -155,7 +155,8 @@ def test_a_peek_puts_pieces_together():
         assert contents.peek(name).tobytes() == wanted.tobytes()
 
 
-def test_an_altered_byte_in_any_rank_s_file_is_found_by_all():
+def test_altered_byte_in_any_rank_file_is_found():
+    """Verification finds it in every file; loading a rank finds it in every file that the rank reads."""
     for key in [key for key in world_of(3).files if key.endswith(".safetensors")]:
         storage = world_of(3)
         data = bytearray(storage.files[key])
@@ -171,7 +172,7 @@ def test_an_altered_byte_in_any_rank_s_file_is_found_by_all():
             same(load(storage, opened(storage), 1).tensors, held_by(1))
 
 
-def test_what_changed_in_memory_is_read_again_and_nothing_else():
+def test_only_leaves_changed_in_memory_are_reread():
     storage = world_of(4)
     contents = load(storage, opened(storage), 1)
     arrays = {name: one.empty() for name, one in contents.entries.items() if name != "rng"}
@@ -200,7 +201,7 @@ def test_names_are_proven_in_all_their_files():
         contents.prove(["dense.m"])
 
 
-def test_every_file_is_safetensors_and_says_who_wrote_it():
+def test_every_file_is_safetensors_and_names_its_rank():
     storage = world_of(2)
     for key, data in storage.files.items():
         if key.endswith(".safetensors"):
@@ -209,7 +210,7 @@ def test_every_file_is_safetensors_and_says_who_wrote_it():
             assert header["__metadata__"]["rank"] in ("0/2", "1/2")
 
 
-def test_sizes_of_many_ranks_cost_pages_and_not_a_request_each():
+def test_size_check_lists_folders_not_single_files():
     storage = Counted(world_of(40))
     checkpoint = opened(storage)
     storage.reset()
@@ -218,7 +219,7 @@ def test_sizes_of_many_ranks_cost_pages_and_not_a_request_each():
 
 
 @pytest.mark.parametrize("change", ["gone", "longer"])
-def test_a_file_that_is_missing_or_of_another_size_is_named(change):
+def test_missing_or_resized_file_is_named(change):
     for key in [key for key in world_of(2).files if key.endswith(".safetensors")]:
         storage = world_of(2)
         if change == "gone":
@@ -229,14 +230,15 @@ def test_a_file_that_is_missing_or_of_another_size_is_named(change):
             load(storage, opened(storage), 0)
 
 
-def test_ranks_of_two_saves_do_not_make_a_checkpoint():
+def test_ranks_of_two_saves_make_no_checkpoint():
     storage = world_of(3, save_numbers=[4, 4, 3])
     with pytest.raises(CorruptCheckpointError, match=r"rank-00002\.json is of save 3, .*rank-00000\.json of save 4"):
         opened(storage)
 
 
 @pytest.mark.parametrize("field", ["token", "rank", "checkpoint"])
-def test_a_rank_file_of_another_attempt_rank_or_checkpoint_is_named(field):
+def test_foreign_rank_file_is_named(field):
+    """A rank file of another attempt, rank or checkpoint is named."""
     storage = world_of(6)
     key = NAME.rank_key(4)
     fields = json.loads(storage.files[key])
@@ -305,7 +307,7 @@ def larger_wholes(rank, entry):
         ("embedding", lambda rank, entry: {**entry, "part": None}, "which is|more than once"),
     ],
 )  # fmt: skip
-def test_pieces_that_do_not_make_a_whole_are_refused_before_anything_is_read(name, change, words):
+def test_incomplete_or_overlapping_pieces_are_refused_before_reading(name, change, words):
     storage = world_of(4)
     commit(storage, altered(documents_of(storage), name, change))
     counted = Counted(storage)
@@ -319,13 +321,14 @@ def test_pieces_that_do_not_make_a_whole_are_refused_before_anything_is_read(nam
     assert reads(counted) == []
 
 
-def test_a_whole_leaf_that_two_ranks_store_is_refused():
+def test_whole_leaf_stored_by_two_ranks_is_refused():
     one = documents_of(write_ranks([[leaf("w", np.ones(8, np.float32))]]))
     with pytest.raises(CorruptCheckpointError, match="'w', which is stored more than once"):
         StoredLeaves(one * 2)
 
 
-def test_a_leaf_of_one_rank_that_others_share_is_refused():
+def test_leaf_both_per_rank_and_shared_is_refused():
+    """A leaf that is one rank's own, but shared by others, is refused."""
     storage = write_ranks([[leaf("w", np.ones(8, np.float32))]] * 2)
     documents = documents_of(storage)
     other = write_ranks([[leaf("w", np.ones(8, np.float32), "per_rank")]] * 2)
@@ -333,7 +336,7 @@ def test_a_leaf_of_one_rank_that_others_share_is_refused():
         StoredLeaves([documents[0], *altered(documents_of(other)[1:], "w", lambda rank, one: one), documents[1]])
 
 
-def test_a_sharded_leaf_of_which_a_part_is_missing_is_refused():
+def test_sharded_leaf_with_missing_part_is_refused():
     boxes = [Box((6,), (0,)), Box((6,), (2,)), Box((6,), (4,))]
     storage = write_ranks([[leaf("z", np.ones(2, np.float32), box)] for box in boxes])
     documents = documents_of(storage)
@@ -353,7 +356,7 @@ def test_roles_must_agree_as_well():
         StoredLeaves(documents_of(write_ranks(ranks)))
 
 
-def test_the_part_of_an_entry_is_its_document_s():
+def test_entry_has_the_part_of_its_document():
     storage = world_of(4)
     entries = [t for d in documents_of(storage) for s in d.shards for t in s.tensors if t.name == "embedding"]
     assert entries[0].part == Part(global_shape=[101, 16], offsets=[0, 0])

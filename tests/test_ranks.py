@@ -41,23 +41,24 @@ def test_every_rank_goes_on_with_its_own_bits(tmp_path: Path, size: int, stop: i
         check_whole(tmp_path, name, size)
 
 
-def test_all_ranks_restore_the_same_checkpoint_and_open_one_attempt(tmp_path: Path) -> None:
+def test_ranks_restore_same_checkpoint_in_one_attempt(tmp_path: Path) -> None:
     results_of(job(tmp_path, 3, 7))
     lives = results_of(job(tmp_path, 3, 10))
     assert {one.checkpoint for one in lives} == {"a000001-c0000000001-m0002"}
     assert sorted(one.name for one in (tmp_path / "attempts").iterdir()) == ["000001.json", "000002.json"]
 
 
-def test_the_end_of_training_is_committed_when_every_rank_has_returned(tmp_path: Path) -> None:
+def test_final_save_of_all_ranks_is_committed(tmp_path: Path) -> None:
     lives = results_of(job(tmp_path, 3, 10, final=True))
     assert {one.saved[-1] for one in lives} == {"a000001-c0000000002-m0002"}
     assert committed(tmp_path)[-1] == "a000001-c0000000002-m0002"
 
 
 @pytest.mark.parametrize("loser", [0, 1, 2])
-def test_a_part_that_cannot_be_written_fails_the_save_of_all_and_the_next_one_works(
+def test_unwritable_part_voids_save_and_next_succeeds(
     tmp_path: Path, loser: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A rank that cannot write its part fails the save of all ranks, and the next save works."""
     fault = Fault("error", operations={"write"}, key=f"*m0002/rank-{loser:05d}.json")
     with caplog.at_level(logging.WARNING):
         lives = results_of(job(tmp_path, 3, 13, faults={loser: fault}, every=2))
@@ -73,7 +74,8 @@ def test_a_part_that_cannot_be_written_fails_the_save_of_all_and_the_next_one_wo
     assert [one.name for one in failed.iterdir()] == ["COMMIT"]
 
 
-def test_a_save_that_fails_too_often_ends_every_rank_at_the_same_micro_step(tmp_path: Path) -> None:
+def test_repeated_save_failures_end_all_ranks_together(tmp_path: Path) -> None:
+    """A save that fails too often ends every rank at the same micro-step."""
     fault = Fault("error", operations={"write"}, key="*/rank-00001*", times=None)
     steps: dict[int, int] = {}
 
@@ -96,9 +98,8 @@ def test_a_save_that_fails_too_often_ends_every_rank_at_the_same_micro_step(tmp_
     assert committed(tmp_path) == []
 
 
-def test_a_rank_that_stalls_means_no_commit_and_a_clear_error_within_the_patience(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_stalled_rank_prevents_commit_within_patience(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A rank that stalls means no commit, and a clear error once rank_patience is over."""
     results_of(job(tmp_path, 2, 4))
     before = committed(tmp_path)
     gate = threading.Event()
@@ -131,7 +132,7 @@ def test_a_rank_that_stalls_means_no_commit_and_a_clear_error_within_the_patienc
 
 
 @pytest.mark.parametrize("what", ["progress", "k", "model"])
-def test_ranks_that_disagree_save_nothing_and_all_say_so(tmp_path: Path, what: str) -> None:
+def test_ranks_that_disagree_save_nothing(tmp_path: Path, what: str) -> None:
     results_of(job(tmp_path, 2, 4))
     before = committed(tmp_path)
 
@@ -170,9 +171,9 @@ def _with(leaf: Leaf, **changes: Any) -> Leaf:
 
 
 @pytest.mark.parametrize("twist", [_thawed, _cut, lambda leaves: leaves[::-1]], ids=["thawed", "cut", "reversed"])
-def test_ranks_that_would_share_the_work_out_differently_save_nothing(
-    tmp_path: Path, twist: Callable[[list[Leaf]], list[Leaf]]
-) -> None:
+def test_ranks_with_different_leaves_save_nothing(tmp_path: Path, twist: Callable[[list[Leaf]], list[Leaf]]) -> None:
+    """Ranks whose leaves differ would share out the work differently, so all of them refuse to save."""
+
     def act(storage, world, until, **options):
         run = new_run(world)
         taken = run.capture
@@ -199,9 +200,7 @@ def test_ranks_that_would_share_the_work_out_differently_save_nothing(
         ([Box((SIZE,), (0,)), Box((SIZE,), (0,), replica=1)], None),
     ],
 )
-def test_parts_that_do_not_make_up_the_whole_are_not_saved(
-    tmp_path: Path, boxes: list[Box], message: str | None
-) -> None:
+def test_incomplete_or_overlapping_parts_are_not_saved(tmp_path: Path, boxes: list[Box], message: str | None) -> None:
     def act(storage, world, until, **options):
         run = new_run(world)
         taken = run.capture
@@ -229,9 +228,8 @@ def test_parts_that_do_not_make_up_the_whole_are_not_saved(
 
 
 @pytest.mark.parametrize("slow", [0, 1, 2])
-def test_the_end_of_training_waits_for_slow_storage_longer_than_a_collective_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: int
-) -> None:
+def test_final_save_outwaits_collective_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: int) -> None:
+    """The save at the end of training waits for slow storage longer than a collective does."""
     for module in (manager_module, orders):
         monkeypatch.setattr(module, "A_WHILE", timedelta(milliseconds=50))
     stall = Fault(lambda: threading.Event().wait(3), operations={"write"}, key=f"*/rank-{slow:05d}.json")
@@ -248,7 +246,8 @@ def test_the_end_of_training_waits_for_slow_storage_longer_than_a_collective_doe
     assert {*names} == {*committed(tmp_path)}
 
 
-def test_a_part_that_fails_before_its_first_byte_is_told_to_rank_0_at_once(tmp_path: Path) -> None:
+def test_early_part_failure_reaches_rank_0_at_once(tmp_path: Path) -> None:
+    """A part that fails before its first byte is told to rank 0 at once."""
     fault = Fault("error", operations={"list"}, key="attempts")
 
     def act(storage, world, until, **options):
@@ -262,9 +261,8 @@ def test_a_part_that_fails_before_its_first_byte_is_told_to_rank_0_at_once(tmp_p
     assert "rank 1 could not write a part" in str(ended[0])
 
 
-def test_a_checkpoint_that_is_corrupt_for_one_rank_sends_all_back_to_the_one_before(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_corruption_in_one_rank_sends_all_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A checkpoint that is corrupt for one rank sends all ranks back to the one before."""
     results_of(job(tmp_path, 2, 7))
     newest = tmp_path / "checkpoints" / committed(tmp_path)[-1] / "rank-00001" / "accumulators-000.safetensors"
     data = bytearray(newest.read_bytes())
@@ -277,7 +275,8 @@ def test_a_checkpoint_that_is_corrupt_for_one_rank_sends_all_back_to_the_one_bef
     assert "rank 1" in caplog.text
 
 
-def test_what_one_rank_refuses_all_refuse_before_any_attempt_is_opened(tmp_path: Path) -> None:
+def test_refusal_of_one_rank_is_refusal_of_all(tmp_path: Path) -> None:
+    """All ranks refuse what one refuses, before any attempt is opened."""
     results_of(job(tmp_path, 3, 4))
 
     def act(storage, world, until, **options):
@@ -293,7 +292,7 @@ def test_what_one_rank_refuses_all_refuse_before_any_attempt_is_opened(tmp_path:
     assert [one.name for one in (tmp_path / "attempts").iterdir()] == ["000001.json"]
 
 
-def test_a_rank_that_is_gone_ends_a_start_for_all(tmp_path: Path) -> None:
+def test_lost_rank_ends_start_for_all(tmp_path: Path) -> None:
     def act(storage, world, until, **options):
         if world.rank == 1:
             return
@@ -304,7 +303,7 @@ def test_a_rank_that_is_gone_ends_a_start_for_all(tmp_path: Path) -> None:
     assert not (tmp_path / "attempts").exists()
 
 
-def test_saves_by_the_clock_are_agreed_at_boundaries_by_rank_0s(tmp_path: Path) -> None:
+def test_clock_of_rank_0_decides_interval_saves(tmp_path: Path) -> None:
     def act(storage, world, until, **options):
         now = [0.0]
         run = new_run(world)
@@ -328,7 +327,7 @@ def test_saves_by_the_clock_are_agreed_at_boundaries_by_rank_0s(tmp_path: Path) 
     assert mine == theirs == [4, 7, 12, 14, 16] or mine == theirs == [4, 7, 12, 14]
 
 
-def test_by_step_number_nothing_is_said_but_at_a_save(tmp_path: Path) -> None:
+def test_step_schedule_communicates_only_at_saves(tmp_path: Path) -> None:
     def act(storage, world, until, **options):
         run = new_run(world)
         manager = ck.CheckpointManager(storage, save=ck.SaveEvery(optimizer_steps=2), on_preempt="off")
@@ -342,7 +341,7 @@ def test_by_step_number_nothing_is_said_but_at_a_save(tmp_path: Path) -> None:
     assert results_of(job(tmp_path, 2, 0, act=act)) == [0, 0]
 
 
-def test_a_later_start_stops_every_rank_of_the_earlier_one(tmp_path: Path) -> None:
+def test_later_start_stops_every_rank_of_earlier_attempt(tmp_path: Path) -> None:
     def act(storage, world, until, **options):
         run = new_run(world)
         with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=2), when_busy="wait") as manager:
@@ -377,9 +376,9 @@ def test_replicas_that_differ_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("odd", [{0}, {1}, {0, 1}])
-def test_what_was_declared_frozen_and_changed_in_one_rank_is_not_put_together_of_both(
-    tmp_path: Path, odd: set[int]
-) -> None:
+def test_frozen_change_in_one_rank_is_refused(tmp_path: Path, odd: set[int]) -> None:
+    """A frozen tensor that changed in one rank only is not put together from both ranks."""
+
     def act(storage, world, until, **options):
         run = new_run(world)
         with ck.CheckpointManager(storage) as manager:
@@ -399,7 +398,7 @@ def test_what_was_declared_frozen_and_changed_in_one_rank_is_not_put_together_of
         assert {*results_of(ended)} == {committed(tmp_path)[-1]}
 
 
-def test_ranks_that_began_with_different_weights_are_told_so_at_their_first_save(tmp_path: Path) -> None:
+def test_different_initial_weights_are_refused_at_first_save(tmp_path: Path) -> None:
     def act(storage, world, until, **options):
         run = new_run(world)
         run.weights += world.rank
@@ -421,13 +420,13 @@ def test_a_mirror_is_refused_for_many_ranks(tmp_path: Path) -> None:
     assert all("one rank so far" in str(one.error) for one in ended)
 
 
-def test_a_checkpoint_of_another_world_is_refused_by_a_state_that_cannot_fold(tmp_path: Path) -> None:
+def test_checkpoint_of_other_world_needs_foldable_state(tmp_path: Path) -> None:
     results_of(job(tmp_path, 2, 4))
     ended = job(tmp_path, 1, 8)
     assert isinstance(ended[0].error, ResumeError)
 
 
-def test_ranks_with_different_roots_are_told_so_at_the_start(tmp_path: Path) -> None:
+def test_ranks_with_different_roots_are_refused_at_start(tmp_path: Path) -> None:
     def run(world: ThreadWorld) -> None:
         ck.CheckpointManager(tmp_path / str(world.rank)).restore(new_run(world))
 
@@ -437,7 +436,8 @@ def test_ranks_with_different_roots_are_told_so_at_the_start(tmp_path: Path) -> 
     assert "rank 1" in str(ended[0].error)
 
 
-def test_at_a_boundary_every_rank_writes_its_share_of_what_is_replicated(tmp_path: Path) -> None:
+def test_replicated_state_is_written_in_equal_shares(tmp_path: Path) -> None:
+    """At a boundary every rank writes an equal share of what is replicated."""
     size, elements = 4, 100_000
 
     def act(storage, world, until, **options):
@@ -458,7 +458,7 @@ def test_at_a_boundary_every_rank_writes_its_share_of_what_is_replicated(tmp_pat
     assert all(abs(one - elements) < 0.1 * elements for one in frozen)
 
 
-def test_a_copy_of_a_run_of_many_ranks_goes_on(tmp_path: Path) -> None:
+def test_copy_of_run_with_many_ranks_resumes(tmp_path: Path) -> None:
     results_of(job(tmp_path / "here", 3, 7))
     here, there = tmp_path / "here", tmp_path / "there"
     subprocess.run([sys.executable, "-m", "ckptkit", "copy", str(here), str(there)], check=True, timeout=60)
@@ -470,12 +470,13 @@ def test_a_copy_of_a_run_of_many_ranks_goes_on(tmp_path: Path) -> None:
     assert [one.size_bytes > 0 for one in rows] == [True] * len(rows)
 
 
-def test_nobody_can_be_asked_before_it_is_known_who_there_is(tmp_path: Path) -> None:
+def test_agree_before_restore_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ResumeError, match="restore"):
         ck.CheckpointManager(tmp_path).agree(True)
 
 
-def test_what_others_wrote_for_a_save_that_rank_0_never_began_is_removed(tmp_path: Path) -> None:
+def test_orphaned_parts_of_unstarted_save_are_removed(tmp_path: Path) -> None:
+    """What other ranks wrote for a save that rank 0 never began is removed."""
     never = Fault("error", key="no such key")
     failing = Fault("error", operations={"list"}, key="attempts")
 

@@ -45,7 +45,7 @@ def collect(storage: DictStorage, ranks: int, meanwhile: list[Callable[[], None]
     ("ranks", "late", "prefix"),
     [(4, [3], "00003-"), (1300, [1203, 1299], "012"), (1300, [7, 1299], "0"), (12, [10, 11], "0001")],
 )
-def test_what_is_missing_is_asked_for_and_not_all_again(ranks, late, prefix):
+def test_rank_0_asks_only_for_missing_parts(ranks, late, prefix):
     storage = Asked()
     for rank in set(range(1, ranks)) - set(late):
         post(storage, NAME, written(storage, rank))
@@ -58,7 +58,7 @@ def test_what_is_missing_is_asked_for_and_not_all_again(ranks, late, prefix):
     assert storage.prefixes[-1] == prefix
 
 
-def test_a_part_that_will_not_come_is_noticed_where_it_alone_is_asked_for():
+def test_failed_part_is_noticed_when_asked_alone():
     storage = Asked()
     post(storage, NAME, written(storage, 1))
     with pytest.raises(SaveFailedError, match="rank 2 could not write a part"):

@@ -118,7 +118,7 @@ def save_at(manager: CheckpointManager, run: NumpyRun, *batches: int) -> None:
 # What is told
 
 
-def test_an_attempt_tells_how_it_began_saved_removed_and_ended(storage, time):
+def test_attempt_records_begin_saves_removals_and_end(storage, time):
     with manager_of(storage, time) as manager:
         run = WatchedRun()
         manager.restore(run)
@@ -139,7 +139,7 @@ def test_an_attempt_tells_how_it_began_saved_removed_and_ended(storage, time):
     assert removed == [(saved[0].checkpoint, saved[2].checkpoint)]
 
 
-def test_the_next_attempt_tells_what_it_went_on_from(storage, time):
+def test_next_attempt_records_its_parent(storage, time):
     manager = manager_of(storage, time)
     run = WatchedRun()
     manager.restore(run)
@@ -186,7 +186,7 @@ def test_closed_without_a_last_save_is_not_finished(storage):
     assert [event.how for event in events_in(storage) if isinstance(event, Ended)] == ["closed"]
 
 
-def test_a_failed_save_is_told_with_the_next_one(storage, monkeypatch):
+def test_failed_save_is_recorded_with_next_one(storage, monkeypatch):
     run = WatchedRun()
     manager = manager_of(storage)
     manager.restore(run)
@@ -217,7 +217,7 @@ def test_without_events_nothing_is_written(storage):
     assert segments_in(storage) == []
 
 
-def test_a_progress_that_is_there_already_tells_nothing_again(storage):
+def test_repeated_progress_records_nothing(storage):
     manager = manager_of(storage)
     run = WatchedRun()
     manager.restore(run)
@@ -236,7 +236,7 @@ def losses_in(storage) -> dict[int, float | None]:
     return {point.last: point.values["loss"].mean for point in points if "loss" in point.values}
 
 
-def test_metrics_of_steps_are_recorded_as_means_of_their_cycles(storage, time):
+def test_step_metrics_are_recorded_as_cycle_means(storage, time):
     run = NumpyRun(accumulation_steps=4)
     with manager_of(storage, time) as manager:
         manager.restore(run)
@@ -245,7 +245,7 @@ def test_metrics_of_steps_are_recorded_as_means_of_their_cycles(storage, time):
     assert losses_in(storage) == {1: 2.5, 2: 6.5, 3: 10.5}
 
 
-def test_a_cycle_in_which_a_resume_fell_has_no_mean(storage, time):
+def test_cycle_split_by_resume_has_no_mean(storage, time):
     for last in (6, 12):
         run = NumpyRun(accumulation_steps=4)
         with manager_of(storage, time) as manager:
@@ -263,7 +263,7 @@ def test_a_cycle_in_which_a_resume_fell_has_no_mean(storage, time):
     ]
 
 
-def test_a_tensor_is_read_long_after_its_micro_step_and_a_parameter_at_once(storage):
+def test_tensor_is_read_late_and_parameter_immediately(storage):
     read: list[float] = []
     run = NumpyRun(accumulation_steps=4)
     manager = manager_of(storage)
@@ -299,7 +299,7 @@ def test_what_is_no_single_number_is_left_out(storage):
     assert {name: spread.mean for name, spread in second.values.items()} == {"one": 2.0, "nan": None}
 
 
-def test_an_error_of_the_device_reaches_the_training_thread(storage):
+def test_device_error_reaches_training_thread(storage):
     class Broken(Tensor):
         def asnumpy(self):
             raise RuntimeError("a kernel failed some calls ago")
@@ -315,7 +315,7 @@ def test_an_error_of_the_device_reaches_the_training_thread(storage):
     manager.close()
 
 
-def test_after_an_error_no_value_is_read_any_more(storage):
+def test_no_value_is_read_after_error(storage):
     """It may be the device's own: a read might never return."""
     read: list[float] = []
     run = NumpyRun(accumulation_steps=1)
@@ -332,7 +332,7 @@ def test_after_an_error_no_value_is_read_any_more(storage):
 # When
 
 
-def test_segments_come_with_every_commit_at_first_and_rarely_later(storage, time):
+def test_event_segments_become_rarer_with_age(storage, time):
     run = NumpyRun(accumulation_steps=1)
     manager = manager_of(storage, time)
     manager.restore(run)
@@ -363,7 +363,7 @@ def test_the_last_save_takes_everything_along(storage, time):
     manager.close()
 
 
-def test_events_are_put_by_another_thread_than_the_one_that_trains(storage, monkeypatch):
+def test_events_are_written_by_another_thread(storage, monkeypatch):
     threads = set()
     create = DictStorage.create
 
@@ -383,7 +383,8 @@ def test_events_are_put_by_another_thread_than_the_one_that_trains(storage, monk
 # What goes wrong
 
 
-def test_a_storage_that_takes_no_events_warns_once_and_gets_each_once_in_the_end(storage, time, caplog):
+def test_failing_storage_warns_once_without_losing_events(storage, time, caplog):
+    """In the end each event is stored exactly once."""
     run = NumpyRun(accumulation_steps=1)
     manager = manager_of(storage, time)
     manager.restore(run)
@@ -417,7 +418,7 @@ def test_a_lost_reply_stores_nothing_twice(storage, time, caplog):
     assert not caplog.records
 
 
-def test_a_storage_that_hangs_holds_a_save_up_for_a_while_only(storage, monkeypatch, caplog):
+def test_hung_storage_delays_save_briefly(storage, monkeypatch, caplog):
     monkeypatch.setattr(recorder, "_PATIENCE", timedelta(milliseconds=100))
     run = WatchedRun()
     manager = manager_of(storage)
@@ -433,7 +434,7 @@ def test_a_storage_that_hangs_holds_a_save_up_for_a_while_only(storage, monkeypa
     assert len(saved) == len(set(saved)) == 3
 
 
-def test_a_storage_that_hangs_holds_the_end_up_for_a_while_only(storage, monkeypatch, caplog):
+def test_hung_storage_delays_close_briefly(storage, monkeypatch, caplog):
     monkeypatch.setattr(recorder, "_PATIENCE", timedelta(milliseconds=100))
     run = WatchedRun()
     manager = manager_of(storage)
@@ -445,7 +446,7 @@ def test_a_storage_that_hangs_holds_the_end_up_for_a_while_only(storage, monkeyp
     assert "the storage took none for 0.1 s" in caplog.text
 
 
-def test_without_a_storage_for_long_the_oldest_go_and_the_rest_says_how_many(storage, time, monkeypatch):
+def test_long_outage_drops_oldest_events_with_count(storage, time, monkeypatch):
     monkeypatch.setattr(recorder, "_MOST_EVENTS", 50)
     run = NumpyRun(accumulation_steps=1)
     manager = manager_of(storage, time, on_save_error="warn")
@@ -468,7 +469,7 @@ def test_without_a_storage_for_long_the_oldest_go_and_the_rest_says_how_many(sto
     assert isinstance(events[0], Began)
 
 
-def test_a_run_that_ends_for_its_saves_tells_that(storage, monkeypatch):
+def test_run_ended_by_failed_saves_records_failure(storage, monkeypatch):
     run = WatchedRun()
     manager = manager_of(storage, on_save_error="raise")
     manager.restore(run)

@@ -55,7 +55,7 @@ def trained(root: Path, run: NumpyRun, steps: int, **options) -> CheckpointManag
     return manager
 
 
-def test_only_what_is_planned_is_saved_and_only_in_the_scratch_folder(tmp_path, root, trace):
+def test_only_planned_saves_happen_in_scratch_folder(tmp_path, root, trace):
     manager = trained(root, Seen(), 5, save=SaveEvery(micro_steps=1))
     assert not root.exists()
     assert [info.progress.batches_delivered for info in manager.checkpoints()] == [2, 4]
@@ -67,7 +67,7 @@ def test_only_what_is_planned_is_saved_and_only_in_the_scratch_folder(tmp_path, 
     assert manager.url.startswith(str(tmp_path / "scratch"))
 
 
-def test_a_second_training_of_one_root_goes_on_with_the_first(root, trace):
+def test_second_training_of_root_continues_the_first(root, trace):
     trained(root, Seen(), 3).close()
     resumed = Seen()
     manager = CheckpointManager(root)
@@ -88,12 +88,12 @@ def test_a_second_training_at_another_root_is_refused(tmp_path, root, trace):
     assert str(tmp_path / "other") in refused.why
 
 
-def test_a_checkpoint_that_the_script_names_is_not_looked_for(root, trace):
+def test_checkpoint_named_by_script_is_ignored(root, trace):
     point = CheckpointManager(root).restore(Seen(), checkpoint="a000001-c0000000009-m0000", rewind=True)
     assert point.checkpoint is None
 
 
-def test_what_a_save_changes_is_noted_with_the_objects_that_did_it(root, trace):
+def test_changes_by_save_are_noted_with_their_objects(root, trace):
     trained(root, Drawing(), 2)
     assert trace()[-1] == Saved(step=2, moved=("rng/numpy",), by=("it",))
 
@@ -103,7 +103,7 @@ def test_a_save_that_changes_nothing_notes_nothing(root, trace):
     assert trace()[-1] == Saved(step=2)
 
 
-def test_the_scripts_own_saves_are_micro_steps_too_but_counted_once(root, trace):
+def test_own_saves_of_script_count_micro_steps_once(root, trace):
     run = Seen()
     manager = trained(root, run, 1)
     run.train_step()
@@ -117,7 +117,7 @@ def test_the_scripts_own_saves_are_micro_steps_too_but_counted_once(root, trace)
     assert [info.progress.batches_delivered for info in manager.checkpoints()] == [2, 3]
 
 
-def test_a_state_that_cannot_be_looked_into_is_refused(root, trace):
+def test_state_without_observer_is_refused(root, trace):
     with pytest.raises(ResumeError, match=r"NumpyRun.*observer"):
         CheckpointManager(root).restore(NumpyRun())
     assert isinstance(trace()[-1], Refused)
@@ -145,7 +145,7 @@ def test_a_plan_that_is_none_is_named(tmp_path, root, monkeypatch, text):
         CheckpointManager(root)
 
 
-def test_a_line_that_a_kill_cut_is_left_out(tmp_path, root, trace):
+def test_trace_line_cut_by_kill_is_skipped(tmp_path, root, trace):
     trained(root, Seen(), 2)
     whole = trace()
     with (tmp_path / "trace").open("ab") as file:

@@ -63,7 +63,8 @@ def test_every_request_has_its_own_deadline(retry, time):
     assert request.calls == pytest.approx([one + 120 for one in begun])
 
 
-def test_patience_is_short_until_there_was_an_answer_and_long_afterwards(retry, time):
+def test_patience_is_short_until_first_answer(retry, time):
+    """After the first answer it is long."""
     with pytest.raises(StorageError, match="could not do it: trouble") as raised:
         retry.call("do it", failing())
     assert isinstance(raised.value.__cause__, OSError)
@@ -102,7 +103,8 @@ def test_nobody_waits_for_what_nobody_wants(retry):
     assert len(request.calls) == 1
 
 
-def test_trouble_that_lasts_is_told_once_a_minute_and_its_end_once(retry, time, caplog):
+def test_lasting_trouble_is_logged_once_a_minute(retry, time, caplog):
+    """Its end is logged once."""
     retry.call("do it", failing(0))
     retry.call("do it", failing(2))
     assert caplog.text == ""

@@ -76,7 +76,7 @@ def test_no_more_is_asked_for_than_is_listed(storage, monkeypatch):
     assert len(manifests) == 4
 
 
-def test_a_manifest_that_is_too_long_for_one_is_not_read(storage, name, monkeypatch):
+def test_oversized_manifest_is_not_read(storage, name, monkeypatch):
     monkeypatch.setattr(catalogue, "MAX_DOCUMENT_BYTES", len(storage.files[name.manifest_key]) - 1)
     assert "too many for a document" in list_rows(storage, None).shown[-1].problem
 
@@ -100,7 +100,7 @@ def test_a_commit_of_other_content_is_for_verify(storage, name):
     assert name.manifest_key in list_checkpoints(storage)[-1].problem
 
 
-def test_one_that_is_removed_while_it_is_listed_is_no_row(storage, name):
+def test_checkpoint_removed_during_listing_is_no_row(storage, name):
     def remove():
         storage.files = {key: data for key, data in storage.files.items() if name.folder not in key}
 
@@ -110,7 +110,8 @@ def test_one_that_is_removed_while_it_is_listed_is_no_row(storage, name):
     assert [info.name for info in rows.shown] == names_of(storage)
 
 
-def test_voids_are_no_rows_and_are_read_only_with_data_beside_them(storage, name):
+def test_voids_are_no_rows(storage, name):
+    """A void is read only where data lies beside it."""
     empty = CheckpointName(2, 900, 0)
     full = CheckpointName(2, 901, 0)
     void = encode(Void(void_by="0" * 32))
@@ -120,12 +121,12 @@ def test_voids_are_no_rows_and_are_read_only_with_data_beside_them(storage, name
     assert [key for key in counted.keys("read") if key.endswith("COMMIT")] == [full.commit_key]
 
 
-def test_a_commit_cut_to_the_size_of_a_void_is_a_row_with_its_problem(storage, name):
+def test_commit_cut_to_void_size_is_row(storage, name):
     storage.files[name.commit_key] = storage.files[name.commit_key][:46]
     assert name.commit_key in only_problem(storage, name)
 
 
-def test_a_run_that_cannot_be_used_is_listed_with_the_error(storage):
+def test_unusable_run_is_listed_with_error(storage):
     storage.files = {key: data for key, data in storage.files.items() if not key.startswith("attempts/")}
     rows = list_rows(storage, 2)
     assert (len(rows.shown), rows.left_out, rows.latest) == (2, 2, None)
@@ -137,7 +138,7 @@ def test_nothing_at_all_is_an_empty_list():
     assert (rows.shown, rows.left_out, rows.latest, rows.problem) == ([], 0, None, None)
 
 
-def test_a_storage_that_fails_is_no_row_and_no_empty_list(storage, monkeypatch, capsys):
+def test_storage_failure_is_no_row_or_empty_list(storage, monkeypatch, capsys):
     failing = Counted(storage, [Fault("error", operations={"read"}, key="*/manifest.json", times=None)])
     with pytest.raises(StorageError, match="injected"):
         list_rows(failing, None)

@@ -51,7 +51,7 @@ EMPTY = {"nothing": b"", "html": PAGE, "no-end": LIST % b"<Name>bucket</Name>", 
 
 @pytest.mark.parametrize("body", EMPTY.values(), ids=EMPTY)
 @pytest.mark.parametrize("status", [200, 204])
-def test_what_is_no_listing_is_not_an_empty_one(storage, status, body):
+def test_invalid_listing_is_not_an_empty_one(storage, status, body):
     server = Server(storage, status, body)
     with pytest.raises(StorageError):
         storage.list("attempts")
@@ -101,7 +101,8 @@ def test_a_gateways_404_is_not_absence(storage, body):
 NO_SUCH_KEY = b"<Error><Code>NoSuchKey</Code><Message>none</Message></Error>"
 
 
-def test_a_missing_key_is_absence_only_where_one_was_asked_for(storage):
+def test_missing_key_answer_counts_only_for_keys(storage):
+    """Other calls than those for a key take "no such key" for an error."""
     Server(storage, 404, NO_SUCH_KEY)
     assert not storage.exists("a")
     with pytest.raises(FileNotFoundError):
@@ -142,7 +143,7 @@ def test_an_endpoint_that_redirects_is_told_at_once(storage, status):
     assert server.requests == 1
 
 
-def test_another_part_than_the_one_asked_for_is_not_taken(storage):
+def test_answer_with_wrong_range_is_refused(storage):
     Server(storage, 206, b"12345", {"Content-Range": "bytes 0-4/9", "ETag": "x"})
     with pytest.raises(StorageError, match="parts"):
         storage.read_into("a", [memoryview(bytearray(5))], 4)
@@ -173,7 +174,8 @@ EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>over</Message></Error>"
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("token file"), KeyError("token"), RuntimeError("down")])
-def test_a_source_of_keys_that_fails_says_nothing_about_files(error, bucket):
+def test_failing_credentials_source_is_a_storage_error(error, bucket):
+    """It says nothing about whether a file exists."""
     given = []
 
     def keys():
@@ -190,7 +192,7 @@ def test_a_source_of_keys_that_fails_says_nothing_about_files(error, bucket):
         storage.exists("x")
 
 
-def test_keys_are_used_to_their_end_while_the_source_fails():
+def test_keys_are_used_until_expiry_while_source_fails():
     from ckptkit.storage.credentials import Keys, RenewedCredentials
 
     now = [datetime(2026, 1, 1, tzinfo=timezone.utc)]

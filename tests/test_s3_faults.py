@@ -118,7 +118,7 @@ def test_trouble_that_passes_at_any_request_changes_nothing(action, call, storag
 
 @pytest.mark.parametrize("action", STALLS)
 @pytest.mark.parametrize("call", [listed, read_large, written, written_large, created], ids=lambda call: call.__name__)
-def test_a_server_that_falls_silent_is_left_and_asked_again(action, call, proxy, bucket):
+def test_silent_server_is_asked_again(action, call, proxy, bucket):
     if action == "stall_body" and call not in (listed, read_large):
         action = "stall_request"
     storage = opened(proxy, bucket, request_timeout=timedelta(seconds=1), retry_for=timedelta(seconds=60))
@@ -136,7 +136,8 @@ def test_three_failures_in_a_row_are_made_good(storage, proxy, bucket):
 
 @pytest.mark.parametrize("action", HOPELESS)
 @pytest.mark.parametrize("call", CALLS, ids=[call.__name__ for call in CALLS])
-def test_what_will_not_pass_is_told_at_once_and_what_to_do(action, call, storage, proxy, bucket):
+def test_permanent_failure_is_reported_at_once(action, call, storage, proxy, bucket):
+    """The error says what to do."""
     fault = proxy.inject(RequestFault(action, times=None))
     before = len(proxy.requests)
     with pytest.raises(StorageError, match=HOPELESS[action]):
@@ -145,7 +146,7 @@ def test_what_will_not_pass_is_told_at_once_and_what_to_do(action, call, storage
     assert len(proxy.requests) - before <= 4  # lanes that were on their way; none of them twice
 
 
-def test_a_bucket_that_is_not_there_is_told_by_the_probe(proxy, bucket):
+def test_probe_reports_missing_bucket(proxy, bucket):
     storage = open_storage("s3://no-such-bucket/runs", {"key": "a", "secret": "b", "endpoint_url": proxy.endpoint})
     with pytest.raises(StorageError, match="There is no such bucket"):
         storage.probe()
@@ -163,7 +164,7 @@ def test_patience_ends_with_what_went_wrong(proxy, bucket):
     assert raised.value.__cause__ is not None
 
 
-def test_a_put_whose_reply_was_lost_reports_its_own_file_or_succeeds(storage, proxy, bucket):
+def test_lost_put_reply_reports_existing_own_file(storage, proxy, bucket):
     fault = proxy.inject(RequestFault("reset_after", method="PUT"))
     with pytest.raises(FileExistsError):
         storage.create("a/1", SMALL)
@@ -171,14 +172,14 @@ def test_a_put_whose_reply_was_lost_reports_its_own_file_or_succeeds(storage, pr
     assert bucket.get(BELOW + "a/1") == SMALL
 
 
-def test_a_completion_whose_reply_was_lost_is_settled_by_its_token(storage, proxy, bucket):
+def test_lost_completion_reply_is_settled_by_token(storage, proxy, bucket):
     fault = proxy.inject(RequestFault("reset_after", method="POST", path="*uploadId=*"))
     written_large(storage, bucket)
     assert fault.fired == 1
 
 
 @pytest.mark.parametrize("size_bytes", [9, 12 * MIB])
-def test_a_file_of_somebody_else_is_not_taken_for_ones_own(size_bytes, storage, bucket, monkeypatch):
+def test_foreign_file_is_not_taken_as_own(size_bytes, storage, bucket, monkeypatch):
     """A later attempt cleared the upload away, and the key holds other bytes."""
 
     def gone(**_):
@@ -193,7 +194,7 @@ def test_a_file_of_somebody_else_is_not_taken_for_ones_own(size_bytes, storage, 
 
 
 @pytest.mark.parametrize("operation", ["upload_part", "complete_multipart_upload"])
-def test_an_upload_that_a_later_attempt_cleared_away_is_a_storage_error(operation, storage, bucket, monkeypatch):
+def test_upload_cleared_by_later_attempt_is_error(operation, storage, bucket, monkeypatch):
     def gone(**_):
         raise ClientError({"Error": {"Code": "NoSuchUpload"}, "ResponseMetadata": {"HTTPStatusCode": 404}}, operation)
 
@@ -210,7 +211,7 @@ def test_an_upload_that_fails_leaves_no_parts(storage, proxy, bucket):
     assert bucket.get(BELOW + "a/1") is None
 
 
-def test_parts_that_cannot_be_aborted_are_left_to_a_later_start(storage, proxy, bucket, caplog):
+def test_unabortable_parts_are_cleared_by_later_start(storage, proxy, bucket, caplog):
     fault = proxy.inject(RequestFault("denied", method="DELETE"))
     with pytest.raises(StorageError, match="announced"):
         storage.write("checkpoints/a000002-x/1", io.BytesIO(LARGE[:-1]), len(LARGE))
@@ -223,7 +224,7 @@ def test_parts_that_cannot_be_aborted_are_left_to_a_later_start(storage, proxy, 
     assert bucket.uploads() == []
 
 
-def test_an_outage_of_any_length_within_patience_is_only_a_delay(storage, proxy, bucket, caplog):
+def test_outage_within_patience_only_delays(storage, proxy, bucket, caplog):
     proxy.down()
     waited = threading.Event()
     storage._bucket._retry._wait = lambda seconds: waited.set()  # no real waiting; tells that it was tried
@@ -247,7 +248,7 @@ def test_python_s_random_state_belongs_to_training(storage, proxy, bucket):
     assert random.getstate() == before
 
 
-def test_new_keys_are_asked_for_when_the_old_ones_have_expired(proxy, bucket):
+def test_expired_keys_are_requested_anew(proxy, bucket):
     given = []
 
     def keys():

@@ -30,7 +30,7 @@ def test_a_root_is_a_folder_in_a_bucket(root):
 
 
 @pytest.mark.parametrize("root", ["s3://bucket/a", "s3://bucket/a/", "s3a://bucket/a", "obs://bucket/a/b/"])
-def test_the_url_is_what_was_typed_without_a_slash_at_the_end(root):
+def test_url_is_as_typed_without_trailing_slash(root):
     assert open_storage(root, GIVEN).url == root.rstrip("/")
 
 
@@ -53,7 +53,7 @@ def test_options_that_cannot_be_are_named(options, message):
         open_storage("s3://bucket/a", options)
 
 
-def test_the_options_are_those_of_s3fs_and_reach_the_client():
+def test_s3fs_options_reach_the_client():
     options = {
         **GIVEN,
         "client_kwargs": {"region_name": "eu-north-1"},
@@ -117,7 +117,7 @@ KEYS = {
 }
 
 
-def test_keys_are_taken_from_the_first_place_that_has_both():
+def test_keys_come_from_first_complete_pair():
     environment = {}
     for number, (key, (secret, token)) in reversed(list(enumerate(KEYS.items()))):
         environment |= {key: f"key{number}", secret: f"secret{number}", token: f"token{number}"}
@@ -129,7 +129,8 @@ def test_keys_are_taken_from_the_first_place_that_has_both():
     assert keys_of(explicit, environment)() == Keys("mine", "also", None)
 
 
-def test_without_keys_or_endpoint_every_way_to_give_them_is_named():
+def test_missing_keys_or_endpoint_name_every_way():
+    """Without keys or an endpoint, the error names every way to give them."""
     with pytest.raises(StorageError, match="OBS_ENDPOINT"):
         with_endpoint(S3Options(), {})
     with pytest.raises(StorageError, match=r"OBS_ACCESS_KEY_ID.*HUAWEICLOUD_SDK_AK"):
@@ -164,7 +165,7 @@ def test_keys_in_the_environment_are_read_again(monkeypatch):
 # Keys that end
 
 
-def test_keys_that_are_about_to_expire_are_renewed_before_they_do():
+def test_expiring_keys_are_renewed_in_advance():
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     clock = [now]
     given = [Keys("a", "1", "t1", now + timedelta(hours=1)), Keys("a", "2", "t2", now + timedelta(hours=2))]
@@ -180,7 +181,7 @@ def test_keys_that_are_about_to_expire_are_renewed_before_they_do():
     "returned",
     [None, {"key": "a"}, {"key": "a", "secret": "b", "expire": 1}, {"key": "a", "secret": "b", "expires": 5}],
 )
-def test_a_function_that_gives_no_keys_is_told_what_it_should_give(returned):
+def test_credentials_function_without_keys_is_explained(returned):
     with pytest.raises(StorageError, match="credentials="):
         open_storage("s3://bucket/a", {"endpoint_url": "http://127.0.0.1:1", "credentials": lambda: returned})
 
@@ -192,7 +193,8 @@ def test_no_secret_is_shown():
     assert "hidden" not in repr(dataclasses.replace(S3Options(), key="AKIA", secret="hidden"))
 
 
-def test_an_endpoint_that_never_answered_is_given_up_sooner_unless_one_says_otherwise():
+def test_unanswering_endpoint_is_given_up_sooner():
+    """An endpoint that never answered is given up sooner, unless the options say otherwise."""
     default = S3Options.of({}, "s3").patience
     assert (default.first, default.retrying) == (timedelta(seconds=30), timedelta(minutes=5))
     given = S3Options.of({"retry_for": timedelta(hours=2)}, "s3").patience

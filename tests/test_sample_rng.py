@@ -31,7 +31,7 @@ def test_numbers_do_not_run_into_each_other():
     assert len({sample_rng(*triple).bytes(16) for triple in triples}) == len(triples)
 
 
-def test_the_streams_are_those_that_stored_runs_depend_on():
+def test_streams_are_those_of_stored_runs():
     assert sample_rng(7, 2, 11).bit_generator.random_raw(2).tolist() == RAW
     assert epoch_order(8, 7, 2).tolist() == ORDER
 

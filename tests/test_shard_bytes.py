@@ -74,7 +74,7 @@ def test_every_byte_arrives_and_is_told_once(is_remote):
     assert len(storage.calls) == (20 if is_remote else 40)
 
 
-def test_a_batch_is_never_more_than_a_window_or_one_file():
+def test_batch_never_exceeds_window_or_one_file():
     files = ShardBytes(storage_of([], 100), NAME)
     sizes = [60, 40, 1, 300, 50, 50, 100]
     assert [[one.size_bytes for one in batch] for batch in files.batches(shards(*sizes))] == [
@@ -87,7 +87,7 @@ def test_a_batch_is_never_more_than_a_window_or_one_file():
     assert list(files.batches([])) == []
 
 
-def test_a_file_that_ends_early_is_named_and_nothing_is_kept():
+def test_truncated_file_is_named_and_nothing_is_kept():
     entries = shards(*[10] * 8)
     storage = storage_of(entries, 1000)
     storage.files[entries[6].key] = b"short"

@@ -124,7 +124,7 @@ def calls_of_a_save(root, k, at, saves) -> int:
 @places
 @pytest.mark.parametrize("saves", [1, 2])
 @pytest.mark.usefixtures("_small_buffers")
-def test_a_stall_at_any_call_of_a_save_tears_nothing(tmp_path, window, at, k, saves):
+def test_stall_at_any_save_call_tears_nothing(tmp_path, window, at, k, saves):
     calls = calls_of_a_save(tmp_path / "count", k, at, saves)
     assert calls > 8
     for nth in range(1, calls + 1):
@@ -159,7 +159,7 @@ def test_a_stall_inside_of_a_file_tears_nothing(root, *, window, at, k, key, sha
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("window", ["auto", "slice"])
 @pytest.mark.parametrize("share", [0.3, 0.9])
-def test_a_stall_inside_of_a_large_file_tears_nothing(root, window, key, share):
+def test_stall_inside_large_file_tears_nothing(root, window, key, share):
     """With buffers and direct writes as they are."""
     stall = Stall()
     storage = Streams(root, key, share, stall)
@@ -170,7 +170,8 @@ def test_a_stall_inside_of_a_large_file_tears_nothing(root, window, key, share):
 
 @pytest.mark.parametrize("window", ["auto", "slice"])
 @pytest.mark.usefixtures("_small_buffers")
-def test_a_stall_in_the_middle_of_a_write_that_begins_again_tears_nothing(root, window):
+def test_stall_inside_restarted_write_tears_nothing(root, window):
+    """The write begins again after the stall, while training goes on."""
     stall = Stall()
     storage = FaultyStorage(LocalStorage(root), [Fault(stall, operations={"write"}, key=KEYS[0], when="during")])
     manager, run = begun(storage, 4, 6, window=window, buffer_bytes=1 << 30)
@@ -182,7 +183,7 @@ def test_a_stall_in_the_middle_of_a_write_that_begins_again_tears_nothing(root, 
 @pytest.mark.parametrize("k", [1, 4])
 @pytest.mark.parametrize("when_busy", ["skip", "wait"])
 @pytest.mark.usefixtures("_small_buffers")
-def test_every_save_of_a_slow_disk_is_of_its_moment(root, monkeypatch, window, k, when_busy):
+def test_slow_disk_saves_hold_their_moment(root, monkeypatch, window, k, when_busy):
     """Saves are due at every micro-step and each stalls for longer than a cycle, or until training waits for it."""
     storage = FaultyStorage(LocalStorage(root))
     manager, run = begun(storage, k, 0, window=window, when_busy=when_busy, save=SaveEvery(micro_steps=1))
@@ -252,7 +253,7 @@ def let_go_by_fence(manager, stalls) -> Seen:
 @pytest.mark.parametrize("share", [0, 0.5])
 @pytest.mark.parametrize("window", ["auto", "slice"])
 @pytest.mark.usefixtures("_small_buffers")
-def test_a_fence_that_finds_its_buffers_full_waits_for_the_storage(root, *, at, k, key, share, window):
+def test_fence_with_full_buffers_waits_for_storage(root, *, at, k, key, share, window):
     stall = Stall()
     manager, run = begun(Streams(root, key, share, stall), k, at, window=window, buffer_bytes=2 * SMALL_BUFFER_BYTES)
     seen = let_go_by_fence(manager, [stall])
@@ -296,7 +297,8 @@ FAILURES = {"full disk": no_room, "unexpected": unexpected, "dying": dying}
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("key", ["*/weights-000*", "*/optimizer-000*", "frozen/*", "*/manifest.json"])
 @pytest.mark.usefixtures("_small_buffers")
-def test_after_a_save_that_failed_training_goes_on_and_the_next_one_is_whole(root, caplog, window, failure, key):
+def test_training_continues_after_failed_save_and_next_succeeds(root, caplog, window, failure, key):
+    """The next save is whole, and no buffer is lost."""
     storage = FaultyStorage(LocalStorage(root))
     manager, run = begun(storage, 4, 6, window=window)
     stall = Stall()
@@ -343,7 +345,7 @@ def test_a_disk_that_stays_full_costs_no_memory(root):
     assert manager._area._pool.made_bytes <= max(made_bytes, manager._area._pool.limit_bytes)
 
 
-def test_failures_in_a_row_end_training_while_a_window_is_open(root):
+def test_consecutive_failures_end_training_with_open_window(root):
     storage = FaultyStorage(LocalStorage(root))
     manager, run = begun(storage, 4, 4, on_save_error="raise")
     storage.inject(Fault(no_room, operations={"write"}, times=None))
@@ -356,7 +358,7 @@ def test_failures_in_a_row_end_training_while_a_window_is_open(root):
 
 
 @windows
-def test_without_a_thread_for_it_a_save_has_failed_and_the_next_one_is_whole(root, monkeypatch, caplog, window):
+def test_save_without_writer_thread_fails_and_next_succeeds(root, monkeypatch, caplog, window):
     manager, run = begun(root, 4, 6, window=window, buffer_bytes=1)
     start = threading.Thread.start
 
@@ -379,7 +381,7 @@ def test_without_a_thread_for_it_a_save_has_failed_and_the_next_one_is_whole(roo
 
 @windows
 @pytest.mark.usefixtures("_small_buffers")
-def test_close_waits_for_a_save_that_is_being_written(root, monkeypatch, window):
+def test_close_waits_for_save_being_written(root, monkeypatch, window):
     stall = Stall()
     manager, run = begun(Streams(root, KEYS[0], 0.5, stall), 4, 6, window=window, buffer_bytes=1)
     let_go_by_fence(manager, [stall])
@@ -429,7 +431,7 @@ if how == "exit":
 @pytest.mark.parametrize("key", ["frozen/*", "*/weights-000*", "*/COMMIT"])
 @pytest.mark.parametrize(("how", "code"), [("falling off the end", 0), ("exit", 3), ("exception", 1)])
 @pytest.mark.parametrize("window", ["auto", "slice"])
-def test_an_interpreter_that_ends_finishes_the_save_that_was_begun(tmp_path, window, how, code, key):
+def test_interpreter_exit_finishes_a_begun_save(tmp_path, window, how, code, key):
     done = subprocess.run(
         [sys.executable, "-c", LEAVING, str(tmp_path), window, how, key],
         env={**os.environ, "PYTHONPATH": str(Path(ckptkit.__file__).parents[1])},
@@ -461,7 +463,7 @@ class MostlyFrozen(NumpyRun):
 
 @windows
 @pytest.mark.usefixtures("_small_buffers")
-def test_what_is_frozen_is_written_once_and_never_copied(root, window):
+def test_frozen_leaves_are_written_once_and_never_copied(root, window):
     run, reports = MostlyFrozen(), []
     with CheckpointManager(root, save=ON_REQUEST, window=window, on_save=reports.append) as manager:
         manager.restore(run)
@@ -487,7 +489,7 @@ def test_what_is_frozen_is_written_once_and_never_copied(root, window):
 
 @pytest.mark.parametrize("nth", range(1, 10))
 @pytest.mark.usefixtures("_small_buffers")
-def test_a_frozen_leaf_that_changes_costs_one_save_and_is_demoted(root, nth):
+def test_changed_frozen_leaf_fails_one_save_then_demotes(root, nth):
     """Changed while the storage stalls at any of the save's calls."""
     storage = FaultyStorage(LocalStorage(root))
     manager, run = begun(storage, 4, 4)
@@ -508,7 +510,7 @@ def test_a_frozen_leaf_that_changes_costs_one_save_and_is_demoted(root, nth):
 
 @pytest.mark.parametrize("window", ["auto", "slice"])
 @pytest.mark.usefixtures("_small_buffers")
-def test_beside_a_demoted_leaf_the_other_frozen_ones_are_written_again(root, window):
+def test_demotion_rewrites_other_frozen_leaves(root, window):
     run = MostlyFrozen()
     manager = CheckpointManager(root, save=ON_REQUEST, window=window, buffer_bytes=1)
     manager.restore(run)
@@ -549,7 +551,8 @@ handle.result()
 """
 
 
-def test_a_forked_child_does_not_wait_for_a_writer_that_it_does_not_have(tmp_path):
+def test_forked_child_does_not_wait_for_writer(tmp_path):
+    """The child of a fork does not have the writer thread."""
     done = subprocess.run(
         [sys.executable, "-c", FORKING, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(Path(ckptkit.__file__).parents[1])},

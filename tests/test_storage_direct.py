@@ -168,7 +168,7 @@ def direct_writes_work_here(tmp_path_factory):
 
 @pytest.mark.parametrize("size_bytes", SIZES)
 @pytest.mark.parametrize("direct", [True, False])
-def test_a_file_of_any_size_has_its_bytes_and_no_padding(tmp_path, size_bytes, direct):
+def test_file_of_any_size_has_no_padding(tmp_path, size_bytes, direct):
     calls = Calls(direct=never if direct else failing(errno.EINVAL))
     storage = storage_over(tmp_path, calls)
     put(storage, "a/1", pattern(size_bytes))
@@ -178,14 +178,14 @@ def test_a_file_of_any_size_has_its_bytes_and_no_padding(tmp_path, size_bytes, d
 
 
 @pytest.mark.parametrize("size_bytes", [BUFFER_BYTES - 1, BUFFER_BYTES, BUFFER_BYTES + 1, 3 * BUFFER_BYTES + 7])
-def test_the_buffers_that_users_get_give_the_same_bytes(tmp_path, size_bytes):
+def test_default_buffers_write_same_bytes(tmp_path, size_bytes):
     storage = LocalStorage(tmp_path)
     put(storage, "a/1", pattern(size_bytes))
     assert at(storage, "a/1") == pattern(size_bytes)
     assert BUFFERS * BUFFER_BYTES <= 24 << 20
 
 
-def test_direct_writes_are_aligned_and_the_caller_does_none_of_them(tmp_path):
+def test_direct_writes_are_aligned_in_another_thread(tmp_path):
     calls = Calls()
     put(storage_over(tmp_path, calls), "a/1", pattern(3 * BUFFER + 7))
     assert [write[:2] for write in calls.writes] == [(n * BUFFER, BUFFER) for n in range(3)] + [(3 * BUFFER, 4096)]
@@ -193,7 +193,7 @@ def test_direct_writes_are_aligned_and_the_caller_does_none_of_them(tmp_path):
     assert threading.get_ident() not in calls.threads
 
 
-def test_the_padding_is_zero_before_it_is_cut_off(tmp_path):
+def test_padding_is_zero_before_truncation(tmp_path):
     seen = []
 
     def look(descriptor, data, offset):
@@ -205,7 +205,7 @@ def test_the_padding_is_zero_before_it_is_cut_off(tmp_path):
     assert seen[-1] == pattern(BUFFER + 7, 100)[BUFFER:] + bytes(4096 - 7)
 
 
-def test_the_size_is_right_before_the_bytes_are_synced(tmp_path, monkeypatch):
+def test_size_is_final_before_sync(tmp_path, monkeypatch):
     sizes = []
     real = os.fsync
 
@@ -220,7 +220,7 @@ def test_the_size_is_right_before_the_bytes_are_synced(tmp_path, monkeypatch):
     assert 2 * BUFFER + 7 in sizes
 
 
-def test_no_buffer_is_filled_while_it_is_being_written(tmp_path):
+def test_no_buffer_is_refilled_during_its_write(tmp_path):
     """The write is held until the caller has come as far as it can."""
     stream = Stream(pattern(5 * BUFFER + 7))
     filled = threading.Condition()
@@ -267,7 +267,8 @@ def test_buffers_are_made_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("number", REFUSALS)
-def test_where_direct_mode_is_refused_files_are_written_buffered_and_it_is_asked_once(tmp_path, caplog, number):
+def test_refused_direct_mode_falls_back_to_buffered(tmp_path, caplog, number):
+    """The file system is asked only once."""
     caplog.set_level(logging.INFO, "ckptkit")
     refusal = Fault(failing(number), times=99)
     calls = Calls(direct=refusal)
@@ -282,7 +283,7 @@ def test_where_direct_mode_is_refused_files_are_written_buffered_and_it_is_asked
 
 @pytest.mark.parametrize("number", REFUSALS)
 @pytest.mark.parametrize("nth", [1, 2, 4])
-def test_a_direct_write_that_is_refused_is_written_buffered_with_nothing_lost(tmp_path, caplog, number, nth):
+def test_refused_direct_write_falls_back_without_loss(tmp_path, caplog, number, nth):
     caplog.set_level(logging.INFO, "ckptkit")
     refusal = Fault(failing(number), nth=nth)
     calls = Calls(pwrite=refusal)
@@ -296,7 +297,7 @@ def test_a_direct_write_that_is_refused_is_written_buffered_with_nothing_lost(tm
     assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
-def test_a_refusal_is_logged_once_though_two_files_meet_it(tmp_path, caplog):
+def test_refusal_in_two_files_is_logged_once(tmp_path, caplog):
     caplog.set_level(logging.INFO, "ckptkit")
     refused = []
 
@@ -320,14 +321,14 @@ def test_a_refusal_is_logged_once_though_two_files_meet_it(tmp_path, caplog):
     assert len(caplog.records) == 1
 
 
-def test_a_refusal_of_a_buffered_write_is_an_error(tmp_path):
+def test_refused_buffered_write_is_error(tmp_path):
     refusal = Fault(failing(errno.EINVAL), times=99)
     with pytest.raises(StorageError, match="Invalid argument"):
         put(storage_over(tmp_path, Calls(pwrite=refusal)), "a/1", pattern(3 * BUFFER + 7))
     assert refusal.fired == 2
 
 
-def test_a_system_without_direct_writes_is_one_that_refuses_them(tmp_path, monkeypatch):
+def test_missing_o_direct_counts_as_refusal(tmp_path, monkeypatch):
     monkeypatch.delattr(os, "O_DIRECT")
     storage = LocalStorage(tmp_path)
     put(storage, "a/1", pattern(2 * BUFFER + 7))
@@ -339,7 +340,7 @@ def test_a_system_without_direct_writes_is_one_that_refuses_them(tmp_path, monke
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
 @pytest.mark.parametrize("nth", range(1, 7))
-def test_a_write_that_fails_is_a_storage_error_with_its_cause(tmp_path, number, nth):
+def test_failed_write_is_storage_error_with_cause(tmp_path, number, nth):
     fault = Fault(failing(number), nth=nth)
     storage = storage_over(tmp_path, Calls(pwrite=fault))
     with pytest.raises(StorageError, match="could not write") as raised:
@@ -351,7 +352,7 @@ def test_a_write_that_fails_is_a_storage_error_with_its_cause(tmp_path, number, 
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EBADF])
-def test_an_error_of_the_switch_to_direct_mode_is_no_refusal(tmp_path, number):
+def test_error_of_direct_switch_is_no_refusal(tmp_path, number):
     fault = Fault(failing(number))
     with pytest.raises(StorageError) as raised:
         put(storage_over(tmp_path, Calls(direct=fault)), "a/1", pattern(2 * BUFFER))
@@ -359,14 +360,14 @@ def test_an_error_of_the_switch_to_direct_mode_is_no_refusal(tmp_path, number):
     assert fault.fired == 1
 
 
-def test_direct_mode_that_cannot_be_left_is_an_error(tmp_path):
+def test_failure_to_leave_direct_mode_is_error(tmp_path):
     stuck = Fault(failing(errno.EIO), nth=2)
     with pytest.raises(StorageError, match="Input/output"):
         put(storage_over(tmp_path, Calls(direct=stuck, pwrite=Fault(failing(errno.EINVAL)))), "a/1", pattern(BUFFER))
     assert stuck.fired == 1
 
 
-def test_a_file_system_that_writes_nothing_is_an_error(tmp_path):
+def test_zero_byte_write_is_error(tmp_path):
     fault = Fault(lambda *_: 0)
     with pytest.raises(StorageError, match="wrote nothing"):
         put(storage_over(tmp_path, Calls(pwrite=fault)), "a/1", pattern(BUFFER))
@@ -375,7 +376,7 @@ def test_a_file_system_that_writes_nothing_is_an_error(tmp_path):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("nth", range(1, 6))
-def test_a_writing_thread_that_dies_of_anything_else_leaves_nobody_waiting(tmp_path, nth):
+def test_dead_writing_thread_leaves_no_waiter(tmp_path, nth):
     def die(*_):
         raise ZeroDivisionError
 
@@ -387,7 +388,7 @@ def test_a_writing_thread_that_dies_of_anything_else_leaves_nobody_waiting(tmp_p
 
 @pytest.mark.parametrize("error", [ValueError("source"), OSError(errno.EINVAL, "source"), KeyboardInterrupt()])
 @pytest.mark.parametrize("nth", range(1, 8))
-def test_what_the_source_raises_comes_through_at_whichever_call(tmp_path, error, nth):
+def test_source_error_is_raised_unchanged(tmp_path, error, nth):
     """The seventh asks for a byte after the end."""
     stream = Stream(pattern(5 * BUFFER + 7), error, nth)
     storage = storage_over(tmp_path, Calls())
@@ -407,7 +408,7 @@ def test_source_and_disk_may_both_fail(tmp_path, nth, at_call):
         storage_over(tmp_path, Calls(pwrite=Fault(failing(errno.EIO), nth=nth))).write("a/1", stream, 4 * BUFFER)
 
 
-def test_what_was_filled_for_a_file_that_is_given_up_is_not_written_any_more(tmp_path, monkeypatch):
+def test_abandoned_file_gets_no_further_writes(tmp_path, monkeypatch):
     held, reached = threading.Event(), threading.Event()
     real = threading.Thread.join
 
@@ -450,7 +451,7 @@ def test_a_short_write_is_continued(tmp_path, taken, nth):
 
 
 @pytest.mark.parametrize("taken", [1, 6, 7, 8, 512])
-def test_a_short_write_of_the_padded_tail_is_continued(tmp_path, taken):
+def test_short_write_of_padded_tail_is_continued(tmp_path, taken):
     fault = Fault(in_part(taken), nth=2)
     storage = storage_over(tmp_path, Calls(pwrite=fault))
     put(storage, "a/1", pattern(BUFFER + 7))
@@ -466,7 +467,7 @@ def test_every_write_may_be_short(tmp_path):
     assert fault.fired == 3 * BUFFER // 8192 + 1
 
 
-def test_a_short_write_is_remembered_for_its_file_only(tmp_path):
+def test_short_write_affects_only_its_file(tmp_path):
     calls = Calls(pwrite=Fault(in_part(5)))
     storage = storage_over(tmp_path, calls)
     put(storage, "a/1", pattern(BUFFER))
@@ -509,7 +510,7 @@ def test_a_source_may_itself_write_to_the_storage(tmp_path):
     assert all(at(storage, f"a/inner-{n}") == pattern(2 * BUFFER, 77) for n in range(4))
 
 
-def test_the_writing_thread_is_as_nice_and_as_much_a_daemon_as_its_caller(tmp_path):
+def test_writing_thread_inherits_niceness_and_daemon_flag(tmp_path):
     calls = Calls()
     storage = storage_over(tmp_path, calls)
     daemons = []
@@ -536,7 +537,7 @@ def test_the_writing_thread_is_as_nice_and_as_much_a_daemon_as_its_caller(tmp_pa
 
 
 @pytest.mark.parametrize("nth", [0, 1, 3, 5])
-def test_where_no_thread_can_be_started_the_caller_writes(tmp_path, monkeypatch, nth):
+def test_caller_writes_when_threads_cannot_start(tmp_path, monkeypatch, nth):
     def refuse(thread):
         raise RuntimeError("can't start new thread")
 
@@ -553,7 +554,7 @@ def test_where_no_thread_can_be_started_the_caller_writes(tmp_path, monkeypatch,
     assert calls.threads == {threading.get_ident()}
 
 
-def test_who_leaves_in_a_hurry_closes_nothing_under_the_writing_thread(tmp_path, monkeypatch):
+def test_interrupted_caller_keeps_descriptor_open(tmp_path, monkeypatch):
     """A second Ctrl-C, while the first one waits for the thread: its bytes go to no other file."""
     held, joined, reached = threading.Event(), threading.Event(), threading.Event()
     written_to = []

@@ -100,13 +100,14 @@ def disk(tmp_path, monkeypatch):
     return Disk(tmp_path / "root", monkeypatch)
 
 
-def test_a_written_file_is_synced_before_the_folder_that_names_it(local, disk):
+def test_written_file_is_synced_before_its_folder(local, disk):
     local.write("a/b/1", io.BytesIO(b"1234"), 4)
     assert disk.at("write", "a/b/1") < disk.at("fsync", "a/b/1") < disk.at("fsync", "a/b")
     assert disk.events[-1] == ("fsync", "a/b")
 
 
-def test_a_created_file_is_synced_before_its_link_and_the_link_before_create_returns(local, disk):
+def test_create_syncs_file_then_link(local, disk):
+    """A created file is synced before its link, and the link before create returns."""
     local.create("a/b/COMMIT", b"1")
     assert disk.at("write", "TEMPORARY") < disk.at("fsync", "TEMPORARY") < disk.at("link", "a/b/COMMIT")
     assert disk.at("link", "a/b/COMMIT") < disk.at("fsync", "a/b")
@@ -114,7 +115,8 @@ def test_a_created_file_is_synced_before_its_link_and_the_link_before_create_ret
 
 
 @pytest.mark.parametrize("verb", ["write", "create"])
-def test_a_new_folder_is_synced_into_its_parent_before_anything_is_put_below_it(local, disk, verb):
+def test_new_folder_is_synced_before_its_contents(local, disk, verb):
+    """A new folder is synced into its parent before anything is put below it."""
     if verb == "write":
         local.write("a/b/c/1", io.BytesIO(b"1"), 1)
     else:
@@ -130,7 +132,7 @@ def test_a_new_folder_is_synced_into_its_parent_before_anything_is_put_below_it(
     assert max(made) + 1 < first_byte
 
 
-def test_a_run_root_that_does_not_exist_is_synced_into_its_parent(tmp_path, monkeypatch):
+def test_new_run_root_is_synced_into_its_parent(tmp_path, monkeypatch):
     disk = Disk(tmp_path, monkeypatch)
     LocalStorage(tmp_path / "new" / "root").create("run.json", b"{}")
     assert disk.at("mkdir", "new") < disk.at("fsync", ".")
@@ -147,13 +149,14 @@ def test_a_deletion_is_durable_when_delete_returns(local, disk):
     assert disk.at("rmdir", "a/gone") < disk.at("fsync", "a")
 
 
-def test_emptied_folders_go_but_never_those_of_the_first_level(local, tmp_path):
+def test_empty_folders_go_except_at_first_level(local, tmp_path):
     local.write("checkpoints/one/rank-00000/1", io.BytesIO(b"1"), 1)
     local.delete(["checkpoints/one/rank-00000/1"])
     assert [path.name for path in (tmp_path / "root").rglob("*")] == ["checkpoints"]
 
 
-def test_a_write_that_the_disk_breaks_off_is_a_storage_error_and_may_leave_a_part(local, monkeypatch):
+def test_interrupted_write_is_storage_error_with_part_left(local, monkeypatch):
+    """A write that the disk breaks off is a StorageError, and may leave a part."""
     real = os.write
     written = iter([b"1"])
 
@@ -209,7 +212,7 @@ def test_nothing_lies_at_the_key_before_the_link(local, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_file_system_without_hard_links_is_a_storage_error_that_says_what_to_do(local, monkeypatch, number):
+def test_file_system_without_hard_links_is_explained(local, monkeypatch, number):
     def refuse(source, target):
         raise OSError(number, os.strerror(number))
 
@@ -219,7 +222,9 @@ def test_a_file_system_without_hard_links_is_a_storage_error_that_says_what_to_d
     assert not local.list("a").files
 
 
-def test_a_create_whose_folder_cannot_be_synced_is_in_doubt_and_not_won(local, monkeypatch):
+def test_create_with_failed_folder_sync_is_an_error(local, monkeypatch):
+    """A create whose folder cannot be synced is in doubt, and does not count as won."""
+
     def fail_on_folders(descriptor):
         if os.path.isdir(os.readlink(f"/proc/self/fd/{descriptor}")):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -231,7 +236,7 @@ def test_a_create_whose_folder_cannot_be_synced_is_in_doubt_and_not_won(local, m
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOTDIR])
-def test_a_folder_that_cannot_be_listed_is_an_error_and_never_empty(local, monkeypatch, number):
+def test_unlistable_folder_is_an_error_not_empty(local, monkeypatch, number):
     local.create("a/1", b"1")
 
     def refuse(path):
@@ -243,7 +248,7 @@ def test_a_folder_that_cannot_be_listed_is_an_error_and_never_empty(local, monke
     assert raised.value.__cause__.errno == number
 
 
-def test_a_file_in_the_place_of_a_folder_is_an_error_and_never_empty(local):
+def test_file_in_place_of_folder_is_an_error(local):
     local.create("a", b"1")
     with pytest.raises(StorageError):
         local.list("a")
@@ -251,7 +256,7 @@ def test_a_file_in_the_place_of_a_folder_is_an_error_and_never_empty(local):
         local.create("a/1", b"1")
 
 
-def test_a_folder_in_the_place_of_a_file_is_an_error_and_never_absent(local):
+def test_folder_in_place_of_file_is_an_error(local):
     local.create("a/1", b"1")
     with pytest.raises(StorageError):
         local.read("a", 10)
@@ -259,7 +264,7 @@ def test_a_folder_in_the_place_of_a_file_is_an_error_and_never_absent(local):
         local.delete(["a"])
 
 
-def test_a_file_that_vanishes_while_its_folder_is_listed_is_left_out(local, monkeypatch):
+def test_file_that_vanishes_during_listing_is_omitted(local, monkeypatch):
     local.create("a/1", b"1")
     local.create("a/2", b"2")
     real = os.scandir
@@ -281,12 +286,13 @@ class _Entries(list):
         return None
 
 
-def test_a_root_below_the_home_folder_may_be_written_with_a_tilde(tmp_path, monkeypatch):
+def test_root_may_begin_with_a_tilde(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert LocalStorage("~/runs").url == str(tmp_path / "runs")
 
 
-def test_a_folder_that_a_dead_process_left_is_synced_once_before_anything_is_put_into_it(local, disk):
+def test_inherited_folder_is_synced_once_before_use(local, disk):
+    """A folder that a dead process left is synced once before anything is put into it."""
     (Path(local.url) / "a" / "b").mkdir(parents=True)
     local.write("a/b/1", io.BytesIO(b"1"), 1)
     write = disk.events.index(("fsync", "a/b/1"))
@@ -297,7 +303,8 @@ def test_a_folder_that_a_dead_process_left_is_synced_once_before_anything_is_put
     assert ("fsync", "a") not in disk.events[before:]
 
 
-def test_what_a_killed_create_left_is_cleared_where_its_writer_is_dead(local):
+def test_files_of_killed_creates_are_cleared(local):
+    """Only files whose writer is dead are cleared."""
     root = Path(local.url)
     for key in (
         "attempts/.000001.json.0123456789abcdef.tmp",

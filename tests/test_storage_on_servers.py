@@ -64,7 +64,7 @@ class TestOnCeph(OnServer):
             open_storage(f"s3://{served.name}/runs/vit", options).probe()
 
     @pytest.mark.usefixtures("localhost_names")
-    def test_obs_goes_by_virtual_hosted_addresses_where_it_is_told_to(self, served, radosgw):
+    def test_obs_uses_virtual_hosted_addresses_on_request(self, served, radosgw):
         style = {"config_kwargs": {"s3": {"addressing_style": "virtual"}}}
         root = open_storage(f"obs://{served.name}/obs", {**KEYS, **style, "endpoint_url": radosgw.virtual_endpoint})
         data = bytes(range(256)) * 50_000

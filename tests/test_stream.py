@@ -122,7 +122,7 @@ def test_memory_is_asked_for_when_it_is_needed(checkpoint, monkeypatch):
 
 
 @pytest.mark.parametrize("position", [0, 7, 8, 100, -1])
-def test_an_altered_byte_anywhere_in_the_file_is_found(checkpoint, position):
+def test_altered_byte_anywhere_is_found(checkpoint, position):
     root, name = checkpoint
     flip(root / "checkpoints" / name / "rank-00000" / "optimizer-000.safetensors", position)
     contents, _ = loaded(checkpoint)
@@ -145,7 +145,7 @@ def test_a_peek_reads_one_tensor_only(checkpoint):
 
 
 @pytest.mark.parametrize("change", ["cut", "gone", "removed"])
-def test_a_file_that_changes_after_its_size_was_compared(checkpoint, change):
+def test_file_changed_after_size_check_is_error(checkpoint, change):
     root, name = checkpoint
     contents, _ = loaded(checkpoint)
     path = root / "checkpoints" / name / "rank-00000" / "optimizer-000.safetensors"
@@ -175,7 +175,7 @@ def all_held(contents):
     return arrays, {name: one.reshape(-1).view(np.uint8).data for name, one in arrays.items()}
 
 
-def test_only_files_whose_bytes_are_no_longer_there_differ(checkpoint):
+def test_differing_names_only_files_with_changed_bytes(checkpoint):
     contents, storage = loaded(checkpoint)
     arrays, held = all_held(contents)
     by_file = {"weights": {"weights"}, "embedding": {"embedding"}, "e": {*ARRAYS, "moments"}}
@@ -194,7 +194,7 @@ def test_only_files_whose_bytes_are_no_longer_there_differ(checkpoint):
     assert len(storage.calls) == before  # asks nobody
 
 
-def test_more_between_the_tensors_than_is_remembered_is_read_again(checkpoint, monkeypatch):
+def test_bytes_beyond_memory_between_tensors_are_reread(checkpoint, monkeypatch):
     monkeypatch.setattr(stream, "_BETWEEN_BYTES", 64)  # the headers are longer
     contents, _ = loaded(checkpoint)
     _, held = all_held(contents)
@@ -258,7 +258,7 @@ def in_a_process(root, what):
     return done.stdout
 
 
-def test_a_restore_needs_a_few_windows_of_memory_beside_the_state(root):
+def test_restore_needs_few_windows_of_memory(root):
     in_a_process(root, "save")
     state_kib = 12 * 8 << 10
     assert int(in_a_process(root, "read_into")) < 4 * (local.WINDOW_BYTES >> 10)

@@ -88,7 +88,8 @@ def same_bits(found: np.ndarray, wanted: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("lifetime", ["micro", "cycle", "frozen"])
-def test_every_dtype_is_stored_to_the_bit_for_both_readers(root, lifetime):
+def test_every_dtype_is_stored_bit_for_bit(root, lifetime):
+    """This holds for ckptkit's reader and for that of safetensors."""
     contents, files = saved(root, *(leaf_of(n, a, role="weights", lifetime=lifetime) for n, a in ARRAYS.items()))
     by_library = {name: tensor for file in files for name, tensor in load_file(file).items()}
     for name, array in ARRAYS.items():
@@ -150,7 +151,7 @@ def test_uint16_is_not_taken_for_bfloat16(root):
     ],
     ids=lambda array: str(array.dtype),
 )
-def test_a_dtype_that_the_format_lacks_is_refused_by_name(array):
+def test_unsupported_dtype_is_refused_by_name(array):
     with pytest.raises(TypeError, match=r"^layer\.w: dtype .* cannot be stored"):
         leaf_of("layer.w", array, role="weights")
 
@@ -188,7 +189,7 @@ def specs(leaves: list[Leaf]) -> list[LeafSpec]:
 
 
 @given(NAMED, st.integers(1, 300))
-def test_every_shard_is_a_sound_file_with_aligned_tensors(specification, shard_bytes):
+def test_every_shard_is_valid_file_with_alignment(specification, shard_bytes):
     leaves = leaves_of(specification)
     arrays = {leaf.name: leaf.array for leaf in leaves}
     shards = plan_shards(specs(leaves), shard_bytes)
@@ -209,7 +210,7 @@ def test_every_shard_is_a_sound_file_with_aligned_tensors(specification, shard_b
 
 
 @given(NAMED, st.integers(1, 300))
-def test_shards_are_split_between_leaves_and_only_when_full(specification, shard_bytes):
+def test_shards_split_between_leaves_only_when_full(specification, shard_bytes):
     shards = plan_shards(specs(leaves_of(specification)), shard_bytes)
     sizes = [[leaf.size_bytes for leaf in shard.leaves] for shard in shards]
     assert all(part for part in sizes)
@@ -219,7 +220,7 @@ def test_shards_are_split_between_leaves_and_only_when_full(specification, shard
         assert sum(part) + following.size_bytes > shard_bytes
 
 
-def test_a_leaf_larger_than_a_shard_gets_one_of_its_own():
+def test_oversized_leaf_gets_own_shard():
     leaves = leaves_of([("F32", [4]), ("F32", [100]), ("F32", [4])])
     assert [[leaf.name for leaf in shard.leaves] for shard in plan_shards(specs(leaves), 64)] == [
         ["t0"],
@@ -248,7 +249,7 @@ def test_no_leaves_no_shards():
     assert plan_shards([]) == []
 
 
-def test_a_name_that_stands_twice_is_refused_in_whatever_role():
+def test_duplicate_name_is_refused_across_roles():
     leaves = [leaf_of("same", np.ones(1), role="weights"), leaf_of("same", np.ones(1), role="optimizer")]
     with pytest.raises(ValueError, match=r"more than once.*'same'"):
         plan_shards(specs(leaves))

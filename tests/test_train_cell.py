@@ -182,13 +182,13 @@ def assert_k_1_has_the_bits_of(stock, optimizer, dtype):
 
 @both_modes
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
-def test_k_1_has_the_bits_of_train_one_step_cell(mode, optimizer):
+def test_k_1_matches_train_one_step_cell_bitwise(mode, optimizer):
     assert_k_1_has_the_bits_of(nn.TrainOneStepCell, optimizer, ms.float32)
 
 
 @both_modes
 @pytest.mark.parametrize("optimizer", ["Momentum", "Adam", "AdamWeightDecay"])
-def test_k_1_with_float16_weights_has_the_bits_of_the_stock_parts(mode, optimizer):
+def test_k_1_with_float16_matches_stock_cells_bitwise(mode, optimizer):
     # Within one graph MindSpore skips roundings to float16, here between gradient and Adam. Two graphs cannot,
     # with or without accumulators, so that GRAPH is compared with two stock graphs.
     stock = TwoGraphs if mode == "graph" and optimizer == "Adam" else nn.TrainOneStepCell
@@ -341,7 +341,7 @@ def test_clips_the_average_once(mode):
 
 
 @both_modes
-def test_a_norm_that_is_not_larger_keeps_the_bits(mode):
+def test_clip_norm_above_the_norm_keeps_bits(mode):
     clipped, free = accumulate(2, clip_norm=1e3), accumulate(2)
     for batch in batches(4):
         clipped(*batch)
@@ -434,7 +434,7 @@ def test_frozen_weight_is_left_alone(mode):
 
 
 @both_modes
-def test_batch_norm_moves_at_every_micro_step_in_training_mode(mode):
+def test_batch_norm_statistics_move_at_every_micro_step(mode):
     cell, network = accumulate(3, network=Normed), build(Normed).set_train()
     norm = cell.network.norm
     for batch in batches(2):
@@ -447,7 +447,7 @@ def test_batch_norm_moves_at_every_micro_step_in_training_mode(mode):
 
 
 @both_modes
-def test_set_train_counts_even_after_a_graph_was_compiled(mode):
+def test_set_train_takes_effect_after_graph_compilation(mode):
     cell = accumulate(8, network=Normed).set_train(False)
     mean = cell.network.norm.moving_mean
     moved = []
@@ -512,7 +512,7 @@ def test_inside_a_jit_function_raises_and_names_it(mode, capture, failed_compile
 
 
 @pytest.mark.parametrize("mode", ["pynative"], indirect=True)
-def test_inside_a_jit_method_raises_and_names_its_cell(mode, failed_compile_dir):
+def test_jit_method_raises_and_names_its_cell(mode, failed_compile_dir):
     class Jitted(Wrapper):
         @ms.jit
         def construct(self, x, y):
@@ -610,7 +610,7 @@ def test_a_fresh_cell_continues_from_any_micro_step(mode, done):
     assert first.counters.updates == 2
 
 
-def test_counters_of_another_k_end_their_cycle_by_it():
+def test_restored_cycle_ends_by_its_own_k():
     cell = accumulate(3)
     cell.load_counters(CycleCounters(2, micro_step=1, micro_steps=1))
     data = batches(4)
@@ -684,7 +684,7 @@ def test_bad_values_are_refused(options, message):
         ("hybrid_parallel", "'hybrid_parallel' is not supported"),
     ],
 )
-def test_a_parallel_mode_that_would_not_reduce_is_refused(parallel_mode, message):
+def test_parallel_mode_without_reduction_is_refused(parallel_mode, message):
     network = build()
     optimizer = Recorder(network.trainable_params())
     ms.set_auto_parallel_context(parallel_mode=parallel_mode)

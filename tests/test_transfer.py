@@ -54,7 +54,7 @@ def lies_at(storage) -> Tree:
     return {key: data for key, data in tree(Path(storage.url)).items() if not key.endswith(".tmp")}
 
 
-def test_every_byte_arrives_in_the_order_of_the_protocol(source, target):
+def test_transfer_writes_every_byte_in_protocol_order(source, target):
     told: list[int] = []
     done = transfer(source, target, told.append)
     expected = expected_of(source.url)
@@ -149,7 +149,7 @@ def test_what_a_killed_write_left_is_written_anew(source, target, file, left):
     ],
     ids=["first byte", "last byte", "no prefix", "longer", "longer than padding"],
 )
-def test_another_file_at_the_target_is_refused_and_stays(source, target, changed):
+def test_other_file_at_target_is_refused_unchanged(source, target, changed):
     path = Path(target.url, WEIGHTS)
     path.parent.mkdir(parents=True)
     path.write_bytes(changed(Path(source.url, WEIGHTS).read_bytes()))
@@ -159,7 +159,7 @@ def test_another_file_at_the_target_is_refused_and_stays(source, target, changed
     assert lies_at(target) == before
 
 
-def test_a_file_that_the_source_does_not_have_is_refused(source, target):
+def test_extra_file_at_target_is_refused(source, target):
     stranger = Path(target.url, f"checkpoints/{AT_6}/rank-00001/weights-000.safetensors")
     stranger.parent.mkdir(parents=True)
     stranger.write_bytes(b"")
@@ -169,7 +169,7 @@ def test_a_file_that_the_source_does_not_have_is_refused(source, target):
 
 
 @pytest.mark.parametrize("how", ["flip", "cut", "missing"])
-def test_damage_below_a_commit_is_refused_and_not_repaired(source, target, how):
+def test_damage_below_target_commit_is_refused_unrepaired(source, target, how):
     transfer(source, target)
     corrupt(Path(target.url), AT_6, how=how)
     before = lies_at(target)
@@ -191,7 +191,8 @@ def test_a_target_voided_meanwhile_is_not_committed(source, target):
 
 
 @pytest.mark.parametrize("how", ["flip", "cut", "missing"])
-def test_a_corrupt_source_commits_nothing_and_leaves_no_wrong_byte(source, target, how):
+def test_corrupt_source_commits_nothing(source, target, how):
+    """Nor does it leave a wrong byte at the target."""
     good = tree(Path(source.url))
     documents = opened(source)
     corrupt(Path(source.url), AT_6, "rank-00000/optimizer-000.safetensors", how)
@@ -221,7 +222,7 @@ def test_a_source_pruned_meanwhile_is_an_outcome(source, target, nth):
     assert f"checkpoints/{AT_6}/COMMIT" not in lies_at(target)
 
 
-def test_a_file_that_somebody_changes_meanwhile_is_not_committed(source, target):
+def test_file_changed_during_transfer_prevents_commit(source, target):
     def cut() -> None:
         Path(target.url, WEIGHTS).write_bytes(b"")
 
@@ -265,7 +266,7 @@ def test_memory_is_a_window_whatever_the_size(tmp_path):
     assert peak < 4 * source.window_bytes
 
 
-def test_what_is_called_right_before_the_commit_can_prevent_it(source, target):
+def test_callback_before_commit_can_prevent_it(source, target):
     seen = []
 
     def refuse():

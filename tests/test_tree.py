@@ -82,7 +82,7 @@ TREES = st.recursive(
 
 
 @given(TREES)
-def test_what_is_encoded_comes_back_equal_and_of_the_same_types(value):
+def test_encoded_tree_decodes_to_equal_types_and_values(value):
     assert_same(through_a_document(value), value)
 
 
@@ -144,7 +144,7 @@ def test_values_with_a_history_of_getting_lost(value):
     assert_same(through_a_document(value), value)
 
 
-def test_a_restored_array_is_a_copy_of_its_own():
+def test_decoded_array_is_a_copy():
     tensors = {"x": np.zeros(3)}
     decode_tree({"$array": "x"}, tensors)[:] = 1
     assert not tensors["x"].any()
@@ -203,7 +203,7 @@ Point = collections.namedtuple("Point", "x y")
         ({"\ud800": 1}, "user/x: the text .* not valid Unicode"),
     ],
 )
-def test_what_could_not_be_restored_is_refused_with_its_place(value, message):
+def test_unrestorable_value_is_refused_with_its_path(value, message):
     with pytest.raises(TypeError, match=f"^{message}"):
         encode_tree(value, "user/x", [])
 
@@ -219,7 +219,7 @@ WRAPS = [lambda v: [v], lambda v: (v,), lambda v: {"a": v}, lambda v: {1: v}]
 
 
 @pytest.mark.parametrize("wrap", WRAPS)
-def test_the_deepest_that_is_taken_can_be_read_again(wrap):
+def test_deepest_accepted_tree_decodes_again(wrap):
     assert_same(through_a_document(nested(64, wrap)), nested(64, wrap))
 
 

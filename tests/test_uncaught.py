@@ -41,19 +41,20 @@ def run(folder: Path, raises: str, *, before: str = "", options: tuple[str, ...]
     return done.stderr.splitlines()
 
 
-def test_an_error_is_its_line_its_name_and_its_message(tmp_path):
+def test_error_shows_line_name_and_message(tmp_path):
     assert run(tmp_path, 'raise ck.ResumeError("pass initial_epoch=2")') == [
         "train.py:10: ckptkit.ResumeError: pass initial_epoch=2",
         "CKPTKIT_DEBUG=1 shows the traceback",
     ]
 
 
-def test_the_line_is_the_scripts_last_one_and_not_the_packages(tmp_path):
+def test_error_names_line_of_script_not_package(tmp_path):
     first, _ = run(tmp_path, 'ck.CheckpointManager("s3:/bucket/run")')
     assert first.startswith("train.py:10: ckptkit.StorageError: s3:/bucket/run has one slash")
 
 
-def test_a_module_of_the_users_is_named_where_the_script_had_no_part(tmp_path):
+def test_error_names_user_module_without_script_line(tmp_path):
+    """A module of the user's is named where no line of the script had a part."""
     folder = tmp_path / "a folder"
     folder.mkdir()
     (folder / "job.py").write_text('def go():\n    raise ck.ResumeError("no")\n\n\nimport ckptkit as ck\n')
@@ -71,12 +72,12 @@ def test_a_long_message_is_cut_and_says_so(tmp_path):
     ]
 
 
-def test_a_cause_that_the_message_leaves_out_is_told_in_one_line(tmp_path):
+def test_cause_missing_from_message_is_one_line(tmp_path):
     *_, last = run(tmp_path, 'raise ck.StorageError("could not read") from KeyError("a\\nb")')
     assert last == "caused by KeyError: 'a\\nb'; CKPTKIT_DEBUG=1 shows the traceback"
 
 
-def test_a_cause_that_the_message_has_is_not_repeated(tmp_path):
+def test_cause_in_message_is_not_repeated(tmp_path):
     raises = (
         'raise ck.StorageError("no room: No space left on device.") from OSError(28, "No space left on device", "f")'
     )
@@ -103,6 +104,6 @@ def test_a_hook_of_somebody_else_stays(tmp_path):
     assert run(tmp_path, 'raise ck.ResumeError("mine")', before=before) == ["theirs"]
 
 
-def test_ckptkit_debug_that_is_zero_or_empty_is_none(tmp_path):
+def test_empty_or_zero_ckptkit_debug_is_off(tmp_path):
     for word in ("", "0"):
         assert len(run(tmp_path, 'raise ck.ResumeError("mine")', CKPTKIT_DEBUG=word)) == 2

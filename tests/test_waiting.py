@@ -49,7 +49,7 @@ def test_a_short_wait_shows_nothing(clock, caplog):
     assert not caplog.messages
 
 
-def test_without_a_terminal_a_line_comes_every_half_minute(clock, caplog):
+def test_wait_without_terminal_logs_every_half_minute(clock, caplog):
     caplog.set_level(logging.INFO, "ckptkit")
     assert not shown(clock, [(29.0, 1 << 20), (2.0, 9 << 20), (10.0, 1 << 20), (25.0, 9 << 20)], terminal=False)
     assert caplog.messages == ["restoring it: 10 of 100 MiB after 0:00:31", "restoring it: 20 of 100 MiB after 0:01:06"]
@@ -64,7 +64,7 @@ def test_after_its_end_it_says_nothing_more(clock, caplog):
     assert not caplog.messages
 
 
-def test_the_import_and_a_bar_leave_the_global_generator_alone(clock):
+def test_import_and_bar_leave_global_generator_alone(clock):
     before = random.getstate()
     shown(clock, [(3.0, 1)], terminal=True)
     assert random.getstate() == before

@@ -29,7 +29,7 @@ class Pruned(DictStorage):
         return super().read(key, max_bytes)
 
 
-def test_the_latest_is_what_a_start_would_try_first():
+def test_latest_is_first_choice_of_start():
     storage = long_run(2, 3)
     assert open_wanted(storage).name == choose(Index(storage)).first
     older = names_of(storage)[0]
@@ -43,7 +43,7 @@ def test_a_named_one_costs_no_listing():
     assert run.pages == 0
 
 
-def test_where_retention_removes_the_latest_meanwhile_there_is_a_newer_look():
+def test_retention_of_latest_triggers_newer_look():
     storage = Pruned(long_run(12).files)
     *_, before, newest = names_of(storage)
     assert str(open_wanted(storage).name) == before
@@ -60,14 +60,14 @@ def test_nothing_there_is_said_with_the_place():
         open_wanted(DictStorage())
 
 
-def test_a_copy_that_has_not_ended_is_no_empty_run():
+def test_unfinished_copy_is_no_empty_run():
     origin = CopiedFrom(url="elsewhere", run_id=None, checkpoint=None, last_attempt=1)
     document = RunDocument(run_id=token_hex(16), created_at="then", copied_from=origin).sealed()
     with pytest.raises(ResumeError, match="a copy of elsewhere that has not ended"):
         open_wanted(DictStorage({"run.json": encode(document)}))
 
 
-def test_what_is_corrupt_is_named_and_not_passed_over():
+def test_corrupt_wanted_checkpoint_is_named_not_skipped():
     storage = long_run(3)
     newest = CheckpointName.parse(names_of(storage)[-1])
     data = storage.files[newest.rank_key(0)]

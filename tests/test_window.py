@@ -130,7 +130,7 @@ def test_copied_at_once_there_is_nothing_to_fence(handling):
 
 @pytest.mark.parametrize("by_slices", [False, True])
 @pytest.mark.parametrize("copy_all", [False, True])
-def test_settled_frozen_leaves_are_read_in_place_whatever_happens(copy_all, by_slices):
+def test_settled_frozen_leaves_are_read_in_place(copy_all, by_slices):
     names = frozenset(name for name, *_ in FROZEN)
     for cut in all_cuts("everything"):
         live = Live(*EVERYTHING)
@@ -146,7 +146,7 @@ def test_settled_frozen_leaves_are_read_in_place_whatever_happens(copy_all, by_s
 
 
 @pytest.mark.parametrize("by_slices", [False, True])
-def test_a_demoted_leaf_is_copied_like_any_that_changes(by_slices):
+def test_demoted_leaf_is_copied_like_changing_ones(by_slices):
     demoted = frozenset({"f.large"})
     for cut in all_cuts("everything"):
         live = Live(*EVERYTHING)
@@ -200,7 +200,7 @@ def writers_turn(nth, writer, meanwhile, where) -> CopiesWatched:
 
 @pytest.mark.parametrize("where", ["before", "halfway", "after"])
 @pytest.mark.parametrize("piece_bytes", [17, 64, 1000])
-def test_a_fence_within_the_writers_copy_makes_it_throw_the_copy_away(monkeypatch, where, piece_bytes):
+def test_fence_during_writer_copy_discards_it(monkeypatch, where, piece_bytes):
     nth = 0
     thrown_away = 0
     while True:
@@ -225,7 +225,7 @@ def test_a_fence_within_the_writers_copy_makes_it_throw_the_copy_away(monkeypatc
 @pytest.mark.parametrize("where", ["before", "halfway", "after"])
 @pytest.mark.parametrize("meanwhile", [1, 30, 64, 200, 10**6])
 @pytest.mark.parametrize("buffer_bytes", [ONE_BUFFER, PLENTY])
-def test_a_writer_that_goes_on_within_the_fences_copy_gets_every_byte_once(monkeypatch, where, meanwhile, buffer_bytes):
+def test_writer_during_fence_copy_gets_bytes_once(monkeypatch, where, meanwhile, buffer_bytes):
     for first in (0, 40, 300):
         nth = 0
         while True:
@@ -254,7 +254,7 @@ def test_a_writer_that_goes_on_within_the_fences_copy_gets_every_byte_once(monke
 
 
 @pytest.mark.parametrize("by_slices", [False, True])
-def test_a_writer_that_dies_anywhere_gives_every_buffer_back(by_slices):
+def test_dead_writer_returns_every_buffer(by_slices):
     area = StagingArea(2 * ONE_BUFFER)
     made = set()
     for cut in [*all_cuts("everything"), *all_cuts("everything")]:
@@ -274,7 +274,7 @@ def test_a_writer_that_dies_anywhere_gives_every_buffer_back(by_slices):
 
 @pytest.mark.parametrize("where", ["before", "halfway", "after"])
 @pytest.mark.parametrize("by_slices", [False, True])
-def test_a_writer_that_dies_within_the_fences_copy_ends_the_fence(monkeypatch, by_slices, where):
+def test_writer_death_during_fence_copy_ends_fence(monkeypatch, by_slices, where):
     area = StagingArea(PLENTY)
     nth = 0
     acted = True
@@ -292,7 +292,8 @@ def test_a_writer_that_dies_within_the_fences_copy_ends_the_fence(monkeypatch, b
     assert nth > 10
 
 
-def test_a_writer_that_dies_while_the_fence_looks_at_live_memory_ends_the_fence(monkeypatch):
+def test_writer_death_at_live_memory_ends_fence(monkeypatch):
+    """The writer dies while the fence looks at live memory."""
     live = Live(*CYCLE)
     window, _ = opened(live)
 
@@ -326,7 +327,7 @@ def test_memory_does_not_grow_over_many_saves(by_slices):
 # Full buffers
 
 
-def test_memory_stays_within_its_limit_and_the_fence_waits_for_it():
+def test_fence_waits_within_memory_limit():
     """Two files; while the fence waits the writer reads a byte at a time, and it never takes a second buffer."""
     live = Live(*CYCLE)
     area = StagingArea(ONE_BUFFER)
@@ -349,7 +350,7 @@ def test_memory_stays_within_its_limit_and_the_fence_waits_for_it():
 @pytest.mark.parametrize("by_slices", [False, True])
 @pytest.mark.parametrize("buffer_bytes", [1, 2 * ONE_BUFFER])
 @pytest.mark.parametrize("steps", [0, 2])
-def test_a_fence_that_waits_for_a_writer_that_waits_for_it_goes_on(state, by_slices, buffer_bytes, steps):
+def test_fence_and_writer_never_deadlock(state, by_slices, buffer_bytes, steps):
     """Real threads: what the save itself copied fills the buffers, and is read last of all."""
     live = Live(*STATES[state])
     area = StagingArea(buffer_bytes)
@@ -376,7 +377,7 @@ def test_a_fence_that_waits_for_a_writer_that_waits_for_it_goes_on(state, by_sli
     assert area._pool.made_bytes <= copied_bytes + max(buffer_bytes, ONE_BUFFER) + frozen_bytes
 
 
-def test_slices_of_a_file_that_is_read_twice_need_room_for_all_of_it():
+def test_slices_of_reread_file_need_full_room():
     """One frozen leaf was demoted, so that the other, which counts as written, goes into a new file."""
     live = Live(*EVERYTHING)
     area = StagingArea(ONE_BUFFER)

@@ -72,7 +72,7 @@ def test_an_unknown_scheme_names_those_there_are():
         open_storage("s4://bucket/run")
 
 
-def test_options_for_a_path_are_refused_with_the_path():
+def test_options_for_local_path_are_refused():
     with pytest.raises(StorageError, match=r"runs/x is a local run root, .*\['endpoint_url'\]: leave them out"):
         open_storage("runs/x", {"endpoint_url": "http://x"})
 
@@ -83,7 +83,7 @@ def test_an_endpoint_needs_its_scheme():
         open_storage("s3://bucket/run", options)
 
 
-def test_without_the_extra_the_command_to_type_is_named(monkeypatch):
+def test_missing_extra_names_the_command_to_type(monkeypatch):
     for name in [
         one for one in sys.modules if one == "botocore" or one.startswith(("botocore.", "ckptkit.storage.s3"))
     ]:
@@ -138,6 +138,6 @@ def test_what_the_system_refuses_comes_with_advice(monkeypatch, number, advice):
         ({"rank_patience": timedelta(0)}, "must be a positive timedelta"),
     ],
 )
-def test_an_option_of_the_wrong_kind_comes_with_the_right_one(option, advice):
+def test_option_of_wrong_kind_suggests_right_one(option, advice):
     with pytest.raises(ValueError, match=advice):
         ck.CheckpointManager("runs/x", **option)

@@ -96,7 +96,7 @@ class StorageContract:
             self.raw_put(storage, f"many/{number:04d}", b"")
         assert len(storage.list("many").files) == 1100
 
-    def test_a_listing_can_be_of_names_that_begin_alike(self, storage: Storage) -> None:
+    def test_list_filters_names_by_prefix(self, storage: Storage) -> None:
         """Of folders and files, and only directly below."""
         for key in ("a/x1", "a/x2/y", "a/y1", "a/y2/x", "ax/1", "x3"):
             self.raw_put(storage, key, b"1")
@@ -136,9 +136,7 @@ class StorageContract:
     # read
 
     @pytest.mark.parametrize(("max_bytes", "expected"), [(10, b"12345"), (5, b"12345"), (4, b"12345"), (2, b"123")])
-    def test_read_gives_at_most_one_byte_more_than_allowed(
-        self, storage: Storage, max_bytes: int, expected: bytes
-    ) -> None:
+    def test_read_returns_at_most_one_extra_byte(self, storage: Storage, max_bytes: int, expected: bytes) -> None:
         """So that the caller sees that the file is longer."""
         self.raw_put(storage, "a/1", b"12345")
         assert storage.read("a/1", max_bytes) == expected
@@ -172,7 +170,7 @@ class StorageContract:
         ("offset_bytes", "size_bytes", "expected"),
         [(0, 10, b"0123456789"), (0, 3, b"012"), (4, 3, b"456"), (8, 2, b"89"), (8, 5, b"89"), (9, 1, b"9")],
     )
-    def test_read_into_fills_from_the_offset_and_is_short_only_at_the_end(
+    def test_read_into_is_short_only_at_end(
         self, storage: Storage, offset_bytes: int, size_bytes: int, expected: bytes
     ) -> None:
         """And leaves the rest of the buffer alone."""
@@ -253,14 +251,14 @@ class StorageContract:
         assert storage.read("a/1", 10) == b"12345"
 
     @pytest.mark.parametrize("size_bytes", [1, *_SIZES[1:]])
-    def test_a_stream_that_ends_early_is_a_storage_error(self, storage: Storage, size_bytes: int) -> None:
+    def test_short_stream_is_storage_error(self, storage: Storage, size_bytes: int) -> None:
         """By one byte, or by all."""
         for number, given in enumerate((size_bytes - 1, 0)):
             with pytest.raises(StorageError, match=f"{size_bytes} bytes announced"):
                 storage.write(f"a/{number}", io.BytesIO(_pattern(given)), size_bytes)
 
     @pytest.mark.parametrize("size_bytes", _SIZES)
-    def test_a_stream_that_goes_on_is_a_storage_error(self, storage: Storage, size_bytes: int) -> None:
+    def test_overlong_stream_is_storage_error(self, storage: Storage, size_bytes: int) -> None:
         """By one byte."""
         with pytest.raises(StorageError, match=f"{size_bytes} bytes announced"):
             storage.write("a/1", io.BytesIO(_pattern(size_bytes + 1)), size_bytes)
@@ -341,7 +339,7 @@ class StorageContract:
             for key in won:
                 assert self.raw_get(storage, key) == f"{thread}".encode() * 1000
 
-    def test_no_reader_sees_a_part_of_what_is_created(self, storage: Storage) -> None:
+    def test_create_is_atomic_for_readers(self, storage: Storage) -> None:
         """Absent or whole, in a listing too, while others look at it all the time."""
         data = _pattern(64 * 1024)
         keys = [f"atomic/{number:02d}" for number in range(20)]
@@ -391,7 +389,7 @@ class StorageContract:
         storage.delete(keys)
         assert not storage.list("many").files
 
-    def test_a_folder_that_a_delete_empties_is_listed_no_more(self, storage: Storage) -> None:
+    def test_delete_removes_emptied_folders_from_listing(self, storage: Storage) -> None:
         """Nor one that thereby becomes empty itself; one that still holds something stays."""
         for key in ("top/gone/rank/1", "top/gone/2", "top/stays/3", "top/stays/rank/4"):
             self.raw_put(storage, key, b"x")
@@ -402,7 +400,7 @@ class StorageContract:
 
     # the storage itself
 
-    def test_a_probe_leaves_at_most_one_file_of_its_own(self, storage: Storage) -> None:
+    def test_probe_leaves_at_most_one_file(self, storage: Storage) -> None:
         """However often it is made."""
         storage.create("a/1", b"x")
         for _ in range(3):

@@ -29,7 +29,8 @@ def rows(text, name):
 
 
 @pytest.mark.parametrize(("name", "layout"), [("copy", "few"), ("ckptkit", "mid_cycle")])
-def test_a_system_is_measured_and_a_flipped_bit_is_not_exact(tiny, name, layout):
+def test_exactness_detects_flipped_bit(tiny, name, layout):
+    """Without damage, each measured system is exact."""
     limits = {kind: [1000.0] for kind in KINDS}
     found = measure("stall:measure_system", tiny, name=name, layout=layout, damage=True)
     assert len(found["with"][0]["stalls"]) == tiny.saves

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.process import run_python
 
 import ckptkit
 from cells.data import DATA
@@ -26,12 +25,9 @@ def run(job: Job) -> dict[str, dict[int, dict]]:
     folder = Path(job.trace + ".cwd")  # MindSpore litters it
     folder.mkdir(parents=True)
     paths = [str(Path(__file__).parents[1]), str(Path(ckptkit.__file__).parents[1])]
-    environment = {**os.environ, "GLOG_v": "3", "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-m", "cells.training", job.dumps()]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == (0 if job.until is None else -signal.SIGKILL), done.stdout[-1000:] + done.stderr[-4000:]
+    environment = {"GLOG_v": "3", "PYTHONPATH": os.pathsep.join(paths)}
+    done = run_python("-m", "cells.training", job.dumps(), folder=folder, environment=environment)
+    done.expect(0 if job.until is None else -signal.SIGKILL)
     trace: dict[str, dict[int, dict]] = {}
     for line in map(json.loads, Path(job.trace).read_text().splitlines()):
         assert trace.setdefault(line["kind"], {}).setdefault(line["at"], line) is line, "a micro-step was traced twice"
@@ -92,7 +88,7 @@ def kinds_for(data: str) -> tuple[str, ...]:
 # Each kind with each mode, each kind with data that is positioned at once and with data that is replayed, and the
 # data of one's own loops with every loop.
 @pytest.mark.parametrize(("mode", "data", "until"), [("graph", "augmented", 10), ("pynative", "generator", 11)])
-def test_killed_in_the_middle_of_a_cycle_of_the_second_epoch(tmp_path, mode, data, until):
+def test_kill_mid_cycle_in_second_epoch_resumes_exactly(tmp_path, mode, data, until):
     killed_and_resumed(tmp_path, mode, data, kinds_for(data), [until])
 
 

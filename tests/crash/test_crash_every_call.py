@@ -130,7 +130,7 @@ def each(kind):
     return faults
 
 
-def test_the_enumerated_saves_do_everything_that_a_save_can_do(saving):
+def test_enumerated_saves_cover_every_kind_of_call(saving):
     calls = [call for save in saving for call in save]
     done = {(call.operation, key.split("/")[0]) for call in calls for key in call.keys}
     assert {
@@ -150,9 +150,8 @@ def test_the_enumerated_saves_do_everything_that_a_save_can_do(saving):
 
 
 @at_every_moment
-def test_after_a_fault_at_any_call_of_a_save_a_new_process_continues_from_the_last_commit(
-    made, saving, each, when, action
-):
+def test_fault_at_any_save_call_keeps_last_commit(made, saving, each, when, action):
+    """After a fault at any call of a save, a new process continues from the last commit."""
     first, second = saving
     for index, what, fault in each(first + second, when, action):
         with named(what):
@@ -183,9 +182,8 @@ def test_after_a_fault_at_any_call_of_a_save_a_new_process_continues_from_the_la
 
 
 @pytest.mark.parametrize("when", ["before", "during", "after"])
-def test_after_an_error_at_any_call_of_a_save_the_same_process_saves_again_at_the_same_progress(
-    made, saving, each, when
-):
+def test_process_saves_again_after_error_at_any_call(made, saving, each, when):
+    """After an error at any call of a save, the same process saves again at the same progress."""
     for _, what, fault in each(saving[0] + saving[1], when, "error", ["error"]):
         with named(what):
             root = made(history)
@@ -216,7 +214,9 @@ def test_after_an_error_at_any_call_of_a_save_the_same_process_saves_again_at_th
             check_new_start(root, latest=names[-1])
 
 
-def test_a_second_error_while_a_failed_save_is_cleaned_up_is_made_good_by_the_next_save(kind, made):
+def test_next_save_repairs_second_error_during_cleanup(kind, made):
+    """A second error, while a failed save is cleaned up, is made good by the next save."""
+
     def failing(root):
         life = Life(root)
         life.restore()
@@ -257,7 +257,7 @@ def test_a_second_error_while_a_failed_save_is_cleaned_up_is_made_good_by_the_ne
 
 
 @pytest.mark.parametrize("failures", [1, 2])
-def test_a_commit_whose_reply_is_lost_counts_as_committed(made, failures):
+def test_commit_with_lost_reply_counts_as_committed(made, failures):
     root = made(history)
     life = Life(root)
     life.restore()
@@ -269,7 +269,8 @@ def test_a_commit_whose_reply_is_lost_counts_as_committed(made, failures):
     assert committed(root) == [AT_6, AT_8]
 
 
-def test_a_commit_whose_reply_and_whose_reading_back_are_lost_counts_as_committed_at_the_next_save(kind, made):
+def test_next_save_settles_unconfirmed_commit(kind, made):
+    """A commit whose reply and reading back are lost counts as committed at the next save."""
     root = made(history)
     life = Life(root)
     life.restore()
@@ -288,7 +289,8 @@ def test_a_commit_whose_reply_and_whose_reading_back_are_lost_counts_as_committe
 
 @pytest.mark.parametrize("make", [history, wreck, None], ids=["sound run", "died before COMMIT", "nothing there"])
 @at_every_moment
-def test_after_a_fault_at_any_call_of_a_start_another_start_sees_the_same_run(made, each, make, when, action):
+def test_fault_at_any_start_call_keeps_the_run(made, each, make, when, action):
+    """After a fault at any call of a start, another start sees the same run."""
     latest = None if make is None else AT_6
     life = Life(made(make))
     calls = life.calls_of(life.restore)

@@ -168,7 +168,7 @@ def struck(request, proxy, undisturbed):
     return each
 
 
-def test_the_requests_are_all_that_a_start_and_a_save_can_make(undisturbed):
+def test_undisturbed_run_makes_every_request_kind(undisturbed):
     _, _, requests = undisturbed
     done = Counter((one.method, one.query.partition("=")[0]) for one in requests)
     assert done["POST", "uploads"] == done["POST", "uploadId"] == 6  # three shards of each save
@@ -181,7 +181,7 @@ def test_the_requests_are_all_that_a_start_and_a_save_can_make(undisturbed):
 
 
 @acting("503", "reset_mid_body", "truncate")
-def test_trouble_that_passes_at_any_request_leaves_the_very_same_run(made, patient, struck, undisturbed, action):
+def test_transient_fault_at_any_request_changes_nothing(made, patient, struck, undisturbed, action):
     keys, contents, _ = undisturbed
     for what, at_fault in struck(action):
         root = made()
@@ -198,7 +198,7 @@ def test_trouble_that_passes_at_any_request_leaves_the_very_same_run(made, patie
 
 
 @acting("503", "reset_before", "reset_after")
-def test_without_patience_a_failure_at_any_request_loses_nothing(made, impatient, struck, action):
+def test_unretried_failure_at_any_request_loses_nothing(made, impatient, struck, action):
     for _, at_fault in struck(action, always=is_decisive):
         root = made()
         with at_fault:

@@ -50,7 +50,8 @@ CALLS = {
         ("read_into", "before", {"a/1": b"there"}),
     ],
 )
-def test_a_fault_leaves_exactly_what_had_happened_by_then(storage, root, action, case):
+def test_fault_keeps_only_effects_before_it(storage, root, action, case):
+    """A fault before, during or after an operation leaves exactly what was done by then."""
     operation, when, left = case
     fault = storage.inject(Fault(action, operations={operation}, when=when))
     with pytest.raises(ACTIONS[action]):
@@ -60,7 +61,7 @@ def test_a_fault_leaves_exactly_what_had_happened_by_then(storage, root, action,
     assert [call.operation for call in storage.calls] == [operation]
 
 
-def test_a_delete_that_is_broken_off_has_removed_the_first_half(storage, root):
+def test_interrupted_delete_removes_first_half(storage, root):
     for key in ("a/2", "a/3", "a/4"):
         storage.create(key, b"")
     storage.inject(Fault("error", operations={"delete"}, when="during"))
@@ -81,12 +82,13 @@ def test_a_dead_process_does_nothing_more(storage, root, operation):
     assert len(storage.calls) == 1
 
 
-def test_a_killed_process_runs_no_handler_for_ordinary_exceptions():
+def test_killed_is_not_an_ordinary_exception():
+    """`Killed` is a BaseException, so handlers for ordinary exceptions do not run."""
     assert not issubclass(Killed, Exception)
 
 
 @pytest.mark.parametrize("when", ["before", "during", "after"])
-def test_an_action_that_returns_lets_the_call_go_on(storage, root, when):
+def test_returning_fault_action_lets_call_continue(storage, root, when):
     seen = []
     storage.inject(Fault(lambda: seen.append(tree(root).get("b/2")), operations={"write"}, when=when))
     CALLS["write"](storage)
@@ -94,7 +96,7 @@ def test_an_action_that_returns_lets_the_call_go_on(storage, root, when):
     assert tree(root)["b/2"] == b"0123456789"
 
 
-def test_an_action_may_use_the_same_storage_and_may_kill(storage):
+def test_fault_action_may_use_storage_and_kill(storage):
     def read_then_die():
         storage.read("a/1", 10)
         raise Killed
@@ -107,7 +109,8 @@ def test_an_action_may_use_the_same_storage_and_may_kill(storage):
         storage.read("a/1", 10)
 
 
-def test_an_answer_can_be_lost_and_a_failure_has_none(storage, root):
+def test_after_fault_hides_answers_but_not_failures(storage, root):
+    """A fault after a call loses its answer, and does not fire where the call itself failed."""
     lost = storage.inject(Fault("error", operations={"create", "read"}, when="after", times=None))
     with pytest.raises(StorageError, match="injected"):
         storage.create("a/1", b"rival")  # FileExistsError on the way
@@ -134,7 +137,7 @@ def test_an_answer_can_be_lost_and_a_failure_has_none(storage, root):
         ({"key": "a/2"}, [4]),
     ],
 )
-def test_a_fault_counts_only_the_calls_that_it_names(storage, options, hit):
+def test_fault_counts_only_matching_calls(storage, options, hit):
     fault = storage.inject(Fault("error", **options))
     calls = [
         lambda: storage.list("a"),
@@ -159,7 +162,8 @@ def test_a_fault_that_could_never_happen_is_refused(options):
         Fault("error", **options)
 
 
-def test_a_fault_during_a_call_that_has_no_inside_fails_the_test_that_asked_for_it(storage):
+def test_during_fault_on_atomic_call_raises(storage):
+    """A fault during a call that is atomic fails the test that asked for it."""
     storage.inject(Fault("error", when="during"))
     with pytest.raises(AssertionError, match="atomic"):
         storage.list("a")
@@ -179,7 +183,7 @@ def trained(batches, **options):
 
 
 @pytest.mark.parametrize("batches", range(1, 9))
-def test_a_run_that_took_over_anothers_state_goes_on_as_that_one_bit_by_bit(batches):
+def test_restored_run_continues_bit_exactly(batches):
     run = trained(3, seed=99)
     run.apply(contents_of(trained(batches).capture(), NAME))
     assert run.digest() == digest_at(batches)
@@ -188,7 +192,7 @@ def test_a_run_that_took_over_anothers_state_goes_on_as_that_one_bit_by_bit(batc
     assert run.digest() == digest_at(batches + 6)
 
 
-def test_no_two_moments_of_a_run_have_the_same_digest():
+def test_run_digest_differs_at_every_batch():
     assert len({digest_at(batches) for batches in range(20)}) == 20
 
 
@@ -200,7 +204,7 @@ def test_the_digest_notices_one_bit_of_any_tensor(tensor):
 
 
 @pytest.mark.parametrize("left_out", ["weights", "embedding", "moments", "accumulators", "rng", "progress"])
-def test_a_restore_that_leaves_any_part_out_is_noticed(left_out):
+def test_digest_detects_incomplete_restore(left_out):
     run = trained(3, seed=99)
     whole, before = contents_of(trained(6).capture(), NAME), contents_of(run.capture(), NAME)
     tensors, state = dict(whole.tensors), dict(whole.state)
@@ -213,7 +217,8 @@ def test_a_restore_that_leaves_any_part_out_is_noticed(left_out):
     assert run.digest() != digest_at(6)
 
 
-def test_a_capture_changes_nothing_and_holds_accumulators_only_in_mid_cycle():
+def test_capture_is_pure_and_has_accumulators_mid_cycle():
+    """A capture changes nothing, and holds accumulators only in mid-cycle."""
     for batches in range(9):
         run = trained(batches)
         names = {leaf.name for leaf in run.capture().leaves}

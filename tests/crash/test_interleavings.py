@@ -100,7 +100,7 @@ EVERY_STEP = SaveEvery(micro_steps=1)
 # A zombie: a process that was taken over without knowing
 
 
-def test_a_commit_that_comes_after_the_sweep_voided_its_folder_is_refused(root):
+def test_commit_into_voided_folder_is_refused(root):
     zombie = started(root, saved_at=(4, 6), save=EVERY_STEP)
     commit_key = f"checkpoints/{name_at(1, 8)}/COMMIT"
     pause, handle = begin_paused_save(zombie, 8, operations={"create"}, key=commit_key)
@@ -114,7 +114,7 @@ def test_a_commit_that_comes_after_the_sweep_voided_its_folder_is_refused(root):
     check_new_start(root, latest=name_at(2, 8))
 
 
-def test_a_commit_that_comes_before_the_sweep_voids_its_folder_stays_but_is_off_the_lineage(root):
+def test_commit_before_sweep_void_stays_off_lineage(root):
     zombie = started(root, saved_at=(4, 6), save=EVERY_STEP)
     late = name_at(1, 8)
     pause, handle = begin_paused_save(zombie, 8, operations={"create"}, key=f"checkpoints/{late}/COMMIT")
@@ -136,7 +136,8 @@ def test_a_commit_that_comes_before_the_sweep_voids_its_folder_stays_but_is_off_
     check_new_start(root, latest=name_at(2, 10))
 
 
-def test_a_first_commit_that_beats_the_sweep_of_a_fresh_start_keeps_its_frozen_shard_and_is_found(root):
+def test_first_commit_before_fresh_sweep_is_found(root):
+    """It keeps its frozen shard, and the fresh attempt does not hide it."""
     zombie = started(root, save=EVERY_STEP)
     late = name_at(1, 2)
     pause, handle = begin_paused_save(zombie, 2, operations={"create"}, key=f"checkpoints/{late}/COMMIT")
@@ -153,7 +154,7 @@ def test_a_first_commit_that_beats_the_sweep_of_a_fresh_start_keeps_its_frozen_s
     check_new_start(root, latest=late)
 
 
-def test_data_that_a_zombie_writes_into_a_void_folder_is_removed_by_the_next_sweep(root):
+def test_next_sweep_removes_zombie_data_in_void(root):
     zombie = started(root, saved_at=(4, 6))
     folder = f"checkpoints/{name_at(1, 7)}"
     pause, handle = begin_paused_save(zombie, 7, operations={"write"}, key=f"{folder}/*", nth=2)
@@ -166,7 +167,7 @@ def test_data_that_a_zombie_writes_into_a_void_folder_is_removed_by_the_next_swe
     assert [key for key in tree(root) if key.startswith(folder)] == [f"{folder}/COMMIT"]
 
 
-def test_a_takeover_right_before_the_second_fence_check_leaves_no_commit(root):
+def test_takeover_before_second_fence_check_prevents_commit(root):
     old = started(root, saved_at=(4, 6), save=EVERY_STEP)
     pause, handle = begin_paused_save(old, 8, operations={"list"}, key="attempts", nth=2)
     newer = started(root)
@@ -179,9 +180,8 @@ def test_a_takeover_right_before_the_second_fence_check_leaves_no_commit(root):
 
 
 @pytest.mark.parametrize("on_save_error", ["warn", "raise"])
-def test_a_takeover_at_any_call_of_a_save_with_retention_deletes_nothing_of_the_newer_attempt(
-    kind, new_root, on_save_error
-):
+def test_takeover_during_retention_spares_newer_attempt(kind, new_root, on_save_error):
+    """The takeover comes at each call of the older attempt's save in turn."""
     probe = started(new_root(), saved_at=(2, 4, 6))
     calls = probe.calls_of(lambda: probe.saved_at(8))
     assert any(call.operation == "delete" and call.keys[0].endswith("COMMIT") for call in calls)
@@ -203,7 +203,7 @@ def test_a_takeover_at_any_call_of_a_save_with_retention_deletes_nothing_of_the_
 # The training thread and the writer
 
 
-def test_what_training_does_while_a_save_is_written_is_not_in_it(root):
+def test_training_during_save_does_not_change_it(root):
     life = started(root, saved_at=(4,))
     pause, handle = begin_paused_save(life, 6, operations={"write"}, key="*/weights-000.safetensors")
     for _ in life.run.train_until(9):
@@ -219,7 +219,8 @@ def test_what_training_does_while_a_save_is_written_is_not_in_it(root):
 
 
 @pytest.mark.parametrize("rival_commits", [False, True], ids=["rival opens", "rival opens and commits"])
-def test_of_two_fresh_starts_the_last_one_wins_at_whichever_call_they_meet(kind, new_root, rival_commits):
+def test_last_of_two_fresh_starts_wins(kind, new_root, rival_commits):
+    """This holds at whichever call the two meet."""
     probe = Life(new_root())
     calls = probe.calls_of(probe.restore)
     last = set()
@@ -256,7 +257,7 @@ def test_of_two_fresh_starts_the_last_one_wins_at_whichever_call_they_meet(kind,
     assert last == {True, False}  # both ways were met
 
 
-def test_a_start_that_finds_its_number_taken_takes_the_next_one(root):
+def test_start_takes_next_free_attempt_number(root):
     started(root, saved_at=(4,))
     rivals = []
     fault = Fault(lambda: rivals.append(started(root, save=EVERY_STEP)), operations={"create"}, key="attempts/*")
@@ -267,7 +268,8 @@ def test_a_start_that_finds_its_number_taken_takes_the_next_one(root):
     assert late.saved_at(6) == name_at(3, 6)
 
 
-def test_a_commit_that_lands_between_choosing_and_creating_is_the_one_that_is_opened(root):
+def test_start_opens_commit_that_lands_after_choice(root):
+    """It lands before the attempt is created, whose first number is given up."""
     running = started(root, saved_at=(4, 6), save=EVERY_STEP)
     fault = Fault(lambda: running.saved_at(8), operations={"create"}, key="attempts/*")
     late = Life(root, faults=[fault])
@@ -295,7 +297,7 @@ def test_a_commit_that_lands_between_choosing_and_creating_is_the_one_that_is_op
     ],
     ids=["before create", "after create", "manifest", "rank file", "shard sizes", "first shard", "second shard"],
 )
-def test_a_checkpoint_that_is_pruned_while_it_is_opened_makes_the_start_look_again(root, where):
+def test_checkpoint_pruned_while_opened_restarts_choice(root, where):
     running = started(root, saved_at=(4, 6), save=EVERY_STEP)
     if where.get("nth") == 2 and where["key"] == "attempts":
 
@@ -321,7 +323,8 @@ def test_a_checkpoint_that_is_pruned_while_it_is_opened_makes_the_start_look_aga
     check_new_start(root, latest=expected)
 
 
-def test_a_start_that_dies_before_it_repeats_does_not_send_the_next_one_back_to_an_older_checkpoint(root):
+def test_crash_during_start_retry_keeps_newest_parent(root):
+    """The document of the dead start names an older parent; the next start does not go back to it."""
     # Its document names a parent that the running job removed meanwhile; 4 is kept for good, 9 is the newest.
     running = started(root, saved_at=(4, 6), keep=KeepEvery(optimizer_steps=1))
 
@@ -344,7 +347,7 @@ def test_a_start_that_dies_before_it_repeats_does_not_send_the_next_one_back_to_
 
 
 @pytest.mark.parametrize("nth", [2, 3, 4], ids=["fence after create", "second look", "fence before the sweep"])
-def test_a_start_that_is_overtaken_before_its_sweep_deletes_nothing(root, nth):
+def test_start_overtaken_before_sweep_deletes_nothing(root, nth):
     dead = started(root, saved_at=(4,))
     dead.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
     assert isinstance(dead.save_at(6).exception(), Killed)
@@ -363,7 +366,8 @@ def test_a_start_that_is_overtaken_before_its_sweep_deletes_nothing(root, nth):
 # A checkpoint chosen by name
 
 
-def test_a_chosen_older_checkpoint_is_gone_back_to_once_and_then_continued_from(root):
+def test_chosen_checkpoint_is_rewound_to_only_once(root):
+    """The same call goes on from what was saved since, unless it says rewind."""
     started(root, saved_at=(4, 6, 8), keep=KeepLatest(3))
     chosen = name_at(1, 4)
     first = Life(root, keep=KeepLatest(3))
@@ -396,7 +400,7 @@ def test_a_chosen_older_checkpoint_is_gone_back_to_once_and_then_continued_from(
     [{"operations": {"create"}, "key": "attempts/*"}, {"operations": {"list"}, "key": "attempts", "nth": 2}],
     ids=["before create", "after create"],
 )
-def test_a_chosen_checkpoint_that_is_pruned_while_it_is_opened_is_an_error_and_not_replaced(root, where):
+def test_chosen_checkpoint_pruned_while_opened_is_error(root, where):
     started(root, saved_at=(4, 6))
     chosen = name_at(1, 4)
 
@@ -409,7 +413,7 @@ def test_a_chosen_checkpoint_that_is_pruned_while_it_is_opened_is_an_error_and_n
     check_new_start(root, latest=name_at(1, 6))
 
 
-def test_latest_follows_the_branch_and_not_the_highest_number(root):
+def test_latest_follows_branch_not_highest_number(root):
     started(root, saved_at=(4, 6, 8), keep=KeepLatest(3))
     branch = Life(root)
     branch.restore(name_at(1, 4))
@@ -418,7 +422,7 @@ def test_latest_follows_the_branch_and_not_the_highest_number(root):
 
 
 @pytest.mark.parametrize("chosen", [name_at(1, 5), name_at(7, 4), "latest-ish", "../" + name_at(1, 4), ""])
-def test_choosing_a_checkpoint_that_does_not_exist_is_an_error_and_fences_nobody(root, chosen):
+def test_choosing_missing_checkpoint_fences_nobody(root, chosen):
     running = started(root, saved_at=(4,))
     before = tree(root)
     with pytest.raises(CheckpointNotFoundError, match=name_at(1, 4)):
@@ -430,7 +434,8 @@ def test_choosing_a_checkpoint_that_does_not_exist_is_an_error_and_fences_nobody
 # Damage
 
 
-def test_a_corrupt_latest_is_passed_over_with_a_warning_and_what_was_saved_below_it_wins(root, caplog):
+def test_corrupt_latest_is_skipped_with_warning(root, caplog):
+    """What was saved from the older one on is preferred afterwards."""
     started(root, saved_at=(4, 6, 8))
     bad = name_at(1, 8)
     corrupt(root, bad)
@@ -457,7 +462,7 @@ FILES = ["COMMIT", "manifest.json", "rank-00000.json", "rank-00000/optimizer-000
     ("what", "how"),
     [(what, how) for what in FILES for how in ("flip", "cut", "missing") if (what, how) != ("COMMIT", "missing")],
 )
-def test_damage_to_any_file_of_the_latest_is_noticed_and_names_the_file(root, caplog, what, how):
+def test_damage_to_any_latest_file_is_named(root, caplog, what, how):
     started(root, saved_at=(4, 6))
     corrupt(root, name_at(1, 6), what, how)
     life = started(root)
@@ -468,7 +473,8 @@ def test_damage_to_any_file_of_the_latest_is_noticed_and_names_the_file(root, ca
     assert passed["reason"].splitlines()[0] in caplog.text
 
 
-def test_if_all_are_corrupt_each_is_named_and_nothing_is_started_afresh(root):
+def test_all_corrupt_is_error_naming_each(root):
+    """Nothing is started afresh, and nothing is changed."""
     started(root, saved_at=(4, 6))
     for batches in (4, 6):
         corrupt(root, name_at(1, batches))
@@ -480,7 +486,7 @@ def test_if_all_are_corrupt_each_is_named_and_nothing_is_started_afresh(root):
     assert tree(root) == before
 
 
-def test_a_chosen_checkpoint_that_is_corrupt_is_an_error_and_not_replaced_by_another(root):
+def test_corrupt_chosen_checkpoint_is_error(root):
     running = started(root, saved_at=(4, 6))
     corrupt(root, name_at(1, 6))
     with pytest.raises(CorruptCheckpointError, match="weights-000"):
@@ -489,7 +495,8 @@ def test_a_chosen_checkpoint_that_is_corrupt_is_an_error_and_not_replaced_by_ano
 
 
 @pytest.mark.parametrize("fresh_attempt", [False, True], ids=["no document", "a fresh attempt's document"])
-def test_commits_without_their_attempts_document_are_an_error_and_never_a_fresh_start(root, fresh_attempt):
+def test_commits_without_attempt_document_are_error(root, fresh_attempt):
+    """They never lead to a fresh start."""
     if fresh_attempt:
         started(root)
     started(root, saved_at=(4, 6))
@@ -500,7 +507,7 @@ def test_commits_without_their_attempts_document_are_an_error_and_never_a_fresh_
     assert tree(root) == before
 
 
-def test_the_commits_of_another_run_are_not_taken_for_ones_own(root, new_root):
+def test_commits_of_another_run_are_refused(root, new_root):
     started(root, saved_at=(4, 6))
     other = new_root()
     started(other, saved_at=(4, 6))
@@ -509,7 +516,7 @@ def test_the_commits_of_another_run_are_not_taken_for_ones_own(root, new_root):
         Life(root).restore()
 
 
-def test_an_attempts_document_that_is_damaged_is_passed_over_to_what_others_committed(root):
+def test_damaged_attempt_document_is_skipped(root):
     started(root, saved_at=(4, 6))
     started(root, saved_at=(7,))
     root.put("attempts/000002.json", b"{}")
@@ -520,7 +527,7 @@ def test_an_attempts_document_that_is_damaged_is_passed_over_to_what_others_comm
 
 @pytest.mark.parametrize("folder", ["attempts", "checkpoints"])
 @pytest.mark.parametrize("nth", [1, 2])
-def test_a_folder_that_cannot_be_listed_is_raised_and_never_a_fresh_start(root, folder, nth):
+def test_listing_failure_is_never_fresh_start(root, folder, nth):
     started(root, saved_at=(4, 6))
     fault = Fault("error", operations={"list"}, key=folder, nth=nth)
     life = Life(root, faults=[fault])
@@ -533,7 +540,8 @@ def test_a_folder_that_cannot_be_listed_is_raised_and_never_a_fresh_start(root, 
     assert life.restore().checkpoint == name_at(1, 6)
 
 
-def test_a_running_job_goes_on_when_a_start_fails_before_it_creates_its_attempt(root):
+def test_early_start_failure_spares_running_job(root):
+    """The start fails before it creates its attempt."""
     running = started(root, saved_at=(4, 6))
     for nth in range(1, 100):
         late = Life(root, faults=[Fault("error", nth=nth)])
@@ -548,7 +556,7 @@ def test_a_running_job_goes_on_when_a_start_fails_before_it_creates_its_attempt(
 # Retention
 
 
-def test_frozen_shards_go_only_when_their_attempt_has_no_commit_left(root):
+def test_frozen_shards_stay_while_attempt_has_commits(root):
     def frozen():
         return sorted({key.split("/")[1] for key in tree(root) if key.startswith("frozen/")})
 
@@ -564,7 +572,7 @@ def test_frozen_shards_go_only_when_their_attempt_has_no_commit_left(root):
     assert frozen() == ["a000003"]
 
 
-def test_a_commit_that_does_not_parse_keeps_its_data_and_its_frozen_shards(root):
+def test_unparsable_commit_keeps_data_and_frozen_shards(root):
     started(root, saved_at=(4, 6))
     corrupt(root, name_at(1, 6), "COMMIT", "cut")
     kept = {key: data for key, data in tree(root).items() if name_at(1, 6) in key or key.startswith("frozen/a000001")}
@@ -575,7 +583,7 @@ def test_a_commit_that_does_not_parse_keeps_its_data_and_its_frozen_shards(root)
     assert life.manager.latest().name == name_at(2, 11)
 
 
-def test_the_parent_is_kept_until_the_attempt_has_two_commits_of_its_own(root):
+def test_parent_is_kept_until_second_own_commit(root):
     started(root, saved_at=(4, 6, 8), keep=KeepLatest(3))
     life = Life(root, keep=KeepLatest(1))
     life.restore(name_at(1, 4))
@@ -590,7 +598,7 @@ def test_the_parent_is_kept_until_the_attempt_has_two_commits_of_its_own(root):
 # Errors that reach the training thread
 
 
-def test_failed_saves_are_tolerated_up_to_the_budget_and_then_raised(root):
+def test_failed_saves_raise_beyond_error_budget(root):
     life = started(root, saved_at=(4,), save=EVERY_STEP)
     life.storage.inject(Fault("error", operations={"write"}, times=None))
     life.save_at(5)
@@ -604,7 +612,7 @@ def test_failed_saves_are_tolerated_up_to_the_budget_and_then_raised(root):
     check_new_start(root, latest=name_at(1, 4))
 
 
-def test_a_takeover_is_told_even_if_the_newer_attempts_document_cannot_be_read(root):
+def test_takeover_is_reported_without_readable_document(root):
     old = started(root, saved_at=(4,), save=EVERY_STEP)
     started(root)
     old.storage.inject(Fault("error", operations={"read"}, key="attempts/000002.json", times=None))

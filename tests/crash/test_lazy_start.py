@@ -37,7 +37,7 @@ def late_start(root, meanwhile, **where):
     ],
     ids=["while the newest is read", "before the elder is looked at", "after it was looked at"],
 )
-def test_a_corrupt_newest_whose_elders_are_pruned_meanwhile_makes_the_start_look_again(root, where):
+def test_start_looks_again_when_older_candidates_are_pruned(root, where):
     """Nothing that it knew of is left, and yet not all is corrupt: there is newer."""
     job = running(root, 4, 6)
     corrupt(root, name_at(1, 6))
@@ -54,7 +54,7 @@ def test_a_corrupt_newest_whose_elders_are_pruned_meanwhile_makes_the_start_look
     check_new_start(root, latest=name_at(1, 10))
 
 
-def test_an_elder_that_vanished_is_skipped_and_the_next_one_taken(root):
+def test_vanished_candidate_is_skipped_for_next_older(root):
     running(root, 4, 6, 8, keep=9)
     corrupt(root, name_at(1, 8))
 
@@ -70,7 +70,8 @@ def test_an_elder_that_vanished_is_skipped_and_the_next_one_taken(root):
     assert [one["checkpoint"] for one in attempts(tree(root))[2]["passed_over"]] == [name_at(1, 8)]
 
 
-def test_an_elder_that_vanished_where_no_other_is_left_is_still_an_error(root):
+def test_vanished_last_candidate_leaves_corruption_error(root):
+    """The newest is corrupt and the only older one vanishes: the start fails, and opens no attempt."""
     running(root, 4, 6)
     corrupt(root, name_at(1, 6))
     fault = Fault(
@@ -84,7 +85,7 @@ def test_an_elder_that_vanished_where_no_other_is_left_is_still_an_error(root):
     assert sorted(attempts(tree(root))) == [1]
 
 
-def test_a_commit_that_lands_during_the_second_candidate_is_taken_after_all(root):
+def test_commit_during_second_candidate_is_chosen(root):
     job = running(root, 4, 6, keep=9)
     corrupt(root, name_at(1, 6))
     life, fault = late_start(
@@ -95,7 +96,7 @@ def test_a_commit_that_lands_during_the_second_candidate_is_taken_after_all(root
     assert life.run.digest() == digest_at(8)
 
 
-def test_elders_are_not_read_while_the_newest_is_sound(root):
+def test_older_candidates_are_unread_if_newest_is_sound(root):
     running(root, 4, 6, 8, keep=9)
     running(root, 9, 10, keep=9)
     life = Life(root)

@@ -28,7 +28,7 @@ def life(root):
     return life
 
 
-def test_a_full_disk_has_room_again_although_no_void_marker_could_be_written(life):
+def test_full_disk_regains_space_without_void_marker(life):
     full = life.storage.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
     no_room = life.storage.inject(Fault("error", operations={"create"}, key="*/COMMIT"))
     assert isinstance(life.save_at(8).exception(), StorageError)
@@ -38,7 +38,8 @@ def test_a_full_disk_has_room_again_although_no_void_marker_could_be_written(lif
     assert life.saved_at(8) == name_at(2, 8, 2)
 
 
-def test_data_of_a_save_that_tried_its_commit_is_not_touched_before_it_is_void(life):
+def test_failed_save_keeps_data_until_void(life):
+    """Its commit may have landed, so that its data is deleted only after a void marker."""
     lost = life.storage.inject(Fault("error", operations={"create"}, key="*/COMMIT", when="after", times=3))
     unread = life.storage.inject(Fault("error", operations={"read"}, key=f"checkpoints/{AT_8}/COMMIT", times=9))
     assert isinstance(life.save_at(8).exception(), StorageError)
@@ -50,7 +51,7 @@ def test_data_of_a_save_that_tried_its_commit_is_not_touched_before_it_is_void(l
     assert digest_of(life.root, AT_8) == digest_at(8)
 
 
-def test_a_run_deleted_between_two_saves_is_a_run_again_at_the_next_one(life, caplog):
+def test_save_recreates_run_after_deletion(life, caplog):
     life.root.clear()
     name = life.saved_at(8)
     assert "somebody deleted the run" in caplog.text
@@ -61,7 +62,7 @@ def test_a_run_deleted_between_two_saves_is_a_run_again_at_the_next_one(life, ca
     assert again.run.digest() == digest_at(8)
 
 
-def test_a_failed_save_that_was_deleted_with_the_run_is_forgotten(life):
+def test_failed_save_deleted_with_run_is_forgotten(life):
     broken = life.storage.inject(Fault("error", operations={"create"}, key="*/COMMIT", times=3))
     stuck = life.storage.inject(Fault("error", operations={"delete"}, key=f"checkpoints/{AT_8}/*", times=None))
     life.save_at(8).exception()
@@ -73,7 +74,8 @@ def test_a_failed_save_that_was_deleted_with_the_run_is_forgotten(life):
     assert committed(life.root) == [AT_10]
 
 
-def test_a_run_deleted_in_the_middle_of_a_save_gets_no_commit_without_its_data(life):
+def test_run_deletion_during_save_prevents_commit(life):
+    """There is no commit without its data; the next save is whole."""
     root = life.root
     deleted = life.storage.inject(Fault(root.clear, operations={"write"}, key="*/manifest.json", when="before"))
     assert isinstance(life.save_at(8).exception(), StorageError)
@@ -83,7 +85,8 @@ def test_a_run_deleted_in_the_middle_of_a_save_gets_no_commit_without_its_data(l
     assert digest_of(root, name_at(2, 8, 2)) == digest_at(8)
 
 
-def test_commits_of_an_attempt_whose_document_is_damaged_are_kept_and_do_not_count_as_newest(root):
+def test_damaged_attempt_document_keeps_its_commits(root):
+    """Retention keeps them, and does not count them among the newest."""
     history(root)
     life = Life(root)
     life.restore()
@@ -97,7 +100,7 @@ def test_commits_of_an_attempt_whose_document_is_damaged_are_kept_and_do_not_cou
     assert digest_of(root, AT_6) == digest_at(6)
 
 
-def test_remains_that_cannot_be_removed_do_not_keep_a_start_from_going_on(root, caplog):
+def test_start_continues_despite_unremovable_remains(root, caplog):
     history(root)
     life = Life(root)
     life.restore()
@@ -132,7 +135,7 @@ def test_a_policy_that_raises_fails_no_save(root, caplog):
     assert "older ones could not be removed" in caplog.text
 
 
-def test_exists_is_no_success_before_the_folder_is_synced(tmp_path, monkeypatch):
+def test_create_reports_exists_only_after_folder_sync(tmp_path, monkeypatch):
     """link() worked, fsync of the folder did not: the name may be gone after a power loss."""
     storage = LocalStorage(tmp_path)
     storage.create("x/first", b"1")
@@ -180,7 +183,7 @@ def test_contents_that_make_no_sense_are_passed_over(root, caplog):
     assert f"passed over {AT_6}: makes no sense" in caplog.text
 
 
-def test_a_last_save_that_fails_is_told_although_failures_are_tolerated(life):
+def test_failed_final_save_raises_despite_tolerance(life):
     life.storage.inject(Fault("error", operations={"write"}, times=None))
     for _ in life.run.train_until(8):
         pass

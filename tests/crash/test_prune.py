@@ -110,7 +110,7 @@ def root(made):
     return made()
 
 
-def test_what_goes_and_what_stays_and_nothing_else_changes(root):
+def test_prune_removes_only_what_was_planned(root):
     before = tree(root)
     plan = planned(root)
     assert tree(root) == before  # a plan only reads
@@ -124,7 +124,8 @@ def test_what_goes_and_what_stays_and_nothing_else_changes(root):
     check_new_start(root, latest=NEWEST)
 
 
-def test_without_branches_what_is_off_the_lineage_stays_with_its_shared_weights(root):
+def test_prune_without_branches_keeps_checkpoints_off_lineage(root):
+    """They stay with their shared weights."""
     pruned(root, branches=False)
     assert committed(root) == sorted([name_at(1, 7), SECOND, NEWEST])
     assert any(key.startswith("frozen/a000001") for key in tree(root))
@@ -155,7 +156,8 @@ def test_rules_say_which_of_them_keeps(root):
     }
 
 
-def test_the_best_stay_and_what_has_no_readable_metrics_too(made):
+def test_best_and_unreadable_metrics_are_kept(made):
+    """The best checkpoint stays, and so does one whose metrics cannot be read."""
     root = made({})
     life = Life(root, keep=KeepLatest(100))
     life.restore()
@@ -173,7 +175,7 @@ def test_the_best_stay_and_what_has_no_readable_metrics_too(made):
     assert stays[name_at(1, 4)] == "its metrics cannot be read"
 
 
-def test_a_corrupt_newest_one_does_not_count_as_one_of_two(root):
+def test_corrupt_newest_does_not_count_in_retention(root):
     corrupt(root, NEWEST, "rank-00000/weights-000.safetensors", "missing")
     goes, stays = why(root, *RULES)
     assert stays[NEWEST] == "newer than the two newest that can be opened"
@@ -192,7 +194,7 @@ def test_a_commit_that_does_not_parse_stays(root):
     assert any(key.startswith("frozen/a000001") for key in tree(root))
 
 
-def test_what_a_running_job_removes_meanwhile_is_no_problem(root):
+def test_checkpoint_removed_by_running_job_is_no_problem(root):
     name = name_at(1, 2)
     key = f"checkpoints/{name}/COMMIT"
     storage = FaultyStorage(root.storage())
@@ -203,14 +205,14 @@ def test_what_a_running_job_removes_meanwhile_is_no_problem(root):
     assert plan.problems == ()
 
 
-def test_a_lower_attempt_that_cannot_be_read_keeps_its_own(root):
+def test_unreadable_older_attempt_keeps_its_checkpoints(root):
     root.put("attempts/000001.json", b"{}")
     goes, stays = why(root, *RULES, branches=True)
     assert goes == [name_at(2, 8)]
     assert all("attempts/000001.json cannot be read" in stays[one] for one in ALL if one.startswith("a000001"))
 
 
-def test_a_newer_attempt_that_cannot_be_read_keeps_all(root):
+def test_unreadable_newer_attempt_keeps_every_checkpoint(root):
     root.put("attempts/000003.json", b"{}")
     goes, stays = why(root, *RULES, branches=True)
     assert goes == []
@@ -218,7 +220,7 @@ def test_a_newer_attempt_that_cannot_be_read_keeps_all(root):
 
 
 @pytest.mark.parametrize("fault", ["damaged", "sound, with a parent that cannot be"])
-def test_of_a_broken_attempt_in_between_nothing_goes_that_it_may_have_begun_with(root, fault):
+def test_broken_middle_attempt_keeps_its_possible_parents(root, fault):
     """Attempt 3 goes on from 2's latest; the document of 2 leads nowhere."""
     life = Life(root, keep=KeepLatest(100))
     life.restore()
@@ -232,7 +234,7 @@ def test_of_a_broken_attempt_in_between_nothing_goes_that_it_may_have_begun_with
     assert len(stays) == len(ALL) + 2
 
 
-def test_an_attempt_of_which_nothing_is_left_may_have_begun_with_anything(root):
+def test_missing_attempt_keeps_every_possible_parent(root):
     life = Life(root, keep=KeepLatest(100))
     life.restore()
     for batches in (14, 15, 16):
@@ -244,7 +246,7 @@ def test_an_attempt_of_which_nothing_is_left_may_have_begun_with_anything(root):
     assert planned(root).problems == ("attempts/000002.json is missing",)
 
 
-def test_what_an_attempt_began_with_that_has_no_commit_yet_stays(root):
+def test_parent_of_attempt_without_commit_stays(root):
     """It went back to a checkpoint off the old lineage."""
     life = Life(root)
     life.restore(name_at(1, 7), rewind=True)
@@ -258,7 +260,7 @@ def test_what_an_attempt_began_with_that_has_no_commit_yet_stays(root):
     check_new_start(root, latest=name_at(3, 9))
 
 
-def test_the_attempt_of_the_mirror_or_a_death_that_has_nothing_here_is_thought_of(root):
+def test_attempt_without_files_keeps_what_it_may_need(root):
     """Its parent lies elsewhere, so by this root alone it is no head; what else it may need stays all the same."""
     life = Life(root)
     life.restore(name_at(1, 7), rewind=True)
@@ -281,7 +283,8 @@ def faults_of(calls, share):
 
 
 @each_call
-def test_failed_or_killed_at_every_call_nothing_is_lost_and_a_second_prune_finishes(made, share):
+def test_interrupted_prune_loses_nothing_and_second_finishes(made, share):
+    """After a failure or a kill at every call."""
     clean = made()
     storage = FaultyStorage(clean.storage())
     pruned(clean, storage=storage)
@@ -319,7 +322,7 @@ def _of_commit(call, state):
 
 
 @each_call
-def test_a_job_that_saves_at_every_call_goes_on(made, share):
+def test_job_saving_during_prune_continues(made, share):
     """Its own retention removes some of the same checkpoints."""
     clean = made()
     storage = FaultyStorage(clean.storage())
@@ -338,7 +341,7 @@ def test_a_job_that_saves_at_every_call_goes_on(made, share):
 
 
 @each_call
-def test_at_every_call_of_a_save_a_prune_harms_nothing(made, share):
+def test_prune_at_any_save_call_is_harmless(made, share):
     def running():
         job = Life(made(), keep=KeepLatest(3))
         job.restore()
@@ -360,7 +363,7 @@ def test_at_every_call_of_a_save_a_prune_harms_nothing(made, share):
 
 @pytest.mark.parametrize("checkpoint", [name_at(1, 4), name_at(1, 7), "latest"])
 @each_call
-def test_a_start_at_every_call_keeps_what_it_began_with(made, checkpoint, share):
+def test_start_at_any_prune_call_keeps_its_parent(made, checkpoint, share):
     """Either it is refused what is going, or it has it, and the prune gives way."""
     clean = made()
     storage = FaultyStorage(clean.storage())
@@ -409,7 +412,7 @@ def _newest(root):
     raise AssertionError("the run has nothing")
 
 
-def test_a_start_between_the_plan_and_the_delete_gets_everything_back(root):
+def test_start_between_plan_and_delete_restores_checkpoints(root):
     """It has seen its parent committed, and then the COMMIT goes: the one moment that no check of its own covers."""
     job = Life(root)
     start = Fault(lambda: job.restore(name_at(1, 4), rewind=True), operations={"delete"})
@@ -424,7 +427,7 @@ def test_a_start_between_the_plan_and_the_delete_gets_everything_back(root):
     check_new_start(root, latest=name_at(3, 6))
 
 
-def test_what_such_a_start_has_given_up_meanwhile_is_named(root):
+def test_checkpoint_given_up_by_concurrent_start_is_named(root):
     """Its own sweep comes right after the COMMITs went, and voids what has none."""
     job = Life(root)
     started = Fault(lambda: job.restore("latest"), operations={"list"}, key="attempts", nth=2)
@@ -435,7 +438,7 @@ def test_what_such_a_start_has_given_up_meanwhile_is_named(root):
     check_new_start(root, latest=name_at(3, 13))
 
 
-def test_a_plan_that_has_grown_old_removes_no_more_than_still_may_go(root):
+def test_outdated_plan_spares_what_must_now_stay(root):
     """Between the question and the answer, the newest checkpoints were lost."""
     plan = planned(root)
     root.remove(*[key for key in tree(root) if SECOND in key or NEWEST in key])
@@ -445,7 +448,7 @@ def test_a_plan_that_has_grown_old_removes_no_more_than_still_may_go(root):
     check_new_start(root, latest=name_at(2, 8))
 
 
-def test_remains_are_left_alone_while_the_newest_attempt_has_nothing(root):
+def test_remains_stay_while_newest_attempt_is_empty(root):
     """One of them may be what it began with, on its way to this root from another."""
     root.remove(f"checkpoints/{name_at(1, 2)}/COMMIT")
     assert list(map(str, planned(root).remains)) == [name_at(1, 2)]

@@ -36,7 +36,8 @@ def root(tmp_path):
     return tmp_path / "run"
 
 
-def test_a_remembered_commit_that_lost_its_marker_does_not_count_as_one_of_the_two_newest(root):
+def test_retention_ignores_remembered_commit_without_marker(root):
+    """A remembered commit that lost its marker is not one of the two newest that are kept."""
     life = saved(root, 2, 4, 6)
     _, keeping = retention(root, KeepLatest(2))
     assert pruned(keeping) == [name_at(1, 2)]
@@ -52,7 +53,7 @@ def test_a_remembered_commit_that_lost_its_marker_does_not_count_as_one_of_the_t
     check_new_start(root, latest=name_at(1, 10))
 
 
-def test_a_commit_that_is_remembered_and_was_damaged_since_does_not_count_either(root):
+def test_retention_ignores_remembered_commit_damaged_since(root):
     life = saved(root, 2, 4, 6)
     _, keeping = retention(root, KeepLatest(2))
     keeping.prune()
@@ -62,7 +63,8 @@ def test_a_commit_that_is_remembered_and_was_damaged_since_does_not_count_either
     assert committed(root) == [name_at(1, 4), name_at(1, 6), name_at(1, 8)]
 
 
-def test_voids_on_the_lineage_do_not_count_and_are_read_once(root):
+def test_retention_skips_voids_and_reads_them_once(root):
+    """Voids on the lineage do not count as kept checkpoints, and each is read only once."""
     life = saved(root, 2, 4)
     for batches in (5, 6):
         life.storage.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
@@ -81,7 +83,8 @@ def test_voids_on_the_lineage_do_not_count_and_are_read_once(root):
 
 
 @pytest.mark.parametrize("number", [1, 2], ids=["the parent's", "the own"])
-def test_nothing_goes_while_the_document_of_what_would_be_kept_is_damaged(root, caplog, number):
+def test_damaged_attempt_document_blocks_retention(root, caplog, number):
+    """Nothing is removed while the document of an attempt with kept checkpoints is damaged."""
     saved(root, 2, 4, 6)
     life = saved(root, 8, *([9, 10] if number == 2 else []))
     _, keeping = retention(root, KeepLatest(100), number=2)
@@ -101,7 +104,7 @@ def test_nothing_goes_while_the_document_of_what_would_be_kept_is_damaged(root, 
     assert life.saved_at(11)
 
 
-def test_what_was_removed_in_part_is_no_commit_to_the_next_round(root):
+def test_partly_removed_commit_does_not_count_in_retention(root):
     life = saved(root, 2, 4, 6, 8)
     storage, keeping = retention(root, KeepLatest(2))
     storage.inject(Fault("error", operations={"walk"}, key=f"checkpoints/{name_at(1, 4)}/"))
@@ -128,7 +131,7 @@ def test_a_folder_that_comes_back_is_read_again(root):
     assert folder.exists()
 
 
-def test_a_void_of_an_earlier_attempt_does_not_keep_its_frozen_shards(root):
+def test_void_of_earlier_attempt_releases_frozen_shards(root):
     saved(root, 2, 4)
     dying = saved(root, 6)
     dying.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
@@ -138,7 +141,7 @@ def test_a_void_of_an_earlier_attempt_does_not_keep_its_frozen_shards(root):
     assert {key.split("/")[1] for key in tree(root) if key.startswith("frozen/")} == {"a000003"}
 
 
-def test_a_commit_off_the_lineage_keeps_the_frozen_shards_that_it_needs(root):
+def test_commit_off_lineage_keeps_its_frozen_shards(root):
     saved(root, 2, 4, 6)
     life = Life(root, keep=KeepLatest(2))
     life.restore(name_at(1, 4))
@@ -155,7 +158,7 @@ def test_nothing_is_read_where_the_policy_keeps_all(root):
     assert [call.keys[0] for call in storage.calls if call.operation == "read"] == ["attempts/000001.json"]
 
 
-def test_an_uncommitted_folder_on_the_lineage_is_looked_at_each_time(root):
+def test_retention_rereads_uncommitted_folder_every_time(root):
     """It may be committed by its own save at any moment; only what cannot change is remembered."""
     life = saved(root, 2, 4, 6)
     path = root / f"checkpoints/{name_at(1, 6)}/COMMIT"

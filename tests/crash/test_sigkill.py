@@ -82,7 +82,7 @@ def killed_at(root, *place):
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_killed_process_leaves_a_run_that_the_next_one_continues_bit_by_bit(root, moment):
+def test_run_resumes_bit_exact_after_sigkill(root, moment):
     place = MOMENTS[moment]
     killed_at(root, *place)
     landed = place[1] == "delete" or moment == "after COMMIT"
@@ -92,7 +92,8 @@ def test_a_killed_process_leaves_a_run_that_the_next_one_continues_bit_by_bit(ro
     assert not any(key.endswith(".tmp") for key in tree(root))
 
 
-def test_a_process_killed_between_the_temporary_file_of_commit_and_its_link_leaves_no_commit(tmp_path):
+def test_sigkill_before_commit_link_leaves_no_commit(tmp_path):
+    """Killed between writing the temporary file of COMMIT and its link."""
     root = LocalRoot(tmp_path)
     killed_at(root, "link", "", "", "")
     assert folders(tree(root)).uncommitted == [AT_8]
@@ -101,7 +102,7 @@ def test_a_process_killed_between_the_temporary_file_of_commit_and_its_link_leav
     assert not any(key.endswith(".tmp") for key in tree(root))
 
 
-def test_a_process_killed_in_the_middle_of_an_upload_leaves_no_parts_behind_the_next_start(store):
+def test_start_clears_parts_of_killed_upload(store):
     root = store.new()
     killed_at(root, "part", "", "", "")
     assert AT_8 not in committed(root)

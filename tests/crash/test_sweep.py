@@ -68,7 +68,7 @@ def test_committed_folders_are_not_read(root):
     assert len(committed(root)) == 2
 
 
-def test_only_what_is_void_by_its_size_and_has_data_is_read(root):
+def test_sweep_reads_only_void_sized_commits_with_data(root):
     wreck(root)
     storage, document = owner(root)
     put(root, f"checkpoints/{name_at(1, 9)}/COMMIT", encode(Void(void_by="1" * 32)))
@@ -84,7 +84,7 @@ def test_only_what_is_void_by_its_size_and_has_data_is_read(root):
     assert reads(again) == []
 
 
-def test_frozen_shards_stay_where_a_walk_misses_what_a_listing_shows(root, monkeypatch):
+def test_incomplete_walk_keeps_listed_frozen_shards(root, monkeypatch):
     life = Life(root)
     life.restore()
     assert life.saved_at(8) == AT_8
@@ -95,7 +95,7 @@ def test_frozen_shards_stay_where_a_walk_misses_what_a_listing_shows(root, monke
     assert tree(root) == before
 
 
-def test_a_damaged_commit_of_a_voids_size_keeps_its_data(root):
+def test_damaged_commit_of_void_size_keeps_data(root):
     path = root / f"checkpoints/{AT_6}/COMMIT"
     path.write_bytes(path.read_bytes()[:46])
     storage, document = owner(root)
@@ -105,7 +105,8 @@ def test_a_damaged_commit_of_a_voids_size_keeps_its_data(root):
     assert AT_6 in [info.name for info in Life(root).manager.checkpoints()]
 
 
-def test_a_commit_that_lands_after_the_walk_stays_with_its_frozen_shards(root):
+def test_late_commit_keeps_its_frozen_shards(root):
+    """It lands after the walk of the sweep."""
     life = Life(root)
     life.restore()
     assert life.saved_at(8) == AT_8  # the only commit of its attempt
@@ -121,7 +122,7 @@ def test_a_commit_that_lands_after_the_walk_stays_with_its_frozen_shards(root):
     assert any(key.startswith("frozen/a000002/") for key in before)
 
 
-def test_a_commit_that_lands_before_its_void_and_after_the_first_look_keeps_frozen_shards_too(root):
+def test_commit_before_void_keeps_frozen_shards(root):
     """Its folder was not there at the walk at all."""
     life = Life(root)
     life.restore()
@@ -136,7 +137,8 @@ def test_a_commit_that_lands_before_its_void_and_after_the_first_look_keeps_froz
     check_new_start(root, latest=AT_8)
 
 
-def test_frozen_shards_of_dead_attempts_go_and_those_of_the_own_and_later_ones_stay(root):
+def test_sweep_removes_frozen_shards_of_dead_attempts(root):
+    """Those of the own attempt and of later ones stay."""
     wreck(root)
     storage, document = owner(root)
     for number in (document.attempt, document.attempt + 1):
@@ -169,7 +171,7 @@ UNFINISHED = ".{}.0123456789abcdef.tmp"
         ("elsewhere/a000001", "x", False),
     ],
 )
-def test_unfinished_writes_of_earlier_attempts_are_cleared_and_no_others(root, folder, file, goes):
+def test_sweep_clears_only_earlier_attempts_unfinished_writes(root, folder, file, goes):
     storage, document = owner(root)
     assert document.attempt == 2
     put(root, f"{folder}/{UNFINISHED.format(file)}")
@@ -200,7 +202,7 @@ def test_who_was_overtaken_clears_nothing(root):
     assert tree(root) == before
 
 
-def test_what_cannot_be_cleared_keeps_nothing_else_from_being_swept(root, caplog):
+def test_clear_failure_does_not_stop_sweep(root, caplog):
     wreck(root)
     storage, document = owner(root)
     storage.inject(Fault("error", operations={"clear_unfinished"}))
@@ -210,7 +212,7 @@ def test_what_cannot_be_cleared_keeps_nothing_else_from_being_swept(root, caplog
     assert folders(tree(root)).uncommitted == []
 
 
-def test_a_void_that_was_damaged_alone_in_its_folder_harms_nobody(root):
+def test_damaged_void_alone_in_folder_is_harmless(root):
     put(root, f"checkpoints/{name_at(1, 9)}/COMMIT", b'{"void_by":"' + b"?" * 32 + b'"}')
     assert [info.name for info in Life(root).manager.checkpoints()] == [name_at(1, 4), AT_6]
     corrupt(root, AT_6)

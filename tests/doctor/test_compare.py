@@ -40,7 +40,7 @@ def test_the_earliest_altered_digest_is_found_and_named(data):
 
 
 @given(st.permutations(NAMES))
-def test_the_names_come_in_the_order_in_which_one_causes_the_next(names):
+def test_differing_names_come_in_causal_order(names):
     assert differing(dict.fromkeys(names, "one"), dict.fromkeys(names, "other")) == list(NAMES)
 
 
@@ -49,13 +49,14 @@ def test_a_name_that_one_of_them_lacks_differs():
     assert differing({"loss": "1", "weights/w": "2"}, {"loss": "1"}) == ["weights/w"]
 
 
-def test_a_life_that_did_not_come_so_far_differs():
+def test_shorter_life_differs_at_its_end():
     found = first_difference(life(healthy()[:5]), life(healthy()), LAST)
     assert found is not None
     assert (found.step, found.names, found.found) == (6, (), None)
 
 
-def test_unseen_values_are_no_difference_but_those_that_never_agree_are_known():
+def test_unseen_values_are_unstable_but_no_difference():
+    """Unseen values that disagree are no difference, but the unstable ones are reported."""
     one = life([stepped(1, {"clock": "3", "level": "1"})])
     other = life([stepped(1, {"clock": "4", "level": "1"})])
     assert first_difference(one, other, 1) is None

@@ -47,17 +47,19 @@ def test_the_batch_of_another_place():
     assert "micro-step 5" in found.cause
 
 
-def test_a_batch_that_never_was_is_the_fault_of_a_map_that_is_known_to_draw():
+def test_unknown_batch_blames_map_that_draws():
+    """A batch that the reference never had is the fault of a map that is known to draw."""
     found = diagnosed(resumed(stepped(6, batch="new")), reference(suspects=(DROPOUT, MAP)))
     assert (found.code, found.where, found.also) == ("random-pipeline", MAP.where, (DROPOUT.where,))
 
 
-def test_equal_batches_with_another_loss_are_the_fault_of_an_operator_that_is_known_to_draw():
+def test_different_loss_on_equal_batches_blames_random_operator():
     found = diagnosed(resumed(stepped(6, loss="new", weights="new")), reference(suspects=(MAP, DROPOUT)))
     assert (found.code, found.where) == ("random-operator", DROPOUT.where)
 
 
-def test_a_value_that_began_afresh_comes_before_one_that_merely_differs():
+def test_restarted_value_is_reported_before_differing_value():
+    """A value that began afresh is reported before one that merely differs."""
     full = reference(lambda step: {"net.level": str(step), "net.total": f"{step * step} in all", "main():i": str(step)})
     again = resumed(stepped(6, {"net.level": "1", "net.total": "7 in all", "main():i": "1"}, loss="new", weights="new"))
     found = diagnosed(again, full)
@@ -67,7 +69,7 @@ def test_a_value_that_began_afresh_comes_before_one_that_merely_differs():
     assert diagnosed(again, full, unstable=["net.level"]).where == "main():i"
 
 
-def test_what_a_stateful_object_does_not_bring_back_is_called_so():
+def test_unrestored_value_of_stateful_is_incomplete_state():
     full = reference(lambda step: {"stateful['a'].n": str(step)})
     found = diagnosed(resumed(stepped(6, {"stateful['a'].n": "1"}, loss="new", weights="new")), full)
     assert (found.code, found.where) == ("incomplete-state", "stateful['a'].n")
@@ -102,14 +104,15 @@ def test_a_save_that_draws_names_the_object():
     assert "rng/numpy" in found.cause
 
 
-def test_a_generator_that_moved_during_a_save_is_a_threads_where_one_is_known_to_draw():
+def test_generator_moved_in_save_blames_drawing_map():
+    """A generator that moved during a save is blamed on the thread of a map, where one is known to draw."""
     saved = [Saved(step=5, moved=("rng/numpy",))]
     lines = [stepped(step) for step in range(1, 6)] + [stepped(6, rng="new")]
     assert diagnosed(life(lines, saved=saved), reference()).code == "saving-changes-state"
     assert diagnosed(life(lines, saved=saved), reference(suspects=(MAP,))).code == "random-pipeline"
 
 
-def test_a_save_before_that_moved_nothing_is_not_to_blame():
+def test_save_that_moved_nothing_is_not_blamed():
     lines = [stepped(step) for step in range(1, 6)] + [stepped(6, rng="new")]
     assert diagnosed(life(lines, saved=[Saved(step=5)]), reference()).code == "unknown"
 

@@ -30,7 +30,8 @@ def doctor(folder: Path, script: str, *options: str) -> tuple[int, dict[str, Any
 
 
 @pytest.mark.parametrize("script", ["healthy.py", "own_loop.py", "again.py"])
-def test_a_sound_job_is_exact_and_its_own_run_root_is_not_touched(tmp_path: Path, script: str) -> None:
+def test_doctor_finds_sound_job_exact(tmp_path: Path, script: str) -> None:
+    """The run root of the job is not touched."""
     code, report, said = doctor(tmp_path, script)
     assert code == 0, (report, said)
     assert report["exact"]

@@ -41,7 +41,7 @@ def lived(here, *what: str, limit: float = 60, **plan):
     return live(command(*what), "life", document, time_limit=timedelta(seconds=limit), monotonic=clock)
 
 
-def test_a_life_ends_where_it_should_and_leaves_the_scripts_own_root_alone(here):
+def test_life_ends_as_planned_outside_script_root(here):
     life = lived(here)
     assert (life.exit_code, life.last_step, life.ended_as_planned) == (0, 5, True)
     assert not (here / "runs").exists()
@@ -59,14 +59,14 @@ def test_a_killed_life_resumes_from_its_save(here):
     assert again.steps[4].digests["weights/w"] == life.steps[4].digests["weights/w"]
 
 
-def test_a_kill_that_nobody_planned_is_no_planned_end(here):
+def test_unplanned_kill_is_no_planned_end(here):
     life = lived(here, kill=4)
     assert life.ended_as_planned
     assert not type(life)(life.name, life.exit_code, life.events, life.log, planned_kill=None).ended_as_planned
     assert not type(life)(life.name, life.exit_code, life.events, life.log, planned_kill=5).ended_as_planned
 
 
-def test_generators_begin_with_the_doctors_seed_and_a_script_may_set_its_own(here):
+def test_doctor_seeds_generators_and_script_may_override(here):
     seeded = lived(here, seed=7, trace=str(here / "a"))
     other = lived(here, seed=8, trace=str(here / "b"))
     own = lived(here, "seeds", seed=8, trace=str(here / "c"))
@@ -85,7 +85,7 @@ def test_the_sitecustomize_that_is_shadowed_runs_as_well(here, monkeypatch):
     assert life.steps[1].digests["rng/python"] == repr(random.Random(0).getstate())
 
 
-def test_no_process_of_a_life_that_took_too_long_is_left(here):
+def test_timed_out_life_leaves_no_process(here):
     (here / "train.py").write_text(
         "import subprocess, sys, time\n"
         "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid, flush=True)\n"
@@ -101,7 +101,7 @@ def test_no_process_of_a_life_that_took_too_long_is_left(here):
         assert ended
 
 
-def test_a_doctor_that_is_told_to_end_ends_the_life_under_way(here):
+def test_terminated_doctor_ends_current_life(here):
     os.mkfifo(here / "ready")
     (here / "train.py").write_text("import os, time\nopen('ready', 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
     process = subprocess.Popen([sys.executable, "-m", "ckptkit", "doctor", "--", *command()])
@@ -165,7 +165,7 @@ def test_two_trainings_of_one_root_are_one_run(here, capsys):
         ("short", "ended-early", ""),
     ],
 )
-def test_a_script_that_is_not_exact_is_told_why(here, capsys, what, code, word):
+def test_inexact_script_gets_diagnosis(here, capsys, what, code, word):
     exit_code, out, _ = examined(capsys, what)
     report = json.loads(out)
     assert exit_code == 1
@@ -182,13 +182,14 @@ def test_a_script_that_is_not_exact_is_told_why(here, capsys, what, code, word):
         ("twice elsewhere", 2, "examine one at a time"),
     ],
 )
-def test_a_script_that_cannot_be_examined_is_told_why(here, capsys, what, code, words):
+def test_script_that_cannot_be_examined_gets_reason(here, capsys, what, code, words):
     exit_code, out, err = examined(capsys, *what.split(), steps=16)
     assert (exit_code, out) == (code, "")
     assert words in err
 
 
-def test_a_script_without_ckptkit_a_wrong_command_and_no_command(here, capsys):
+def test_unusable_commands_exit_with_reason(here, capsys):
+    """A script without ckptkit, a wrong command, and no command."""
     (here / "train.py").write_text("print('trained')")
     assert examined(capsys)[0] == 2
     code, _, err = examined(capsys, program=["no-such-program"])
@@ -197,7 +198,7 @@ def test_a_script_without_ckptkit_a_wrong_command_and_no_command(here, capsys):
     assert (code, "-- python train.py" in err) == (2, True)
 
 
-def test_a_script_that_fails_before_it_begins_shows_its_last_words(here, capsys):
+def test_early_script_failure_shows_its_last_output(here, capsys):
     (here / "train.py").write_text("raise SystemExit('no such data')")
     code, _, err = examined(capsys)
     assert code == 1
@@ -226,7 +227,7 @@ def test_a_life_out_of_time_is_a_failure(here, capsys):
     assert "not done in time" in err
 
 
-def test_what_is_kept_goes_to_a_new_folder_only(here, capsys):
+def test_keep_requires_new_folder(here, capsys):
     (here / "full").mkdir()
     (here / "full/precious").write_text("mine")
     assert run_doctor(command(), Options(), keep="full", as_json=False) == 2

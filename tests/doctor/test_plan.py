@@ -14,7 +14,8 @@ def at(steps: int, k: int, size: int):
 
 
 @given(st.integers(2, 60), st.integers(1, 6), st.integers(1, 20), st.integers(1, 8))
-def test_saves_ascend_and_every_death_comes_at_its_save_or_soon_after(steps, k, size, kills):
+def test_deaths_follow_ascending_saves_closely(steps, k, size, kills):
+    """Saves ascend, and each death comes at its save or at most two steps later."""
     deaths = plan_deaths(at(steps, k, size), kills)
     saves = [one.save for one in deaths]
     assert saves == sorted(set(saves))
@@ -24,7 +25,8 @@ def test_saves_ascend_and_every_death_comes_at_its_save_or_soon_after(steps, k, 
 
 
 @given(st.integers(21, 60), st.integers(2, 6), st.integers(5, 10))
-def test_three_deaths_are_two_in_one_epoch_in_mid_cycle_and_one_at_an_epochs_end(steps, k, size):
+def test_three_deaths_cover_mid_cycle_and_epoch_end(steps, k, size):
+    """Two of the deaths are in mid-cycle in one epoch, and one is at the end of an epoch."""
     where = [progress(one.save, k, size) for one in plan_deaths(at(steps, k, size), 3)]
     ends = [one for one in where if one.batch == 0]
     inside = [one for one in where if one.batch]
@@ -33,11 +35,12 @@ def test_three_deaths_are_two_in_one_epoch_in_mid_cycle_and_one_at_an_epochs_end
     assert all(one.micro_step for one in inside)
 
 
-def test_a_fourth_is_at_a_cycle_boundary_inside_of_an_epoch():
+def test_fourth_death_is_at_boundary_inside_epoch():
     assert any(not one.save % 3 and one.save % 7 for one in plan_deaths(at(24, 3, 7), 4))
 
 
-def test_without_known_cycles_the_first_is_mid_cycle_for_the_usual_ones():
+def test_unknown_cycle_puts_first_death_mid_cycle():
+    """Without a known K, the first death is in mid-cycle for every usual K."""
     (death,) = plan_deaths(at(24, 1, 100), 1)
     assert all(death.save % k for k in (2, 3, 4, 6, 8))
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
+
+from support.process import run_python
 
 import ckptkit
 from ckptkit.run.catalogue import list_checkpoints
 from ckptkit.storage import open_storage
 from equivalence.comparison import Line, assert_continues, read_trace, steps
 from equivalence.job import MICRO_STEPS, Case, Job, Kill, Tampering
-
-_TIMEOUT_SECONDS = 300
 
 
 class Chain:
@@ -68,16 +66,9 @@ def run(job: Job) -> list[Line]:
     folder = Path(job.trace + ".cwd")  # MindSpore litters it
     folder.mkdir(parents=True)
     paths = [str(Path(__file__).parents[1]), str(Path(ckptkit.__file__).parents[1])]
-    environment = {**os.environ, "GLOG_v": "3", "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-m", "equivalence.training", job.dumps()]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
-    )
-    expected = -signal.SIGKILL if job.kill is not None else 0
-    assert done.returncode == expected, (
-        f"the process ended with {done.returncode} instead of {expected}; {job.kill or 'no kill'} was planned:\n"
-        f"{done.stdout[-1000:]}\n{done.stderr[-4000:]}"
-    )
+    environment = {"GLOG_v": "3", "PYTHONPATH": os.pathsep.join(paths)}
+    done = run_python("-m", "equivalence.training", job.dumps(), folder=folder, environment=environment)
+    done.expect(-signal.SIGKILL if job.kill is not None else 0)
     return read_trace(Path(job.trace))
 
 

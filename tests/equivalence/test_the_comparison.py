@@ -102,7 +102,7 @@ def test_broken_traces_are_noticed(broken, message):
         assert_continues(CASE, REFERENCE, broken, KILLED_AT_8, 5)
 
 
-def test_a_process_that_was_not_killed_must_get_to_the_end():
+def test_unkilled_process_must_reach_last_micro_step():
     with pytest.raises(AssertionError, match=f"ended after micro-step {MICRO_STEPS - 1}"):
         assert_continues(CASE, REFERENCE, trace(6, MICRO_STEPS - 1), None, 5)
     with pytest.raises(AssertionError, match="the last line is not"):

@@ -48,7 +48,7 @@ def test_every_checkpoint_of_the_golden_runs_verifies() -> None:
     assert verified == 5 + 3 + 3
 
 
-def test_the_numpy_run_resumes_and_goes_on_as_if_never_interrupted(copied: Path) -> None:
+def test_numpy_golden_run_resumes_exactly(copied: Path) -> None:
     uninterrupted = numpy_run()
     for _ in range(NUMPY_STEPS):
         uninterrupted.train_step()
@@ -60,13 +60,13 @@ def test_the_numpy_run_resumes_and_goes_on_as_if_never_interrupted(copied: Path)
     assert resumed.digest() == uninterrupted.digest()
 
 
-def test_the_run_of_two_ranks_goes_on_as_if_never_interrupted(copied: Path, tmp_path: Path) -> None:
+def test_two_rank_golden_run_continues_exactly(copied: Path, tmp_path: Path) -> None:
     found = train_ranks(copied / "ranks", RANKS_STEPS + 3)
     assert found == train_ranks(tmp_path / "alone", RANKS_STEPS + 3)
     assert (copied / "ranks" / "attempts" / "000002.json").exists()  # it did go on
 
 
-def test_metrics_and_the_void_folder_of_the_golden_are_read(copied: Path) -> None:
+def test_golden_metrics_and_void_folder_are_read(copied: Path) -> None:
     listed = CheckpointManager(copied / "numpy").checkpoints()
     assert listed[-1].metrics == {"loss": 0.5, "broken": None}
     void = CheckpointName.parse("a000001-c0000000009-m0001")
@@ -75,7 +75,7 @@ def test_metrics_and_the_void_folder_of_the_golden_are_read(copied: Path) -> Non
     assert not index.is_committed(void)
 
 
-def test_the_mindspore_run_resumes_with_its_user_state_and_goes_on(copied: Path, tmp_path: Path) -> None:
+def test_mindspore_golden_run_resumes_with_user_state(copied: Path, tmp_path: Path) -> None:
     user = UserState()
     resumed: Any = train_mindspore(copied / "mindspore", MINDSPORE_STEPS + 3, user)
     alone: Any = train_mindspore(tmp_path / "alone", MINDSPORE_STEPS + 3, UserState())
@@ -91,7 +91,7 @@ def test_the_mindspore_run_resumes_with_its_user_state_and_goes_on(copied: Path,
     assert type(loaded[3]["not a string"]) is np.float32
 
 
-def test_documents_have_the_fields_that_the_golden_ones_have(tmp_path: Path) -> None:
+def test_documents_have_the_fields_of_golden_ones(tmp_path: Path) -> None:
     """A field added, dropped or renamed is a new format version, which needs a golden of its own."""
     from make_golden import make_numpy
 

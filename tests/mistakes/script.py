@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.process import run_python
+
 TRAIN = Path(__file__).with_name("train.py")
 MOST_LINES = 4
 MOST_CHARACTERS = 360  # of a line: three rows of a terminal that is 120 wide
@@ -63,13 +65,13 @@ def write(script: Path, *changes: tuple[str, str]) -> Path:
 def run(folder: Path, *changes: tuple[str, str], under: Sequence[str] = (), **environment: str) -> Outcome:
     """Write the script into ``folder`` and run it there, by the command ``under`` if one is given."""
     script = write(folder / "train.py", *changes)
-    done = subprocess.run(
-        [*under, sys.executable, script.name],
-        cwd=folder,
-        env={**os.environ, "GLOG_v": "3", **environment},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    return Outcome(done.returncode, tuple(done.stderr.replace(str(folder), "~").splitlines()))
+    environment = {"GLOG_v": "3", **environment}
+    if under:
+        everything = {**os.environ, **environment}
+        command = [*under, sys.executable, script.name]
+        ended = subprocess.run(
+            command, cwd=folder, env=everything, capture_output=True, text=True, timeout=200, check=False
+        )
+    else:
+        ended = run_python(script.name, folder=folder, environment=environment)
+    return Outcome(ended.returncode, tuple(ended.stderr.replace(str(folder), "~").splitlines()))

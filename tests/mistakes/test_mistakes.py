@@ -86,7 +86,7 @@ def test_no_credentials(tmp_path: Path) -> None:
     assert "export AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=..." in error
 
 
-def test_a_map_that_draws_from_the_global_numpy_generator_is_warned_of(tmp_path: Path) -> None:
+def test_map_with_global_numpy_generator_gets_warning(tmp_path: Path) -> None:
     outcome = run(tmp_path, *DRAWS)
     assert outcome.code == 0, outcome
     warning = outcome.warning("not be bit-exact")
@@ -95,7 +95,7 @@ def test_a_map_that_draws_from_the_global_numpy_generator_is_warned_of(tmp_path:
     assert committed(tmp_path)[-1] == NEWEST
 
 
-def test_a_map_that_draws_from_the_global_numpy_generator_is_refused_if_strict(tmp_path: Path) -> None:
+def test_strict_refuses_map_with_global_numpy_generator(tmp_path: Path) -> None:
     error = run(tmp_path, *DRAWS, (OPTION, "strict=True")).error
     assert error.startswith("train.py:37: ckptkit.ResumeError: strict=True refuses")
     assert "augment() in train.py:16: np.random.rand" in error

@@ -19,7 +19,7 @@ def test_few_lines_change(script: str, most: int) -> None:
     assert 0 < len(changed) <= most, changed
 
 
-def test_a_model_with_a_training_cell_of_mindspores_resumes_exactly(tmp_path: Path) -> None:
+def test_mindspore_train_cell_resumes_exactly(tmp_path: Path) -> None:
     newcomer = try_it.Newcomer(Path(sys.executable).parent)
     try_it.prepare(newcomer, tmp_path)
     try_it.resume_exactly(newcomer, "plain.py", tmp_path)

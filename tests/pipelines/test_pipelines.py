@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.process import run_python
 
 from .files import write_files
 from .zoo import KINDS
@@ -17,28 +15,22 @@ from .zoo import KINDS
 GROUPS = [sorted(KINDS)[first::4] for first in range(4)]
 
 
-def process(jobs):
+def process(jobs, folder):
     """What a fresh process finds."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.pipelines.process", json.dumps(jobs)],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "GLOG_v": "3"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    environment = {"GLOG_v": "3", "PYTHONPATH": str(Path(__file__).parents[1])}
+    folder.mkdir()
+    done = run_python("-m", "pipelines.process", json.dumps(jobs), folder=folder, environment=environment, timeout=500)
+    return json.loads(done.expect(0).stdout.splitlines()[-1])
 
 
 def interrupted_and_resumed(names, tmp_path, wanted):
     """Each of ``names`` trained through, and resumed in another process from every checkpoint of it."""
     write_files(tmp_path)
     place = {name: (str(tmp_path / "runs" / name), str(tmp_path)) for name in names}
-    whole = dict(zip(names, process([["record", name, *place[name], wanted] for name in names]), strict=True))
+    recorded = process([["record", name, *place[name], wanted] for name in names], tmp_path / "recording")
+    whole = dict(zip(names, recorded, strict=True))
     cuts = [(name, int(at), saved) for name in names for at, saved in whole[name]["saved"].items()]
-    after = process([["resume", name, *place[name], saved] for name, _, saved in cuts])
+    after = process([["resume", name, *place[name], saved] for name, _, saved in cuts], tmp_path / "resuming")
     for (name, at, _), found in zip(cuts, after, strict=True):
         judge(name, at, whole[name]["digests"], found)
 
@@ -55,7 +47,7 @@ def judge(name, at, digests, found):
 
 
 @pytest.mark.parametrize("names", GROUPS, ids=lambda names: names[0])
-def test_every_pipeline_goes_on_exactly_or_says_why_not(names, tmp_path):
+def test_every_pipeline_resumes_exactly_or_explains(names, tmp_path):
     interrupted_and_resumed(names, tmp_path, "covering")
 
 

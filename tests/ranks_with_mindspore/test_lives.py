@@ -104,7 +104,8 @@ def name_at(root: str, batches: int) -> str:
     )
 
 
-def test_two_ranks_killed_preempted_and_resumed_and_gone_on_as_four(tmp_path: Path, whole: dict) -> None:
+def test_two_killed_ranks_resume_as_two_and_four(tmp_path: Path, whole: dict) -> None:
+    """Ranks that are killed and preempted resume as two, and go on as four from a boundary and in mid-cycle."""
     root = str(tmp_path / "run")
     kills = [Kill("step", 6, (1,)), Kill("saving", 11, (0,)), Kill("preempted", 11, (1,)), Kill("step", 20, (0, 1))]
     hold_chain(tmp_path, 2, root, whole[2], kills)
@@ -113,9 +114,10 @@ def test_two_ranks_killed_preempted_and_resumed_and_gone_on_as_four(tmp_path: Pa
         hold_elastic(tmp_path / place, root, life, whole[2][1], begun=at, expected=whole[2][0])
 
 
-def test_four_ranks_killed_and_resumed_in_a_bucket_and_gone_on_as_two(
+def test_four_killed_ranks_resume_from_bucket_as_two(
     tmp_path: Path, whole: dict, bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Four ranks that are killed resume in a bucket, and go on as two from a boundary and in mid-cycle."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")

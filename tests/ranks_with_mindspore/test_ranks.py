@@ -82,7 +82,7 @@ def test_a_rank_that_would_train_apart_is_refused(launched):
 
 
 @each_mode
-def test_a_gather_brings_what_each_rank_says_by_rank(launched, mode):
+def test_gather_orders_messages_by_rank(launched, mode):
     assert of_all(launched(2), "rank") == [0, 1]
     for one in launched(2):
         assert one[mode]["broadcast"] == "only rank 0 is heard, é" + "y" * 5000
@@ -91,7 +91,7 @@ def test_a_gather_brings_what_each_rank_says_by_rank(launched, mode):
 
 @each_mode
 @each_training
-def test_two_ranks_with_k_1_have_the_bits_of_one_rank_with_k_2(launched, mode, name):
+def test_two_ranks_k1_equal_one_rank_k2(launched, mode, name):
     """The sum of two floats has one value, in whatever order."""
     expected = by_one_rank(mode, name, 2, 4)
     assert expected["updates"] == 4
@@ -101,7 +101,7 @@ def test_two_ranks_with_k_1_have_the_bits_of_one_rank_with_k_2(launched, mode, n
 
 @each_mode
 @with_rounding
-def test_two_ranks_with_k_2_have_the_arithmetic_of_one_rank_with_k_4(launched, mode, name):
+def test_two_ranks_k2_match_one_rank_k4(launched, mode, name):
     """Arithmetic and not bits: here the order of a float sum differs."""
     expected = by_one_rank(mode, name, 4, 2)
     found = of_all(launched(2), mode, "k2", name)
@@ -112,7 +112,8 @@ def test_two_ranks_with_k_2_have_the_arithmetic_of_one_rank_with_k_4(launched, m
 
 
 @with_rounding
-def test_four_ranks_with_k_2_have_the_arithmetic_of_one_rank_with_k_8(launched, name):
+def test_four_ranks_k2_match_one_rank_k8(launched, name):
+    """To rounding: the order of a float sum differs."""
     expected = by_one_rank("graph", name, 8, 2)
     found = of_all(launched(4), "graph", "k2", name)
     assert_equal(found)
@@ -134,14 +135,14 @@ def test_equal_runs_have_equal_bits(launched, ranks, mode):
 
 
 @in_each_world
-def test_in_mid_cycle_the_ranks_differ_in_their_sums_only(launched, ranks, mode):
+def test_ranks_differ_only_in_sums_mid_cycle(launched, ranks, mode):
     held = of_all(launched(ranks), mode, "mid_cycle", 0)
     assert_equal([one["learned"] for one in held])
     assert len({one["accumulators"] for one in held}) == ranks
 
 
 @in_each_world
-def test_an_overflow_in_one_rank_skips_the_update_of_all(launched, ranks, mode):
+def test_overflow_in_one_rank_skips_all_updates(launched, ranks, mode):
     found = of_all(launched(ranks), mode, "overflow")
     assert_equal(found)
     assert [one["updated"] for one in found[0]] == [True, False, True]

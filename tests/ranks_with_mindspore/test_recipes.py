@@ -74,7 +74,9 @@ def worker_of(msrun: int, rank: int) -> int:
     raise LaunchError(f"no rank {rank} among the children of {msrun}")
 
 
-def test_msrun_exits_1_after_a_killed_rank_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_msrun_exits_1_after_killed_rank_then_resumes(tmp_path: Path) -> None:
+    """The same command goes on from the last commit."""
+
     def variables() -> dict[str, str]:
         return {"PORT": str(free_port()), "LOGS": str(tmp_path / "logs")}
 
@@ -100,7 +102,7 @@ def job_id() -> int:
     raise LaunchError("no free port")
 
 
-def test_slurm_requeues_after_a_killed_rank_and_the_next_start_goes_on(tmp_path: Path) -> None:
+def test_slurm_requeues_after_killed_rank_then_resumes(tmp_path: Path) -> None:
     number = str(job_id())
 
     def variables(restarts: int) -> dict[str, str]:

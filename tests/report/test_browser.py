@@ -106,7 +106,8 @@ def rgb(colour: str) -> tuple[int, ...]:
 
 
 @in_every_view
-def test_it_is_drawn_quietly_fits_and_can_be_read(show, file):
+def test_page_renders_without_errors_and_is_readable(show, file):
+    """It asks for nothing else, fits the view, and has colours of its own theme with enough contrast."""
     from PIL import Image
 
     page, said, asked = show(file)

@@ -106,7 +106,7 @@ def hostile(line: bytes, events: int = 1) -> bytes:
         b"\xff\xfe\n",
     ],
 )
-def test_an_event_that_is_none_is_refused_though_the_digests_are_right(line):
+def test_invalid_event_is_refused_despite_right_digests(line):
     with pytest.raises(CorruptCheckpointError, match="line 2") as caught:
         decode_segment(hostile(line), KEY)
     assert len(str(caught.value)) < 700
@@ -126,7 +126,8 @@ def test_a_newer_format_says_so():
         decode_segment(line + b"\n", KEY)
 
 
-def test_a_segment_is_bounded_by_lines_and_bytes_and_the_rest_is_for_the_next():
+def test_segment_is_limited_in_lines_and_bytes():
+    """Events beyond the limits are left for the next segment."""
     many = [EVENTS[0]] * (MAX_EVENTS + 7)
     data, count = encode_segment(1, TOKEN, 1, many)
     assert count == MAX_EVENTS
@@ -175,7 +176,8 @@ def test_a_message_becomes_one_plain_line(text, plain):
 # Curves
 
 
-def test_the_first_cycles_have_a_point_each_and_it_is_the_mean_of_the_micro_steps():
+def test_first_cycles_have_one_mean_point_each():
+    """Each of the first cycles has one point, which is the mean of its micro-steps."""
     curves = Curves()
     for cycle in range(1, 4):
         for micro in range(4):
@@ -187,7 +189,8 @@ def test_the_first_cycles_have_a_point_each_and_it_is_the_mean_of_the_micro_step
     assert curves.take() == []
 
 
-def test_a_month_gives_a_few_thousand_points_that_miss_nothing():
+def test_long_run_keeps_few_points_without_gaps():
+    """A month of training gives a few thousand points that cover every cycle."""
     curves, cycles = Curves(), 50_000
     points = []
     for cycle in range(1, cycles + 1):
@@ -207,7 +210,8 @@ def test_a_month_gives_a_few_thousand_points_that_miss_nothing():
         assert point.cycles <= 1 + point.last / FINE
 
 
-def test_a_cycle_that_began_before_has_no_mean_but_what_is_of_the_whole_cycle():
+def test_half_seen_cycle_has_only_whole_cycle_values():
+    """A cycle that began before has no mean of micro-steps, but the values of the whole cycle."""
     curves = Curves(half_seen=7)
     curves.add(place(7), {"loss": 1.0}, {"norm": 2.0})
     curves.add(place(8), {"loss": 3.0}, {"norm": 4.0})

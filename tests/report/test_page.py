@@ -118,7 +118,7 @@ def test_the_plots_show_every_attempt_save_and_resume(page):
     assert [len(trace["x"]) for trace in plots["saves"]["data"]] == [27, 27, 27]
 
 
-def test_a_dark_page_has_a_dark_colour_for_each_light_one(page):
+def test_every_light_colour_has_a_dark_one(page):
     theme = figures_in(page)["theme"]
     assert [tuple(pair) for pair in theme] == list(THEME.values())
     lights = [light for light, _ in theme]
@@ -169,7 +169,7 @@ def evil_story() -> RunStory:
     return RunStory(EVIL, EVIL, EVIL, NOW, [attempt], EVIL, [Problem(EVIL, EVIL)])
 
 
-def test_whatever_comes_from_files_is_shown_and_never_run():
+def test_text_from_files_is_shown_but_never_run():
     page = page_of(evil_story())
     tags = Elements(page).tags
     assert sum(tag == "script" for tag, _ in tags) == 3
@@ -251,7 +251,7 @@ def test_the_command_writes_the_page_and_exits_0(tmp_path):
     assert (tmp_path / "x.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def test_something_corrupt_exits_1_and_is_on_the_page(root, tmp_path):
+def test_corrupt_file_exits_1_and_is_on_page(root, tmp_path):
     (root / "events/a000002-0003.jsonl").write_bytes(b"{")
     done = run(root, "-o", tmp_path / "x.html")
     assert done.exit_code == 1
@@ -259,7 +259,7 @@ def test_something_corrupt_exits_1_and_is_on_the_page(root, tmp_path):
     assert "events/a000002-0003.jsonl cannot be used" in (tmp_path / "x.html").read_text(encoding="utf-8")
 
 
-def test_as_json_it_needs_no_plotly_and_prints_the_story(grown, monkeypatch):
+def test_json_prints_the_story_without_plotly(grown, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
     done = run(grown, "--json")
     assert done.exit_code == 0
@@ -269,7 +269,7 @@ def test_as_json_it_needs_no_plotly_and_prints_the_story(grown, monkeypatch):
     assert document["attempts"][0]["points"][0]["values"]["loss"]["not_finite"] == 0
 
 
-def test_without_plotly_it_says_what_to_install_and_exits_2(grown, tmp_path, monkeypatch):
+def test_missing_plotly_exits_2_and_names_the_extra(grown, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
     done = run(grown, "-o", tmp_path / "x.html")
     assert done.exit_code == 2

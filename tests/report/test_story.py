@@ -63,7 +63,7 @@ def test_every_save_failure_and_removal_is_there(grown):
     assert (failure.step, failure.error) == (400, "StorageError")
 
 
-def test_without_events_documents_and_manifests_tell_what_they_can(root):
+def test_story_without_events_uses_documents_and_manifests(root):
     shutil.rmtree(root / "events")
     story = story_of(root)
     assert story.problems == []
@@ -96,12 +96,12 @@ def test_a_short_run_that_went_well_is_healthy(tmp_path):
     assert verdict.good == [note for note in verdict.good if note.startswith("3 saves kept training waiting")]
 
 
-def test_no_run_is_an_error_that_names_the_place(tmp_path):
+def test_missing_run_error_names_root(tmp_path):
     with pytest.raises(CheckpointNotFoundError, match=r"no run at .*nowhere"):
         story_of(tmp_path / "nowhere")
 
 
-def test_a_job_that_may_be_running_is_not_called_dead(tmp_path):
+def test_possibly_running_job_is_not_reported_dead(tmp_path):
     clock = Clock()
     life = Life(LocalStorage(tmp_path), clock, "node")
     life.manager.restore(life.run)
@@ -109,7 +109,7 @@ def test_a_job_that_may_be_running_is_not_called_dead(tmp_path):
     assert judge(story_of(tmp_path)).headline.endswith("it is running, or it was killed.")
 
 
-def test_another_loss_at_a_step_done_again_is_told(tmp_path, monkeypatch):
+def test_repeated_step_with_different_loss_is_reported(tmp_path, monkeypatch):
     clock, storage = Clock(), LocalStorage(tmp_path)
     for drift in (0.0, 1e-12):
         life = Life(storage, clock, "node")
@@ -140,7 +140,7 @@ def test_another_loss_at_a_step_done_again_is_told(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_what_is_damaged_is_named_and_the_rest_is_told(root, damage, key):
+def test_story_names_damage_and_reports_rest(root, damage, key):
     damage(root)
     story = story_of(root)
     assert key in {problem.key for problem in story.problems}
@@ -150,7 +150,7 @@ def test_what_is_damaged_is_named_and_the_rest_is_told(root, damage, key):
     assert any(note.startswith(key) for note in judge(story).bad)
 
 
-def test_events_of_another_run_are_refused_by_their_token(root, tmp_path):
+def test_events_with_foreign_token_are_refused(root, tmp_path):
     grow_short(tmp_path / "other")
     shutil.copy(tmp_path / "other/events/a000001-0001.jsonl", root / "events/a000001-0001.jsonl")
     story = story_of(root)

@@ -33,7 +33,7 @@ def saved(ranks: int) -> tuple[Job, list[Commit]]:
 
 
 @pytest.mark.parametrize("ranks", SIZES)
-def test_a_save_is_committed_after_the_last_part_and_can_be_found(ranks):
+def test_commit_follows_last_part_and_is_found(ranks):
     job, saves = saved(ranks)
     newest = latest_checkpoint(job.storage)
     assert newest is not None
@@ -43,7 +43,7 @@ def test_a_save_is_committed_after_the_last_part_and_can_be_found(ranks):
 
 
 @pytest.mark.parametrize("ranks", MANY)
-def test_a_rank_above_0_asks_for_the_same_however_many_there_are(ranks):
+def test_requests_of_other_ranks_ignore_world_size(ranks):
     _, saves = saved(ranks)
     asked = {tuple(sorted(part.kinds.items())) for save in saves for part in save.others}
     # A look at the attempts; of each file whether it is there, and the file.
@@ -51,7 +51,7 @@ def test_a_rank_above_0_asks_for_the_same_however_many_there_are(ranks):
 
 
 @pytest.mark.parametrize("ranks", MANY)
-def test_rank_0_commits_without_a_request_for_each_rank(ranks):
+def test_rank_0_commits_without_request_per_rank(ranks):
     _, saves = saved(ranks)
     for save in saves:
         kinds = save.leader.kinds
@@ -63,7 +63,7 @@ def test_rank_0_commits_without_a_request_for_each_rank(ranks):
         assert len(walked) == math.ceil((FILES * ranks - 1) / PAGE)
 
 
-def test_rank_0_asks_for_little_more_in_a_job_five_hundred_times_as_large():
+def test_rank_0_requests_grow_little_with_ranks():
     asked = {ranks: statistics.median(len(one.leader.requests) for one in saved(ranks)[1]) for ranks in MANY}
     assert asked[LARGEST] < 6 * asked[8], asked
     assert asked[LARGEST] < LARGEST / 32, asked
@@ -96,7 +96,7 @@ def test_what_else_a_job_asks_for(ranks):
     assert leader.get - (other.get - 1) - ranks < 16  # every rank's document, and what a job of one reads, too
 
 
-def test_what_a_dead_save_left_costs_a_request_for_each_file():
+def test_sweep_costs_one_request_per_file():
     job = Job(64)
     job.save()
     job.leave_a_part()
@@ -117,7 +117,7 @@ def test_the_network_is_as_slow_as_it_says():
     assert drawn[98] == pytest.approx(0.300, rel=0.3)  # with what repetitions add
 
 
-def test_requests_of_a_pool_take_time_beside_each_other():
+def test_pool_requests_take_time_concurrently():
     network = Network(1)
     parallel.each_of(range(640), lambda number: network.send("get", str(number)))
     beside = network.now()
@@ -128,7 +128,7 @@ def test_requests_of_a_pool_take_time_beside_each_other():
     assert beside < network.now() / 20
 
 
-def test_an_object_is_not_seen_before_it_was_written():
+def test_object_is_invisible_before_its_write():
     network = Network(3)
     storage = storage_over(Objects(network))
     network.wait(60.0)
@@ -158,7 +158,7 @@ def test_listings_come_in_pages_and_hold_everything():
     }
 
 
-def test_the_real_client_keeps_a_connection_for_each_request_at_once():
+def test_real_client_pools_enough_connections():
     options = S3Options(key="k", secret="s", endpoint_url="http://localhost:1")
     client = connect(options, {}, options.keys(), "us-east-1")
     assert client.api.meta.config.max_pool_connections >= CONNECTIONS >= parallel.THREADS

@@ -108,7 +108,7 @@ def test_a_contradiction_is_refused(says, delivered):
         state.progress()
 
 
-def test_a_cell_that_was_called_before_is_no_fresh_start():
+def test_called_cell_is_no_fresh_start():
     cell, cycle = boosted()
     trained(StateManager(cell, cycle=cycle), cell, 1)
     with pytest.raises(ck.ResumeError, match="micro-step 1"):

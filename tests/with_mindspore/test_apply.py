@@ -94,7 +94,7 @@ def test_values_are_seen_by_what_is_compiled_already(mode, optimizer, calls_befo
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_weights_can_be_restored_in_a_process_whose_last_micro_step_raised(dtype):
+def test_weights_can_be_assigned_after_failed_step(dtype):
     """PYNATIVE still records gradients then and refuses in-place writes to what requires them."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
 

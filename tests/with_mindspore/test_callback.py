@@ -64,7 +64,7 @@ def part(steps, first, last):
         pytest.param(33, id="last-batch"),
     ],
 )
-def test_resumed_run_has_every_bit_of_the_uninterrupted_one(root, mode, at):
+def test_resumed_run_matches_uninterrupted_run_bitwise(root, mode, at):
     expected = reference(mode)
     assert crashed(root, at, mode=mode).trace.steps == part(expected, 1, at)
     resumed = Job(mode=mode).resumed(checkpoints(root), 3)
@@ -72,7 +72,7 @@ def test_resumed_run_has_every_bit_of_the_uninterrupted_one(root, mode, at):
     assert resumed.epochs[at] == (at - 1) // SIZE + 1
 
 
-def test_a_run_whose_local_root_is_lost_has_every_bit_from_its_mirror(root, tmp_path):
+def test_run_with_lost_root_resumes_from_mirror(root, tmp_path):
     mirror = tmp_path / "mirror"
     with contextlib.suppress(CrashError):
         Job().started(checkpoints(root, 6, mirror=mirror), 3, Interrupt(7))
@@ -83,7 +83,7 @@ def test_a_run_whose_local_root_is_lost_has_every_bit_from_its_mirror(root, tmp_
     assert checkpoints(root, mirror=mirror).resume(Job().model, pipeline(), 3).complete
 
 
-def test_a_run_interrupted_again_and_again_has_every_bit(root):
+def test_repeatedly_interrupted_run_has_every_bit(root):
     expected = reference()
     found = {}
     for at in (3, 4, 12, 13, 30):
@@ -93,7 +93,7 @@ def test_a_run_interrupted_again_and_again_has_every_bit(root):
     assert found == expected
 
 
-def test_a_run_that_is_never_interrupted_keeps_its_bits(root):
+def test_checkpointing_does_not_change_training_bits(root):
     expected = reference()
     assert Job().started(checkpoints(root, 1), 2).steps == part(expected, 1, 22)
 
@@ -170,7 +170,8 @@ def test_callbacks_may_be_one_object_to_train(root):
     assert len(job.trace.steps) == SIZE
 
 
-def test_callback_named_in_the_list_too_is_used_once_and_last(root):
+def test_callback_listed_twice_is_used_once_last(root):
+    """A callback that is named in the list too is used once, and last."""
     expected = reference()
     job, ckpt = Job(), checkpoints(root)
     ckpt.train(job.model, 1, job.data, callbacks=[ckpt, job.trace])
@@ -189,7 +190,9 @@ def test_the_same_callback_serves_a_second_training(root):
 
 
 @pytest.mark.parametrize("at", [7, 12])
-def test_draws_between_resume_and_the_first_batch_are_undone(root, at):
+def test_draws_before_first_batch_are_undone(root, at):
+    """Draws between resume and the first batch are undone."""
+
     class Draws(Callback):
         def on_train_begin(self, run_context):
             np.random.rand()
@@ -203,7 +206,9 @@ def test_draws_between_resume_and_the_first_batch_are_undone(root, at):
     assert job.trace.steps == part(expected, at, 22)
 
 
-def test_draws_of_other_callbacks_at_the_beginning_of_the_epoch_are_not_repeated(root):
+def test_draws_at_epoch_begin_are_not_repeated(root):
+    """What other callbacks draw at the beginning of an epoch is not drawn twice."""
+
     class Shuffles(Callback):
         def on_train_epoch_begin(self, run_context):
             np.random.rand()
@@ -214,7 +219,7 @@ def test_draws_of_other_callbacks_at_the_beginning_of_the_epoch_are_not_repeated
     assert Job().resumed(checkpoints(root), 3, Shuffles()).steps == part(expected, 23, 33)
 
 
-def test_draws_of_other_callbacks_at_the_beginning_of_a_resumed_epoch_are_undone(root):
+def test_draws_at_resumed_epoch_begin_are_undone(root):
     class Shuffles(Callback):
         def on_train_epoch_begin(self, run_context):
             np.random.rand()
@@ -227,7 +232,7 @@ def test_draws_of_other_callbacks_at_the_beginning_of_a_resumed_epoch_are_undone
 # When training ends
 
 
-def test_finished_run_started_again_trains_nothing_and_says_so(root, shown):
+def test_finished_run_trains_nothing_and_says_so(root, shown):
     first = Job()
     first.started(checkpoints(root), 2)
     again = Job()
@@ -251,13 +256,14 @@ def test_fewer_epochs_than_trained_are_complete(root):
     assert checkpoints(root).resume(job.model, job.data, epochs=1).complete
 
 
-def test_more_epochs_go_on_where_the_last_training_ended(root):
+def test_more_epochs_continue_a_finished_training(root):
     expected = reference()
     Job().started(checkpoints(root), 2)
     assert Job().resumed(checkpoints(root), 3).steps == part(expected, 23, 33)
 
 
-def test_stop_in_the_middle_of_an_epoch_is_not_the_end_of_it(root):
+def test_stop_in_mid_epoch_does_not_end_it(root):
+    """A run that was stopped in the middle of an epoch resumes in the middle of that epoch."""
     expected = reference()
     stopped = Job()
     stopped.started(checkpoints(root), 2, Stop(15))
@@ -272,7 +278,7 @@ def test_end_of_training_is_committed_whatever_the_schedule(root):
     assert names(root) == ["a000001-c0000000005-m0002"]
 
 
-def test_save_due_at_the_last_batch_of_an_epoch_is_taken_at_its_end(root):
+def test_save_at_last_batch_happens_at_epoch_end(root):
     seen = []
 
     class Looks(Callback):
@@ -290,7 +296,7 @@ def test_save_due_at_the_last_batch_of_an_epoch_is_taken_at_its_end(root):
     assert len(names(root)) == 2
 
 
-def test_fresh_start_with_a_cell_that_was_called_already_is_refused(root):
+def test_fresh_start_with_used_cell_is_refused(root):
     job, steps = Job(), Steps()
     job.uninterrupted(1)
     with pytest.raises(ck.ResumeError, match=r"called 11 times already\. Build a new one"):
@@ -306,7 +312,7 @@ def storage_with(root, *faults):
     return FaultyStorage(open_storage(root), faults)
 
 
-def test_failing_saves_stop_training_after_three_in_a_row(root, shown):
+def test_three_consecutive_failed_saves_stop_training(root, shown):
     storage = storage_with(root, Fault("error", operations={"write"}, times=None))
     job = Job()
     with pytest.raises(ck.SaveFailedError, match=r"3 in a row") as raised:
@@ -382,7 +388,7 @@ def test_exception_in_training_lets_a_started_save_finish(root):
     assert Job().resumed(checkpoints(root), 2).steps == part(expected, 6, 22)
 
 
-def test_failed_save_does_not_hide_the_error_of_training(root, shown):
+def test_failed_save_does_not_hide_training_error(root, shown):
     storage = storage_with(root, Fault("error", operations={"write"}, times=None))
     job = Job()
     ckpt = checkpoints(storage, 5, on_save_error="raise")
@@ -397,7 +403,8 @@ def test_failed_save_does_not_hide_the_error_of_training(root, shown):
     assert "while another error was on its way: a background save failed" in shown()
 
 
-def test_training_goes_on_while_a_save_is_written_and_its_end_waits(root):
+def test_training_continues_during_save_and_end_waits(root):
+    """Training goes on while a save is written, and the end of training waits for it."""
     held = Held(root)
     at_the_end = []
 
@@ -419,7 +426,7 @@ def test_training_goes_on_while_a_save_is_written_and_its_end_waits(root):
     assert Job().resumed(checkpoints(root), 3).steps == part(reference(), 23, 33)
 
 
-def test_a_save_holds_the_state_of_its_moment_and_not_a_later_one(root):
+def test_save_holds_state_of_its_own_step(root):
     held = Held(root)
 
     class Crash(Interrupt):
@@ -437,7 +444,7 @@ def test_a_save_holds_the_state_of_its_moment_and_not_a_later_one(root):
     assert Job().resumed(checkpoints(root), 2).steps == part(expected, 6, 22)
 
 
-def test_a_run_taken_over_stops_at_the_next_step(root):
+def test_run_taken_over_stops_at_next_step(root):
     class Rival(Callback):
         def on_train_step_end(self, run_context):
             if run_context.original_args().cur_step_num == 5:
@@ -560,7 +567,7 @@ def test_other_epochs_than_resume_got_are_refused(stored, epochs, initial_epoch)
     assert steps.begun == 0
 
 
-def test_process_is_left_as_it_was_when_training_is_refused(stored):
+def test_refused_training_leaves_process_unchanged(stored):
     job, ckpt = Job(), checkpoints(stored)
     ckpt.resume(job.model, job.data, epochs=2)
     with pytest.raises(ck.ResumeError):
@@ -569,7 +576,7 @@ def test_process_is_left_as_it_was_when_training_is_refused(stored):
     assert job.data.get_init_step() == 0
 
 
-def test_refused_training_can_be_started_again_in_the_same_process(stored):
+def test_refused_training_can_start_in_same_process(stored):
     expected = reference()
     job, ckpt = Job(), checkpoints(stored)
     ckpt.resume(job.model, job.data, epochs=2)
@@ -690,7 +697,7 @@ def test_network_without_dropout_passes_strict_without_a_word(root, shown):
 # Seeds that nobody set
 
 
-def test_seed_that_was_never_set_is_drawn_named_and_recorded(root, shown):
+def test_unset_seed_is_drawn_named_and_recorded(root, shown):
     whole = Job(seed=None)
     ckpt = checkpoints(root)
     ckpt.resume(whole.model, whole.data, epochs=1)
@@ -708,7 +715,7 @@ def test_seed_that_was_never_set_is_drawn_named_and_recorded(root, shown):
     assert ds.config.get_seed() == drawn
 
 
-def test_interrupted_run_whose_seed_was_never_set_goes_on_with_its_batches(root):
+def test_interrupted_run_with_unset_seed_keeps_batches(root):
     first = crashed(root, 7, 2, seed=None)
     job = Job(seed=None)
     job.resumed(checkpoints(root), 2)
@@ -759,7 +766,7 @@ def test_stateful_callback_resumes(root, shown):
     assert "callback Counter" not in shown()
 
 
-def test_callback_with_state_that_is_not_stored_is_named(root, shown):
+def test_unstored_stateful_callback_is_named(root, shown):
     Job().started(checkpoints(root), 1, Counter(), LossMonitor(100))
     assert "the callback Counter may keep state" in shown()
     assert "stateful={'counter': it}" in shown()
@@ -803,7 +810,7 @@ def test_learning_rate_scheduler_works_and_resumes(root):
     assert Job().resumed(checkpoints(root), 2, LearningRateScheduler(halved)).steps == part(whole, 16, 22)
 
 
-def test_learning_rate_scheduler_after_the_checkpoint_callback_is_refused(root):
+def test_learning_rate_scheduler_after_callback_is_refused(root):
     job, ckpt, steps = Job(), checkpoints(root), Steps()
     ckpt.resume(job.model, job.data, epochs=1)
     with pytest.raises(ck.ResumeError, match=r"LearningRateScheduler would change"):

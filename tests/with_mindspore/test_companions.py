@@ -93,7 +93,7 @@ PLATEAUS = (5.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0)
     ("make", "losses"), [(stopping, FALLING), (reducing, PLATEAUS)], ids=["EarlyStopping", "ReduceLROnPlateau"]
 )
 @pytest.mark.parametrize("crash_at", [2 * SHORT + 2, 3 * SHORT + 1, 3 * SHORT + 2, 4 * SHORT + 3])
-def test_state_goes_on_although_on_train_begin_resets_it(root, make, losses, crash_at):
+def test_callback_state_survives_reset_in_on_train_begin(root, make, losses, crash_at):
     whole, whole_job = run(root.with_name("whole"), make, losses)
     first, _ = run(root, make, losses, crash_at=crash_at)
     second, job = run(root, make, losses)
@@ -141,7 +141,7 @@ def test_best_weights_go_on_and_are_restored(root, crash_at):
     assert {name: bits for name, bits in tensors(again.cell).items() if name not in sums} == expected
 
 
-def test_a_half_epoch_is_not_taken_for_a_whole_one(root):
+def test_half_epoch_does_not_count_as_whole(root):
     whole, _ = run(root.with_name("whole"), stopping, FALLING)
     half, _ = run(root, stopping, FALLING, Stop(2 * SHORT + 2))
     # MindSpore fires on_train_epoch_end at the half epoch too: the callback counts it, the checkpoint does not.
@@ -150,7 +150,7 @@ def test_a_half_epoch_is_not_taken_for_a_whole_one(root):
     assert second == {epoch: seen for epoch, seen in whole.items() if epoch >= 3}
 
 
-def test_a_half_epoch_does_not_end_the_run_for_good(root):
+def test_half_epoch_does_not_complete_the_run(root):
     class Impatient(EarlyStopping):
         pass
 
@@ -164,7 +164,9 @@ def test_a_half_epoch_does_not_end_the_run_for_good(root):
     assert not checkpoints(root).resume(job.model, job.data, epochs=EPOCHS).complete
 
 
-def test_a_half_epoch_does_not_change_the_learning_rate_for_good(root):
+def test_half_epoch_keeps_restored_learning_rate(root):
+    """A learning rate that a half epoch changed is not that of the resumed run."""
+
     def reducing_at_once():
         return ReduceLROnPlateau(monitor="loss", factor=0.5, patience=1)
 
@@ -194,14 +196,14 @@ def test_two_of_a_kind_keep_apart(root):
     assert second[4][0] == 3  # its minimum of 100 was beaten in the first epoch only
 
 
-def test_callback_that_is_not_used_any_more_is_named(root, shown):
+def test_unused_callback_with_stored_state_is_named(root, shown):
     run(root, stopping, FALLING, crash_at=SHORT + 2)
     job = Job(data=short)
     checkpoints(root).train(job.model, 3, job.data)
     assert "has state of a callback EarlyStopping, which this training does not use" in shown()
 
 
-def test_callback_that_was_not_used_before_is_named_and_begins_afresh(root, shown):
+def test_new_callback_is_named_and_begins_afresh(root, shown):
     job = Job(data=short)
     checkpoints(root).train(job.model, 1, job.data)
     job = Job(data=short)
@@ -220,7 +222,7 @@ def test_after_the_checkpoint_callback_they_are_refused(root, make):
     assert steps.begun == 0
 
 
-def test_learning_rate_callbacks_get_the_optimizer_of_the_cell(root):
+def test_learning_rate_callbacks_get_optimizer_of_cell(root):
     seen = []
 
     class Looks(Callback):
@@ -267,7 +269,7 @@ def test_callbacks_whose_state_would_be_lost_are_named(callback, named, shown):
     assert ("may keep state that is not in the checkpoints" in shown()) == named
 
 
-def test_callback_that_is_stored_by_name_is_not_named(shown):
+def test_callback_stored_by_name_is_not_warned_of(shown):
     callback = Keeps()
     Companions().bind([callback], [callback])
     assert shown() == ""

@@ -168,7 +168,7 @@ def test_what_mindspore_does_by_default_would_differ():
 
 
 @pytest.mark.parametrize("name", list(PIPELINES))
-def test_only_what_is_known_to_be_exact_is_positioned_fast(name, shown):
+def test_only_exact_pipelines_are_positioned_fast(name, shown):
     state = recorded_after(PIPELINES[name], 4)
     for before in (True, False):
         begin_process()
@@ -212,7 +212,7 @@ def test_fresh_start_keeps_the_seed_that_was_set():
     assert (position.seed, ds.config.get_seed()) == (9, 9)
 
 
-def test_fresh_start_draws_a_seed_where_none_was_set(shown):
+def test_fresh_start_draws_missing_seed(shown):
     begin_process(seed=None)
     before = rng_digest()
     drawn = iter([UNSET_SEED, UNSET_SEED, 4242])
@@ -237,7 +237,7 @@ def test_drawn_seeds_differ_and_drawing_disturbs_nothing():
     assert UNSET_SEED not in seeds
 
 
-def test_drawn_seed_gives_the_data_that_the_log_promises():
+def test_logged_seed_reproduces_data():
     begin_process(seed=None)
     position = DatasetPosition(pipeline(), draw_seed=lambda: 4242)
     position.prepare(0, None)
@@ -248,7 +248,7 @@ def test_drawn_seed_gives_the_data_that_the_log_promises():
     assert rest_of(taken(pipeline()), EPOCHS) == found
 
 
-def test_resumed_process_takes_the_recorded_seed_and_is_not_disturbed():
+def test_resume_takes_recorded_seed_without_disturbing_generators():
     begin_process(seed=None)
     before = rng_digest()
     position = DatasetPosition(pipeline(), draw_seed=lambda: pytest.fail("drew a seed"))
@@ -257,7 +257,7 @@ def test_resumed_process_takes_the_recorded_seed_and_is_not_disturbed():
     assert rng_digest() == before
 
 
-def test_seed_changed_before_the_iterator_was_made_is_refused():
+def test_seed_change_before_iterator_is_refused():
     position = DatasetPosition(pipeline())
     position.prepare(3, None)
     ds.config.set_seed(8)

@@ -94,12 +94,12 @@ def test_elements_steps_and_layers_are_independent():
         assert correlation(drawn[0], other) < bound
 
 
-def test_a_column_is_dropped_as_often_as_any_other():
+def test_every_column_is_dropped_equally_often():
     drawn = np.stack(masks(Dropout(0.5, layer=4), 400, np.ones(256, np.float32))).mean(0)
     assert np.abs(drawn - 0.5).max() < 5.5 * 0.5 / np.sqrt(400)
 
 
-def test_layers_of_one_network_and_deep_copies_draw_other_masks():
+def test_layers_and_deep_copies_draw_different_masks():
     layers = [Dropout(0.5), Dropout(0.5)]
     layers.append(copy.deepcopy(layers[0]))
     (one,), (other,), (copied,) = (masks(layer, 1) for layer in layers)

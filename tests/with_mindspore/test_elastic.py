@@ -144,7 +144,7 @@ def test_the_sum_over_ranks_is_kept(ranks, onto, k, micro_steps):
         }
 
 
-def test_a_power_of_two_is_kept_to_the_bit():
+def test_power_of_two_fold_is_bit_exact():
     checkpoint = saved(1, 8, 4)
     for state in resumed(checkpoint, 4, 2):
         for name, found in accumulators(state).items():
@@ -168,7 +168,7 @@ def test_odd_shares_keep_the_divisor_exact(ranks, onto, k, micro_steps):
 
 
 @pytest.mark.parametrize("normalize", ["micro_batches", "samples"])
-def test_the_update_of_two_ranks_cycle_is_that_of_one_rank(normalize):
+def test_update_of_two_ranks_matches_one_rank(normalize):
     cells = [train_cell(2, normalize=normalize) for _ in range(2)]
     two = [stepped(manager(2, rank, 2, cell=cell), [0]) for rank, cell in enumerate(cells)]
     (state,) = resumed(Checkpoint.of(two), 1, 4, cell=train_cell(4, normalize=normalize))
@@ -181,7 +181,7 @@ def test_the_update_of_two_ranks_cycle_is_that_of_one_rank(normalize):
         np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=1e-6, atol=1e-7)
 
 
-def test_at_a_boundary_everything_is_that_of_the_home_rank():
+def test_boundary_state_comes_from_home_rank():
     state = stepped(manager(2), range(4))
     contents = contents_of(state.capture(), "a000001-c0000000002-m0000")
     both = Checkpoint([])
@@ -193,7 +193,7 @@ def test_at_a_boundary_everything_is_that_of_the_home_rank():
             assert (counters.accumulation_steps, counters.cycles, counters.micro_steps) == (k, 2, 8 // onto)
 
 
-def test_what_a_rank_has_of_its_own_comes_from_its_home_rank():
+def test_per_rank_state_comes_from_home_rank():
     class WithBuffer(Net):
         def __init__(self):
             super().__init__()
@@ -212,7 +212,7 @@ def test_what_a_rank_has_of_its_own_comes_from_its_home_rank():
     assert found == [1, 2, 1, 2]
 
 
-def test_it_is_said_what_was_folded_and_what_is_not_exact(caplog):
+def test_log_reports_fold_and_inexact_parts(caplog):
     checkpoint = saved(2, 2, 1)
     with caplog.at_level(logging.WARNING, "ckptkit"):
         resumed(checkpoint, 1, 4)
@@ -258,7 +258,7 @@ def test_only_the_accumulators_of_other_ranks_are_read():
     assert [(rank, bool(names & sums)) for rank, names in log if names != sums] == [(1, False)]
 
 
-def test_a_read_that_fails_leaves_a_mark_and_another_restore_takes_it_away():
+def test_failed_read_marks_state_until_next_restore():
     checkpoint = saved(2, 2, 1)
     counted(checkpoint)
     state = manager(4)
@@ -305,7 +305,7 @@ def test_sums_that_overflowed_stay_what_they_are():
 # K
 
 
-def test_the_script_may_say_the_k_of_the_new_world_or_that_of_the_first(caplog):
+def test_script_may_give_old_or_new_k(caplog):
     checkpoint = saved(2, 4, 1)
     caplog.set_level(logging.INFO, "ckptkit")
     for k in (8, 4):
@@ -343,7 +343,7 @@ def test_a_schedule_of_the_first_world_is_folded(steps):
     assert again.cell.schedule.at(9) == 8
 
 
-def test_the_cell_of_a_second_restore_in_one_process_is_asked_what_the_script_gave():
+def test_second_restore_uses_k_of_script():
     state = manager(4)
     state.apply(saved(2, 4, 2).for_rank(0))
     assert state.cell.accumulation_steps == 8
@@ -376,17 +376,17 @@ def unchanged_by(state, contents, error, message):
         (1, {0: 8, 5: 16}, {}, r"which is 8 for 1 ranks; this train cell has \{0: 8, 5: 16\}"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_changes_nothing(onto, k, options, message):
+def test_unfit_checkpoint_is_refused_without_changes(onto, k, options, message):
     unchanged_by(manager(k, 0, onto, **options), saved(2, 4, 1).for_rank(0), ResumeError, message)
 
 
-def test_a_mapping_of_which_one_k_does_not_fold_is_refused_beforehand():
+def test_mapping_with_indivisible_k_is_refused_early():
     checkpoint = saved(2, {0: 4, 9: 3}, 2)
     message = "2 x 3 = 6 micro-batches, not divisible by 4"
     unchanged_by(manager({0: 4, 9: 3}, 0, 4), checkpoint.for_rank(0), ResumeError, message)
 
 
-def test_a_function_whose_k_does_not_fold_later_says_so_then():
+def test_function_with_indivisible_k_fails_later():
     (state,) = [manager(lambda step: 4 if step < 1 else 3, 0, 4)]
     state.apply(saved(2, lambda step: 4 if step < 1 else 3, 2).for_rank(0))
     assert state.cell.accumulation_steps == 2
@@ -402,7 +402,8 @@ def test_on_the_same_world_elastic_changes_nothing():
     assert (state.cell.accumulation_steps, state.cell.schedule.at(1)) == (4, 6)
 
 
-def test_altered_counters_of_another_rank_are_refused_before_anything_is_changed():
+def test_altered_counters_of_other_rank_are_refused():
+    """They are refused before anything is changed."""
     checkpoint = saved(2, 4, 1)
     held = {**checkpoint.ranks[1].source._tensors, DIVISOR: np.float32(3).reshape(())}
     checkpoint.ranks[1] = replace(checkpoint.ranks[1], source=MemorySource({n: np.asarray(a) for n, a in held.items()}))
@@ -443,7 +444,8 @@ def foreign(k, rank, size, micro_step=0):
     return manager(k, rank, size, cell=cell.set_train(), cycle=Twice(k, micro_step))
 
 
-def test_another_train_cell_goes_on_at_a_boundary_if_it_has_the_k_of_the_new_world():
+def test_foreign_cell_may_change_world_at_boundary():
+    """It must have the accumulation steps of the new world."""
     old = [foreign(2, rank, 2) for rank in range(2)]
     for state in old:
         state.count_delivered(6)
@@ -455,7 +457,7 @@ def test_another_train_cell_goes_on_at_a_boundary_if_it_has_the_k_of_the_new_wor
         foreign(2, 0, 1).apply(checkpoint.for_rank(0))
 
 
-def test_another_train_cell_stays_in_its_world_in_mid_cycle():
+def test_foreign_cell_keeps_world_mid_cycle():
     old = [foreign(2, rank, 2, micro_step=1) for rank in range(2)]
     for state in old:
         state.count_delivered(1)
@@ -508,7 +510,7 @@ def begun(size, k):
 
 
 @pytest.mark.parametrize(("ranks", "onto", "micro_steps"), [(2, 1, 2), (4, 2, 1), (1, 2, 6), (2, 4, 2)])
-def test_a_restored_run_goes_on_with_the_next_sample(ranks, onto, micro_steps, caplog):
+def test_restored_run_continues_with_next_sample(ranks, onto, micro_steps, caplog):
     """In the middle of the first cycle: later ones need a reduction, which objects of one process have not."""
     whole = run(begun(1, 8), 2)
     states = begun(ranks, 8 // ranks)
@@ -530,7 +532,7 @@ def test_without_a_global_order_nothing_is_changed():
     unchanged_by(manager(8, dataset=dataset), contents, ResumeError, "not that of a GlobalSampler alone")
 
 
-def test_a_loop_over_indices_goes_on_in_another_world():
+def test_index_loop_continues_in_another_world():
     def loop(rank, size, k):
         order = ck.data.GlobalIndices(70, global_batch=16, micro_batch=2, seed=5, rank=rank, world_size=size)
         batches = ck.data.resumable(order, epochs=2)

@@ -52,7 +52,8 @@ def saved(root):
 
 
 @pytest.mark.parametrize("end", FORMATS)
-def test_mindspore_loads_every_dtype_to_the_bit_and_misses_no_name(root, tmp_path, end):
+def test_mindspore_loads_export_bit_exact(root, tmp_path, end):
+    """It loads every dtype, and no name is missing."""
     network = saved(root)
     file = tmp_path / f"x.{end}"
     export_weights(root, file)
@@ -84,7 +85,7 @@ def test_what_mindspore_saves_is_imported_to_the_bit(root, tmp_path, end):
             assert bytes(data) == one.asnumpy().tobytes(), one.name
 
 
-def test_a_ckpt_of_ours_has_the_bytes_of_mindspores(root, tmp_path):
+def test_exported_ckpt_equals_mindspore_bytes(root, tmp_path):
     network = saved(root)
     export_weights(root, tmp_path / "ours.ckpt")
     ordered = {one.name: one for one in sorted(network.get_parameters(), key=lambda one: one.name)}
@@ -92,7 +93,7 @@ def test_a_ckpt_of_ours_has_the_bytes_of_mindspores(root, tmp_path):
     assert (tmp_path / "ours.ckpt").read_bytes() == (tmp_path / "theirs.ckpt").read_bytes()
 
 
-def test_with_the_optimizer_a_train_cell_of_mindspores_misses_nothing_and_goes_on(root, tmp_path):
+def test_mindspore_train_cell_continues_from_exported_optimizer(root, tmp_path):
     """Its moments, step and learning rate are those of the run: one more step of each gives the same weights."""
     ours = Job(cell=lambda: accumulation_cell(1))
     ours.started(checkpoints(root), 1)
@@ -117,7 +118,7 @@ def test_with_the_optimizer_a_train_cell_of_mindspores_misses_nothing_and_goes_o
     assert of_theirs.items() <= tensors(ours.cell).items()
 
 
-def test_in_mid_cycle_with_the_optimizer_everything_but_the_sums_goes_into_a_cell_of_ours(root, tmp_path):
+def test_mid_cycle_export_lacks_only_accumulators(root, tmp_path):
     Job().started(checkpoints(root), 1)
     done = export_weights(root, tmp_path / "x.safetensors", with_optimizer=True)
     assert "the accumulators, after micro-step 3 of 4" in done.left_out
@@ -131,7 +132,7 @@ def test_in_mid_cycle_with_the_optimizer_everything_but_the_sums_goes_into_a_cel
 
 
 @pytest.mark.parametrize("end", FORMATS)
-def test_new_names_reach_moments_and_fit_a_network_that_is_called_otherwise(root, tmp_path, end):
+def test_renames_reach_moments_of_optimizer(root, tmp_path, end):
     Job().started(checkpoints(root), 1)
     file = tmp_path / f"x.{end}"
     export_weights(root, file, with_optimizer=True, renames=Renames({"hidden.": "body.hidden."}))
@@ -140,7 +141,7 @@ def test_new_names_reach_moments_and_fit_a_network_that_is_called_otherwise(root
     assert not any("1.hidden" in name for name in names)
 
 
-def test_exported_and_imported_a_run_begins_with_the_same_weights(root, tmp_path):
+def test_export_then_import_keeps_weights(root, tmp_path):
     first = Job()
     first.started(checkpoints(root), 1)
     done = export_weights(root, tmp_path / "x.ckpt", with_optimizer=True)

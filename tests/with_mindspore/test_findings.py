@@ -149,7 +149,7 @@ def test_functional_operators_under_jit_are_found_in_pynative(cell, name):
         (lambda: network(drops=[ops.Dropout(0.5)]), "drops (ops.Dropout)"),
     ],
 )
-def test_operators_with_state_inside_are_found_in_both_modes(mode, cell, name):
+def test_stateful_operators_are_found_in_both_modes(mode, cell, name):
     begin_process(mode=mode)
     (found,) = find(cell())
     assert name in found.where
@@ -176,7 +176,7 @@ class CallsListed(nn.SequentialCell):
 
 
 @pytest.mark.parametrize("kind", [nn.SequentialCell, CallsListed])
-def test_a_layer_that_only_the_list_of_a_sequential_cell_holds_is_found_there(kind):
+def test_layer_only_in_sequential_cell_list_is_found(kind):
     layers = kind(nn.Dense(6, 8), nn.SequentialCell(nn.ReLU(), nn.Dropout(p=0.5)), nn.Dense(8, 3))
     cell = accumulation_cell(network=lambda: network(layers=layers))
     setattr(layers, "1", nn.ReLU())
@@ -199,7 +199,7 @@ def test_a_displaced_layer_with_parameters_is_found_once():
     assert "1.moving_mean" in found.why
 
 
-def test_a_sequential_cell_that_calls_its_layers_itself_hides_none():
+def test_sequential_cell_with_own_construct_hides_no_layer():
     layers = Layers(nn.Dropout(p=0.5), nn.Dense(6, 8))
     setattr(layers, "0", nn.ReLU())
     assert find(network(layers=layers)) == ()
@@ -241,7 +241,7 @@ def test_attention_drops_inside_of_mindspore():
     assert find(nn.MultiheadAttention(8, 2)) == ()
 
 
-def test_objects_that_hold_parameters_are_found_unless_given_by_name():
+def test_unnamed_objects_with_parameters_are_found():
     scaler = amp.DynamicLossScaler(1024, 2, 50)
     cell = network(scaler=scaler)
     (found,) = find(cell)
@@ -455,7 +455,8 @@ def test_maps_that_draw_from_elsewhere_are_no_finding(operation):
     assert find(Mlp(), mapped(operation)) == ()
 
 
-def test_threads_that_draw_are_found_even_with_a_generator_of_their_own():
+def test_threads_that_draw_from_shared_generator_are_found():
+    """They are found even if the generator is the module's own, and not in processes of their own."""
     (found,) = find(Mlp(), mapped(generator_of_the_module, num_parallel_workers=2))
     assert "2 threads" in found.why
     assert "python_multiprocessing=True" in found.fix
@@ -618,11 +619,13 @@ class TouchySource(Source):
 
 
 @pytest.mark.parametrize("operation", [asks_objects, Lowers()])
-def test_code_that_names_objects_with_a_mind_of_their_own_is_read_to_its_end(operation):
+def test_code_that_names_hostile_objects_is_fully_read(operation):
+    """Objects whose attributes raise, and builtin functions in attributes, do not end the reading."""
     assert [one.why.partition(" ")[0] for one in find(Mlp(), mapped(operation))] == ["random.random"]
 
 
-def test_samplers_and_sources_are_not_asked_for_what_they_lack():
+def test_missing_attributes_of_samplers_are_not_requested():
+    """Samplers and sources are not asked for what they lack."""
     source = ds.GeneratorDataset(Source(COUNTER.random), ["x"], sampler=TouchySampler(), num_parallel_workers=1)
     assert [one.where.partition("()")[0] for one in find(Mlp(), source)] == ["GeneratorDataset: __iter__"]
     node = ds.GeneratorDataset(Source(random.random), ["x"], num_parallel_workers=1)
@@ -648,7 +651,7 @@ def test_what_is_recommended_exists():
         assert pkgutil.resolve_name(name) is not None
 
 
-def test_a_pipeline_of_mindspores_own_operations_is_no_finding():
+def test_mindspore_operations_in_pipeline_are_no_finding():
     images = ds.NumpySlicesDataset({"x": np.zeros((8, 4, 4, 3), np.uint8)}, shuffle=True)
     assert find(Mlp(), images.map([vision.RandomCrop(2), vision.RandomHorizontalFlip()], "x").batch(2).repeat(2)) == ()
 

@@ -127,7 +127,7 @@ def test_with_statement_around_the_training_closes_last(root):
     assert names(root) == ["a000001-c0000000002-m0003"]
 
 
-def test_stopping_in_the_middle_of_an_epoch_is_not_its_end(root, whole):
+def test_mid_epoch_stop_is_no_epoch_end(root, whole):
     ckpt = checkpoints(root, SIZE, keep=ck.KeepBest(2, "mae", "min") | ck.KeepLatest(9))
     stopped = fitted(ckpt, 3, Stop(SIZE + 4))
     assert 2 in stopped.trace.evaluated  # MindSpore evaluates the half epoch
@@ -153,7 +153,7 @@ def test_metrics_are_of_the_epoch_that_was_evaluated(root):
     assert [bool(metrics) for metrics in metrics_of(root).values()] == [False, True, False]
 
 
-def test_keep_best_saves_each_evaluated_epoch_and_keeps_the_best(root, whole):
+def test_keep_best_saves_evaluated_epochs_and_keeps_best(root, whole):
     ckpt = checkpoints(root, 1000, keep=ck.KeepBest(1, "mae", "max"))
     fitted(ckpt, 4)
     found = metrics_of(root)
@@ -190,7 +190,7 @@ def test_finished_fit_evaluates_nothing(root):
     assert again.trace.evaluated == {}
 
 
-def test_metrics_that_are_no_single_numbers_are_left_out():
+def test_metrics_without_single_number_are_omitted():
     given = {
         "number": 0.5,
         "scalar": np.float32(0.25),

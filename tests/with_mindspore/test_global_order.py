@@ -56,7 +56,7 @@ def trained(world_size, epochs=3):
     return dealt([read(pipeline(rank, world_size), epochs) for rank in range(world_size)])
 
 
-def test_every_world_has_the_same_global_batches_in_the_same_order():
+def test_every_world_has_same_global_batches():
     alone = trained(1)
     assert len(alone) == 3 * PER_EPOCH
     assert trained(2) == alone
@@ -68,7 +68,7 @@ def test_every_world_has_the_same_global_batches_in_the_same_order():
     assert alone[:PER_EPOCH] != alone[PER_EPOCH : 2 * PER_EPOCH]
 
 
-def test_without_shuffle_it_is_the_order_of_the_source():
+def test_unshuffled_order_is_that_of_the_source():
     sampler = ck.data.GlobalSampler(SAMPLES, rank=1, world_size=2, shuffle=False, **ORDER)
     assert list(sampler)[:6] == [2, 3, 6, 7, 10, 11]
     assert list(sampler)[:2] == [SAMPLES + 2, SAMPLES + 3]
@@ -141,12 +141,12 @@ def test_what_does_not_divide_is_refused(kind, changed, message):
         kind(SAMPLES, **{**ORDER, **changed})
 
 
-def test_a_process_that_has_no_ranks_is_a_world_of_one():
+def test_process_without_ranks_is_world_of_one():
     sampler = ck.data.GlobalSampler(SAMPLES, **ORDER)
     assert (sampler.rank, sampler.world_size) == (0, 1)
 
 
-def test_a_pipeline_over_another_number_of_samples_is_refused():
+def test_pipeline_with_other_sample_count_is_refused():
     source = ck.data.Augmented(Ids(), augment, seed=1)
     order = ck.data.GlobalSampler(64, rank=0, world_size=1, **ORDER)
     with pytest.raises(ValueError, match="GlobalSampler of 64 samples, the source has 70"):
@@ -165,7 +165,7 @@ def recorded_by(dataset):
     return state
 
 
-def test_only_a_global_order_alone_goes_on_in_another_world():
+def test_only_pure_global_order_continues_in_other_world():
     state = recorded_by(pipeline(0, 2))
     reordered = (pipeline(0, 1).shuffle(4), pipeline(0, 1).repeat(2), pipeline(0, 1).skip(1))
     plain = ck.data.Augmented(Ids(), augment, seed=1).dataset(["id", "noise"]).batch(2)
@@ -191,7 +191,8 @@ def test_other_batches_epochs_and_orders_are_refused():
             position.check(position.folded(state_here, 2, 1))
 
 
-def test_new_ranks_may_have_dataset_seeds_of_their_own_and_old_ones_keep_theirs():
+def test_new_ranks_may_have_other_dataset_seeds():
+    """Ranks that were there before have to keep their dataset seed."""
     state = recorded_by(pipeline(0, 2))  # with the seed 9
     grown = DatasetPosition(pipeline(2, 4), seed=11)
     grown.check(grown.folded(state, 2, 4))
@@ -200,7 +201,8 @@ def test_new_ranks_may_have_dataset_seeds_of_their_own_and_old_ones_keep_theirs(
         shrunk.check(shrunk.folded(state, 2, 1))
 
 
-def test_on_the_same_world_it_is_compared_and_its_batches_are_probed_as_ever():
+def test_same_world_compares_global_order():
+    """On the same world the recorded order is compared, and the batches are probed as well."""
     dataset = pipeline(1, 2)
     state = recorded_by(dataset)
     assert state["global_order"] == asdict(GlobalOrder(SAMPLES, shuffle=True, **ORDER))
@@ -272,7 +274,7 @@ def test_what_else_is_iterated_stays_in_its_world():
         IterablePosition(indices(0, 1, seed=6)).folded(mine.state(1, None), 2, 1)
 
 
-def test_a_state_of_another_order_or_between_micro_steps_is_refused():
+def test_other_order_or_partial_micro_step_is_refused():
     state = {"order": asdict(indices(0, 1).order), "epoch": 0, "samples": 6}
     with pytest.raises(
         ValueError, match="6 samples are no whole micro-steps of 2 ranks with micro-batches of 2; 1 ranks"

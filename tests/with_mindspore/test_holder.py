@@ -32,7 +32,7 @@ def restored(root, *cells, **stateful):
     return state
 
 
-def test_parameters_of_an_object_come_back_into_their_own_storage(root):
+def test_object_parameters_are_restored_in_place(root):
     given = scaler()
     given.scale_value.set_data(ms.Tensor(np.float32(7.5)))
     given.counter.set_data(ms.Tensor(np.int32(49)))
@@ -57,7 +57,7 @@ def test_a_parameter_and_a_cell_come_back(root, dtype):
     assert tensors(other) == tensors(average)
 
 
-def test_state_of_a_scheduler_is_its_counter_and_the_rates(root):
+def test_scheduler_state_is_counter_and_rates(root):
     def build():
         net = Mlp()
         optimizer = optim.Adam(net.trainable_params(), 0.1)
@@ -84,7 +84,7 @@ def test_state_of_a_scheduler_is_its_counter_and_the_rates(root):
     }
 
 
-def test_the_rate_of_an_experimental_optimizer_is_a_leaf_of_it():
+def test_experimental_optimizer_rate_is_its_leaf():
     net = Mlp()
     optimizer = optim.Adam(net.trainable_params(), 0.1)
     roles = {leaf.name: leaf.role for leaf in StateManager([net, optimizer]).capture().leaves}
@@ -108,7 +108,9 @@ def test_another_object_is_refused_before_anything_is_changed(root):
     assert thing.scale_value.asnumpy() == 8
 
 
-def test_own_methods_come_first_and_a_cells_are_not_its_own():
+def test_own_state_methods_precede_parameter_holder():
+    """The state methods that every cell has do not count as its own."""
+
     class Own(Mlp):
         def state_dict(self):
             return 1
@@ -147,7 +149,7 @@ def test_network_and_optimizer_share_weights_that_count_once():
     assert {leaf.lifetime for leaf in leaves} == {"micro"}
 
 
-def test_an_accumulation_cell_beside_others_is_the_train_cell():
+def test_accumulation_cell_among_others_is_train_cell():
     cell, average = accumulation_cell(2), nn.Dense(300, 300)
     state = StateManager([average, cell])
     assert state.cell is cell
@@ -155,7 +157,7 @@ def test_an_accumulation_cell_beside_others_is_the_train_cell():
     assert lifetimes["weight"] == "micro"  # although it is large
 
 
-def test_two_parameters_of_one_name_are_refused_with_the_way_out():
+def test_duplicate_parameter_names_are_refused_with_advice():
     with pytest.raises(ck.StateMismatchError, match=r"used twice: \['hidden\.bias'.*by name"):
         StateManager([Mlp(), Mlp()])
 
@@ -185,7 +187,7 @@ def test_findings_are_one_warning_each_and_once(root, shown):
     assert "will not be bit-exact" in shown()
 
 
-def test_strict_refuses_a_start_and_a_resume_and_changes_nothing(root):
+def test_strict_refuses_start_and_resume_without_changes(root):
     def dropped(**options):
         return StateManager(accumulation_cell(2, network=Dropped), **options)
 
@@ -203,7 +205,7 @@ def test_strict_refuses_a_start_and_a_resume_and_changes_nothing(root):
     assert tensors(again.cell) == before
 
 
-def test_strict_has_nothing_against_our_dropout_and_named_objects(root, shown):
+def test_strict_accepts_ckptkit_dropout_and_named_objects(root, shown):
     cell = accumulation_cell(2, network=lambda: Dropped(Dropout(0.5)))
     thing = scaler()
     cell.scaler = thing

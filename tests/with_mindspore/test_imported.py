@@ -51,7 +51,8 @@ def by_hand(donor, mode="pynative", epochs=3):
 
 
 @pytest.mark.parametrize("mode", ["pynative", "graph"])
-def test_a_start_from_an_import_is_a_start_with_weights_loaded_by_hand_and_resumes_as_any(root, donor, mode, shown):
+def test_import_equals_weights_loaded_by_hand(root, donor, mode, shown):
+    """Such a run resumes as any other."""
     expected = by_hand(donor, mode)
     assert expected != Job(mode=mode).uninterrupted(1).steps
     imported = import_weights(donor, root)
@@ -66,7 +67,7 @@ def test_a_start_from_an_import_is_a_start_with_weights_loaded_by_hand_and_resum
     assert second["parent"] == imported.checkpoint
 
 
-def test_killed_before_its_first_save_it_begins_with_the_import_again(root, donor):
+def test_killed_first_attempt_begins_with_import_again(root, donor):
     expected = by_hand(donor, epochs=1)
     import_weights(donor, root)
     job = Job()
@@ -95,7 +96,7 @@ class Scaled(nn.TrainOneStepCell):
         self.scale = ms.Parameter(ms.Tensor(64.0, ms.float32), name="scale", requires_grad=False)
 
 
-def test_a_foreign_train_cell_begins_with_it_and_keeps_its_own_loss_scale(root, donor):
+def test_foreign_cell_takes_import_keeping_loss_scale(root, donor):
     def made():
         begin_process()
         network = Mlp()
@@ -111,7 +112,8 @@ def test_a_foreign_train_cell_begins_with_it_and_keeps_its_own_loss_scale(root, 
     assert tensors(cell) == tensors(other)
 
 
-def test_names_shapes_and_dtypes_that_do_not_fit_are_all_listed_and_nothing_is_changed(root, tmp_path):
+def test_import_mismatches_are_all_listed(root, tmp_path):
+    """Names, shapes and dtypes are listed, and nothing is changed."""
     begin_process(seed=77)
     weights = {one.name: one for one in Mlp().get_parameters()}
     weights["old.hidden.weight"] = weights.pop("hidden.weight")
@@ -155,7 +157,8 @@ def test_a_model_that_was_trained_already_is_refused(root, donor):
         checkpoints(root).train(job.model, 2, job.data)
 
 
-def test_after_half_of_a_corrupt_checkpoint_a_fresh_optimizer_is_asked_for(root, donor):
+def test_fallback_to_import_requires_fresh_optimizer(root, donor):
+    """Half of a corrupt checkpoint was read before the import was taken instead."""
     expected = by_hand(donor, epochs=1)
     imported = import_weights(donor, root)
     crashed(root, 6, 1)
@@ -171,7 +174,7 @@ def test_after_half_of_a_corrupt_checkpoint_a_fresh_optimizer_is_asked_for(root,
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_in_a_loop_of_ones_own_every_rank_begins_with_it_however_many_there_are(root, donor, monkeypatch, ranks):
+def test_every_rank_of_own_loop_gets_import(root, donor, monkeypatch, ranks):
     import_weights(donor, root)
     begin_process()
     monkeypatch.setattr("ckptkit.mindspore.state.world", lambda: Alone(ranks - 1, ranks))

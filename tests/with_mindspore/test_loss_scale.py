@@ -39,7 +39,7 @@ def scale_of(cell):
 
 @each_mode
 @each_scaler
-def test_without_overflow_the_bits_are_those_without_a_scaler(scaler, mode):
+def test_scaler_without_overflow_keeps_bits(scaler, mode):
     begin_process(mode=mode)
     scaled, plain = build(loss_scaler=SCALERS[scaler]()), build()
     for seed in range(9):
@@ -53,7 +53,7 @@ def test_without_overflow_the_bits_are_those_without_a_scaler(scaler, mode):
 @each_mode
 @pytest.mark.parametrize("at", range(3))
 @each_scaler
-def test_an_overflow_anywhere_in_a_cycle_skips_its_update(scaler, at, mode):
+def test_overflow_in_cycle_skips_its_update(scaler, at, mode):
     begin_process(mode=mode)
     cell = build(loss_scaler=SCALERS[scaler]())
     for seed in range(3):
@@ -75,7 +75,7 @@ def test_an_overflow_anywhere_in_a_cycle_skips_its_update(scaler, at, mode):
 
 @each_mode
 @pytest.mark.parametrize("scaler", DYNAMIC)
-def test_the_scale_moves_once_per_cycle_as_the_scaler_says(scaler, mode):
+def test_scale_changes_once_per_cycle_by_scaler(scaler, mode):
     begin_process(mode=mode)
     cell, alone = build(loss_scaler=SCALERS[scaler]()), SCALERS[scaler]()
     expected = ms.Parameter(ms.Tensor(1024, ms.float32), name="expected")

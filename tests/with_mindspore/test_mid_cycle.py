@@ -79,7 +79,7 @@ def test_align_saves_nothing_before_a_save_was_due(tmp_path):
     assert places(tmp_path) == [(4, 0)]
 
 
-def test_align_stores_the_end_of_training_as_it_is(tmp_path):
+def test_align_stores_end_of_training_in_mid_cycle(tmp_path):
     job("pynative").started(checkpoints(tmp_path, mid_cycle="align"), EPOCHS, Stop(18))
     assert places(tmp_path) == [(4, 2)]
     expected = job("pynative").uninterrupted(EPOCHS).steps
@@ -118,7 +118,8 @@ def test_rewind_again_and_again_goes_on_exactly(tmp_path):
     assert seen == expected
 
 
-def test_from_the_middle_of_a_cycle_rewind_stores_accumulators_until_the_next_boundary(tmp_path):
+def test_rewind_after_mid_cycle_start_stores_accumulators(tmp_path):
+    """They are stored until the next boundary."""
     expected = job("pynative").uninterrupted(EPOCHS).steps
     interrupted(tmp_path, 7, "pynative", every=6)
     assert places(tmp_path) == [(1, 2)]
@@ -129,7 +130,7 @@ def test_from_the_middle_of_a_cycle_rewind_stores_accumulators_until_the_next_bo
     assert steps == {step: expected[step] for step in range(8, STEPS + 1)}
 
 
-def test_rewind_refuses_a_network_with_statistics_before_anything_is_touched(tmp_path):
+def test_rewind_refuses_network_with_statistics_at_start(tmp_path):
     broken = Job(cell=lambda: accumulation_cell(network=Dropping))
     with pytest.raises(ck.ResumeError, match=r"network\.norm \(BatchNorm1d\) keeps something.*mid_cycle=\"exact\""):
         broken.started(checkpoints(tmp_path / "run", mid_cycle="rewind"), EPOCHS)
@@ -148,7 +149,7 @@ class Counting(Quiet):
         return ops.square(self.out(ops.tanh(self.hidden(x))) - y).mean()
 
 
-def test_rewind_refuses_a_save_once_the_forward_pass_has_changed_something(tmp_path):
+def test_rewind_refuses_save_after_forward_changed_state(tmp_path):
     broken = Job(cell=lambda: accumulation_cell(network=Counting))
     with pytest.raises(ck.ResumeError, match="seen changed since the cycle began"):
         broken.started(checkpoints(tmp_path, 6, mid_cycle="rewind"), EPOCHS)
@@ -178,7 +179,7 @@ class Drawing(Callback):
 
 
 @pytest.mark.parametrize("kills", [[3], [8, 9], [11, 13], [23]])
-def test_rewind_leaves_to_the_next_start_what_is_drawn_when_an_epoch_begins(tmp_path, kills):
+def test_rewind_leaves_epoch_begin_draws_to_next_start(tmp_path, kills):
     expected = job("pynative").uninterrupted(EPOCHS, Drawing()).steps
     options = {"every": 1, "mid_cycle": "rewind"}
     seen = {}
@@ -193,7 +194,8 @@ def test_rewind_leaves_to_the_next_start_what_is_drawn_when_an_epoch_begins(tmp_
 
 
 @pytest.mark.parametrize("mid_cycle", ["align", "rewind"])
-def test_what_is_saved_outright_is_stored_as_it_is_with_its_metrics(tmp_path, mid_cycle):
+def test_forced_saves_are_stored_unchanged_with_metrics(tmp_path, mid_cycle):
+    """`mid_cycle` does not move a save that is made outright, such as that of an evaluation."""
     run = Job(cell=lambda: accumulation_cell(network=Quiet2), fit=True)
     keep = ck.KeepBest(3, metric="mae", mode="min")
     ckpt = checkpoints(tmp_path, 1, mid_cycle=mid_cycle, keep=keep)
@@ -210,7 +212,7 @@ class Quiet2(Quiet):
         return self.out(ops.tanh(self.hidden(x)))
 
 
-def test_rewind_stores_the_end_of_a_training_that_was_stopped_for_good(tmp_path):
+def test_rewind_stores_end_of_early_stopped_training(tmp_path):
     def start(starter):
         run = Job(cell=lambda: accumulation_cell(network=Quiet2), fit=True)
         ckpt = checkpoints(tmp_path, 1, mid_cycle="rewind")

@@ -50,7 +50,7 @@ def stock(network, columns, cycles=3):
     return learned(cell)
 
 
-def test_micro_batches_of_equal_size_make_the_large_batch():
+def test_equal_micro_batches_match_large_batch():
     columns = [rows(16)]
     assert trained(Linear, EQUAL, columns) == stock(Linear(), columns)
 
@@ -69,7 +69,7 @@ class MeanOverTokens(Tokens):
         return total / count
 
 
-def test_weights_make_the_large_batch_where_token_counts_differ():
+def test_token_weights_match_large_batch():
     mask = np.zeros(16, np.float32)
     mask[[0, 1, 2, 3, 8, 13, 14, 15]] = 1  # 4, 1, 1 and 2 tokens in four micro-batches of four
     columns = [rows(16), mask]
@@ -79,7 +79,8 @@ def test_weights_make_the_large_batch_where_token_counts_differ():
     assert trained(MeanOverTokens, EQUAL, columns) != large  # the well-known error
 
 
-def test_a_micro_batch_without_a_token_adds_nothing_and_has_the_loss_zero():
+def test_micro_batch_without_tokens_adds_nothing():
+    """Its loss is zero."""
     mask = np.array([1, 1, 1, 1, 0, 0, 0, 0], np.float32)
     cell = ck.AccumulationTrainCell(network := Tokens(), momentum(network), 2, normalize="weights").set_train()
     (full, empty), x = split([4, 4], mask), rows(8)
@@ -92,7 +93,7 @@ def test_a_micro_batch_without_a_token_adds_nothing_and_has_the_loss_zero():
     assert sums == x[:4].sum(0).tobytes()
 
 
-def test_a_cycle_without_any_token_has_gradients_of_zero():
+def test_cycle_without_tokens_has_zero_gradients():
     cell = ck.AccumulationTrainCell(network := Tokens(), momentum(network), 2, normalize="weights").set_train()
     before = tensors(cell)["w"]
     for _ in range(2):
@@ -102,7 +103,7 @@ def test_a_cycle_without_any_token_has_gradients_of_zero():
     assert tensors(cell)["w"] == before
 
 
-def test_weights_of_any_shape_with_one_element_and_of_integers_are_taken():
+def test_weights_of_one_element_or_integers_work():
     class Counted(Tokens):
         def construct(self, x, mask):
             total, count = super().construct(x, mask)
@@ -112,7 +113,7 @@ def test_weights_of_any_shape_with_one_element_and_of_integers_are_taken():
     assert trained(Counted, [4, 4], columns, normalize="weights") == stock(MeanOverTokens(), columns)
 
 
-def test_the_norm_is_that_of_the_averaged_gradients_before_clipping():
+def test_gradient_norm_is_of_mean_before_clipping():
     columns = [rows(16)]
     network = Linear()
     cell = ck.AccumulationTrainCell(network, momentum(network), 4, clip_norm=0.5).set_train()

@@ -48,7 +48,7 @@ def test_looking_changes_nothing_and_training_goes_on_alike(mode):
     assert trained(look=True) == trained(look=False)
 
 
-def test_every_kind_of_state_has_names_of_its_own():
+def test_every_kind_of_state_has_own_names():
     cell = train_cell()
     observer = StateManager(cell).observer()
     before, _ = observer.observe()
@@ -64,7 +64,8 @@ def test_every_kind_of_state_has_names_of_its_own():
     assert {"weights/out.bias", "optimizer/moments.out.bias"} <= {one for one in after if after[one] != updated[one]}
 
 
-def test_what_a_step_got_is_what_was_told_or_else_what_the_cell_was_called_with():
+def test_told_batch_replaces_batch_of_cell_call():
+    """A step got what the loop told, or else what the cell was called with."""
     cell = train_cell()
     state = StateManager(cell, ds.NumpySlicesDataset((X, Y), ["x", "y"]).batch(2))
     observer = state.observer()
@@ -108,7 +109,8 @@ class Owner:
         raise AssertionError("no code of the user's is called")
 
 
-def test_plain_values_are_found_in_attributes_slots_containers_and_generators():
+def test_plain_values_are_found_wherever_held():
+    """They are found in attributes, slots, containers and generators."""
     found = reached(Owner(), shapes=[(2, 6)])
     plain = {"it.count", "it.arrays", "it.own", "it.python"}
     assert set(found) == plain | {"it.inner.slot", "it.several[0].slot", "it.by_name['a'].slot"}
@@ -127,7 +129,8 @@ def test_what_a_function_closes_over_is_found():
     assert set(reached(scaled)) == {"it.level"}
 
 
-def test_stored_parameters_are_not_unseen_but_others_are_wherever_they_are():
+def test_only_unstored_parameters_are_unseen():
+    """Stored parameters are not unseen values, but others are, wherever they are held."""
     cell, scaler = train_cell(), ms.amp.DynamicLossScaler(1024, 2, 10)
     cell.network.copies = list(cell.optimizer.parameters)
     cell.network.scaler = scaler
@@ -162,7 +165,8 @@ def test_other_bits_shapes_and_types_have_other_digests(one, other):
     assert digest_of_value(one) != digest_of_value(other)
 
 
-def test_a_set_has_one_digest_in_every_process_and_a_huge_value_none():
+def test_set_digest_is_stable_and_huge_values_excluded():
+    """A set has the same digest in every order, and a huge value is not digested."""
     assert digest_of_value({"a", "b", "c"}) == digest_of_value({"c", "b", "a"})
     assert not is_plain(np.broadcast_to(np.float32(0), (1 << 27,)))
     assert not is_plain([object()])
@@ -170,7 +174,7 @@ def test_a_set_has_one_digest_in_every_process_and_a_huge_value_none():
     assert in_words([np.ones(2)] * 3) == "list of 3 (3 arrays)"
 
 
-def test_the_code_of_a_pipeline_is_named_with_its_place():
+def test_pipeline_code_is_named_with_its_place():
     def augment(x):
         return x + np.float32(np.random.random())
 
@@ -181,7 +185,9 @@ def test_the_code_of_a_pipeline_is_named_with_its_place():
     assert code is augment
 
 
-def test_the_object_that_draws_when_it_is_saved_is_named_and_the_draw_undone():
+def test_object_that_draws_in_state_dict_is_named():
+    """The draw is undone."""
+
     class Draws:
         def state_dict(self):
             return {"next": random.random()}

@@ -80,7 +80,7 @@ def small_pipeline():
 
 @pytest.mark.parametrize("make", [rows, small_pipeline])
 @pytest.mark.parametrize("remainder", ["flush", "drop"])
-def test_a_boundary_at_the_end_of_an_epoch_is_one_that_saves_see(tmp_path, remainder, make):
+def test_saves_see_boundary_at_epoch_end(tmp_path, remainder, make):
     """K is larger than an epoch, so that there are no others."""
     options = {"k": 8, "remainder": remainder, "save": ck.SaveEvery(optimizer_steps=1)}
     expected = Life(tmp_path / "whole", make, **options).run()
@@ -105,7 +105,7 @@ def test_aligned_and_rewound_saves_see_it_too(tmp_path, mid_cycle):
 
 
 @pytest.mark.parametrize("until", [5, 6, 7, 12, 18])
-def test_where_nobody_knows_the_size_the_next_batch_ends_the_epoch(tmp_path, until):
+def test_next_batch_ends_epoch_of_unknown_size(tmp_path, until):
     options = {"remainder": "flush", "save": ck.SaveEvery(micro_steps=1)}
     expected = Life(tmp_path / "whole", Unsized, **options).run()
     assert expected.cell.counters.updates == 6
@@ -115,7 +115,7 @@ def test_where_nobody_knows_the_size_the_next_batch_ends_the_epoch(tmp_path, unt
     assert resumed.cell.counters == expected.cell.counters
 
 
-def test_an_order_that_is_drawn_at_once_is_drawn_again_at_the_start_of_a_run(tmp_path):
+def test_eager_order_is_redrawn_at_run_start(tmp_path):
     expected = Life(tmp_path / "whole", Eager, epochs=1, save=ck.SaveEvery(micro_steps=99)).run()
     options = {"epochs": 1, "save": ck.SaveEvery(micro_steps=1), "mid_cycle": "rewind"}
     Life(tmp_path / "run", Eager, **options).run(until=2)
@@ -123,7 +123,7 @@ def test_an_order_that_is_drawn_at_once_is_drawn_again_at_the_start_of_a_run(tmp
     assert Life(tmp_path / "run", Eager, **options).run().steps == expected.steps
 
 
-def test_an_order_that_is_drawn_at_once_goes_on_after_more_epochs_were_asked_for(tmp_path):
+def test_eager_order_continues_with_more_epochs(tmp_path):
     never = ck.SaveEvery(micro_steps=99)
     expected = Life(tmp_path / "whole", Eager, epochs=2, save=never).run()
     Life(tmp_path / "run", Eager, epochs=1, save=never).run()

@@ -67,7 +67,8 @@ def rest(position, delivered, **options):
 # The digest
 
 
-def test_the_digest_knows_bits_types_and_shapes_but_not_how_a_batch_is_held():
+def test_digest_depends_on_bits_types_shapes_only():
+    """It does not depend on how a batch is held."""
     x = np.arange(6, dtype=np.float32)
     same = [[x], (x,), {"x": x}, [ms.Tensor(x)], [x[::-1][::-1]]]
     assert len({digest_of(one) for one in same}) == 1
@@ -77,7 +78,7 @@ def test_the_digest_knows_bits_types_and_shapes_but_not_how_a_batch_is_held():
     assert digest_of([object()]) is None
 
 
-def test_what_cannot_be_digested_is_not_checked_and_said_once(shown):
+def test_undigestible_batch_is_unchecked_and_logged_once(shown):
     state, _ = recorded_after(pipeline, 5)
     position = resumed(pipeline, 5, state)
     assert position.state(6, [object()])["probe"] is None
@@ -98,7 +99,7 @@ def test_a_batch_that_is_held_keeps_its_bits(do_copy):
 
 @pytest.mark.parametrize("make", [pipeline, maps], ids=["fast", "replay"])
 @pytest.mark.parametrize("delivered", [1, 3, 6, 11, 12])
-def test_any_iterator_of_the_dataset_stands_at_the_next_batch(make, delivered):
+def test_any_dataset_iterator_starts_at_next_batch(make, delivered):
     state, expected = recorded_after(make, delivered)
     assert rest(resumed(make, delivered, state), delivered, output_numpy=True, do_copy=True) == expected
     position = resumed(make, delivered, state)
@@ -106,12 +107,12 @@ def test_any_iterator_of_the_dataset_stands_at_the_next_batch(make, delivered):
     assert digest_of(first) == expected[0]
 
 
-def test_a_checkpoint_without_a_digest_is_positioned_as_well():
+def test_checkpoint_without_digest_is_positioned():
     state, expected = recorded_after(pipeline, 5)
     assert rest(resumed(pipeline, 5, state | {"probe": None}), 5) == expected
 
 
-def test_saved_again_before_a_batch_was_trained_keeps_the_digest():
+def test_save_before_next_batch_keeps_digest():
     state, _ = recorded_after(pipeline, 5)
     position = resumed(pipeline, 5, state)
     assert position.state(5, None) == state
@@ -161,7 +162,7 @@ def test_too_few_epochs_for_the_position_are_refused():
 
 
 @pytest.mark.parametrize("make", [pipeline, maps], ids=["fast", "replay"])
-def test_an_iterator_without_an_end_is_positioned_as_well(make):
+def test_endless_iterator_is_positioned(make):
     state, expected = recorded_after(make, 8)
     for options in ({}, {"num_epochs": -1}):
         iterator = resumed(make, 8, state).dataset.create_dict_iterator(**options)
@@ -233,7 +234,7 @@ def test_workers_of_declared_code_may_change():
     assert rest(resumed(lambda: maps(**options), 4, state, augmentation="stateless"), 4) == expected
 
 
-def test_code_may_be_declared_stateless_after_a_run_began():
+def test_code_may_become_stateless_later():
     state, expected = recorded_after(maps, 4)
     assert rest(resumed(maps, 4, state, augmentation="stateless"), 4) == expected
     state, expected = recorded_after(maps, 4, augmentation="stateless")
@@ -263,7 +264,7 @@ def augmented(seed, **options):
     return data.Augmented(Source(), drawn, seed=seed).dataset(["x", "z"], **options).batch(5)
 
 
-def test_augmented_samples_depend_on_seed_epoch_and_index_only():
+def test_augmentation_depends_on_seed_epoch_index_only():
     for seed in (0, 3):
         rows = all_batches(augmented(seed), output_numpy=True)
         found = [(int(x[0]), tuple(z)) for batch in rows for x, z in zip(*batch, strict=True)]
@@ -304,7 +305,7 @@ def clock(step):
     return lambda: next(times)
 
 
-def test_a_replay_foresees_its_cost_from_its_first_batches(shown):
+def test_replay_predicts_its_cost(shown):
     reads = iter(range(1000))
     assert Replay(1000, monotonic=clock(0.01), console=Console(file=io.StringIO())).run(lambda: next(reads)) == 999
     assert next(reads, None) is None
@@ -325,7 +326,7 @@ def test_a_bar_is_drawn_on_a_terminal_only():
         assert ("replaying data" in file.getvalue()) == terminal
 
 
-def test_the_order_of_skipped_epochs_is_not_asked_for(monkeypatch):
+def test_order_of_skipped_epochs_is_not_computed(monkeypatch):
     state, expected = recorded_after(lambda: augmented(3), 12)
     asked = []
     iterate = data.EpochSampler.__iter__
@@ -338,7 +339,7 @@ def numbered(columns, noise, info):
     return [column + info.get_epoch_num() for column in columns], noise
 
 
-def test_code_that_is_told_the_number_of_the_epoch_is_told_the_right_one():
+def test_code_receives_correct_epoch_number():
     def make():
         source = data.Augmented(Source(), lambda sample, rng: (np.array([sample]), rng.random(2)), seed=3)
         return source.dataset(["x", "z"]).batch(5, per_batch_map=numbered, num_parallel_workers=1)
@@ -348,7 +349,9 @@ def test_code_that_is_told_the_number_of_the_epoch_is_told_the_right_one():
         assert rest(resumed(make, 12, state, augmentation=augmentation), 12) == expected
 
 
-def test_epochs_are_not_skipped_where_more_than_the_sampler_differs_by_epoch():
+def test_epoch_dependent_pipeline_prevents_epoch_skip():
+    """More than the sampler differs by epoch, here a shuffle buffer."""
+
     def make():
         return augmented(3).shuffle(4)
 

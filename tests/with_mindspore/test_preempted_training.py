@@ -81,7 +81,7 @@ class Double(Callback):
             one.set_data(one * 2)
 
 
-def test_a_signal_in_the_last_micro_step_leaves_the_same_weights_as_none(root):
+def test_signal_in_last_micro_step_keeps_final_weights(root):
     """Nobody calls on_train_end in the next start, which finds the run complete."""
 
     def weights(job):
@@ -96,7 +96,8 @@ def test_a_signal_in_the_last_micro_step_leaves_the_same_weights_as_none(root):
     assert weights(again) == weights(whole)
 
 
-def test_what_others_do_at_the_end_is_in_the_last_checkpoint_also_where_a_save_was_due(root):
+def test_last_checkpoint_includes_work_of_on_train_end(root):
+    """Also where a save was due at the last micro-step."""
     first, again = Job(), Job()
     first.started(checkpoints(root, save=ck.SaveEvery(micro_steps=3 * SIZE)), 3, Double())
     assert names(root) == [f"a000001-c{3 * SIZE // 4:010d}-m{3 * SIZE % 4:04d}"]
@@ -108,7 +109,8 @@ def test_what_others_do_at_the_end_is_in_the_last_checkpoint_also_where_a_save_w
     assert restored == left
 
 
-def test_return_lets_the_script_go_on_and_trains_nothing_more(root):
+def test_preempt_return_resumes_script_without_further_training(root):
+    """`on_preempt="return"` lets the script go on, and trains nothing more."""
     job, kill = Job(), Kill(step=6, number=signal.SIGUSR1)
     ckpt = checkpoints(root, on_preempt="return")
     job.started(ckpt, 3, kill)
@@ -123,7 +125,8 @@ def test_return_lets_the_script_go_on_and_trains_nothing_more(root):
     assert {**job.trace.steps, **second.trace.steps} == reference()
 
 
-def test_an_evaluation_is_ended_first_and_the_save_has_its_metrics(root):
+def test_signal_in_evaluation_saves_with_its_metrics(root):
+    """The evaluation is ended first, and is not repeated by the next start."""
     whole = Job(fit=True)
     whole.model.fit(3, whole.data, whole.valid, callbacks=[whole.trace])
     first = Job(fit=True)
@@ -150,7 +153,8 @@ def test_a_file_and_a_callable_ask_as_well(root, tmp_path, monkeypatch):
         Job().started(checkpoints(root, preempt_when=lambda: True), 3)
 
 
-def test_between_resume_and_train_signals_are_the_scripts_own(root):
+def test_signals_outside_training_belong_to_the_script(root):
+    """Between resume and train, and after it, the script's own handlers are in force."""
     heard = []
     before = signal.signal(signal.SIGTERM, lambda *_: heard.append("before"))
     try:
@@ -164,7 +168,7 @@ def test_between_resume_and_train_signals_are_the_scripts_own(root):
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_training_that_fails_after_a_signal_shows_why(root, shown):
+def test_training_that_fails_after_signal_shows_why(root, shown):
     class Fail(Callback):
         def on_train_step_end(self, run_context):
             if run_context.original_args().cur_step_num == 6:
@@ -218,7 +222,7 @@ def live(root, script, **plan):
     return subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=200)
 
 
-def test_a_process_ends_with_143_whatever_it_is_doing(root, tmp_path):
+def test_signalled_process_always_exits_with_143(root, tmp_path):
     """With data workers in processes, whose ends are no preemption; then while MindSpore compiles."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
@@ -240,7 +244,7 @@ def test_a_process_ends_with_143_whatever_it_is_doing(root, tmp_path):
     assert names(root) == ["a000001-c0000000001-m0002"]
 
 
-def test_ctrl_c_is_a_sigterm_that_mindspore_sends_to_its_own_process(root, tmp_path):
+def test_ctrl_c_acts_like_sigterm(root, tmp_path):
     """Nothing that Python can see tells the two apart, so it saves and ends as well."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

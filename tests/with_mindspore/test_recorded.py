@@ -85,7 +85,8 @@ def mode(request):
 
 
 @pytest.mark.usefixtures("mode")
-def test_loss_and_norm_are_those_of_the_steps_and_no_bit_of_the_training_changes(tmp_path):
+def test_recording_is_accurate_and_changes_no_bit(tmp_path):
+    """The loss and the norm are those of the steps."""
     watch, digest = train(tmp_path / "with")
     points = points_in(tmp_path / "with")
     cycles = len(watch.losses) // K
@@ -98,7 +99,7 @@ def test_loss_and_norm_are_those_of_the_steps_and_no_bit_of_the_training_changes
     assert not (tmp_path / "without/events").exists()
 
 
-def test_steps_done_twice_give_the_same_points_to_the_bit(tmp_path):
+def test_repeated_steps_record_identical_points(tmp_path):
     train(tmp_path, stop_at=22)  # in mid-cycle; the last save is of step 4
     train(tmp_path)
     began = [event for event in events_in(tmp_path) if isinstance(event, Began)]

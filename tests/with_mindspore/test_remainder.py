@@ -26,7 +26,7 @@ def learned(cell):
 
 
 @each_mode
-def test_a_flushed_cycle_is_averaged_over_what_it_has(mode):
+def test_flushed_cycle_averages_its_micro_batches(mode):
     begin_process(mode=mode)
     cell = build(remainder="flush")
     data = rows(24)
@@ -61,7 +61,7 @@ def test_a_dropped_cycle_leaves_no_trace(mode):
 
 
 @pytest.mark.parametrize("remainder", list(COUNTS))
-def test_at_a_boundary_the_end_of_an_epoch_changes_nothing(remainder):
+def test_epoch_end_at_boundary_changes_nothing(remainder):
     cell = build(remainder=remainder)
     for done in range(9):
         if done % 4 == 0:
@@ -124,7 +124,7 @@ def own_loop(root, remainder, *, end_epoch, epochs=2):
 
 @pytest.mark.parametrize("end_epoch", ["after", "never"])
 @pytest.mark.parametrize("remainder", ["flush", "drop"])
-def test_ones_own_loop_that_forgets_the_end_of_the_epoch_is_told(tmp_path, remainder, end_epoch):
+def test_own_loop_without_end_epoch_is_refused(tmp_path, remainder, end_epoch):
     with pytest.raises(ck.ResumeError, match=rf"an epoch of {SIZE} batches ended within a cycle.*end_epoch\(\)"):
         own_loop(tmp_path, remainder, end_epoch=end_epoch)
 

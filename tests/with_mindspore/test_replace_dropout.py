@@ -70,7 +70,8 @@ def run_on(cell, numbers):
     return hashlib.sha256(b"".join([*losses, *(bits for _, bits in sorted(tensors(cell).items()))])).hexdigest()
 
 
-def test_every_place_has_one_of_the_same_rate_under_its_own_name():
+def test_replaced_layers_keep_rate_and_unique_names():
+    """Every place has a layer of the same rate, with parameters under its own name."""
     network = ReadyMade()
     before = {one.name for one in network.get_parameters()}
     assert ck.nn.replace_dropout(network) is network
@@ -93,7 +94,7 @@ def test_a_second_call_changes_nothing():
 
 
 @pytest.mark.parametrize("displaced_by", [nn.Identity, lambda: ck.nn.Dropout(0.5)])
-def test_a_displaced_layer_that_still_runs_is_replaced_too(displaced_by):
+def test_displaced_layer_that_still_runs_is_replaced(displaced_by):
     layers = nn.SequentialCell(nn.ReLU(), nn.Dropout(p=0.5)).set_train()
     layers.insert_child_to_cell("1", displaced_by())
     assert len(find(layers)) == 1
@@ -117,7 +118,7 @@ def test_what_cannot_hold_one_is_refused(wrong):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_interrupted_training_goes_on_with_the_same_masks(mode, tmp_path):
+def test_interrupted_training_continues_with_same_masks(mode, tmp_path):
     begin_process(mode=mode)
     cell = training()
     with ck.CheckpointManager(tmp_path) as manager:

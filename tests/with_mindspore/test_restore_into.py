@@ -95,7 +95,7 @@ FILES = ["weights", "optimizer", "accumulators", "state"]
 @pytest.mark.usefixtures("mode", "way")
 @pytest.mark.parametrize("position", [0, -1])
 @pytest.mark.parametrize("file", FILES)
-def test_an_altered_byte_lets_the_older_checkpoint_be_taken_whole(two, file, position, caplog):
+def test_altered_byte_falls_back_to_older_checkpoint(two, file, position, caplog):
     root, (older, bits, counters), (newer, _, _) = two
     flip(root, newer, file, position)
     cell, box = accumulation_cell(3), Box()
@@ -109,7 +109,7 @@ def test_an_altered_byte_lets_the_older_checkpoint_be_taken_whole(two, file, pos
 
 
 @pytest.mark.parametrize("counter", ["global_step", "divisor"])
-def test_an_altered_counter_is_corruption_and_no_other_training(two, counter, caplog):
+def test_altered_counter_is_corruption(two, counter, caplog):
     """It is looked at before anything is proven by a digest."""
     root, (older, bits, _), (newer, _, _) = two
     cell = accumulation_cell(3)
@@ -144,7 +144,7 @@ def refused(cell, state):
 
 
 @pytest.mark.usefixtures("mode", "way")
-def test_without_a_good_checkpoint_nothing_goes_on_until_one_is_restored(two, root, tmp_path):
+def test_failed_restore_blocks_training_until_next_restore(two, root, tmp_path):
     _, (older, bits, counters), (newer, _, _) = two
     good = tmp_path / "good"
     shutil.copytree(root, good)
@@ -174,7 +174,7 @@ def test_without_a_good_checkpoint_nothing_goes_on_until_one_is_restored(two, ro
     state.capture()
 
 
-def test_a_half_restored_training_that_rewinds_can_be_restored(root, tmp_path):
+def test_half_restored_rewinding_training_can_be_restored(root, tmp_path):
     class Plain(Mlp):
         def __init__(self):
             super().__init__()
@@ -199,7 +199,7 @@ def test_a_half_restored_training_that_rewinds_can_be_restored(root, tmp_path):
     assert tensors(again) == bits
 
 
-def test_a_storage_that_fails_in_the_middle_leaves_the_mark_and_a_new_start_heals(two):
+def test_storage_failure_leaves_mark_until_new_start(two):
     root, _, (_, bits, counters) = two
     cell = accumulation_cell(3)
     fault = Fault("error", operations={"read_into"}, key="*optimizer*", nth=2)
@@ -212,7 +212,9 @@ def test_a_storage_that_fails_in_the_middle_leaves_the_mark_and_a_new_start_heal
     assert (tensors(cell), cell.counters) == (bits, counters)
 
 
-def test_the_mark_of_a_foreign_cell_is_seen_by_every_state_manager(root, tmp_path):
+def test_mark_of_foreign_cell_reaches_every_manager(root, tmp_path):
+    """Every StateManager of that cell."""
+
     def make():
         network = Mlp()
         return nn.TrainOneStepCell(network, adam(network.trainable_params()))
@@ -241,7 +243,7 @@ def test_the_mark_of_a_foreign_cell_is_seen_by_every_state_manager(root, tmp_pat
 
 @pytest.mark.parametrize("change", [lambda size: size - 1, lambda size: size + 1, lambda size: 0, None])
 @pytest.mark.parametrize("file", FILES)
-def test_a_file_of_another_size_changes_nothing_at_all(two, file, change):
+def test_file_of_wrong_size_changes_nothing(two, file, change):
     root, (older, _, _), (newer, _, _) = two
     for name in (older, newer):
         path = root / "checkpoints" / name / "rank-00000" / f"{file}-000.safetensors"
@@ -292,7 +294,7 @@ def test_on_cpu_every_parameter_is_live():
     ],
     ids=["copies", "other-order", "live"],
 )
-def test_what_asnumpy_gives_is_judged_by_what_it_does(gives):
+def test_live_memory_is_detected_by_behaviour(gives):
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
 
     class Stub:
@@ -367,7 +369,7 @@ def test_restoring_again_reads_only_what_was_touched(root, calls, way):
     assert tensors(cell) == before
 
 
-def test_restoring_again_from_what_is_gone_leaves_the_mark(root):
+def test_failed_restore_again_leaves_mark(root):
     ((name, _, _),) = saved(root, 4)
     cell = accumulation_cell(3)
     state = StateManager(cell)
@@ -384,7 +386,7 @@ def test_restoring_again_from_what_is_gone_leaves_the_mark(root):
     trained(cell, 1)
 
 
-def test_counters_that_are_loaded_by_hand_clear_the_mark(two):
+def test_load_counters_clears_mark(two):
     root, (older, _, _), (newer, _, _) = two
     for name in (older, newer):
         flip(root, name, "weights", -1)

@@ -134,7 +134,7 @@ def test_an_interrupted_loop_goes_on_exactly(tmp_path, kind, cell):
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_a_finished_run_goes_on_where_more_epochs_are_asked_for(tmp_path, kind):
+def test_finished_loop_continues_with_more_epochs(tmp_path, kind):
     expected = Life(tmp_path / "whole", KINDS[kind]).run().seen
     short = Life(tmp_path / "grown", KINDS[kind], epochs=2).run().seen
     again = Life(tmp_path / "grown", KINDS[kind], epochs=2).run()
@@ -145,21 +145,22 @@ def test_a_finished_run_goes_on_where_more_epochs_are_asked_for(tmp_path, kind):
     assert not short.keys() & more.keys()
 
 
-def test_a_finished_training_goes_on_where_more_epochs_are_asked_for(root):
+def test_finished_model_train_continues_with_more_epochs(root):
     first = Job().started(checkpoints(root), 2).steps
     more = Job().resumed(checkpoints(root), 3).steps
     assert first | more == reference()
     assert not first.keys() & more.keys()
 
 
-def test_a_callbacks_checkpoint_is_that_of_the_same_loop(root):
+def test_loop_refuses_checkpoint_with_other_callbacks(root):
+    """A callback's checkpoint fits the same loop, except for the state of its other callbacks."""
     Job().started(checkpoints(root, stateful={}), 1)
     life = Life(root, pipeline, epochs=2)
     with pytest.raises(ck.StateMismatchError, match="callbacks"):
         life.run()  # its other callbacks' state has no place in a loop
 
 
-def test_an_iterable_with_a_state_is_not_read_again(tmp_path):
+def test_stateful_iterable_is_not_read_again(tmp_path):
     Life(tmp_path, WithState, every=6).run(until=6)
     life = Life(tmp_path, WithState)
     source = life.batches.position._iterable
@@ -167,7 +168,8 @@ def test_an_iterable_with_a_state_is_not_read_again(tmp_path):
     assert source.iterations == 2  # the rest of one epoch, and the last
 
 
-def test_the_state_is_that_of_the_delivery_whatever_happens_after_it():
+def test_iterable_state_is_taken_at_delivery():
+    """What happens to the iterable after the delivery does not change the recorded state."""
     source = WithState()
     position = IterablePosition(source)
     position.prepare(0, None)
@@ -181,7 +183,9 @@ def doubled(x):
 
 
 @pytest.mark.parametrize("augmentation", [None, "stateless"])
-def test_a_training_is_positioned_as_its_code_was_declared(root, shown, augmentation):
+def test_training_resumes_by_declared_augmentation(root, shown, augmentation):
+    """A pipeline declared stateless is positioned; any other is replayed."""
+
     def mapped():
         return ds.NumpySlicesDataset(samples(), shuffle=True).map(doubled, ["x"]).batch(4)
 
@@ -197,7 +201,7 @@ def test_a_callback_refuses_another_declaration(root):
         checkpoints(root, augmentation="random")
 
 
-def test_a_place_of_another_number_of_batches_is_refused():
+def test_place_with_other_batch_count_is_refused():
     position = IterablePosition(plain_list())
     position.prepare(0, None)
     next(position.batches(2))
@@ -238,7 +242,7 @@ def test_what_cannot_be_iterated_again_is_refused(make, message):
 
 
 @pytest.mark.parametrize("options", [{"seed": 3}, {"augmentation": "stateless"}])
-def test_options_of_a_pipeline_are_refused_for_an_iterable(options):
+def test_pipeline_options_are_refused_for_an_iterable(options):
     with pytest.raises(ValueError, match="are for a MindSpore pipeline"):
         data.resumable([1], 2, **options)
 
@@ -361,7 +365,7 @@ def test_the_seed_of_the_pipeline_can_be_given(tmp_path):
         Life(tmp_path / "9", pipeline, seed=10, epochs=5).run()
 
 
-def test_a_seed_that_mindspore_takes_for_none_is_refused():
+def test_seed_that_means_unset_is_refused():
     with pytest.raises(ValueError, match="5489 means no seed"):
         data.resumable(pipeline(), 2, seed=5489)
 

@@ -22,7 +22,7 @@ def by_function():
     return accumulation_cell(lambda step: 1 + step // 2)
 
 
-def test_the_schedule_is_asked_at_the_start_of_every_cycle():
+def test_schedule_is_asked_at_every_cycle_start():
     job = Job(cell=growing)
     seen = []
 
@@ -51,7 +51,7 @@ def test_resumes_exactly_within_cycles_of_every_length(tmp_path, cell, mode):
 
 @pytest.mark.parametrize("at", [9, 11])  # saved at a boundary, and within a cycle
 @pytest.mark.parametrize("changed", [2, {0: 4, 50: 2}], ids=str)
-def test_a_changed_k_is_refused_with_what_to_do(tmp_path, changed, at):
+def test_changed_k_is_refused_with_advice(tmp_path, changed, at):
     crashed(tmp_path, at)
     job = Job(cell=lambda: accumulation_cell(changed))
     before = tensors(job.cell)
@@ -63,7 +63,7 @@ def test_a_changed_k_is_refused_with_what_to_do(tmp_path, changed, at):
 
 @each_mode
 @pytest.mark.parametrize("at", [9, 11, 12])
-def test_a_changed_k_takes_effect_at_the_next_boundary(tmp_path, at, mode):
+def test_changed_k_takes_effect_at_next_boundary(tmp_path, at, mode):
     crashed(tmp_path, at, mode=mode)
     job = Job(cell=lambda: accumulation_cell(3), mode=mode)
     steps = job.resumed(checkpoints(tmp_path, on_k_change="next_cycle"), EPOCHS).steps
@@ -75,7 +75,7 @@ def test_a_changed_k_takes_effect_at_the_next_boundary(tmp_path, at, mode):
     assert job.cell.counters == planned.cell.counters
 
 
-def test_after_the_change_the_new_k_is_the_runs_own(tmp_path):
+def test_changed_k_becomes_that_of_the_run(tmp_path):
     crashed(tmp_path, 11)
     Job(cell=lambda: accumulation_cell(3)).resumed(checkpoints(tmp_path, on_k_change="next_cycle"), 2)
     Job(cell=lambda: accumulation_cell(3)).resumed(checkpoints(tmp_path), EPOCHS)
@@ -83,7 +83,7 @@ def test_after_the_change_the_new_k_is_the_runs_own(tmp_path):
         Job().resumed(checkpoints(tmp_path), EPOCHS + 1)
 
 
-def test_a_function_is_compared_by_what_it_says_now(tmp_path):
+def test_function_schedule_is_compared_by_current_value(tmp_path):
     crashed(tmp_path, 9, cell=by_function)
     job = Job(cell=lambda: accumulation_cell(lambda step: 9))
     with pytest.raises(ck.ResumeError, match=r"accumulation_steps=\d at this step, this train cell has 9 at this step"):

@@ -33,7 +33,7 @@ class Resetting(Callback):
 
 @pytest.mark.parametrize("at", [3, SIZE + 4, SIZE + 1], ids=["epoch 0", "epoch 1", "epoch boundary"])
 @pytest.mark.parametrize("kind", [Halving, Resetting])
-def test_what_others_do_to_parameters_in_their_begin_hooks_happens_once(root, kind, at):
+def test_parameter_changes_in_begin_hooks_happen_once(root, kind, at):
     expected = Job().uninterrupted(3, kind()).steps
     crashed(root, at, 3, kind())
     assert Job().resumed(checkpoints(root), 3, kind()).steps == {
@@ -41,7 +41,9 @@ def test_what_others_do_to_parameters_in_their_begin_hooks_happens_once(root, ki
     }
 
 
-def test_early_stopping_that_restores_best_weights_in_mid_cycle_ends_the_run_for_good(root, shown):
+def test_mid_cycle_early_stopping_completes_run(root, shown):
+    """Early stopping restores the best weights, and a resume does not go on."""
+
     def fitted():
         job = Job(fit=True, cell=lambda: accumulation_cell(5))
         stopping = EarlyStopping(monitor="mae", patience=1, mode="max", restore_best_weights=True)
@@ -71,7 +73,8 @@ class Growing:
 
 
 @pytest.mark.parametrize("first", [8, 16], ids=["shorter", "longer"])
-def test_an_epoch_of_another_length_ends_training_before_a_position_is_wrong(root, first):
+def test_changed_epoch_length_ends_training(root, first):
+    """It ends before a position would be wrong."""
     job = Job(data=lambda: ds.GeneratorDataset(Growing(first), ["x", "y"]).batch(4))
     with pytest.raises(ck.ResumeError, match=r"an epoch has \d batches, but epoch \d has another number"):
         job.started(checkpoints(root), 3)
@@ -82,7 +85,7 @@ class Clipping(Callback):
         pass
 
 
-def test_a_callback_of_the_users_after_the_checkpoint_callback_is_named(root, shown):
+def test_callback_after_checkpoint_callback_is_named(root, shown):
     job = Job()
     ckpt = checkpoints(root)
     point = ckpt.resume(job.model, job.data, 1)
@@ -90,7 +93,7 @@ def test_a_callback_of_the_users_after_the_checkpoint_callback_is_named(root, sh
     assert "Clipping comes after CheckpointCallback" in shown()
 
 
-def test_a_relative_root_is_the_folder_that_it_was_when_the_callback_was_made(tmp_path, monkeypatch):
+def test_relative_root_is_resolved_when_callback_is_made(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -102,7 +105,7 @@ def test_a_relative_root_is_the_folder_that_it_was_when_the_callback_was_made(tm
     assert list((tmp_path / "there").iterdir()) == []
 
 
-def test_metrics_that_are_no_numbers_do_not_end_training(root, shown):
+def test_non_numeric_metrics_do_not_end_training(root, shown):
     class Set:
         def clear(self):
             pass
@@ -130,7 +133,7 @@ def test_metrics_that_are_no_numbers_do_not_end_training(root, shown):
         (lambda job: (job.model, job.data, 2.0), ValueError, r"at least 1, got 2\.0"),
     ],
 )
-def test_wrong_arguments_of_resume_are_named_before_anything_is_written(root, arguments, error, message):
+def test_wrong_resume_arguments_are_refused_before_write(root, arguments, error, message):
     job = Job()
     with pytest.raises(error, match=message):
         checkpoints(root).resume(*arguments(job))
@@ -146,7 +149,7 @@ def test_wrong_arguments_of_resume_are_named_before_anything_is_written(root, ar
         ({"stateful": {"placement": object()}}, r"needs itself: placement"),
     ],
 )
-def test_wrong_options_of_the_callback_are_named_when_it_is_made(root, options, message):
+def test_wrong_callback_options_are_refused_at_construction(root, options, message):
     with pytest.raises(ValueError, match=message):
         ck.CheckpointCallback(root, **options)
 
@@ -156,7 +159,8 @@ def test_an_empty_root_is_refused():
         ck.CheckpointCallback("")
 
 
-def test_a_process_is_as_it_was_after_model_train_failed_before_any_callback(root):
+def test_failed_train_call_restores_process_settings(root):
+    """Model.train failed before any callback was called."""
     job = Job(seed=None)
     before = ds.config.get_seed(), ds.config.get_fast_recovery()
     with pytest.raises(TypeError):
@@ -165,7 +169,7 @@ def test_a_process_is_as_it_was_after_model_train_failed_before_any_callback(roo
     assert job.data.get_init_step() == 0
 
 
-def test_a_process_whose_training_raised_in_the_cell_can_resume_in_the_same_process(root):
+def test_process_can_resume_after_training_raised(root):
     job = Job()
     with pytest.raises(RuntimeError, match="boom"):
         job.started(checkpoints(root, 4), 3, Breaking(job, 6))

@@ -152,7 +152,8 @@ def test_frozen_and_updated_by_the_optimizer_is_refused(make, frozen):
     assert "table" not in str(caught.value)
 
 
-def test_frozen_parameters_share_a_file_and_one_that_changes_is_stored_with_each_checkpoint(root, caplog):
+def test_changed_frozen_parameter_moves_to_each_checkpoint(root, caplog):
+    """Frozen parameters share a file, and one that changes is stored with each checkpoint."""
     cell = accumulation_cell(3, network=Wide)
     state = StateManager(cell, frozen=["table"])
     contents = []
@@ -232,7 +233,7 @@ def with_mixed(seed):
 
 
 @both_modes
-def test_every_kind_of_parameter_comes_back_bit_by_bit(root, mode):
+def test_every_kind_of_parameter_is_restored_bitwise(root, mode):
     begin_process(mode=mode)
     cell = with_mixed(1).set_train()
     with manager(root) as saves:
@@ -444,7 +445,7 @@ def lines_of_momentum():
         pytest.param(Mlp, lambda weights: nn.Momentum(weights, 0.1, 0.9), lines_of_momentum, id="optimizer"),
     ],
 )
-def test_every_leaf_that_differs_is_named_and_nothing_changes(network, optimizer, lines):
+def test_every_differing_leaf_is_named_and_nothing_changes(network, optimizer, lines):
     contents = stored(StateManager(trained(accumulation_cell(3), 4)).capture())
     disturb()
     cell = accumulation_cell(3, network=network, optimizer=optimizer)
@@ -531,7 +532,7 @@ def test_checkpoint_that_no_state_manager_made_is_refused(contents):
         StateManager(accumulation_cell()).apply(replace(contents, state={}))
 
 
-def test_state_that_names_a_tensor_that_is_not_there_is_corrupt(contents):
+def test_state_that_names_missing_tensor_is_corrupt(contents):
     kept = {name: one for name, one in contents.state_tensors.items() if not name.startswith("rng/")}
     assert kept.keys() != contents.state_tensors.keys()
     with pytest.raises(ck.CorruptCheckpointError, match="a000001-c0000000001-m0001"):
@@ -541,7 +542,7 @@ def test_state_that_names_a_tensor_that_is_not_there_is_corrupt(contents):
 # Counters that disagree
 
 
-def test_call_that_no_batch_was_delivered_for_is_refused():
+def test_call_without_delivered_batch_is_refused():
     cell = trained(accumulation_cell(4), 3)
     state = StateManager(cell, pipeline())
     state.position.prepare(0, None)
@@ -558,7 +559,7 @@ def test_update_that_nobody_counted_is_refused():
         state.capture()
 
 
-def test_updates_before_the_run_are_no_updates_of_the_run(root):
+def test_updates_before_the_run_are_not_counted(root):
     def pretrained(seed):
         begin_process(seed)
         cell = accumulation_cell(2)

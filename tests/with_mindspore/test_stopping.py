@@ -42,7 +42,7 @@ def test_without_a_request_nothing_is_held_back():
     assert not context.get_stop_requested()
 
 
-def test_a_request_that_is_kept_elsewhere_is_an_error():
+def test_stop_request_kept_elsewhere_is_an_error():
     class Moved(mindspore.train.RunContext):
         def get_stop_requested(self):
             return True
@@ -51,7 +51,7 @@ def test_a_request_that_is_kept_elsewhere_is_an_error():
         hold_back(Moved({}))
 
 
-def test_what_may_stop_is_told_by_its_very_type():
+def test_exact_type_tells_whether_callback_may_stop():
     class Mine(mindspore.train.LossMonitor):
         pass
 
@@ -81,7 +81,8 @@ class OfTwo(TrainingSession):
         return self._stops_here(context)
 
 
-def test_a_wish_in_mid_cycle_stops_all_ranks_at_the_boundary():
+def test_mid_cycle_stop_request_waits_for_boundary():
+    """A request in mid-cycle stops all ranks at the next boundary."""
     session, context = OfTwo(), RunContext({})
     context.request_stop()
     assert not session.stops(context, at_boundary=False)

@@ -225,7 +225,7 @@ def test_whoever_calls_the_fence_may_write(root, copies, mode, window):
 
 @each_mode
 @each_window
-def test_a_forward_pass_that_changes_a_weight_is_noticed_in_the_first_step(root, copies, mode, window, shown):
+def test_forward_that_changes_weight_is_reported(root, copies, mode, window, shown):
     begin_process(mode=mode)
     storage, stall = stalling(root)
     loop = Loop(storage, train_cell(network=Assigning), window=window)
@@ -243,7 +243,7 @@ def test_a_forward_pass_that_changes_a_weight_is_noticed_in_the_first_step(root,
 
 @each_mode
 @each_window
-def test_a_save_before_the_first_step_is_fenced_from_a_forward_pass_nobody_has_seen_yet(root, copies, mode, window):
+def test_first_save_is_fenced_from_unseen_forward(root, copies, mode, window):
     begin_process(mode=mode)
     storage, stall = stalling(root)
     loop = Loop(storage, train_cell(network=Assigning), window=window)
@@ -325,7 +325,7 @@ class Foreign(nn.Cell):
 @each_window
 @pytest.mark.parametrize("steady", [False, True])
 @pytest.mark.parametrize("at", [3, 4, 5])
-def test_a_foreign_cell_has_a_window_only_if_it_promises(root, copies, window, steady, at):
+def test_foreign_cell_needs_promise_for_window(root, copies, window, steady, at):
     begin_process(mode="pynative")
     storage, stall = stalling(root)
     loop = Loop(storage, Foreign(steady).set_train(), calls=at, count=True, window=window)
@@ -342,7 +342,7 @@ def test_a_foreign_cell_has_a_window_only_if_it_promises(root, copies, window, s
 
 @each_mode
 @each_window
-def test_a_restore_by_another_manager_waits_for_nobody_and_tears_nothing(tmp_path, root, copies, mode, window):
+def test_restore_by_other_manager_tears_nothing(tmp_path, root, copies, mode, window):
     """The older one's save is still being written, from the very memory that the restore overwrites."""
     begin_process(mode=mode)
     other = Loop(tmp_path / "other", train_cell(), calls=2)
@@ -360,7 +360,8 @@ def test_a_restore_by_another_manager_waits_for_nobody_and_tears_nothing(tmp_pat
 
 
 @each_window
-def test_a_restore_by_another_manager_into_a_foreign_cell_tears_nothing(tmp_path, root, copies, window):
+def test_restore_into_foreign_cell_tears_nothing(tmp_path, root, copies, window):
+    """By another manager, while a save is still being written."""
     begin_process(mode="pynative")
     other = Loop(tmp_path / "other", Foreign(True).set_train(), calls=2, count=True)
     other.manager.save(other.state).result()
@@ -463,7 +464,7 @@ def test_a_slow_disk_under_model_tears_nothing(root, copies, monkeypatch, *, sho
 
 @each_mode
 @each_window
-def test_an_update_that_a_loss_scaler_skips_tears_nothing(root, copies, monkeypatch, mode, window):
+def test_skipped_update_of_loss_scaler_tears_nothing(root, copies, monkeypatch, mode, window):
     begin_process(mode=mode)
     cell = train_cell(loss_scaler=amp.DynamicLossScaler(2.0**127, 2**16, 2))
     job = Job(root, monkeypatch, window=window, cell=cell)
@@ -493,9 +494,7 @@ class AveragedAtSteps(Averaged):
 @each_mode
 @each_window
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_weights_that_a_callback_swaps_at_steps_are_copied_at_once(
-    root, copies, monkeypatch, *, shown, mode, window, place
-):
+def test_weights_swapped_at_steps_are_copied_immediately(root, copies, monkeypatch, *, shown, mode, window, place):
     begin_process(mode=mode)
     job = Job(root, monkeypatch, window=window)
     job.train(**{place: [AveragedAtSteps(job.cell)]})
@@ -511,9 +510,7 @@ def test_weights_that_a_callback_swaps_at_steps_are_copied_at_once(
 @pytest.mark.parametrize("place", ["before", "after"])
 @pytest.mark.parametrize("hooks", [("on_eval_begin", "on_eval_end"), ("on_train_epoch_end",), ("on_train_end",)])
 @pytest.mark.parametrize("every", [1, SIZE])
-def test_weights_that_a_callback_swaps_around_an_evaluation_are_fenced(
-    root, copies, monkeypatch, *, mode, window, place, hooks, every
-):
+def test_weights_swapped_around_evaluation_are_fenced(root, copies, monkeypatch, *, mode, window, place, hooks, every):
     """Saves as often as can be, of which the last of an epoch is skipped; and one at the end of each epoch."""
     begin_process(mode=mode)
     job = Job(root, monkeypatch, window=window, save=ck.SaveEvery(micro_steps=every))
@@ -530,16 +527,16 @@ class StoppingAtEpochs(Callback):
 @each_window
 @pytest.mark.parametrize("at", [4, SIZE, SIZE + 2])
 @pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_train_end", "on_eval_begin"])
-def test_whoever_comes_later_and_ends_training_does_not_get_others_between(
-    root, copies, monkeypatch, *, window, at, hook
-):
+def test_later_callback_ending_training_tears_nothing(root, copies, monkeypatch, *, window, at, hook):
+    """Other callbacks change no weights between its request to stop and the last save."""
     job = Job(root, monkeypatch, window=window, read_only=[Stop])
     job.fit(before=[Averaged(job.cell, hook)], after=[Stop(at)], epochs=3)
     assert_whole(root, copies)
 
 
 @each_window
-def test_whoever_ends_training_after_an_epoch_was_saved_does_not_either(root, copies, monkeypatch, window):
+def test_stop_after_saved_epoch_tears_nothing(root, copies, monkeypatch, window):
+    """A callback ends training after the save of that epoch."""
     job = Job(root, monkeypatch, window=window, save=ck.SaveEvery(micro_steps=SIZE))
     job.train(before=[Averaged(job.cell, "on_train_end")], after=[StoppingAtEpochs()], epochs=3)
     assert_whole(root, copies)
@@ -547,7 +544,7 @@ def test_whoever_ends_training_after_an_epoch_was_saved_does_not_either(root, co
 
 @each_mode
 @each_window
-def test_the_best_weights_that_early_stopping_puts_back_are_fenced(root, copies, monkeypatch, mode, window):
+def test_best_weights_of_early_stopping_are_fenced(root, copies, monkeypatch, mode, window):
     begin_process(mode=mode)
     job = Job(root, monkeypatch, window=window)
     job.fit(before=[EarlyStopping("mae", patience=0, min_delta=1e9, mode="min", restore_best_weights=True)], epochs=4)
@@ -562,7 +559,7 @@ class OnlyLooking(Callback):
 
 @each_window
 @pytest.mark.parametrize("read_only", ["none", "class", "object"])
-def test_a_callback_that_is_declared_read_only_keeps_the_window(root, copies, monkeypatch, *, shown, window, read_only):
+def test_read_only_callback_keeps_window(root, copies, monkeypatch, *, shown, window, read_only):
     looking = OnlyLooking()
     declared = {"none": [], "class": [OnlyLooking], "object": [looking]}[read_only]
     job = Job(root, monkeypatch, window=window, read_only=declared)
@@ -591,7 +588,7 @@ def test_aligned_and_rewound_saves_are_whole(root, copies, monkeypatch, mode, mi
     assert_whole(root, copies, at_least=2)
 
 
-def test_no_warning_where_there_is_nothing_to_warn_of(root, monkeypatch, caplog):
+def test_harmless_callbacks_give_no_warning(root, monkeypatch, caplog):
     caplog.set_level(logging.WARNING, "ckptkit")
     Job(root, monkeypatch).train(before=[LossMonitor()])
     assert "may change parameters" not in caplog.text

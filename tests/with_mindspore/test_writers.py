@@ -80,7 +80,7 @@ def _stored(root, name):
     return load_file(root / "checkpoints" / name / "rank-00000" / "weights-000.safetensors")["weight"]
 
 
-def test_a_train_cell_with_a_call_of_its_own_has_no_window(tmp_path):
+def test_train_cell_with_own_call_has_no_window(tmp_path):
     storage, cell = _Held(tmp_path), _cell(_Halving)
     batch = ms.Tensor(np.ones((1, _WIDTH), np.float32))
     with ck.CheckpointManager(storage) as manager:
@@ -96,7 +96,7 @@ def test_a_train_cell_with_a_call_of_its_own_has_no_window(tmp_path):
 
 
 @pytest.mark.parametrize("order", ["writer after", "stopped from behind"])
-def test_epoch_ends_that_no_fence_precedes_find_no_window(tmp_path, order, monkeypatch):
+def test_unfenced_epoch_ends_have_no_window(tmp_path, order, monkeypatch):
     storage, cell = _Held(tmp_path), _cell()
     dataset = ds.NumpySlicesDataset({"x": np.ones((6, _WIDTH), np.float32)}, shuffle=False).batch(1)
     then = []

@@ -1,0 +1,131 @@
+"""Runs Python programs in processes of their own and says how each one ended.
+
+A *warm* process is forked from a server that has imported MindSpore and done nothing else: it starts in 0.01 s where an
+interpreter that imports MindSpore itself takes 1.3 s. It has its own memory, files, signals and exit code, so a SIGKILL
+is a real one. Under ``-m full`` every process is a new interpreter.
+
+One server serves one pytest process and ends with it. Any thread may call `run_python`; the server takes one program at
+a time.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_SERVER = Path(__file__).with_name("warm_server.py")
+ALWAYS_FRESH = threading.Event()  # once set, every process is a new interpreter
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process that ended.
+
+    Attributes:
+        returncode: As `subprocess.Popen` has it: the negative number of the signal that killed the process.
+        stdout: What it printed.
+        stderr: What it wrote to stderr.
+        repeat: A shell command that runs the same program again.
+        logs: The folder that keeps what it wrote.
+    """
+
+    returncode: int
+    stdout: str
+    stderr: str
+    repeat: str
+    logs: Path
+
+    def expect(self, returncode: int) -> Ended:
+        """Return itself.
+
+        Raises:
+            AssertionError: If the process ended otherwise, with its last words, its logs and the command to repeat it.
+        """
+        assert self.returncode == returncode, (
+            f"expected exit code {returncode}, got {self.returncode}\n"
+            f"{self.stdout[-1000:]}\n{self.stderr[-4000:]}\nlogs: {self.logs}\nrepeat: {self.repeat}"
+        )
+        return self
+
+
+def run_python(
+    *arguments: str, folder: Path, environment: Mapping[str, str], timeout: float = 300, warm: bool = True
+) -> Ended:
+    """Run ``python ARGUMENTS`` in ``folder`` until it ends, and keep what it writes beside ``folder``.
+
+    Args:
+        arguments: ``-m MODULE ...`` or ``SCRIPT ...``.
+        folder: The working directory.
+        environment: What differs from this process's environment.
+        timeout: Seconds after which the process is killed.
+        warm: Whether the process may come from the server.
+
+    Raises:
+        subprocess.TimeoutExpired: If the process had to be killed.
+    """
+    logs = folder.with_name(f"{folder.name}.logs")
+    logs.mkdir(exist_ok=True)
+    number = sum(1 for _ in logs.glob("*.stdout"))
+    out, err = logs / f"{number}.stdout", logs / f"{number}.stderr"
+    request = {
+        "arguments": arguments,
+        "folder": str(folder),
+        "environment": {**os.environ, **environment},
+        "out": str(out),
+        "err": str(err),
+        "timeout": timeout,
+    }
+    returncode = _in_server(request) if warm and not ALWAYS_FRESH.is_set() else _in_new_interpreter(request)
+    changed = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+    repeat = f"cd {shlex.quote(str(folder))} && {changed} {sys.executable} {shlex.join(arguments)}"
+    return Ended(returncode, out.read_text(errors="replace"), err.read_text(errors="replace"), repeat, logs)
+
+
+def _in_new_interpreter(request: Mapping[str, Any]) -> int:
+    with open(request["out"], "wb") as out, open(request["err"], "wb") as err:
+        return subprocess.run(
+            [sys.executable, *request["arguments"]],
+            cwd=request["folder"],
+            env=request["environment"],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            timeout=request["timeout"],
+            check=False,
+        ).returncode
+
+
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(_SERVER)],
+        env={**os.environ, "GLOG_v": "3", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.PIPE,  # the server ends when this process does, since nobody holds the other end then
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _in_server(request: Mapping[str, Any]) -> int:
+    with _lock:
+        server = _server()
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        answer = server.stdout.readline()
+    assert answer, "the server of warm processes has died; its stderr says why"
+    returncode = json.loads(answer)
+    if returncode is None:
+        raise subprocess.TimeoutExpired(request["arguments"], request["timeout"])
+    return int(returncode)

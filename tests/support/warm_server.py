@@ -1,0 +1,91 @@
+"""Forks a process for each program that it is asked to run, with MindSpore imported before: see `support.process`.
+
+Reads one JSON object a line from stdin, and answers with the exit code of the program, null if it was killed after its
+time. A forked process leaves the loop and becomes the program: it ends as any interpreter does, exit handlers included.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import signal
+import sys
+import threading
+from types import TracebackType
+from typing import Any
+
+for _name in (
+    "mindspore",
+    "mindspore.dataset",
+    "mindspore.train",
+    "numpy",
+    "ckptkit.mindspore",
+    "ckptkit.mindspore.state",
+):
+    importlib.import_module(_name)
+
+
+def serve() -> dict[str, Any]:
+    """Fork for every request; returns in the forked process only, with its request."""
+    answers = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        request = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            return request
+        answers.write(json.dumps(_returncode(child, request["timeout"])) + "\n")
+        answers.flush()
+    os._exit(0)
+
+
+def _returncode(child: int, timeout: float) -> int | None:
+    timer = threading.Timer(timeout, os.kill, (child, signal.SIGKILL))
+    timer.start()
+    _, status = os.waitpid(child, 0)
+    in_time = timer.is_alive()
+    timer.cancel()
+    timer.join()  # no thread may run when the next process is forked
+    return os.waitstatus_to_exitcode(status) if in_time else None
+
+
+def become(request: dict[str, Any]) -> None:
+    """Take over the files, folder, environment and arguments of the program, and run it."""
+    for descriptor, path, flags in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, request["out"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+        (2, request["err"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC),
+    ):
+        opened = os.open(path, flags, 0o644)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    paths = [path for path in request["environment"].get("PYTHONPATH", "").split(os.pathsep) if path]
+    program, *rest = request["arguments"]
+    try:
+        if program == "-m":
+            program, *rest = rest
+            sys.path[:0] = ["", *paths]
+            sys.argv = [program, *rest]
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[:0] = [os.path.dirname(os.path.abspath(program)), *paths]
+            sys.argv = [program, *rest]
+            runpy.run_path(program, run_name="__main__")
+    except Exception as error:  # noqa: BLE001 - as an interpreter does: by the hook, without the frames of this file
+        sys.excepthook(type(error), error, _from_program(error.__traceback__))
+        sys.exit(1)
+
+
+def _from_program(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback from the program's own first frame on."""
+    while traceback and traceback.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+        traceback = traceback.tb_next
+    return traceback
+
+
+if __name__ == "__main__":
+    become(serve())
