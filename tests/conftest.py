@@ -1,20 +1,49 @@
-"""Fixtures shared by the tests of the layers below MindSpore."""
+"""Fixtures of the whole suite, and what of it runs by default."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from support.covering import mark_extended
+from support.process import ALWAYS_FRESH
 
 pytest_plugins = ["servers.fixtures"]
+
+NEEDS_MORE = ("radosgw", "rclone", "browser")  # than what `pip install '.[test]'` brings
 
 os.environ.pop("COLUMNS", None)  # tables are as wide as the tests say, whatever terminal they were started in
 
 settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "default")
+settings.register_profile("full", deadline=None, print_blob=True, max_examples=400)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    is_full = config.option.markexpr == "full"
+    if is_full:
+        ALWAYS_FRESH.set()
+    settings.load_profile("full" if is_full else "ci" if os.environ.get("CI") else "default")
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects by the marks
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    mark_extended(items)
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in NEEDS_MORE):
+            item.add_marker("full")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")  # the processes of xdist have none
+    if reporter is not None and "not extended" in config.option.markexpr:
+        reporter.write_line(
+            "This was the default suite. Everything: pytest -m full; "
+            "a quarter of everything: pytest -m full --splits 4 --group 2"
+        )
 
 
 @pytest.fixture

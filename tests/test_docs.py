@@ -20,6 +20,14 @@ ENGLISH = [
     *sorted((PROJECT / "docs").glob("*.md")),
     *sorted((PROJECT / "docs/adr").glob("*.md")),
 ]
+# Pages with scripts to train with; CI runs them all on every change.
+TRAINING = {
+    f"docs/{name}.md"
+    for name in (
+        *("cli", "exactness", "guide", "interchange", "migration", "object-storage", "obs", "preemption", "ranks"),
+        *("report", "tutorial"),
+    )
+}
 # For those who change ckptkit, read its files with other programs, or look a name up.
 UNTRANSLATED = {"architecture.md", "format.md", "api.md"}
 TRANSLATED = {
@@ -44,7 +52,13 @@ def object_store(moto, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     made.delete()
 
 
-@pytest.mark.parametrize("path", ENGLISH, ids=lambda path: str(path.relative_to(PROJECT)))
+def document(path: Path) -> object:
+    """The page as a case; the default suite runs the README and all pages that start no training of their own."""
+    name = str(path.relative_to(PROJECT))
+    return pytest.param(path, marks=[pytest.mark.extended] if name in TRAINING else [], id=name)
+
+
+@pytest.mark.parametrize("path", [document(path) for path in ENGLISH])
 @pytest.mark.usefixtures("object_store")
 def test_every_block_of_the_document_runs(path: Path, tmp_path: Path) -> None:
     run_document(path.read_text(encoding="utf-8"), tmp_path)
@@ -121,7 +135,7 @@ def test_every_promise_names_tests_that_exist(page: str) -> None:
             if isinstance(node, ast.FunctionDef | ast.ClassDef)
         }
         assert not name or name in defined, f"{page}: there is no {name} in {path}"
-        assert "pytest.mark.matrix" not in defined.get(name, []), f"{page}: CI does not run {name}"
+        assert "pytest.mark.extended" not in defined.get(name, []), f"{page}: CI does not run {name}"
 
 
 def test_the_tutorial_changes_fewer_than_ten_lines() -> None:

@@ -97,7 +97,9 @@ def keys(moto: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OBS_ENDPOINT", moto.endpoint)
 
 
-@pytest.mark.parametrize(("script", "commits"), [("own_loop.py", 2), ("fit_digits.py", 5)])
+@pytest.mark.parametrize(
+    ("script", "commits"), [("own_loop.py", 2), pytest.param("fit_digits.py", 5, marks=pytest.mark.extended)]
+)
 def test_a_killed_example_resumes_to_the_same_bits(script: str, commits: int, tmp_path: Path) -> None:
     alone, root = str(tmp_path / "alone"), str(tmp_path / "killed")
     trained(script, tmp_path, alone)
@@ -107,6 +109,7 @@ def test_a_killed_example_resumes_to_the_same_bits(script: str, commits: int, tm
     assert "training is complete" in trained(script, tmp_path, root)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("script", EXAMINED)
 def test_doctor_finds_example_exact_after_every_micro_step(script: str, tmp_path: Path) -> None:
     steps, kills = EXAMINED[script]
@@ -120,6 +123,7 @@ def test_doctor_finds_example_exact_after_every_micro_step(script: str, tmp_path
     assert report["lives"][-1]["ended_at"] == report["steps"] == steps
 
 
+@pytest.mark.extended
 def test_lora_stores_its_base_once(tmp_path: Path) -> None:
     said = trained("lora_digits.py", tmp_path, "run")
     base_bytes = (tmp_path / "runs/lora-base.ckpt").stat().st_size
@@ -132,6 +136,7 @@ def test_lora_stores_its_base_once(tmp_path: Path) -> None:
     assert first * 1024 > base_bytes > 5 * max(later) * 1024
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("keys")
 def test_a_run_on_s3_goes_on_from_there(bucket: Bucket, tmp_path: Path) -> None:
     alone, root = f"s3://{bucket.name}/alone", f"s3://{bucket.name}/killed"
@@ -145,6 +150,7 @@ def test_a_run_on_s3_goes_on_from_there(bucket: Bucket, tmp_path: Path) -> None:
     assert bucket.client.head_object(Bucket=bucket.name, Key=commit)["ServerSideEncryption"] == "AES256"
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("keys")
 def test_job_on_another_node_resumes_from_obs(bucket: Bucket, tmp_path: Path) -> None:
     alone, root = f"obs://{bucket.name}/alone", f"obs://{bucket.name}/job"

@@ -97,6 +97,7 @@ def cleared(storage, bucket):
 CALLS = [listed, walked, read, read_large, absent, written, written_large, created, deleted, cleared]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("call", CALLS, ids=[call.__name__ for call in CALLS])
 @pytest.mark.parametrize("action", PASSING)
 def test_trouble_that_passes_at_any_request_changes_nothing(action, call, storage, proxy, bucket):
@@ -116,6 +117,7 @@ def test_trouble_that_passes_at_any_request_changes_nothing(action, call, storag
     assert fired >= (1 if action != "truncate" or call in (listed, walked, read, read_large) else 0)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("action", STALLS)
 @pytest.mark.parametrize("call", [listed, read_large, written, written_large, created], ids=lambda call: call.__name__)
 def test_silent_server_is_asked_again(action, call, proxy, bucket):
@@ -134,6 +136,7 @@ def test_three_failures_in_a_row_are_made_good(storage, proxy, bucket):
     assert fault.fired == 3
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("action", HOPELESS)
 @pytest.mark.parametrize("call", CALLS, ids=[call.__name__ for call in CALLS])
 def test_permanent_failure_is_reported_at_once(action, call, storage, proxy, bucket):

@@ -428,6 +428,7 @@ if how == "exit":
 """
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("key", ["frozen/*", "*/weights-000*", "*/COMMIT"])
 @pytest.mark.parametrize(("how", "code"), [("falling off the end", 0), ("exit", 3), ("exception", 1)])
 @pytest.mark.parametrize("window", ["auto", "slice"])

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from servers.moto_server import LISTED_KEYS
 
 from ckptkit.storage import open_storage
 from ckptkit.testing.contract import StorageContract
@@ -16,6 +17,8 @@ def opened(endpoint, bucket, **options):
 
 
 class InBucket(StorageContract):
+    many_files = LISTED_KEYS + 10
+
     @pytest.fixture(autouse=True)
     def _bucket(self, bucket):
         self.bucket = bucket
@@ -31,6 +34,10 @@ class TestS3Storage(InBucket):
     @pytest.fixture
     def storage(self, bucket):
         return opened(bucket.endpoint, bucket)
+
+    def test_more_files_than_one_request_deletes(self, storage):
+        self.many_files = StorageContract.many_files
+        self.test_deleting_many_files_removes_all(storage)
 
 
 class TestObs(InBucket):

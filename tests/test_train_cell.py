@@ -180,12 +180,14 @@ def assert_k_1_has_the_bits_of(stock, optimizer, dtype):
     assert all(before[w.name] != w.asnumpy().tobytes() for w in cell.optimizer.parameters)
 
 
+@pytest.mark.covering(1)
 @both_modes
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 def test_k_1_matches_train_one_step_cell_bitwise(mode, optimizer):
     assert_k_1_has_the_bits_of(nn.TrainOneStepCell, optimizer, ms.float32)
 
 
+@pytest.mark.covering(1)
 @both_modes
 @pytest.mark.parametrize("optimizer", ["Momentum", "Adam", "AdamWeightDecay"])
 def test_k_1_with_float16_matches_stock_cells_bitwise(mode, optimizer):
@@ -206,6 +208,7 @@ CAPTURES = ["ast", "bytecode"] if sys.version_info < (3, 12) else ["ast"]
 TOLERANCE = {"float32": 5e-7, "float16": 2e-3}
 
 
+@pytest.mark.covering(1)
 @both_modes
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize("seed", [3, 4])
@@ -352,6 +355,7 @@ def test_clip_norm_above_the_norm_keeps_bits(mode):
 # Names and kinds of parameters
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 @pytest.mark.parametrize("network", [Mlp, Normed, Tied])
 @both_modes
@@ -593,6 +597,7 @@ def test_model_train_carries_the_remainder_across_epochs(mode):
 # Continuing from copied state
 
 
+@pytest.mark.covering(1)
 @both_modes
 @pytest.mark.parametrize("done", [0, 1, 2, 3, 4])
 def test_a_fresh_cell_continues_from_any_micro_step(mode, done):

@@ -95,6 +95,7 @@ def test_a_fence_at_any_place_tears_nothing(state, buffer_bytes):
         assert stepped.waits > 0
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("copying", [False, True])
 @pytest.mark.parametrize("state", ["everything", "cycle", "dtypes"])
 @pytest.mark.parametrize("per_step", [1, 100, 10**6])

@@ -40,7 +40,13 @@ _SIZES += [4 * _MIB - 1, 4 * _MIB, 4 * _MIB + 1, 8 * _MIB, 12 * _MIB + 7, 17 * _
 
 
 class StorageContract:
-    """Base of a test class; see the module."""
+    """Base of a test class; see the module.
+
+    Attributes:
+        many_files: More files than one answer of the backend lists, and than one request deletes.
+    """
+
+    many_files = 1100
 
     @pytest.fixture
     def storage(self) -> Storage:
@@ -92,9 +98,9 @@ class StorageContract:
 
     def test_a_long_listing_is_whole(self, storage: Storage) -> None:
         """More entries than a page of an object store's answer."""
-        for number in range(1100):
+        for number in range(self.many_files):
             self.raw_put(storage, f"many/{number:04d}", b"")
-        assert len(storage.list("many").files) == 1100
+        assert len(storage.list("many").files) == self.many_files
 
     def test_list_filters_names_by_prefix(self, storage: Storage) -> None:
         """Of folders and files, and only directly below."""
@@ -129,9 +135,9 @@ class StorageContract:
 
     def test_a_long_walk_is_whole(self, storage: Storage) -> None:
         """More files than a page of an object store's answer."""
-        for number in range(1100):
+        for number in range(self.many_files):
             self.raw_put(storage, f"many/{number % 7}/{number:04d}", b"")
-        assert len(storage.walk("many/")) == 1100
+        assert len(storage.walk("many/")) == self.many_files
 
     # read
 
@@ -383,7 +389,7 @@ class StorageContract:
 
     def test_deleting_many_files_removes_all(self, storage: Storage) -> None:
         """More than an object store takes in one request."""
-        keys = [f"many/{number:04d}" for number in range(1100)]
+        keys = [f"many/{number:04d}" for number in range(self.many_files)]
         for key in keys:
             self.raw_put(storage, key, b"")
         storage.delete(keys)

@@ -97,7 +97,7 @@ def test_loops_over_python_iterables_are_killed(tmp_path, data):
     killed_and_resumed(tmp_path, "pynative", data, kinds_for(data), [7, 10])
 
 
-@pytest.mark.matrix
+@pytest.mark.extended
 @pytest.mark.parametrize("data", list(DATA))
 @pytest.mark.parametrize("mode", ["graph", "pynative"])
 def test_killed_again_and_again(tmp_path, mode, data):

@@ -16,9 +16,9 @@ def _no_waiting_for_the_disk():
         yield
 
 
-@pytest.fixture(scope="module", params=["local", "s3"])
+@pytest.fixture(scope="module", params=["local", pytest.param("s3", marks=pytest.mark.extended)])
 def kind(request) -> str:
-    """What a root is here; a suite that asks for roots holds for both."""
+    """What a root is here; a suite that asks for roots holds for both, and a life in a bucket takes a second."""
     return request.param
 
 

@@ -3,8 +3,9 @@
 Two saves are enumerated, since each does what the other does not: the first one of an attempt writes the frozen
 shard; the second one removes the last checkpoint of the attempt before, and with it that attempt's frozen shard.
 
-In a directory each call meets every moment and action. In a bucket, where one such life takes a second, each call meets
-one of them, in turn among the calls of its kind, and a create meets them all; ``-m matrix`` runs the whole product.
+In a directory each call meets every moment and action. In a bucket, where one such life takes a second, only
+``-m full`` runs it: once each call meets one of them, in turn among the calls of its kind, and a create meets all; once
+the whole product.
 """
 
 import functools
@@ -57,7 +58,9 @@ def wreck(root):
     assert folders(tree(root)).uncommitted == [AT_8]
 
 
-@pytest.fixture(scope="module", params=["local", "s3", pytest.param("s3 in full", marks=pytest.mark.matrix)])
+@pytest.fixture(
+    scope="module", params=["local", *(pytest.param(kind, marks=pytest.mark.extended) for kind in ("s3", "s3 in full"))]
+)
 def kind(request):
     return request.param
 

@@ -1,8 +1,8 @@
 """The network fails at every single request of a start on a run with history and of two saves with retention.
 
-With patience nobody may see it afterwards; without, the call may fail, and then all that holds after a crash holds. By
-default each request meets one action, in turn among the requests of its method, and without patience those that begin
-or complete the uploads of the second save, or publish something, meet all; ``-m matrix`` runs the whole product.
+With patience nobody may see it afterwards; without, the call may fail, and then all that holds after a crash holds. The
+default suite strikes the decisive requests: those that begin or complete the uploads of the second save, or publish
+something. ``-m full`` also lets each request meet one action, in turn among those of its method, and every action.
 """
 
 from collections import Counter
@@ -40,10 +40,10 @@ SIZE = 1500  # elements: each shard has 6 KB, in two parts
 PART_BYTES = 4096  # room for every document
 
 
-def acting(*in_ci):
-    """Each action in the matrix, and those ``in_ci`` every time: each takes a minute."""
+def acting(*by_default):
+    """Each action under ``-m full``, and those ``by_default`` always."""
     return pytest.mark.parametrize(
-        "action", [one if one in in_ci else pytest.param(one, marks=pytest.mark.matrix) for one in ACTIONS]
+        "action", [one if one in by_default else pytest.param(one, marks=pytest.mark.extended) for one in ACTIONS]
     )
 
 
@@ -148,11 +148,13 @@ def injected(proxy, what, fault):
         proxy.clear()
 
 
-@pytest.fixture(params=["in turn", pytest.param("in full", marks=pytest.mark.matrix)])
+@pytest.fixture(
+    params=["decisive", *(pytest.param(share, marks=pytest.mark.extended) for share in ("in turn", "in full"))]
+)
 def struck(request, proxy, undisturbed):
     """Gives, for each request that the action shall meet, what that is in words and a context in which it happens."""
 
-    def each(action, *, always=lambda one: False):
+    def each(action):
         seen = Counter()
         for index, one in enumerate(undisturbed[2]):
             has_answer = one.method in ("GET", "POST")
@@ -161,7 +163,8 @@ def struck(request, proxy, undisturbed):
             methods, nth = (("GET", "POST"), seen["answer"] + 1) if has_answer else (None, index + 1)
             turn = actions[seen[one.method] % len(actions)]
             seen.update([one.method, *(["answer"] if has_answer else [])])
-            if action in actions and (request.param == "in full" or always(one) or action == turn):
+            strikes = {"decisive": is_decisive(one), "in turn": action == turn, "in full": True}
+            if action in actions and strikes[request.param]:
                 what = f"{action} at request {index}: {one.method} {one.path}?{one.query}"
                 yield what, injected(proxy, what, RequestFault(action, method=methods, nth=nth))
 
@@ -180,7 +183,7 @@ def test_undisturbed_run_makes_every_request_kind(undisturbed):
     assert {one.method for one in requests} == {"GET", "PUT", "POST", "DELETE"}
 
 
-@acting("503", "reset_mid_body", "truncate")
+@acting("reset_mid_body", "truncate")
 def test_transient_fault_at_any_request_changes_nothing(made, patient, struck, undisturbed, action):
     keys, contents, _ = undisturbed
     for what, at_fault in struck(action):
@@ -197,9 +200,9 @@ def test_transient_fault_at_any_request_changes_nothing(made, patient, struck, u
         assert digest_of(root, AT_10) == digest_at(10), what
 
 
-@acting("503", "reset_before", "reset_after")
+@acting("reset_after")
 def test_unretried_failure_at_any_request_loses_nothing(made, impatient, struck, action):
-    for _, at_fault in struck(action, always=is_decisive):
+    for _, at_fault in struck(action):
         root = made()
         with at_fault:
             life = Life(root.through(impatient))

@@ -50,12 +50,12 @@ def two_attempts(root):
     return life
 
 
-@pytest.fixture(scope="module", params=["local", pytest.param("s3", marks=pytest.mark.matrix)])
+@pytest.fixture(scope="module", params=["local", pytest.param("s3", marks=pytest.mark.extended)])
 def kind(request):
     return request.param
 
 
-each_call = pytest.mark.parametrize("share", ["some", pytest.param("all", marks=pytest.mark.matrix)])
+each_call = pytest.mark.parametrize("share", ["some", pytest.param("all", marks=pytest.mark.extended)])
 
 
 def places(calls, share):

@@ -64,6 +64,12 @@ MOMENTS = {
 }
 
 
+@pytest.fixture(scope="module", params=["local", "s3"])
+def kind(request):
+    """The default suite kills real processes over a bucket, too."""
+    return request.param
+
+
 @pytest.fixture
 def root(new_root):
     return new_root()

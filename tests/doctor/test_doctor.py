@@ -14,6 +14,11 @@ import pytest
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
+def extended(*values: object) -> list:
+    """A case that the default suite leaves out: an examination takes eight seconds."""
+    return [pytest.param(*values, marks=pytest.mark.extended)]
+
+
 def doctor(folder: Path, script: str, *options: str) -> tuple[int, dict[str, Any], str]:
     """Exit code, JSON and what stderr said."""
     command = [sys.executable, "-m", "ckptkit", "doctor", "--json", *options]
@@ -29,7 +34,7 @@ def doctor(folder: Path, script: str, *options: str) -> tuple[int, dict[str, Any
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 
-@pytest.mark.parametrize("script", ["healthy.py", "own_loop.py", "again.py"])
+@pytest.mark.parametrize("script", ["healthy.py", *extended("own_loop.py"), *extended("again.py")])
 def test_doctor_finds_sound_job_exact(tmp_path: Path, script: str) -> None:
     """The run root of the job is not touched."""
     code, report, said = doctor(tmp_path, script)
@@ -48,12 +53,14 @@ def test_doctor_finds_sound_job_exact(tmp_path: Path, script: str) -> None:
 @pytest.mark.parametrize(
     ("script", "code", "where", "first"),
     [
-        ("global_numpy_map.py", "random-pipeline", "augment() in global_numpy_map.py", ("batch/x", "rng/numpy")),
-        ("dropout.py", "random-operator", "network.drop (nn.Dropout)", ("loss",)),
+        *extended(
+            "global_numpy_map.py", "random-pipeline", "augment() in global_numpy_map.py", ("batch/x", "rng/numpy")
+        ),
+        *extended("dropout.py", "random-operator", "network.drop (nn.Dropout)", ("loss",)),
         ("forgotten.py", "forgotten-state", "curriculum.level", ("batch/0", "loss")),
         ("left_out.py", "accumulators-left-out", "TrainStep.gathered", ("weights/hidden.bias",)),
-        ("drawing_save.py", "saving-changes-state", "replay (Replay)", ("rng/numpy",)),
-        ("restarted.py", "data-restarted", "the data pipeline", ("batch/0", "batch/x")),
+        *extended("drawing_save.py", "saving-changes-state", "replay (Replay)", ("rng/numpy",)),
+        *extended("restarted.py", "data-restarted", "the data pipeline", ("batch/0", "batch/x")),
     ],
 )
 def test_a_planted_defect_is_named(tmp_path: Path, script: str, code: str, where: str, first: tuple[str, ...]) -> None:

@@ -41,6 +41,8 @@ SPECIAL = [
     Case("graph", 4, "Momentum", "dense", "train", mid_cycle="rewind", window="slice"),
     Case("pynative", 3, "RMSProp", "dense", "fit", mid_cycle="rewind"),
 ]
+# What the default suite runs: every value of every parameter, and both modes of most.
+BY_DEFAULT = [CASES[2], CASES[3], CASES[8], CASES[11], CASES[13], SPECIAL[0], SPECIAL[1], SPECIAL[2], SPECIAL[4]]
 COVERED = ("mode", "accumulation_steps", "optimizer", "network", "api", "traced", "window")
 
 
@@ -87,13 +89,19 @@ def plan(case: Case) -> list[Kill]:
     ]
 
 
-@pytest.mark.parametrize("case", [*CASES, *SPECIAL], ids=str)
+def by_default(cases: list[Case]) -> list:
+    """The cases, with those that ``BY_DEFAULT`` has not marked as extended."""
+    marks = {True: (), False: pytest.mark.extended}
+    return [pytest.param(case, marks=marks[case in BY_DEFAULT], id=str(case)) for case in cases]
+
+
+@pytest.mark.parametrize("case", by_default([*CASES, *SPECIAL]))
 def test_killed_and_resumed_equals_uninterrupted(case, tmp_path):
     hold(case, Chain(case, tmp_path, run_uninterrupted(case, tmp_path)))
 
 
 # In a bucket, where each save takes longer: both modes, both ways to train, both ways to take the state.
-@pytest.mark.parametrize("case", [CASES[6], CASES[7], CASES[13]], ids=str)
+@pytest.mark.parametrize("case", by_default([CASES[6], CASES[7], CASES[13]]))
 def test_killed_and_resumed_in_a_bucket_equals_uninterrupted(case, tmp_path, bucket, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
@@ -121,11 +129,13 @@ def test_cases_cover_every_pair_of_values():
         covered = {(getattr(case, one), getattr(case, other)) for case in CASES}
         assert covered == set(itertools.product(values[one], values[other])), (one, other)
     assert {case.save for case in CASES} == {"micro_steps", "optimizer_steps"}
+    for name in COVERED:
+        assert {getattr(case, name) for case in BY_DEFAULT} == values[name], name
     special = {"remainder", "normalize", "scaled", "mid_cycle"}
     assert set(COVERED) | {"save", "seed"} | special == {field.name for field in fields(Case)}
     for name in special:
         kind = get_args(get_type_hints(Case)[name])
-        assert {getattr(case, name) for case in [*CASES, *SPECIAL]} == set(kind), name
+        assert {getattr(case, name) for case in BY_DEFAULT} == set(kind), name
 
 
 @pytest.mark.parametrize("api", ["train", "fit"])

@@ -19,6 +19,7 @@ def test_few_lines_change(script: str, most: int) -> None:
     assert 0 < len(changed) <= most, changed
 
 
+@pytest.mark.extended  # CI goes the way of `try_it.py`
 def test_mindspore_train_cell_resumes_exactly(tmp_path: Path) -> None:
     newcomer = try_it.Newcomer(Path(sys.executable).parent)
     try_it.prepare(newcomer, tmp_path)

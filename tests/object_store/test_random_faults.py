@@ -41,11 +41,12 @@ def trouble(proxy, seed):
 @pytest.mark.parametrize(
     ("make", "saves", "retry_for"),
     [
-        pytest.param(NumpyRun, SAVES, LONG, marks=pytest.mark.matrix),  # less happens where all is tried again
-        (NumpyRun, SAVES, timedelta(seconds=0.5)),
-        (Large, 10, LONG),
+        pytest.param(NumpyRun, SAVES, LONG, marks=pytest.mark.extended),  # less happens where all is tried again
+        (NumpyRun, 25, timedelta(seconds=0.5)),
+        pytest.param(NumpyRun, SAVES, timedelta(seconds=0.5), marks=pytest.mark.extended),
+        pytest.param(Large, 10, LONG, marks=pytest.mark.extended),
     ],
-    ids=["patient", "impatient", "in-parts"],
+    ids=["patient", "few-impatient", "impatient", "in-parts"],
 )
 def test_nothing_is_lost_and_nothing_is_left(make, saves, retry_for, bucket, proxy):
     silence = timedelta(seconds=0.25 if make is NumpyRun else 2)

@@ -51,7 +51,7 @@ def test_every_pipeline_resumes_exactly_or_explains(names, tmp_path):
     interrupted_and_resumed(names, tmp_path, "covering")
 
 
-@pytest.mark.matrix
+@pytest.mark.extended
 @pytest.mark.parametrize("name", sorted(KINDS))
 def test_every_pipeline_at_every_batch(name, tmp_path):
     interrupted_and_resumed([name], tmp_path, "every")

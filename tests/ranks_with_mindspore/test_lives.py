@@ -5,6 +5,8 @@ Launches of ``msrun`` in chains, because each takes some 20 s: what one leaves, 
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -45,11 +47,14 @@ def newest(root: str) -> tuple[str, int]:
     return last.name, last.progress.batches_delivered
 
 
+Whole = Callable[[int], tuple[list[dict], list[list[Line]]]]
+
+
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[list[dict], list[list[Line]]]]:
-    """Uninterrupted trainings without ckptkit's callback, of 2 and of 4 ranks."""
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """Uninterrupted trainings without ckptkit's callback, of as many ranks as are asked for."""
     folder = tmp_path_factory.mktemp("whole")
-    return {ranks: lived(folder / str(ranks), Life(ranks)) for ranks in (2, 4)}
+    return functools.cache(lambda ranks: lived(folder / str(ranks), Life(ranks)))
 
 
 def hold_chain(
@@ -104,25 +109,31 @@ def name_at(root: str, batches: int) -> str:
     )
 
 
-def test_two_killed_ranks_resume_as_two_and_four(tmp_path: Path, whole: dict) -> None:
+def test_a_killed_rank_resumes_exactly(tmp_path: Path, whole: Whole) -> None:
+    hold_chain(tmp_path, 2, str(tmp_path / "run"), whole(2), [Kill("saving", 11, (0,))])
+
+
+@pytest.mark.extended
+def test_two_killed_ranks_resume_as_two_and_four(tmp_path: Path, whole: Whole) -> None:
     """Ranks that are killed and preempted resume as two, and go on as four from a boundary and in mid-cycle."""
     root = str(tmp_path / "run")
     kills = [Kill("step", 6, (1,)), Kill("saving", 11, (0,)), Kill("preempted", 11, (1,)), Kill("step", 20, (0, 1))]
-    hold_chain(tmp_path, 2, root, whole[2], kills)
+    hold_chain(tmp_path, 2, root, whole(2), kills)
     for at, place in ((8, "boundary"), (6, "mid-cycle")):
         life = Life(4, root, checkpoint=name_at(root, at), elastic=True)
-        hold_elastic(tmp_path / place, root, life, whole[2][1], begun=at, expected=whole[2][0])
+        hold_elastic(tmp_path / place, root, life, whole(2)[1], begun=at, expected=whole(2)[0])
 
 
+@pytest.mark.extended
 def test_four_killed_ranks_resume_from_bucket_as_two(
-    tmp_path: Path, whole: dict, bucket, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, whole: Whole, bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four ranks that are killed resume in a bucket, and go on as two from a boundary and in mid-cycle."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     root = f"s3://{bucket.name}/run"
-    hold_chain(tmp_path, 4, root, whole[4], [Kill("step", 3, (2,)), Kill("saving", 7, (3,))])
+    hold_chain(tmp_path, 4, root, whole(4), [Kill("step", 3, (2,)), Kill("saving", 7, (3,))])
     for at, place in ((4, "boundary"), (5, "mid-cycle")):
         life = Life(2, root, checkpoint=name_at(root, at), elastic=True)
-        hold_elastic(tmp_path / place, root, life, whole[4][1], begun=at, expected=whole[4][0])
+        hold_elastic(tmp_path / place, root, life, whole(4)[1], begun=at, expected=whole(4)[0])

@@ -18,10 +18,11 @@ from ckptkit.world import ALONE
 from ranks_with_mindspore import job
 from ranks_with_mindspore.launch import LaunchError, msrun
 
+FOUR = pytest.param(4, "graph", marks=pytest.mark.extended)
 each_mode = pytest.mark.parametrize("mode", list(job.MODES))
 each_training = pytest.mark.parametrize("name", list(job.COMPARED))
 with_rounding = pytest.mark.parametrize("name", job.WITH_ROUNDING)
-in_each_world = pytest.mark.parametrize(("ranks", "mode"), [(2, "graph"), (2, "pynative"), (4, "graph")])
+in_each_world = pytest.mark.parametrize(("ranks", "mode"), [(2, "graph"), (2, "pynative"), FOUR])
 LAUNCHES = {2: ("graph", "pynative"), 4: ("graph",)}
 
 
@@ -111,6 +112,7 @@ def test_two_ranks_k2_match_one_rank_k4(launched, mode, name):
     np.testing.assert_allclose(found[0]["norm"], expected["norm"], rtol=1e-5)
 
 
+@pytest.mark.extended
 @with_rounding
 def test_four_ranks_k2_match_one_rank_k8(launched, name):
     """To rounding: the order of a float sum differs."""

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import pytest
+
 from ranks_with_mindspore.launch import LIMIT, TESTS, LaunchError, environment, free_port
 
 EXAMPLES = TESTS.parent / "examples"
@@ -74,6 +76,7 @@ def worker_of(msrun: int, rank: int) -> int:
     raise LaunchError(f"no rank {rank} among the children of {msrun}")
 
 
+@pytest.mark.extended
 def test_msrun_exits_1_after_killed_rank_then_resumes(tmp_path: Path) -> None:
     """The same command goes on from the last commit."""
 
@@ -102,6 +105,7 @@ def job_id() -> int:
     raise LaunchError("no free port")
 
 
+@pytest.mark.extended
 def test_slurm_requeues_after_killed_rank_then_resumes(tmp_path: Path) -> None:
     number = str(job_id())
 

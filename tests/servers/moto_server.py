@@ -17,6 +17,7 @@ from typing import IO
 from typing_extensions import Self
 
 HOST = "127.0.0.1"
+LISTED_KEYS = 100  # of an answer; S3 lists 1,000, and making so many objects would cost every run half a minute
 _START_SECONDS = 60
 _STOP_SECONDS = 10
 
@@ -58,6 +59,7 @@ class MotoServer:
             env={
                 **os.environ,
                 "PYTHONWARNINGS": "ignore",
+                "MOTO_S3_DEFAULT_MAX_KEYS": str(LISTED_KEYS),
                 "S3_UPLOAD_PART_MIN_SIZE": str(self._smallest_part_bytes),
                 "MOTO_S3_DEFAULT_KEY_BUFFER_SIZE": str((5 << 20) - 1024),  # moto would follow the line above
             },

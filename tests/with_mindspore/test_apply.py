@@ -64,6 +64,7 @@ def batch(seed):
     return ms.Tensor(values["x"]), ms.Tensor(values["y"])
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("mode", list(MODES))
 @pytest.mark.parametrize("optimizer", [adam, momentum])
 @pytest.mark.parametrize("calls_before", [0, 3])

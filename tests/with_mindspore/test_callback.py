@@ -53,6 +53,7 @@ def part(steps, first, last):
 # Exact resume
 
 
+@pytest.mark.covering(1)
 @both_modes
 @pytest.mark.parametrize(
     "at",
@@ -860,6 +861,7 @@ def with_loss_scale(network, optimizer):
     return Model(LossScaled(nn.WithLossCell(network, nn.MSELoss()), optimizer, scale))
 
 
+@pytest.mark.covering(1)
 @both_modes
 @pytest.mark.parametrize("make", [compiled_by_model, with_loss_scale])
 @pytest.mark.parametrize("at", [3, 15])

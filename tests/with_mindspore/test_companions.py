@@ -89,6 +89,7 @@ FALLING = (5.0, 4.0, 4.0, 3.5, 3.5, 3.5, 1.0)
 PLATEAUS = (5.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     ("make", "losses"), [(stopping, FALLING), (reducing, PLATEAUS)], ids=["EarlyStopping", "ReduceLROnPlateau"]
 )

@@ -509,6 +509,7 @@ def begun(size, k):
     return states
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(("ranks", "onto", "micro_steps"), [(2, 1, 2), (4, 2, 1), (1, 2, 6), (2, 4, 2)])
 def test_restored_run_continues_with_next_sample(ranks, onto, micro_steps, caplog):
     """In the middle of the first cycle: later ones need a reduction, which objects of one process have not."""

@@ -63,6 +63,7 @@ def whole():
     return found
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("mode", ["graph", "pynative"])
 @pytest.mark.parametrize("at", [7, SIZE, SIZE + 1, 2 * SIZE + 3])
 def test_resumed_fit_has_every_bit_and_every_evaluation(root, whole, mode, at):

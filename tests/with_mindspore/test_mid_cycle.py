@@ -87,6 +87,7 @@ def test_align_stores_end_of_training_in_mid_cycle(tmp_path):
     assert steps == {step: expected[step] for step in range(19, STEPS + 1)}
 
 
+@pytest.mark.covering(1)
 @each_mode
 @pytest.mark.parametrize("at", [3, 7, 12, 14, 24])
 def test_rewind_begins_the_cycle_again(tmp_path, at, mode):

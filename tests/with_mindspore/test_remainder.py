@@ -6,7 +6,7 @@ import mindspore as ms
 import pytest
 from integers import Linear, momentum, rows
 from mindspore import nn
-from training import MODES, SIZE, Job, K, accumulation_cell, begin_process, checkpoints, crashed, pipeline, tensors
+from training import MODES, SIZE, Job, K, accumulation_cell, begin_process, checkpoints, pipeline, survived, tensors
 
 import ckptkit as ck
 
@@ -71,6 +71,7 @@ def test_epoch_end_at_boundary_changes_nothing(remainder):
         cell(ms.Tensor(rows(4, done)))
 
 
+@pytest.mark.covering(1)
 @each_mode
 @pytest.mark.parametrize("remainder", list(COUNTS))
 def test_resumes_exactly_around_the_ends_of_epochs(tmp_path, remainder, mode):
@@ -82,14 +83,11 @@ def test_resumes_exactly_around_the_ends_of_epochs(tmp_path, remainder, mode):
     counters = full.cell.counters
     assert (counters.updates, counters.cycles, counters.micro_step) == COUNTS[remainder]
     # After the save at: the epoch's last batch, the first of the next, mid-cycle at its end, and mid-cycle elsewhere.
-    for at in (SIZE + 1, SIZE + 2, 2 * SIZE, 2 * SIZE - 3):
-        root = tmp_path / str(at)
-        crashed(root, at, cell=cell, mode=mode)
-        resumed = Job(cell=cell, mode=mode)
-        steps = resumed.resumed(checkpoints(root), EPOCHS).steps
-        assert steps == {step: expected[step] for step in range(at, EPOCHS * SIZE + 1)}
-        assert tensors(resumed.cell) == tensors(full.cell)
-        assert resumed.cell.counters == counters
+    kills = (SIZE + 1, SIZE + 2, 2 * SIZE - 3, 2 * SIZE)
+    steps, last = survived(tmp_path / "killed", kills, EPOCHS, cell=cell, mode=mode)
+    assert steps == expected
+    assert tensors(last.cell) == tensors(full.cell)
+    assert last.cell.counters == counters
 
 
 def test_a_flush_comes_before_the_evaluation(tmp_path):

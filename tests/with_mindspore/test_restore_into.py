@@ -92,6 +92,7 @@ def two(template, root):
 FILES = ["weights", "optimizer", "accumulators", "state"]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.usefixtures("mode", "way")
 @pytest.mark.parametrize("position", [0, -1])
 @pytest.mark.parametrize("file", FILES)
@@ -322,6 +323,7 @@ def test_read_only_memory_is_not_written_to():
     assert apply.live_bytes(Stub()) is None
 
 
+@pytest.mark.covering(1)
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("calls_before", [0, 1, 5])
 def test_compiled_graphs_see_what_was_restored(mode, calls_before):
@@ -336,6 +338,7 @@ def test_compiled_graphs_see_what_was_restored(mode, calls_before):
     assert resumed.counters == whole.counters
 
 
+@pytest.mark.covering(1)
 @both_modes
 @pytest.mark.parametrize("calls", [3, 4], ids=["boundary", "mid-cycle"])
 def test_restoring_again_reads_only_what_was_touched(root, calls, way):

@@ -165,6 +165,7 @@ def assert_window(report, *, copied_whole=False):
 # One's own loop
 
 
+@pytest.mark.covering(2)
 @each_mode
 @each_window
 @pytest.mark.parametrize(("k", "at"), [(1, 2), (3, 3), (3, 4), (3, 5)])
@@ -184,6 +185,7 @@ def test_updates_while_the_storage_stalls_tear_nothing(root, copies, *, mode, wi
     assert_window(loop.reports[0])
 
 
+@pytest.mark.covering(1)
 @each_mode
 @each_window
 @pytest.mark.parametrize("within", [False, True])
@@ -208,6 +210,7 @@ def test_set_data_gives_a_weight_other_memory(root, copies, mode, window, within
     assert_whole(root, copies, at_least=2)
 
 
+@pytest.mark.covering(1)
 @each_mode
 @each_window
 def test_whoever_calls_the_fence_may_write(root, copies, mode, window):
@@ -223,6 +226,7 @@ def test_whoever_calls_the_fence_may_write(root, copies, mode, window):
     assert_whole(root, copies)
 
 
+@pytest.mark.covering(1)
 @each_mode
 @each_window
 def test_forward_that_changes_weight_is_reported(root, copies, mode, window, shown):
@@ -241,6 +245,7 @@ def test_forward_that_changes_weight_is_reported(root, copies, mode, window, sho
     assert_whole(root, copies, at_least=2)
 
 
+@pytest.mark.covering(1)
 @each_mode
 @each_window
 def test_first_save_is_fenced_from_unseen_forward(root, copies, mode, window):
@@ -254,6 +259,7 @@ def test_first_save_is_fenced_from_unseen_forward(root, copies, mode, window):
     assert_whole(root, copies)
 
 
+@pytest.mark.covering(1)
 @each_mode
 @each_window
 def test_what_a_second_optimizer_writes_is_copied(root, copies, mode, window):
@@ -322,6 +328,7 @@ class Foreign(nn.Cell):
         return loss
 
 
+@pytest.mark.covering(1)
 @each_window
 @pytest.mark.parametrize("steady", [False, True])
 @pytest.mark.parametrize("at", [3, 4, 5])
@@ -340,6 +347,7 @@ def test_foreign_cell_needs_promise_for_window(root, copies, window, steady, at)
     assert_window(loop.reports[0], copied_whole=not steady)
 
 
+@pytest.mark.covering(1)
 @each_mode
 @each_window
 def test_restore_by_other_manager_tears_nothing(tmp_path, root, copies, mode, window):
@@ -448,6 +456,7 @@ class Job:
         verb(epochs, dataset, *more, callbacks=callbacks, initial_epoch=point.epoch)
 
 
+@pytest.mark.covering(1)
 @each_mode
 @each_window
 @pytest.mark.parametrize("k", [1, 3])
@@ -462,6 +471,7 @@ def test_a_slow_disk_under_model_tears_nothing(root, copies, monkeypatch, *, sho
     assert "may change parameters" not in shown()
 
 
+@pytest.mark.covering(1)
 @each_mode
 @each_window
 def test_skipped_update_of_loss_scaler_tears_nothing(root, copies, monkeypatch, mode, window):
@@ -491,6 +501,7 @@ class AveragedAtSteps(Averaged):
         self._swap(run_context)
 
 
+@pytest.mark.covering(1)
 @each_mode
 @each_window
 @pytest.mark.parametrize("place", ["before", "after"])
@@ -505,6 +516,7 @@ def test_weights_swapped_at_steps_are_copied_immediately(root, copies, monkeypat
         assert_window(report, copied_whole=True)
 
 
+@pytest.mark.covering(1)
 @each_mode
 @each_window
 @pytest.mark.parametrize("place", ["before", "after"])
@@ -524,6 +536,7 @@ class StoppingAtEpochs(Callback):
         run_context.request_stop()
 
 
+@pytest.mark.covering(1)
 @each_window
 @pytest.mark.parametrize("at", [4, SIZE, SIZE + 2])
 @pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_train_end", "on_eval_begin"])
@@ -542,6 +555,7 @@ def test_stop_after_saved_epoch_tears_nothing(root, copies, monkeypatch, window)
     assert_whole(root, copies)
 
 
+@pytest.mark.covering(1)
 @each_mode
 @each_window
 def test_best_weights_of_early_stopping_are_fenced(root, copies, monkeypatch, mode, window):
@@ -557,6 +571,7 @@ class OnlyLooking(Callback):
         run_context.original_args()
 
 
+@pytest.mark.covering(1)
 @each_window
 @pytest.mark.parametrize("read_only", ["none", "class", "object"])
 def test_read_only_callback_keeps_window(root, copies, monkeypatch, *, shown, window, read_only):
@@ -577,6 +592,7 @@ class Plain(Wide):
         self.norm = nn.Identity()
 
 
+@pytest.mark.covering(1)
 @each_mode
 @pytest.mark.parametrize("mid_cycle", ["align", "rewind"])
 def test_aligned_and_rewound_saves_are_whole(root, copies, monkeypatch, mode, mid_cycle):

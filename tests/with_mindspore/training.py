@@ -237,6 +237,26 @@ def reference(mode: str = "pynative") -> dict[int, str]:
     return Job(mode=mode).uninterrupted(3).steps
 
 
+def survived(root, kills, epochs=3, **options):
+    """A run that crashes at the end of each micro-step of ``kills``, when it was saved after the one before.
+
+    Returns:
+        Its digest after every micro-step, equal in all lives that came there, and the last life's job.
+    """
+    found = {}
+    for begin, at in zip([1, *kills], [*kills, None], strict=True):
+        job = Job(**options)
+        if begin > 1:
+            disturb()
+        with contextlib.suppress(CrashError):
+            job.started(checkpoints(root, 1), epochs, *([] if at is None else [Interrupt(at)]))
+            assert at is None, "training was not interrupted"
+        assert min(job.trace.steps) == begin
+        for step, bits in job.trace.steps.items():
+            assert found.setdefault(step, bits) == bits, f"micro-step {step} differs in the life that began at {begin}"
+    return found, job
+
+
 def crashed(root, at, epochs=3, *callbacks, stateful=None, **options):
     """A run that crashes at the end of micro-step ``at``, when it was saved after the one before."""
     job = Job(**options)
