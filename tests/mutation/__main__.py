@@ -1,0 +1,252 @@
+"""Measures how many planted defects the suite finds; `docs/mutation.md` says how to use it.
+
+``python -m mutation map FOLDER`` records which test of the default suite runs which line. ``python -m mutation run
+FOLDER --count 500 --seed 1`` draws mutants and lets the tests that run the changed line judge each, first those of the
+default suite, then, where none noticed it, the others. It goes on where it was stopped. ``python -m mutation table
+FOLDER`` prints the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mutation.coverage_map import CoverageMap
+from mutation.sample import Mutant, draw, mutated
+
+REPOSITORY = Path(__file__).parents[2]
+CONFIGURATION = REPOSITORY / "tests/mutation/coveragerc"
+SUITES = {"default": "not extended and not radosgw and not rclone and not browser", "full": "full"}
+STARTING_SECONDS = 60.0  # of pytest, MindSpore and a server, on a busy machine
+SLOWER = 5.0  # a test that takes as many times longer than it did hangs
+
+Verdict = Literal["killed", "hung", "survived", "not covered"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much is tried for one mutant.
+
+    Attributes:
+        seconds: Of tests, as long as they took when the lines were recorded.
+        cases: At most so many cases of one test function.
+    """
+
+    seconds: float
+    cases: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m mutation", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb in ("map", "run", "table"):
+        verbs.add_parser(verb).add_argument("folder", type=Path)
+    options = verbs.choices["run"]
+    options.add_argument("--count", type=int, default=500)
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--workers", type=int, default=2)
+    options.add_argument("--seconds", type=float, default=120.0, help="of tests for one mutant and suite, at most")
+    options.add_argument("--cases", type=int, default=4, help="of one test function for one mutant, at most")
+    given = parser.parse_args()
+    if given.verb == "map":
+        record(given.folder)
+    elif given.verb == "run":
+        run(given.folder, given.count, given.seed, given.workers, Budget(given.seconds, given.cases))
+    else:
+        print(table(given.folder))
+
+
+def record(folder: Path) -> None:
+    """Run the whole suite and record which test runs which line."""
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "MUTATION_DATA": str(folder.resolve())}
+    options = [f"--cov-config={CONFIGURATION}", "--cov=ckptkit", "--cov-context=test", "--cov-report="]
+    kept = ["--store-durations", f"--durations-path={folder.resolve() / 'durations'}"]
+    subprocess.run(
+        [sys.executable, "-m", "pytest", "-m", "full", *options, *kept], cwd=REPOSITORY, env=environment, check=True
+    )
+
+
+def run(folder: Path, count: int, seed: int, workers: int, budget: Budget) -> None:
+    """Judge every mutant of the sample that has not been judged yet."""
+    collected = {suite: collect(marks) for suite, marks in SUITES.items()}
+    lines = CoverageMap(folder, collected["full"])
+    results = folder / f"results-{seed}.jsonl"
+    judged = {one["name"] for one in read(results)}
+    waiting = [one for one in draw(REPOSITORY, count, seed) if one.name not in judged]
+    lock = threading.Lock()
+
+    def work(worker: int) -> None:
+        copy = Copy(folder.resolve() / f"worker-{worker}")
+        while True:
+            with lock:
+                if not waiting:
+                    return
+                mutant = waiting.pop(0)
+            found = judge(copy, mutant, lines, collected, budget)
+            with lock, results.open("a") as file:
+                file.write(json.dumps(found) + "\n")
+            print(f"{len(waiting):4d} left  {found['default']:11} {found['full']:11} {mutant.name}", flush=True)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+class Copy:
+    """A copy of the repository in which one mutant at a time is tried.
+
+    Args:
+        folder: Made anew.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        shutil.rmtree(folder, ignore_errors=True)
+        command = ["git", "ls-files", "-z"]
+        files = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=True, text=True)
+        for name in filter(None, files.stdout.split("\0")):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(REPOSITORY / name, folder / name)
+
+    def try_tests(self, mutant: Mutant, tests: Sequence[str], seconds: float) -> tuple[Verdict, str]:
+        """Run ``tests`` against the mutant until one fails; returns which did."""
+        if not tests:
+            return "not covered", ""
+        module = self.folder / mutant.path
+        original = module.read_bytes()
+        chosen = self.folder / "chosen-tests"
+        chosen.write_text("\n".join(tests))
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "pytest",
+            f"@{chosen}",
+            "-n",
+            "0",
+            "-x",
+            "-q",
+            "-m",
+            "",
+            "-p",
+            "no:cacheprovider",
+            "--tb=no",
+        ]
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1", "GLOG_v": "3"}
+        try:
+            module.write_text(mutated(REPOSITORY, mutant), encoding="utf-8")
+            with subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # so that what a mutant leaves behind ends with its tests
+            ) as process:
+                try:
+                    said, _ = process.communicate(timeout=STARTING_SECONDS + SLOWER * seconds)
+                except subprocess.TimeoutExpired:
+                    return "hung", ""
+                finally:
+                    _end_group(process.pid)
+        finally:
+            module.write_bytes(original)
+        if process.returncode == 0:
+            return "survived", ""
+        failed = [line.split()[1] for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        return "killed", failed[0] if failed else f"pytest ended with {process.returncode}"
+
+
+def _end_group(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def judge(
+    copy: Copy, mutant: Mutant, lines: CoverageMap, collected: dict[str, set[str]], budget: Budget
+) -> dict[str, object]:
+    """Let the default suite judge the mutant, and the rest of the full one if it survived."""
+    begun = time.monotonic()
+    covering = lines.covering(mutant.path, *mutant.lines)
+    found: dict[str, object] = {"name": mutant.name, "lines": mutant.lines, "diff": mutant.diff}
+    chosen = choose(covering & collected["default"], lines, budget)
+    found["default"], found["by"] = copy.try_tests(mutant, chosen, sum(map(lines.seconds, chosen)))
+    found["tests"] = len(chosen)
+    found["full"] = found["default"]
+    if found["default"] in ("survived", "not covered"):
+        rest = choose(covering - set(chosen), lines, budget)
+        verdict, by = copy.try_tests(mutant, rest, sum(map(lines.seconds, rest)))
+        if verdict != "not covered":
+            found["full"], found["by"] = verdict, by
+        found["tests"] = len(chosen) + len(rest)
+    found["seconds"] = round(time.monotonic() - begun, 1)
+    return found
+
+
+def choose(tests: Iterable[str], lines: CoverageMap, budget: Budget) -> list[str]:
+    """The quickest cases of each test function first, one of every function before the second of any."""
+    functions = defaultdict(list)
+    for test in sorted(tests, key=lambda one: (lines.seconds(one), one)):
+        functions[test.partition("[")[0]].append(test)
+    ranked = [(rank, lines.seconds(one), one) for cases in functions.values() for rank, one in enumerate(cases)]
+    chosen, total = [], 0.0
+    for rank, seconds, test in sorted(ranked):
+        if rank < budget.cases and total + seconds <= budget.seconds:
+            chosen.append(test)
+            total += seconds
+    return chosen
+
+
+def collect(marks: str) -> set[str]:
+    """The tests that pytest finds with these marks."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "-m", marks]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=True, text=True)
+    return {line for line in done.stdout.splitlines() if "::" in line}
+
+
+def read(results: Path) -> list[dict[str, object]]:
+    """What was judged so far."""
+    return [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+
+
+def table(folder: Path) -> str:
+    """The result by package, as a table of Markdown, and the survivors."""
+    rows = [one for path in sorted(folder.glob("results-*.jsonl")) for one in read(path)]
+    packages = defaultdict(list)
+    for row in rows:
+        packages[str(row["name"]).rpartition("/")[0]].append(row)
+    lines = ["| package | mutants | default suite kills | full suite kills |", "|---|---:|---:|---:|"]
+    for name, those in [*sorted(packages.items()), ("all", rows)]:
+        killed = {suite: sum(row[suite] in ("killed", "hung") for row in those) for suite in SUITES}
+        lines.append(f"| {name} | {len(those)} | {killed['default']} | {killed['full']} |")
+    for row in rows:
+        if row["default"] not in ("killed", "hung"):
+            lines += [
+                "",
+                f"{row['name']} (default: {row['default']}, full: {row['full']} {row['by']})",
+                str(row["diff"]),
+            ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
