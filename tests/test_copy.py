@@ -172,6 +172,7 @@ def test_repeated_copy_adds_new_checkpoints_of_source(source, target):
     assert Life(target).restore().checkpoint == name_at(3, 14)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("moment", [f"{when} kill" for when in WHEN])
 def test_copy_killed_during_update_stays_a_run(tmp_path, source, target, moment):
     """After a kill at any call, a start on the copy works, and the same command completes it."""
@@ -247,6 +248,7 @@ def test_a_kept_one_that_is_damaged_is_refused(source, target):
     assert tree(target) == before
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("checkpoint", [None, AT_8], ids=["whole", "alone"])
 @pytest.mark.parametrize("side", ["source", "target"])
 @pytest.mark.parametrize("moment", [f"{when} {action}" for when in WHEN for action in ("error", "kill")])

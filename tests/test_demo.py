@@ -18,7 +18,8 @@ def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 # .ci/run runs the other mode at its end, and test_docs.py in a bucket, as README says.
-@pytest.mark.parametrize("mode", [pytest.param("graph", marks=pytest.mark.extended), "pynative"])
+@pytest.mark.extended  # CI runs the demo
+@pytest.mark.parametrize("mode", ["graph", "pynative"])
 def test_killed_three_times_and_not_one_bit_differs(mode: str, tmp_path: Path) -> None:
     done = run_demo("--mode", mode, "--seed", "3", "--root", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -861,6 +861,7 @@ def go_on(base: Path, newest: str) -> None:
     life.manager.close()
 
 
+@pytest.mark.covering(1)
 @at_every_moment
 def test_fault_at_any_start_call_is_recovered(tmp_path, template, root, when, action):
     shutil.copytree(template, tmp_path / "counted")
@@ -881,6 +882,7 @@ def test_fault_at_any_start_call_is_recovered(tmp_path, template, root, when, ac
         shutil.rmtree(base)
 
 
+@pytest.mark.covering(1)
 @at_every_moment
 def test_fault_at_any_upload_call_loses_nothing(tmp_path, template, root, when, action):
     """The same holds for any call of the saves."""

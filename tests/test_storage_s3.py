@@ -40,6 +40,7 @@ class TestS3Storage(InBucket):
         self.test_deleting_many_files_removes_all(storage)
 
 
+@pytest.mark.extended  # the same server and the same code, but for the opening, which other tests do
 class TestObs(InBucket):
     """The same server, reached as OBS is."""
 
@@ -50,6 +51,7 @@ class TestObs(InBucket):
         return open_storage(f"obs://{bucket.name}/runs/vit", {"default_block_size": PART})
 
 
+@pytest.mark.extended  # `test_lease` has what differs
 class TestThroughALease(InBucket):
     """The server ignores ``If-None-Match``."""
 

@@ -183,7 +183,7 @@ def test_undisturbed_run_makes_every_request_kind(undisturbed):
     assert {one.method for one in requests} == {"GET", "PUT", "POST", "DELETE"}
 
 
-@acting("reset_mid_body", "truncate")
+@acting("truncate")
 def test_transient_fault_at_any_request_changes_nothing(made, patient, struck, undisturbed, action):
     keys, contents, _ = undisturbed
     for what, at_fault in struck(action):

@@ -245,6 +245,7 @@ TestRun = RunMachine.TestCase
 RunInABucketMachine.TestCase.settings = drawn(5, 12)
 
 
+@pytest.mark.extended
 class TestRunInABucket(RunInABucketMachine.TestCase):
     @pytest.fixture(autouse=True)
     def _in_buckets(self, store, monkeypatch):

@@ -58,7 +58,7 @@ def test_doctor_finds_sound_job_exact(tmp_path: Path, script: str) -> None:
         ),
         *extended("dropout.py", "random-operator", "network.drop (nn.Dropout)", ("loss",)),
         ("forgotten.py", "forgotten-state", "curriculum.level", ("batch/0", "loss")),
-        ("left_out.py", "accumulators-left-out", "TrainStep.gathered", ("weights/hidden.bias",)),
+        *extended("left_out.py", "accumulators-left-out", "TrainStep.gathered", ("weights/hidden.bias",)),
         *extended("drawing_save.py", "saving-changes-state", "replay (Replay)", ("rng/numpy",)),
         *extended("restarted.py", "data-restarted", "the data pipeline", ("batch/0", "batch/x")),
     ],

@@ -13,7 +13,7 @@ from equivalence.job import BATCHES_PER_EPOCH, EPOCHS, SAMPLES_PER_BATCH, Case, 
 KILLED_AT = 11  # with K = 4 and what must have been committed, the resumed process begins in mid-cycle
 
 
-@pytest.mark.parametrize("mode", ["graph", "pynative"])
+@pytest.mark.parametrize("mode", ["pynative", pytest.param("graph", marks=pytest.mark.extended)])
 def test_two_resumes_of_an_unseeded_run_are_equal(mode, tmp_path):
     case = Case(mode, 4, "Adam", "dense", "train", seed=None)
     root = tmp_path / "run"

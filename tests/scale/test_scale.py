@@ -24,6 +24,7 @@ from .storage import PAGE, Objects, storage_over
 MANY = [size for size in SIZES if size > 1]
 FILES = 5  # of a rank: three shards, its document, its receipt
 LARGEST = SIZES[-1]
+pytestmark = pytest.mark.extended
 
 
 @functools.cache

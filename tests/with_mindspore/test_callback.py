@@ -24,6 +24,7 @@ from training import (
     Steps,
     Stop,
     accumulation_cell,
+    both_modes,
     checkpoints,
     crashed,
     digest,
@@ -38,8 +39,6 @@ from training import (
 import ckptkit as ck
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
-
-both_modes = pytest.mark.parametrize("mode", ["graph", "pynative"])
 
 
 def names(root):

@@ -9,7 +9,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn
-from training import MODES, Mlp, begin_process, tensors
+from training import Mlp, begin_process, each_mode, tensors
 
 import ckptkit as ck
 from ckptkit.mindspore.nn.dropout import _key
@@ -41,7 +41,7 @@ def masks(dropout, calls, x=ONES):
     return [dropout(ms.Tensor(x)).asnumpy() != 0 for _ in range(calls)]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each_mode
 def test_masks_are_the_documented_function_in_both_modes(mode):
     begin_process(mode=mode)
     dropout = Dropout(0.3, seed=2**40 + 5, layer=3)
@@ -51,7 +51,7 @@ def test_masks_are_the_documented_function_in_both_modes(mode):
     assert int(dropout.step.asnumpy()) == 4
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each_mode
 def test_gradient_has_the_mask_of_its_forward(mode):
     begin_process(mode=mode)
     dropout = Dropout(0.5)
@@ -70,6 +70,7 @@ def test_gradient_has_the_mask_of_its_forward(mode):
     assert int(dropout.step.asnumpy()) == 3
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.9])
 def test_rate_is_kept(p):
     drawn = np.concatenate([mask.reshape(-1) for mask in masks(Dropout(p, layer=1), 20, np.ones((100, 100), "f4"))])
@@ -94,6 +95,7 @@ def test_elements_steps_and_layers_are_independent():
         assert correlation(drawn[0], other) < bound
 
 
+@pytest.mark.extended
 def test_every_column_is_dropped_equally_often():
     drawn = np.stack(masks(Dropout(0.5, layer=4), 400, np.ones(256, np.float32))).mean(0)
     assert np.abs(drawn - 0.5).max() < 5.5 * 0.5 / np.sqrt(400)
@@ -146,7 +148,7 @@ class Dropping(Mlp):
         return self.out(self.drop(self.norm(self.hidden(x))))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each_mode
 def test_every_micro_step_draws_once(mode):
     begin_process(mode=mode)
     network = Dropping()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from mindspore.train import Callback, EarlyStopping, ReduceLROnPlateau
-from training import SIZE, CrashError, Interrupt, Job, Stop, checkpoints, disturb
+from training import SIZE, CrashError, Interrupt, Job, Stop, both_modes, checkpoints, disturb
 
 import ckptkit as ck
 from ckptkit.manager import CheckpointManager
@@ -64,7 +64,7 @@ def whole():
 
 
 @pytest.mark.covering(1)
-@pytest.mark.parametrize("mode", ["graph", "pynative"])
+@both_modes
 @pytest.mark.parametrize("at", [7, SIZE, SIZE + 1, 2 * SIZE + 3])
 def test_resumed_fit_has_every_bit_and_every_evaluation(root, whole, mode, at):
     first = fitted(checkpoints(root, at - 1), 3, Interrupt(at), mode=mode)

@@ -19,6 +19,7 @@ from training import (
     checkpoints,
     crashed,
     digest,
+    each_mode,
     pipeline,
     tensors,
 )
@@ -50,7 +51,7 @@ def by_hand(donor, mode="pynative", epochs=3):
     return job.uninterrupted(epochs).steps
 
 
-@pytest.mark.parametrize("mode", ["pynative", "graph"])
+@each_mode
 def test_import_equals_weights_loaded_by_hand(root, donor, mode, shown):
     """Such a run resumes as any other."""
     expected = by_hand(donor, mode)

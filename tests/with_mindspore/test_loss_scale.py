@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from integers import Linear, Tokens, momentum, rows
 from mindspore import amp, nn, ops
-from training import MODES, Job, accumulation_cell, begin_process, checkpoints, samples, survived, tensors
+from training import Job, accumulation_cell, begin_process, checkpoints, each_mode, samples, survived, tensors
 
 import ckptkit as ck
 
@@ -20,7 +20,6 @@ SCALERS = {
 }
 DYNAMIC = [name for name in SCALERS if "Dynamic" in name]
 each_scaler = pytest.mark.parametrize("scaler", list(SCALERS))
-each_mode = pytest.mark.parametrize("mode", list(MODES))
 HUGE = np.full_like(rows(4), 3e38)  # its gradient is finite, and is not once it is scaled
 
 

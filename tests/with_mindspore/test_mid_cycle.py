@@ -8,7 +8,6 @@ import pytest
 from mindspore import nn, ops
 from mindspore.train import Callback, EarlyStopping
 from training import (
-    MODES,
     SIZE,
     CrashError,
     Dropping,
@@ -19,13 +18,13 @@ from training import (
     adam,
     checkpoints,
     digest,
+    each_mode,
 )
 
 import ckptkit as ck
 
 EPOCHS = 3
 STEPS = EPOCHS * SIZE
-each_mode = pytest.mark.parametrize("mode", list(MODES))
 
 
 class Noisy(nn.Cell):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from integers import WIDTH, Linear, Tokens, momentum, rows
 from mindspore import nn
-from training import MODES, begin_process, tensors
+from training import begin_process, tensors
 
 import ckptkit as ck
 
@@ -15,7 +15,7 @@ EQUAL = [4, 4, 4, 4]  # samples of the micro-batches of a cycle
 UNEQUAL = [8, 4, 2, 2]
 
 
-@pytest.fixture(params=list(MODES), autouse=True)
+@pytest.fixture(params=["pynative", pytest.param("graph", marks=pytest.mark.extended)], autouse=True)
 def mode(request):
     begin_process(mode=request.param)
 

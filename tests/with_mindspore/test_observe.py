@@ -9,7 +9,7 @@ import mindspore.dataset as ds
 import numpy as np
 import pytest
 from mindspore import nn
-from training import Mlp, begin_process
+from training import Mlp, begin_process, each_mode
 
 from ckptkit.mindspore.observe import StateObserver
 from ckptkit.mindspore.plain import digest_of_value, in_words, is_plain
@@ -32,7 +32,7 @@ def reached(value, stored=(), shapes=()) -> dict:
     return reach.found
 
 
-@pytest.mark.parametrize("mode", ["pynative", "graph"])
+@each_mode
 def test_looking_changes_nothing_and_training_goes_on_alike(mode):
     def trained(look: bool) -> dict:
         cell = train_cell(mode)

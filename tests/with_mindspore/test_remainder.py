@@ -6,11 +6,21 @@ import mindspore as ms
 import pytest
 from integers import Linear, momentum, rows
 from mindspore import nn
-from training import MODES, SIZE, Job, K, accumulation_cell, begin_process, checkpoints, pipeline, survived, tensors
+from training import (
+    SIZE,
+    Job,
+    K,
+    accumulation_cell,
+    begin_process,
+    checkpoints,
+    each_mode,
+    pipeline,
+    survived,
+    tensors,
+)
 
 import ckptkit as ck
 
-each_mode = pytest.mark.parametrize("mode", list(MODES))
 EPOCHS = 3
 # Updates and cycles of three epochs of 11 batches with K = 4.
 COUNTS = {"carry": (8, 8, 1), "flush": (9, 9, 0), "drop": (6, 9, 0)}

@@ -8,7 +8,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
-from training import MODES, begin_process, tensors
+from training import begin_process, each_mode, tensors
 
 import ckptkit as ck
 from ckptkit.mindspore.findings import find
@@ -117,7 +117,7 @@ def test_what_cannot_hold_one_is_refused(wrong):
         ck.nn.replace_dropout(wrong)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each_mode
 def test_interrupted_training_continues_with_same_masks(mode, tmp_path):
     begin_process(mode=mode)
     cell = training()

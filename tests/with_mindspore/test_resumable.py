@@ -116,6 +116,7 @@ class Life:
         return self
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("cell", list(CELLS))
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_an_interrupted_loop_goes_on_exactly(tmp_path, kind, cell):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 from mindspore.train import Callback
-from training import MODES, SIZE, Job, accumulation_cell, checkpoints, crashed, survived, tensors
+from training import SIZE, Job, accumulation_cell, both_modes, checkpoints, crashed, each_mode, survived, tensors
 
 import ckptkit as ck
 
-each_mode = pytest.mark.parametrize("mode", list(MODES))
 GROWING = {0: 1, 3: 2, 6: 5}
 EPOCHS = 3
 STEPS = EPOCHS * SIZE
@@ -59,7 +58,8 @@ def test_changed_k_is_refused_with_advice(tmp_path, changed, at):
     assert tensors(job.cell) == before
 
 
-@each_mode
+@pytest.mark.covering(1)
+@both_modes
 @pytest.mark.parametrize("at", [9, 11, 12])
 def test_changed_k_takes_effect_at_next_boundary(tmp_path, at, mode):
     crashed(tmp_path, at, mode=mode)

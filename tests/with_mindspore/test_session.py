@@ -31,6 +31,7 @@ class Resetting(Callback):
         ops.assign(rate, ms.Tensor(0.5, ms.float32))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("at", [3, SIZE + 4, SIZE + 1], ids=["epoch 0", "epoch 1", "epoch boundary"])
 @pytest.mark.parametrize("kind", [Halving, Resetting])
 def test_parameter_changes_in_begin_hooks_happen_once(root, kind, at):

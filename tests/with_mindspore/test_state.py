@@ -21,6 +21,7 @@ from training import (
     accumulation_cell,
     adam,
     begin_process,
+    both_modes,
     digest,
     disturb,
     pipeline,
@@ -35,8 +36,6 @@ from ckptkit.mindspore.state import StateManager
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.memory import contents_of
-
-both_modes = pytest.mark.parametrize("mode", ["graph", "pynative"])
 
 
 def stored(capture, name="a000001-c0000000001-m0001"):
@@ -279,6 +278,7 @@ def half_frozen(weights):
     return nn.Momentum(weights[1:], 0.1, 0.9)
 
 
+@pytest.mark.covering(1)
 @both_modes
 @pytest.mark.parametrize(
     ("network", "optimizer"),
@@ -625,6 +625,7 @@ def stock_cell():
     return nn.TrainOneStepCell(network, adam(network.trainable_params()))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     ("make", "counts"), [(accumulation_cell, False), (accumulation_cell, True), (stock_cell, True)]
 )

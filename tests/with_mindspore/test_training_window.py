@@ -12,7 +12,7 @@ import pytest
 from live import LONG_SECONDS, Stall
 from mindspore import amp, nn, ops
 from mindspore.train import Callback, EarlyStopping, LossMonitor, Model
-from training import MODES, Stop, begin_process
+from training import Stop, begin_process, both_modes, each_mode
 
 import ckptkit as ck
 from ckptkit.background import SaveHandle
@@ -24,7 +24,6 @@ from ckptkit.run.verify import load
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 
-each_mode = pytest.mark.parametrize("mode", list(MODES))
 each_window = pytest.mark.parametrize("window", ["auto", "slice"])
 WIDTH = 160  # its square, and six times the width, have more than 64 KiB or less
 SIZE = 7  # batches per epoch
@@ -166,7 +165,7 @@ def assert_window(report, *, copied_whole=False):
 
 
 @pytest.mark.covering(2)
-@each_mode
+@both_modes
 @each_window
 @pytest.mark.parametrize(("k", "at"), [(1, 2), (3, 3), (3, 4), (3, 5)])
 @pytest.mark.parametrize("key", ["*/weights-000.safetensors", "*/optimizer-000.safetensors"])
@@ -457,7 +456,7 @@ class Job:
 
 
 @pytest.mark.covering(1)
-@each_mode
+@both_modes
 @each_window
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("remainder", ["carry", "flush"])

@@ -14,6 +14,7 @@ import sys
 import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
+import pytest
 from mindspore import nn, ops
 from mindspore.train import Callback, Model
 
@@ -21,6 +22,8 @@ import ckptkit as ck
 from ckptkit.mindspore.rng import capture_rng
 from ckptkit.tree import encode_tree
 
+each_mode = pytest.mark.parametrize("mode", ["pynative", pytest.param("graph", marks=pytest.mark.extended)])
+both_modes = pytest.mark.parametrize("mode", ["pynative", "graph"])  # the default suite compiles, too
 MODES = {"graph": ms.GRAPH_MODE, "pynative": ms.PYNATIVE_MODE}
 SEED = 5
 K = 4
