@@ -14,7 +14,10 @@ from ckptkit.mindspore.cycle import CycleCounters
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 
 MODES = {"graph": ms.GRAPH_MODE, "pynative": ms.PYNATIVE_MODE}
-both_modes = pytest.mark.parametrize("mode", list(MODES), indirect=True)
+both_modes = pytest.mark.parametrize("mode", ["pynative", "graph"], indirect=True)
+each_mode = pytest.mark.parametrize(
+    "mode", ["pynative", pytest.param("graph", marks=pytest.mark.extended)], indirect=True
+)
 OPTIMIZERS = {
     "Momentum": lambda weights: nn.Momentum(weights, 0.05, 0.9, weight_decay=1e-3),
     "CenteredRMSProp": lambda weights: nn.RMSProp(weights, 1e-3, centered=True),
@@ -188,7 +191,7 @@ def test_k_1_matches_train_one_step_cell_bitwise(mode, optimizer):
 
 
 @pytest.mark.covering(1)
-@both_modes
+@each_mode
 @pytest.mark.parametrize("optimizer", ["Momentum", "Adam", "AdamWeightDecay"])
 def test_k_1_with_float16_matches_stock_cells_bitwise(mode, optimizer):
     # Within one graph MindSpore skips roundings to float16, here between gradient and Adam. Two graphs cannot,
@@ -246,7 +249,7 @@ def test_update_comes_on_every_kth_call_only(mode):
         assert all(not p.asnumpy().any() for p in cell.accumulators) == (micro_step == 0)
 
 
-@both_modes
+@each_mode
 @pytest.mark.parametrize("dtype", [ms.float32, ms.float16])
 def test_accumulators_hold_the_unscaled_float32_sum(mode, dtype):
     cell, network = accumulate(4, dtype=dtype), build(dtype=dtype).set_train()
@@ -303,7 +306,7 @@ def test_hundreds_of_weights_compile(mode):
     assert cell.optimizer.global_step.asnumpy() == [1]
 
 
-@both_modes
+@each_mode
 def test_global_step_and_learning_rate_schedule_count_updates(mode):
     def scheduled(weights):
         return nn.Momentum(weights, nn.ExponentialDecayLR(0.1, 0.5, 1, is_stair=True), 0.9)
@@ -343,7 +346,7 @@ def test_clips_the_average_once(mode):
     assert norm(seen) == pytest.approx(clip_norm, rel=1e-6)
 
 
-@both_modes
+@each_mode
 def test_clip_norm_above_the_norm_keeps_bits(mode):
     clipped, free = accumulate(2, clip_norm=1e3), accumulate(2)
     for batch in batches(4):
@@ -393,7 +396,7 @@ def test_a_name_used_twice_is_refused():
         AccumulationTrainCell(network, Recorder([network.hidden.bias]), 2)
 
 
-@both_modes
+@each_mode
 def test_tied_weight_has_one_accumulator_with_both_gradients(mode):
     cell, network = accumulate(4, network=Tied), build(Tied)
     (batch,) = batches(1)
@@ -403,7 +406,7 @@ def test_tied_weight_has_one_accumulator_with_both_gradients(mode):
     assert cell.accumulators[0].asnumpy().tobytes() == expected[0].tobytes()
 
 
-@both_modes
+@each_mode
 def test_group_parameters(mode):
     def grouped(weights):
         groups = [{"params": weights[2:], "lr": 0.2}, {"params": weights[:2], "weight_decay": 0.1}]
@@ -419,7 +422,7 @@ def test_group_parameters(mode):
     assert without_accumulators(cell) == state(reference)
 
 
-@both_modes
+@each_mode
 def test_frozen_weight_is_left_alone(mode):
     class HalfFrozen(Mlp):
         def __init__(self):
@@ -437,7 +440,7 @@ def test_frozen_weight_is_left_alone(mode):
     assert "hidden.weight" in cell.parameters_dict()
 
 
-@both_modes
+@each_mode
 def test_batch_norm_statistics_move_at_every_micro_step(mode):
     cell, network = accumulate(3, network=Normed), build(Normed).set_train()
     norm = cell.network.norm
@@ -450,7 +453,7 @@ def test_batch_norm_statistics_move_at_every_micro_step(mode):
         assert norm.moving_mean.asnumpy().any()
 
 
-@both_modes
+@each_mode
 def test_set_train_takes_effect_after_graph_compilation(mode):
     cell = accumulate(8, network=Normed).set_train(False)
     mean = cell.network.norm.moving_mean
@@ -498,7 +501,7 @@ def test_nested_in_graph_raises_and_names_the_wrapper(mode, failed_compile_dir):
     assert cell.counters.micro_steps == 1
 
 
-@both_modes
+@each_mode
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_inside_a_jit_function_raises_and_names_it(mode, capture, failed_compile_dir):
     cell = accumulate(2)
@@ -563,7 +566,7 @@ def test_inside_a_traced_function_raises_and_names_it(tmp_path):
     assert done.stdout.strip().endswith(" 0")
 
 
-@both_modes
+@each_mode
 def test_being_differentiated_is_refused(mode):
     cell = accumulate(2)
     with pytest.raises(RuntimeError, match="differentiated by TrainOneStepCell"):
@@ -571,7 +574,7 @@ def test_being_differentiated_is_refused(mode):
     cell.set_grad(False)
 
 
-@both_modes
+@each_mode
 def test_model_train_carries_the_remainder_across_epochs(mode):
     k, epochs, data = 2, 3, batches(5)
     cell, plain = accumulate(k, "Adam", Normed), accumulate(k, "Adam", Normed)
@@ -598,7 +601,7 @@ def test_model_train_carries_the_remainder_across_epochs(mode):
 
 
 @pytest.mark.covering(1)
-@both_modes
+@each_mode
 @pytest.mark.parametrize("done", [0, 1, 2, 3, 4])
 def test_a_fresh_cell_continues_from_any_micro_step(mode, done):
     first = accumulate(3, "Adam", Normed)
@@ -623,7 +626,7 @@ def test_restored_cycle_ends_by_its_own_k():
     assert cell.counters == CycleCounters(3, cycles=1, updates=1, micro_steps=2, first_micro_step=2)
 
 
-@both_modes
+@each_mode
 def test_an_exception_in_a_micro_step_changes_nothing(mode, failed_compile_dir):
     cell, plain = accumulate(2), accumulate(2)
     data = batches(4)
