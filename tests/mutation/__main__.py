@@ -172,8 +172,8 @@ class Copy:
             module.write_bytes(original)
         if process.returncode == 0:
             return "survived", ""
-        failed = [line.split()[1] for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-        return "killed", failed[0] if failed else f"pytest ended with {process.returncode}"
+        failed = [line.split(" ", 1)[1] for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        return "killed", failed[0].split(" - ")[0] if failed else f"pytest ended with {process.returncode}"
 
 
 def _end_group(leader: int) -> None:
