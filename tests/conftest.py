@@ -41,10 +41,10 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
-    gc.freeze()  # MindSpore collects before it compiles: going through all items and modules is a tenth of a run
+    gc.freeze()  # MindSpore collects before it compiles: going through all items and modules took a seventh of a file
     if "mindspore" in sys.modules and session.config.option.markexpr != "full":
-        # Two test processes whose kernels spin in several threads take three times as long. What users have is in the
-        # processes that tests start, and under `-m full` everywhere.
+        # Threads of kernels that spin took two thirds of the processor's time of a test process. What users have is in
+        # the processes that tests start, and under `-m full` everywhere.
         mindspore = sys.modules["mindspore"]
         mindspore.device_context.cpu.op_tuning.threads_num(1)
         mindspore.runtime.launch_blocking()

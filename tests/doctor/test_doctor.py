@@ -15,7 +15,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 
 
 def extended(*values: object) -> list:
-    """A case that the default suite leaves out: an examination takes eight seconds."""
+    """A case that the default suite leaves out, since an examination takes long."""
     return [pytest.param(*values, marks=pytest.mark.extended)]
 
 

@@ -1,7 +1,7 @@
 """Runs Python programs in processes of their own and says how each one ended.
 
-A *warm* process is forked from a server that has imported MindSpore and done nothing else: it starts in 0.01 s where an
-interpreter that imports MindSpore itself takes 1.3 s. It has its own memory, files, signals and exit code, so a SIGKILL
+A process is forked from a server that has imported MindSpore and done nothing else, since an import of MindSpore takes
+1.3 s. It has its own memory, files, signals and exit code, so a SIGKILL
 is a real one. Under ``-m full`` every process is a new interpreter.
 
 One server serves one pytest process and ends with it. Any thread may call `run_python`; the server takes one program at
@@ -58,9 +58,7 @@ class Ended:
         return self
 
 
-def run_python(
-    *arguments: str, folder: Path, environment: Mapping[str, str], timeout: float = 300, warm: bool = True
-) -> Ended:
+def run_python(*arguments: str, folder: Path, environment: Mapping[str, str], timeout: float = 300) -> Ended:
     """Run ``python ARGUMENTS`` in ``folder`` until it ends, and keep what it writes beside ``folder``.
 
     Args:
@@ -68,7 +66,6 @@ def run_python(
         folder: The working directory.
         environment: What differs from this process's environment.
         timeout: Seconds after which the process is killed.
-        warm: Whether the process may come from the server.
 
     Raises:
         subprocess.TimeoutExpired: If the process had to be killed.
@@ -85,7 +82,7 @@ def run_python(
         "err": str(err),
         "timeout": timeout,
     }
-    returncode = _in_server(request) if warm and not ALWAYS_FRESH.is_set() else _in_new_interpreter(request)
+    returncode = _in_new_interpreter(request) if ALWAYS_FRESH.is_set() else _in_server(request)
     changed = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
     repeat = f"cd {shlex.quote(str(folder))} && {changed} {sys.executable} {shlex.join(arguments)}"
     return Ended(returncode, out.read_text(errors="replace"), err.read_text(errors="replace"), repeat, logs)
