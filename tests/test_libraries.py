@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 
 import pytest
 from grown import WatchedRun, grow
 
 from ckptkit.manager import CheckpointManager
+from ckptkit.run import libraries
+
+
+@contextmanager
+def versions_are(changed: dict[str, str]) -> Iterator[None]:
+    """What is done in it is done by a process that has other versions of some libraries."""
+    version = metadata.version
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metadata, "version", lambda name: changed.get(name) or version(name))
+        libraries.versions.cache_clear()
+        yield
+    libraries.versions.cache_clear()
 
 
 def warnings_of_start(root, caplog) -> list[str]:
@@ -20,20 +34,16 @@ def warnings_of_start(root, caplog) -> list[str]:
 
 
 @pytest.mark.parametrize("library", ["mindspore", "numpy"])
-def test_other_library_version_warns_with_install_command(root, caplog, monkeypatch, library):
-    version = metadata.version
-    with monkeypatch.context() as old:
-        old.setattr(metadata, "version", lambda name: "1.2.3" if name == library else version(name))
+def test_other_library_version_warns_with_install_command(root, caplog, library):
+    with versions_are({library: "1.2.3"}):
         (name,) = grow(root, 3)
     (warning,) = warnings_of_start(root, caplog)
-    assert warning.startswith(f"{name} was written under {library} 1.2.3, and this is {version(library)}: ")
+    assert warning.startswith(f"{name} was written under {library} 1.2.3, and this is {metadata.version(library)}: ")
     assert warning.endswith(f"pip install {library}=={'1.2.3'}")
 
 
-def test_same_versions_give_no_warning(root, caplog, monkeypatch):
+def test_same_versions_give_no_warning(root, caplog):
     """Another version of ckptkit gives none either."""
-    version = metadata.version
-    with monkeypatch.context() as old:
-        old.setattr(metadata, "version", lambda name: "0.0.1" if name == "ckptkit" else version(name))
+    with versions_are({"ckptkit": "0.0.1"}):
         grow(root, 3)
     assert warnings_of_start(root, caplog) == []

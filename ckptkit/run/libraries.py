@@ -5,6 +5,7 @@ Guarantees: nothing is imported, so that it also works where MindSpore is not in
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from importlib import metadata
 
@@ -12,6 +13,7 @@ _RECORDED = ("ckptkit", "mindspore", "numpy")
 _COMPUTING = ("mindspore", "numpy")
 
 
+@functools.cache  # what was imported stays, and to read it takes longer than the rest of a small save
 def versions() -> dict[str, str]:
     """Version by name; words where a library is not installed as a package."""
     found = {}
