@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from servers.fixtures import Bucket
 from servers.moto_server import MotoServer
+from support.process import Ended, run_python
 
 from ckptkit.run.find import Index
 from ckptkit.run.read import open_checkpoint
@@ -56,23 +55,21 @@ A_SAVE = ("ckptkit.run.save", "Saver", "save")
 AN_UPLOAD = ("ckptkit.run.uploader", "Uploader", "upload")
 
 
-def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "GLOG_v": "3"}
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500, check=False
-    )
-
-
 def trained(script: str, folder: Path, *arguments: str) -> str:
     """What it said on its way to the end."""
-    done = run([sys.executable, str(EXAMPLES / script), *arguments], folder)
-    assert done.returncode == 0, done.stderr
+    done = run(str(EXAMPLES / script), *arguments, folder=folder).expect(0)
     return done.stdout + done.stderr
 
 
 def killed(after: tuple[str, str, str], times: int, script: str, folder: Path, *arguments: str) -> None:
-    done = run([sys.executable, "-c", KILLED, *after, str(times), str(EXAMPLES / script), *arguments], folder)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    program = folder.with_name(f"{folder.name}-killed.py")
+    program.write_text(KILLED)
+    done = run(str(program), *after, str(times), str(EXAMPLES / script), *arguments, folder=folder)
+    done.expect(-signal.SIGKILL)
+
+
+def run(*arguments: str, folder: Path) -> Ended:
+    return run_python(*arguments, folder=folder, environment={"GLOG_v": "3"}, timeout=500)
 
 
 def contents(root: str) -> dict[str, bytes]:
@@ -113,9 +110,8 @@ def test_a_killed_example_resumes_to_the_same_bits(script: str, commits: int, tm
 @pytest.mark.parametrize("script", EXAMINED)
 def test_doctor_finds_example_exact_after_every_micro_step(script: str, tmp_path: Path) -> None:
     steps, kills = EXAMINED[script]
-    doctor = [sys.executable, "-m", "ckptkit", "doctor", "--json", "--steps", str(steps), "--kills", str(kills)]
-    done = run([*doctor, "--", sys.executable, str(EXAMPLES / script)], tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    doctor = ("-m", "ckptkit", "doctor", "--json", "--steps", str(steps), "--kills", str(kills))
+    done = run(*doctor, "--", sys.executable, str(EXAMPLES / script), folder=tmp_path).expect(0)
     report = json.loads(done.stdout)
     assert (report["exact"], report["difference"], report["notes"]) == (True, None, [])
     assert [life["exit_code"] for life in report["lives"]] == [0, 0, *[-signal.SIGKILL] * kills, 0]

@@ -6,6 +6,7 @@ time. A forked process leaves the loop and becomes the program: it ends as any i
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -25,6 +26,10 @@ for _name in (
     "ckptkit.mindspore.state",
 ):
     importlib.import_module(_name)
+
+
+gc.collect()
+gc.freeze()  # MindSpore collects before it compiles; a forked process would go through all of this, and copy its pages
 
 
 def serve() -> dict[str, Any]:

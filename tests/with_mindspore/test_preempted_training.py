@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from mindspore.train import Callback
+from support.process import run_python
 from training import SIZE, Job, checkpoints, reference
 
 import ckptkit as ck
@@ -216,10 +215,8 @@ print("exported")
 
 
 def live(root, script, **plan):
-    command = [sys.executable, str(script), str(root), str(Path(__file__)), json.dumps(plan)]
-    home = str(Path(ck.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": home, "GLOG_v": "3"}
-    return subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=200)
+    arguments = (str(script), str(root), str(Path(__file__)), json.dumps(plan))
+    return run_python(*arguments, folder=script.parent, environment={"GLOG_v": "3"}, timeout=200)
 
 
 def test_signalled_process_always_exits_with_143(root, tmp_path):
@@ -227,13 +224,13 @@ def test_signalled_process_always_exits_with_143(root, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     done = live(root, script, mode="pynative", depth=80, at=6, workers=True)
-    assert done.returncode == TERMINATED, done.stderr
+    done.expect(TERMINATED)
     assert "exported" not in done.stdout
     assert "SIGTERM: saved a000001-c0000000001-m0002" in done.stderr
     assert "Traceback" not in done.stderr
 
     done = live(root, script, mode="graph", depth=80, at=7, after=0.3, grace=0.5)
-    assert done.returncode == TERMINATED, done.stderr
+    done.expect(TERMINATED)
     assert "micro-step ended" not in done.stderr  # it was noticed while the first one was compiled
     *_, announced, last = done.stderr.splitlines()
     assert announced == "[ckptkit] SIGTERM: saving within 0.5 s and ending"
@@ -249,5 +246,5 @@ def test_ctrl_c_acts_like_sigterm(root, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     done = live(root, script, mode="pynative", depth=1, at=6, signal="SIGINT")
-    assert done.returncode == TERMINATED, done.stderr
+    done.expect(TERMINATED)
     assert "SIGTERM: saved a000001-c0000000001-m000" in done.stderr
