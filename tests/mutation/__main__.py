@@ -1,8 +1,8 @@
-"""Measures how many planted defects the suite finds; `docs/mutation.md` says how to use it.
+"""Measures how many planted defects the suite finds; `docs/testing.md` says how to use it.
 
 ``python -m mutation map FOLDER`` records which test of the default suite runs which line. ``python -m mutation run
 FOLDER --count 500 --seed 1`` draws mutants and lets the tests that run the changed line judge each, first those of the
-default suite, then, where none noticed it, the others. It goes on where it was stopped. ``python -m mutation table
+default suite, then, where none noticed it, all others of the same files. It goes on where it was stopped. ``python -m mutation table
 FOLDER`` prints the result.
 """
 
@@ -70,14 +70,12 @@ def main() -> None:
 
 
 def record(folder: Path) -> None:
-    """Run the whole suite and record which test runs which line."""
+    """Run the default suite and record which test runs which line."""
     folder.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "MUTATION_DATA": str(folder.resolve())}
     options = [f"--cov-config={CONFIGURATION}", "--cov=ckptkit", "--cov-context=test", "--cov-report="]
     kept = ["--store-durations", f"--durations-path={folder.resolve() / 'durations'}"]
-    subprocess.run(
-        [sys.executable, "-m", "pytest", "-m", "full", *options, *kept], cwd=REPOSITORY, env=environment, check=True
-    )
+    subprocess.run([sys.executable, "-m", "pytest", *options, *kept], cwd=REPOSITORY, env=environment, check=True)
 
 
 def run(folder: Path, count: int, seed: int, workers: int, budget: Budget) -> None:
@@ -184,7 +182,7 @@ def _end_group(leader: int) -> None:
 def judge(
     copy: Copy, mutant: Mutant, lines: CoverageMap, collected: dict[str, set[str]], budget: Budget
 ) -> dict[str, object]:
-    """Let the default suite judge the mutant, and the rest of the full one if it survived."""
+    """Let the default suite judge the mutant, and all other tests of the same files if it survived."""
     begun = time.monotonic()
     covering = lines.covering(mutant.path, *mutant.lines)
     found: dict[str, object] = {"name": mutant.name, "lines": mutant.lines, "diff": mutant.diff}
@@ -193,7 +191,9 @@ def judge(
     found["tests"] = len(chosen)
     found["full"] = found["default"]
     if found["default"] in ("survived", "not covered"):
-        rest = choose(covering - set(chosen), lines, budget)
+        files = {test.partition("::")[0] for test in covering}
+        others = {test for test in collected["full"] if test.partition("::")[0] in files}
+        rest = choose(others - set(chosen), lines, budget)
         verdict, by = copy.try_tests(mutant, rest, sum(map(lines.seconds, rest)))
         if verdict != "not covered":
             found["full"], found["by"] = verdict, by
