@@ -144,7 +144,8 @@ def test_save_requests_do_not_grow_with_checkpoints(run):
         storage.reset()
         save(manager, state)
         manager.close()
-        return [(call.operation, call.keys[0].split("/")[0]) for call in storage.calls]
+        calls = [(call.operation, call.keys[0].split("/")[0]) for call in storage.calls]
+        return [one for one in calls if one != ("create", "events")]  # these go by the clock
 
     few = Counted(long_run(3, 4, 3))
     assert calls_of_the_third_save(run) == calls_of_the_third_save(few)

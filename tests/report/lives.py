@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
@@ -20,21 +21,24 @@ START = datetime(2026, 3, 2, 22, 10, tzinfo=timezone.utc)
 
 
 class Clock:
-    """Stands still, but for what is asked of it and some milliseconds at each look."""
+    """Stands still, but for what is asked of it and some milliseconds at each look. Any thread."""
 
     def __init__(self) -> None:
         self.at = START
         self._random = random.Random(3)
+        self._lock = threading.Lock()  # without it, a look of the writing thread undoes one of the training's
 
     def now(self) -> datetime:
         return self.at
 
     def seconds(self) -> float:
-        self.at += timedelta(milliseconds=self._random.uniform(0.5, 6))
-        return (self.at - START).total_seconds()
+        with self._lock:
+            self.at += timedelta(milliseconds=self._random.uniform(0.5, 6))
+            return (self.at - START).total_seconds()
 
     def pass_by(self, **much: float) -> None:
-        self.at += timedelta(**much)
+        with self._lock:
+            self.at += timedelta(**much)
 
 
 class FailingDisk(LocalStorage):
