@@ -690,7 +690,7 @@ class CheckpointManager:
         receipts = None
         if not self._peers.is_alone:
             receipts = Receipts(self._storage, self._peers.size, self._rank_patience, monotonic=self._monotonic)
-        return Saver(self._storage, opened.document, retention, receipts)
+        return Saver(self._storage, opened.document, opened.run_id, retention, receipts)
 
     def _due(self, progress: Progress, since: timedelta) -> bool:
         due = self._peers.is_due(progress, since)

@@ -121,7 +121,7 @@ class Mirror:
             return open_alone(self._local, self._storage, opening, target)
         self._is_away = False
         opened = open_mirrored(self._local, self._storage, opening, target)
-        uploader = Uploader(self._local, self._storage, opened.document, self._options.keep)
+        uploader = Uploader(self._local, self._storage, opened.document, opened.run_id, self._options.keep)
         urls = (self._local.url, self._storage.url)
         self._uploads = Uploads(uploader, urls, tries=self._options.tries, tolerant=self._options.tolerant)
         self._uploads.begin(CheckpointName.parse(opened.document.parent or ""))

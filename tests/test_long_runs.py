@@ -16,6 +16,7 @@ from ckptkit.run.catalogue import latest_checkpoint, list_checkpoints, list_rows
 
 COUNTS = (3000, 3600, 3400)
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
+OWN = "attempts/000004.json"  # of an attempt that starts on it
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +44,13 @@ def test_fixture_run_holds_10000_valid_checkpoints(run, made):
     assert {info.problem for info in listed} == {None}
 
 
-def test_latest_needs_three_requests_and_newest_pages(run):
+def test_latest_needs_four_requests_and_newest_pages(run):
     """The pages are those of the newest attempt."""
     latest = latest_checkpoint(run)
     assert latest.name == newest(run)
     assert latest.problem is None
     below = f"checkpoints/{latest.name}"
-    assert run.keys("read") == [f"{below}/COMMIT", f"{below}/manifest.json"]
+    assert run.keys("read") == [f"{below}/COMMIT", "attempts/000003.json", f"{below}/manifest.json"]
     assert run.keys("list") == ["attempts", "checkpoints"]
     assert run.pages == 1 + pages_of(COUNTS[-1])
 
@@ -73,7 +74,7 @@ def test_latest_does_not_list_every_empty_attempt():
 
 
 def test_ls_reads_one_document_per_row(run):
-    """It also needs the pages of the walk and the newest attempt's document."""
+    """It also needs the pages of the walk, the newest attempt's document and the COMMITs of the two newest."""
     rows = list_rows(run, 50)
     assert [info.name for info in rows.shown] == names_of(run._inner)[-50:]
     assert {info.problem for info in rows.shown} == {None}
@@ -81,7 +82,11 @@ def test_ls_reads_one_document_per_row(run):
     assert rows.latest == newest(run)
     reads = run.keys("read")
     assert sorted(reads) == sorted(
-        ["attempts/000003.json", *(f"checkpoints/{info.name}/manifest.json" for info in rows.shown)]
+        [
+            "attempts/000003.json",
+            *(f"checkpoints/{info.name}/manifest.json" for info in rows.shown),
+            *(f"checkpoints/{info.name}/COMMIT" for info in rows.shown[-2:]),
+        ]
     )
     assert run.pages == 1 + pages_of(files_of(run))
 
@@ -89,7 +94,7 @@ def test_ls_reads_one_document_per_row(run):
 def test_ls_all_reads_once_per_row_and_attempt(run):
     run = Counted(long_run(100, 200))
     rows = list_rows(run, None)
-    assert len(rows.shown) == len(run.keys("read")) - 2 == 300
+    assert len(rows.shown) == len(run.keys("read")) - 4 == 300
     assert rows.left_out == 0
     assert run.pages == 1 + pages_of(files_of(run))
     complete = list_checkpoints(run)
@@ -121,7 +126,7 @@ def test_start_reads_one_commit_and_sweep_none(run):
     assert set(commits) == {f"checkpoints/{expected}/COMMIT"}
     assert len(commits) <= 5  # chosen, opened, proven, and looked at again
     documents = [key for key in run.keys("read") if key.startswith("attempts/")]
-    assert set(documents) == {"attempts/000003.json"}
+    assert set(documents) == {"attempts/000003.json", OWN}
     assert run.keys("delete") == []
     assert [key for key in run.keys("create") if not key.startswith(("attempts/", "run.json"))] == []
     # Two looks of folders, of which the second only at the newest attempt; one walk of files.
@@ -133,7 +138,8 @@ def test_start_reads_newest_attempt_document_only():
     run = Counted(made)
     _, state = start(run)
     assert state.applied == names_of(made)[-1:]
-    assert {key for key in run.keys("read") if key.startswith("attempts/")} == {"attempts/000060.json"}
+    documents = {key for key in run.keys("read") if key.startswith("attempts/")}
+    assert documents == {"attempts/000060.json", "attempts/000061.json"}  # the own one is what the fence asks for
 
 
 def test_save_requests_do_not_grow_with_checkpoints(run):
@@ -149,7 +155,7 @@ def test_save_requests_do_not_grow_with_checkpoints(run):
 
     few = Counted(long_run(3, 4, 3))
     assert calls_of_the_third_save(run) == calls_of_the_third_save(few)
-    assert run.keys("read") == []
+    assert run.keys("read") == [OWN] * 3  # the fence: before the save, before COMMIT, before retention
     assert run.pages <= few.pages + pages_of(10_003)
 
 
@@ -158,7 +164,7 @@ def test_first_save_with_keep_all_reads_no_commit(run):
     run.reset()
     save(manager, state)
     assert [key for key in run.keys("read") if key.startswith("checkpoints/")] == []
-    assert len(run.keys("read")) == 4  # the documents of the lineage, once per process
+    assert len(run.keys("read")) == 3 + 4  # the own one by the fence, the documents of the lineage once per process
 
 
 def test_retention_reads_each_commit_once():
@@ -173,7 +179,7 @@ def test_retention_reads_each_commit_once():
         # The two newest and their attempts are read anew; nothing of the others, and not the ones that go.
         commits = [key for key in run.keys("read") if key.endswith("/COMMIT")]
         assert set(commits) <= {f"checkpoints/{name}/COMMIT" for name in names_of(run._inner)[-2:]}
-        assert len(run.keys("read")) <= 6
+        assert len(run.keys("read")) <= 3 + 6
 
 
 def test_metrics_are_read_once_too():
@@ -184,7 +190,7 @@ def test_metrics_are_read_once_too():
     assert len(names_of(run._inner)) == 2
     run.reset()
     save(manager, state)
-    assert len(run.keys("read")) <= 6
+    assert len(run.keys("read")) <= 3 + 6  # those of the fence, and the others
 
 
 def test_the_manager_lists_all(run):

@@ -18,6 +18,7 @@ from ckptkit.errors import (
     CheckpointNotFoundError,
     CkptKitError,
     CorruptCheckpointError,
+    FormatVersionError,
     ResumeError,
     StaleAttemptError,
     StorageError,
@@ -75,10 +76,17 @@ class Opening:
 
 @dataclass(frozen=True)
 class Opened:
-    """An attempt that owns the run, and what it started from."""
+    """An attempt that owns the run, and what it started from.
+
+    Attributes:
+        document: Its own.
+        contents: Of the checkpoint that was applied; None for a fresh start.
+        run_id: That of ``run.json``; empty where that cannot be read, and in ranks above 0.
+    """
 
     document: AttemptDocument
     contents: Contents | None
+    run_id: str = ""
 
 
 Copies = Callable[[CheckpointName], Sequence[Storage]]
@@ -113,7 +121,7 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
             if choice.branch is not None:
                 raise
             continue  # retention of a running attempt removed it meanwhile: list again
-        _ensure_run(storage, index, opening)
+        run_id = _ensure_run(storage, index, opening)
         document = _document(index.highest + 1, choice, applied, opening)
         data = encode(document)
         if create_once(storage, attempt_key(document.attempt), data) != data:
@@ -122,51 +130,84 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
         abandoned.add(document.attempt)
         if _still_newest(storage, abandoned, choice, document, opening):
             _warn_of(applied.passed_over, document, storage.url)
-            return Opened(document, applied.contents)
+            return Opened(document, applied.contents, run_id)
     raise StaleAttemptError(
         f"{_ROUNDS} times in a row another process changed the run {storage.url} while this one was starting. "
         "Make sure that only one job is started on it."
     )
 
 
-def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: bool = False) -> None:
-    """Make sure that ``attempt`` still owns the run.
+def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: str | None = None) -> None:
+    """Make sure that ``attempt`` still owns the run: none is later, and its document is still its own.
 
     Args:
         storage: The run root.
         attempt: The attempt that wants to go on writing.
-        put_back: Create its document again if somebody deleted it; without it, none of its commits could be read.
+        put_back: The id of its run. With it, its document is created again if somebody deleted it; without the document,
+            none of its commits could be read.
 
     Raises:
-        StaleAttemptError: If a later attempt exists.
+        StaleAttemptError: If a later attempt exists, or another process began the run anew.
         StorageError: If the own document is gone and may not be put back: in the middle of a save, what was written
             of that save may be gone too.
     """
     numbers = list_attempts(storage)
     highest = max(numbers, default=0)
-    if highest <= attempt.attempt:
-        if attempt.attempt not in numbers:
-            _restore_document(storage, attempt, put_back)
-        return
+    if highest > attempt.attempt:
+        raise StaleAttemptError(
+            f"attempt {highest}{_host_of(storage, highest)} took the run {storage.url} over from attempt "
+            f"{attempt.attempt}. This process must stop; its last commit before the takeover stays usable. If both are "
+            f'to train, give each a root of its own, such as "{storage.url}-2".'
+        )
+    key = attempt_key(attempt.attempt)
     try:
-        key = attempt_key(highest)
-        other = f" on {decode(storage.read(key, MAX_SEALED_BYTES), AttemptDocument, key).host}"
-    except (CkptKitError, FileNotFoundError):
-        other = ""  # that there is a later one is known; its document only helps the reader
-    raise StaleAttemptError(
-        f"attempt {highest}{other} took the run {storage.url} over from attempt {attempt.attempt}. "
-        "This process must stop; its last commit before the takeover stays usable. If both are to train, give each a "
-        f'root of its own, such as "{storage.url}-2".'
+        there = storage.read(key, MAX_SEALED_BYTES) if attempt.attempt in numbers else None
+    except FileNotFoundError:
+        there = None
+    if there is None:
+        there = _put_back(storage, attempt, put_back)
+    if not _may_be(there, attempt):
+        raise _begun_anew(storage, attempt)
+
+
+def _may_be(data: bytes, attempt: AttemptDocument) -> bool:
+    """Whether ``data`` is the document of ``attempt``, perhaps damaged: that gives the run to nobody else."""
+    try:
+        return decode(data, AttemptDocument, attempt_key(attempt.attempt)).token == attempt.token
+    except CorruptCheckpointError:
+        return True
+    except FormatVersionError:
+        return False
+
+
+def _put_back(storage: Storage, attempt: AttemptDocument, run_id: str | None) -> bytes:
+    """Create the document of ``attempt`` again, and return what is there in the end."""
+    key = attempt_key(attempt.attempt)
+    what = f"{key} below {storage.url} is gone, which this process made: somebody deleted the run, or a part of it"
+    if run_id is None:
+        raise StorageError(f"{what}. This save is given up; the next one puts the file back.")
+    run = read_run(storage)
+    if run is not None and run.run_id != run_id:
+        raise _begun_anew(storage, attempt)  # with lower numbers, so that the own document would take it over
+    _log.warning("%s. It is put back, and saves go on; earlier checkpoints may be gone.", what)
+    return create_once(storage, key, encode(attempt))
+
+
+def _begun_anew(storage: Storage, attempt: AttemptDocument) -> StaleAttemptError:
+    return StaleAttemptError(
+        f"the run {storage.url} is another process's now{_host_of(storage, attempt.attempt)}, by the documents below "
+        f"attempts/: somebody removed or moved what this process trained, and began anew. This process must stop; what "
+        f'it committed is where it was moved. If both are to train, give each a root of its own, as "{storage.url}-2".'
     )
 
 
-def _restore_document(storage: Storage, attempt: AttemptDocument, put_back: bool) -> None:
-    key = attempt_key(attempt.attempt)
-    what = f"{key} below {storage.url} is gone, which this process made: somebody deleted the run, or a part of it"
-    if not put_back:
-        raise StorageError(f"{what}. This save is given up; the next one puts the file back.")
-    _log.warning("%s. It is put back, and saves go on; earlier checkpoints may be gone.", what)
-    create_once(storage, key, encode(attempt))
+def _host_of(storage: Storage, number: int) -> str:
+    """Where an attempt runs, for messages, as far as its document tells."""
+    key = attempt_key(number)
+    try:
+        return f" on {decode(storage.read(key, MAX_SEALED_BYTES), AttemptDocument, key).host}"
+    except (CkptKitError, FileNotFoundError):
+        return ""
 
 
 def _apply_first(
@@ -229,7 +270,7 @@ def _warn_of_other_libraries(name: CheckpointName, recorded: Mapping[str, str]) 
         )
 
 
-def _ensure_run(storage: Storage, index: Index, opening: Opening) -> None:
+def _ensure_run(storage: Storage, index: Index, opening: Opening) -> str:
     fresh = RunDocument(run_id=opening.new_token(), created_at=opening.now().isoformat()).sealed()
     try:
         data = storage.read(RUN, MAX_SEALED_BYTES)
@@ -240,8 +281,9 @@ def _ensure_run(storage: Storage, index: Index, opening: Opening) -> None:
     except CorruptCheckpointError as error:
         # It holds an id and a date; no checkpoint depends on it, so it must not keep a run from going on.
         _log.warning("%s; the run goes on, since no checkpoint depends on this file", error)
-        return
+        return ""
     refuse_unfinished(storage, index, run)  # a copy may have begun since this start looked
+    return run.run_id
 
 
 def _document(number: int, choice: Choice, applied: Applied, opening: Opening) -> AttemptDocument:

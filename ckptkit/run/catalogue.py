@@ -103,9 +103,8 @@ def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
 def latest_checkpoint(storage: Storage) -> CheckpointInfo | None:
     """The checkpoint that a start would try first, or None for a fresh start.
 
-    It takes three requests (the list of ``attempts/``, COMMIT and manifest) beside the list pages of the newest
-    attempt's folders, more only where that attempt has no commit. So that attempt's document is not looked at, nor are
-    rank files.
+    It takes four requests (the list of ``attempts/``, COMMIT, that attempt's document and the manifest) beside the list
+    pages of the newest attempt's folders, more only where that attempt has no commit. Rank files are not looked at.
 
     Raises:
         ResumeError: If the run is a copy of which no attempt has arrived yet.
@@ -131,7 +130,7 @@ def _newest(storage: Storage) -> tuple[CheckpointName | None, Commit | Void | Co
     """The name of the newest commit, and its COMMIT."""
     glance = Glance(storage)
     for name in reversed(glance.names_of(max(glance.attempts, default=0))):
-        if glance.is_committed(name):
+        if glance.is_committed(name) and not glance.is_foreign(name):
             return name, glance.commit(name)
     if not glance.attempts:
         refuse_unfinished(storage, Index(storage), read_run(storage))

@@ -38,10 +38,17 @@ class Look(AttemptLookup, Protocol):
         """Whether the folder has a COMMIT that is not void; one that does not parse counts."""
         ...
 
+    def is_foreign(self, name: CheckpointName) -> bool:
+        """Whether the COMMIT of ``name`` is by another process than the one whose attempt this is."""
+        ...
+
 
 @dataclass(frozen=True)
 class Candidates:
-    """Committed checkpoints of a lineage, newest first; each iteration finds them anew, in the same look."""
+    """Committed checkpoints of a lineage, newest first; each iteration finds them anew, in the same look.
+
+    Those of another process are among them, so that a start passes them over as loudly as corrupt ones.
+    """
 
     look: Look
     lineage: Iterable[Segment]
@@ -58,7 +65,7 @@ class Choice:
     """What a start should try, in order.
 
     Attributes:
-        first: The newest; None for a fresh start.
+        first: The newest that counts; None for a fresh start.
         candidates: Newest first, ``first`` included; empty for a fresh start.
         branch: The checkpoint that the user named, where this start begins a branch at it.
         passed_over: What had to be left aside before any candidate was looked at.
@@ -76,7 +83,7 @@ class Head:
 
     Attributes:
         lineage: Its own.
-        first: The newest commit on it.
+        first: The newest commit on it that is by the process whose attempt it is.
     """
 
     lineage: Ancestry
@@ -132,13 +139,16 @@ def newest_head(look: Look) -> tuple[Head | None, tuple[PassedOver, ...]]:
         lineage = Ancestry(look, attempt)
         if _is_given_up(look, lineage):
             continue
-        # An attempt that started fresh and never committed holds nothing that could be continued.
-        first = next(iter(Candidates(look, lineage)), None)
+        candidates = Candidates(look, lineage)
+        first = next((name for name in candidates if not look.is_foreign(name)), None)
         if first is not None:
             return Head(lineage, first), tuple(passed_over.values())
         if lineage.broken_at is not None:
             key = attempt_key(lineage.broken_at)
             passed_over.setdefault(key, PassedOver(checkpoint=key, reason=str(lineage.broken)))
+        for name in candidates:
+            reason = f"its COMMIT has another token than {attempt_key(name.attempt)}"
+            passed_over.setdefault(str(name), PassedOver(checkpoint=str(name), reason=reason))
     return None, tuple(passed_over.values())
 
 
@@ -170,7 +180,7 @@ def _named(index: Index, checkpoint: str) -> CheckpointName:
 def _refuse_orphans(index: Index, passed_over: tuple[PassedOver, ...]) -> None:
     orphans = _newest_committed(index, 3)
     if orphans:
-        why = "; ".join(one.reason for one in passed_over) or "no attempt document leads to them"
+        why = "; ".join(dict.fromkeys(one.reason for one in passed_over)) or "no attempt document leads to them"
         raise CorruptCheckpointError(
             f"the run has committed checkpoints ({', '.join(orphans)}) that cannot be used: {why}. "
             "Restore the files below attempts/, or start again under another root."

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ckptkit.errors import CorruptCheckpointError
+from ckptkit.errors import CorruptCheckpointError, FormatVersionError
 from ckptkit.manifest import MAX_SEALED_BYTES, AttemptDocument, Commit, Void, decode, decode_commit
 from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, CheckpointName, attempt_key, checkpoints_prefix, parse_attempt
 from ckptkit.storage import Storage
@@ -93,6 +93,18 @@ class Documents:
     def is_committed(self, name: CheckpointName) -> bool:
         """Whether the folder has a COMMIT that is not void; one that does not parse counts."""
         return isinstance(self.commit(name), Commit | CorruptCheckpointError)
+
+    def is_foreign(self, name: CheckpointName) -> bool:
+        """Whether the COMMIT of ``name`` is by another process than the one whose attempt this is.
+
+        Somebody removed or moved the run while that process trained, and began it anew: what it committed since is no
+        part of this run, although its name says so.
+        """
+        commit = self.commit(name)
+        try:
+            return isinstance(commit, Commit) and commit.token != self.document(name.attempt).token
+        except (CorruptCheckpointError, FormatVersionError):
+            return False  # whose it is cannot be told
 
 
 class Index(Documents):

@@ -43,7 +43,7 @@ def why_kept(look: Look, names: Sequence[CheckpointName]) -> Mapping[CheckpointN
     if head is None:
         return {name: Kept("unknown") for name in names}
     segments = _segments(head, min((name.attempt for name in names), default=0))
-    newest = {*islice(Candidates(look, head.lineage), 2)}
+    newest = {*islice((name for name in Candidates(look, head.lineage) if not look.is_foreign(name)), 2)}
     parents = {older.last: newer.attempt for newer, older in pairwise(segments)}
 
     def why(name: CheckpointName) -> Kept:

@@ -171,6 +171,9 @@ class _Planner:
             elif not isinstance(commit, Commit):
                 stays[name] = "its COMMIT cannot be read"
                 self._problems.append(str(commit))
+            elif self._survey.is_foreign(name):
+                stays[name] = "its COMMIT has another token"
+                self._problems.append(f"{name.commit_key} has another token than {attempt_key(name.attempt)}")
         for lineage in (*self._newer.values(), self._head):
             stays.update(self._spared(lineage))
         return stays
@@ -213,7 +216,11 @@ class _Planner:
         return found
 
     def _sound_commits(self) -> list[CheckpointName]:
-        return [name for name in self._committed if isinstance(self._survey.commit(name), Commit)]
+        return [
+            name
+            for name in self._committed
+            if isinstance(self._survey.commit(name), Commit) and not self._survey.is_foreign(name)
+        ]
 
     def _fault_of(self, attempt: int) -> str | None:
         try:

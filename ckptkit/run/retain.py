@@ -121,6 +121,8 @@ class Retention:
     def _read_commit(self, name: CheckpointName) -> None:
         try:
             commit: Commit | Void | CorruptCheckpointError | None = read_commit(self._storage, name)
+            if isinstance(commit, Commit):
+                check_token(name, commit, self._document(name))  # another process's counts as nothing here, and stays
         except CorruptCheckpointError as error:
             commit = error
         if commit is None:
@@ -129,22 +131,28 @@ class Retention:
             self._commits[name] = commit
 
     def _can_be_read(self, newest: Names) -> bool:
-        """Whether the documents of the attempts of ``newest`` are still sound, without which these are of no use."""
+        """Whether the documents of the attempts of ``newest`` still vouch for them, without which these are of no use."""
         documents = Documents(self._storage)
         try:
-            for number in {self._attempt.attempt, *(name.attempt for name in newest)}:
-                documents.document(number)
+            documents.document(self._attempt.attempt)
+            for name in newest:
+                commit = self._commits[name]
+                assert isinstance(commit, Commit)  # noqa: S101 - read right before
+                check_token(name, commit, documents.document(name.attempt))
         except CorruptCheckpointError as error:
             _log.warning("no checkpoint is removed this time: %s", error)
-            self._documents, self._lineage = Documents(self._storage), None
+            self._documents, self._lineage, self._commits = Documents(self._storage), None, {}
             return False
         return True
+
+    def _document(self, name: CheckpointName) -> AttemptDocument:
+        own = name.attempt == self._attempt.attempt
+        return self._attempt if own else self._documents.document(name.attempt)
 
     def _learn_metrics(self, name: CheckpointName) -> None:
         commit = self._commits[name]
         assert isinstance(commit, Commit)  # noqa: S101 - asked of commits only
         try:
-            check_token(name, commit, self._documents.document(name.attempt))
             metrics = open_manifest(self._storage, name, commit).metrics
         except (CorruptCheckpointError, CheckpointNotFoundError) as error:
             _log.warning("%s is kept, because its metrics cannot be read: %s", name, error)

@@ -47,6 +47,7 @@ class Saver:
     Args:
         storage: The run root.
         attempt: The attempt that owns the run.
+        run_id: Of the run that it was opened on.
         retention: What to remove after a commit.
         receipts: Waits for the parts of the other ranks, where there are any.
 
@@ -56,10 +57,16 @@ class Saver:
     """
 
     def __init__(
-        self, storage: Storage, attempt: AttemptDocument, retention: Retention, receipts: Receipts | None = None
+        self,
+        storage: Storage,
+        attempt: AttemptDocument,
+        run_id: str,
+        retention: Retention,
+        receipts: Receipts | None = None,
     ) -> None:
         self._storage = storage
         self._attempt = attempt
+        self._run_id = run_id
         self._retention = retention
         self._receipts = receipts
         self._committed: dict[tuple[int, int], CheckpointName] = {}
@@ -103,7 +110,7 @@ class Saver:
         """
         name = request.name
         try:
-            check_fence(self._storage, self._attempt, put_back=True)
+            check_fence(self._storage, self._attempt, put_back=self._run_id)
             self._decide()
         except StorageError:
             self._note_others(name)

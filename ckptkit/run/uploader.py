@@ -40,6 +40,7 @@ class Uploader:
         local: Where checkpoints are committed first.
         mirror: Where they are uploaded to.
         attempt: The attempt, which was opened over both.
+        run_id: Of the run that it was opened on.
         policy: What the mirror keeps beyond what is always kept.
 
     Attributes:
@@ -47,10 +48,13 @@ class Uploader:
         done_bytes: Of it, how many lie at the mirror.
     """
 
-    def __init__(self, local: Storage, mirror: Storage, attempt: AttemptDocument, policy: KeepPolicy) -> None:
+    def __init__(
+        self, local: Storage, mirror: Storage, attempt: AttemptDocument, run_id: str, policy: KeepPolicy
+    ) -> None:
         self._local = local
         self._mirror = mirror
         self._attempt = attempt
+        self._run_id = run_id
         self._retention = Retention(mirror, attempt, policy)
         self._proven: set[str] = set()
         self._begun: set[CheckpointName] = set()
@@ -75,7 +79,7 @@ class Uploader:
             ResumeError: If another file lies in its place at the mirror.
             StorageError: If one of the two failed. The same call goes on.
         """
-        check_fence(self._mirror, self._attempt, put_back=True)
+        check_fence(self._mirror, self._attempt, put_back=self._run_id)
         if not self._has_documents:
             share_documents(self._local, self._mirror, self._attempt)
             self._has_documents = True

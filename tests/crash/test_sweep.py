@@ -64,7 +64,7 @@ def reads(storage):
 def test_committed_folders_are_not_read(root):
     storage, document = owner(root)
     assert sweep(storage, document) == []
-    assert reads(storage) == []
+    assert reads(storage) == ["attempts/000002.json"]  # the fence's
     assert len(committed(root)) == 2
 
 
@@ -76,12 +76,12 @@ def test_sweep_reads_only_void_sized_commits_with_data(root):
     put(root, f"checkpoints/{name_at(1, 10)}/manifest.json")
     assert [str(name) for name in sweep(storage, document)] == [name_at(1, 10), AT_8]
     # The last one is looked at again before its attempt's frozen shards go.
-    assert reads(storage) == [f"checkpoints/{name}/COMMIT" for name in (name_at(1, 10), name_at(1, 10), AT_8, AT_8)]
+    assert reads(storage)[1:] == [f"checkpoints/{name}/COMMIT" for name in (name_at(1, 10), name_at(1, 10), AT_8, AT_8)]
     check_void_before_delete(storage.calls, [name_at(1, 10)])
     assert len(committed(root)) == 2
     again = FaultyStorage(LocalStorage(root))
     assert sweep(again, document) == []
-    assert reads(again) == []
+    assert reads(again) == ["attempts/000003.json"]
 
 
 def test_incomplete_walk_keeps_listed_frozen_shards(root, monkeypatch):
@@ -187,7 +187,8 @@ def test_they_are_cleared_right_after_a_fence_check(root):
     sweep(storage, document)
     operations = [(call.operation, call.keys[0]) for call in storage.calls]
     at = operations.index(("list", "attempts"))
-    assert operations[at + 1 : at + 4] == [
+    assert operations[at + 1] == ("read", "attempts/000002.json")
+    assert operations[at + 2 : at + 5] == [
         ("clear_unfinished", f"{folder}/") for folder in ("attempts", "checkpoints", "frozen")
     ]
 

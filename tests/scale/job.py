@@ -285,7 +285,8 @@ class Job:
             if self.ranks > 1
             else None
         )
-        self._saver = Saver(self.storage, document, Retention(self.storage, document, KeepLatest(KEPT)), receipts)
+        retention = Retention(self.storage, document, KeepLatest(KEPT))
+        self._saver = Saver(self.storage, document, self.opened.run_id, retention, receipts)
 
     def _lead(self, name: CheckpointName, others: Sequence[Measured]) -> Commit:
         begun = self.network.now()

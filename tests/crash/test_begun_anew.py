@@ -1,0 +1,131 @@
+"""A run that somebody removed or moved and began anew while its old job lives: attempts have the same numbers again."""
+
+import pytest
+
+from ckptkit.errors import CorruptCheckpointError, StaleAttemptError
+from ckptkit.policies import KeepLatest
+from ckptkit.run.catalogue import latest_checkpoint
+from ckptkit.run.prune_plan import Rule, plan_prune
+from ckptkit.run.wanted import open_wanted
+from ckptkit.testing.faults import Fault
+
+from .scenario import Life, attempts, check_new_start, committed, digest_at, digest_of, name_at, tree
+
+
+@pytest.fixture
+def root(new_root):
+    return new_root()
+
+
+def started(root, *batches, **options):
+    life = Life(root, **options)
+    life.restore()
+    for at in batches:
+        life.saved_at(at)
+    return life
+
+
+def assert_stopped(life, batches):
+    before = tree(life.root)
+    assert isinstance(life.save_at(batches).exception(), StaleAttemptError)
+    assert tree(life.root) == before
+
+
+@pytest.mark.parametrize("starts", [1, 2, 3])
+def test_old_job_stops_where_run_began_anew(root, starts):
+    """Whichever number it has: with a higher one, its document put back would take the new run over."""
+    for at in range(1, starts):
+        started(root, 4 * at)
+    old = started(root, 4 * starts)
+    root.clear()
+    new = started(root, 2, 3)
+    assert_stopped(old, 4 * starts + 4)
+    assert sorted(attempts(tree(root))) == [1]
+    assert new.saved_at(5)
+    assert committed(root) == [name_at(1, 3), name_at(1, 5)]
+    check_new_start(root, latest=name_at(1, 5))
+
+
+def begun_anew(root):
+    """A new job, and the commit that an old one made in its run: it was held at its last call while that began."""
+    new = []
+
+    def begin_anew():
+        root.clear()
+        new.append(started(root, 2, 3))
+
+    old = started(root, 40)
+    begun = old.storage.inject(Fault(begin_anew, operations={"create"}, key="*/COMMIT"))
+    old.save_at(44).exception()
+    assert begun.fired == 1
+    return new[0], name_at(1, 44)
+
+
+def test_retention_counts_only_its_own(root):
+    life, foreign = begun_anew(root)
+    assert committed(root) == [name_at(1, 2), name_at(1, 3), foreign]
+    for at in (5, 6):
+        life.saved_at(at)
+    assert committed(root) == [name_at(1, 5), name_at(1, 6), foreign]
+    assert [digest_of(root, name_at(1, at)) for at in (5, 6)] == [digest_at(5), digest_at(6)]
+
+
+@pytest.fixture
+def foreign(root):
+    """A run with a commit of another process above its own."""
+    life, foreign = begun_anew(root)
+    for at in (5, 6):
+        life.saved_at(at)
+    return foreign
+
+
+def test_latest_is_not_of_another_process(root, foreign):
+    storage = root.storage()
+    assert latest_checkpoint(storage).name == str(open_wanted(storage).name) == name_at(1, 6)
+
+
+def test_start_passes_over_what_is_not_its_own(root, foreign, caplog):
+    life = Life(root)
+    assert life.restore().checkpoint == name_at(1, 6)
+    assert life.run.digest() == digest_at(6)
+    assert f"passed over {foreign}" in caplog.text
+    assert attempts(tree(root))[2]["passed_over"][0]["checkpoint"] == foreign
+
+
+def test_prune_counts_only_its_own(root, foreign):
+    plan = plan_prune(root.storage(), [Rule("latest=1", KeepLatest(1))], branches=True)
+    why = {str(one.name): one.why for one in plan.decisions}
+    assert why == {
+        name_at(1, 5): "one of the two newest",
+        name_at(1, 6): "the latest",
+        foreign: "its COMMIT has another token",
+    }
+    assert plan.doomed == ()
+    assert foreign in "".join(plan.problems)
+
+
+def test_put_back_that_comes_late_ends_process(root):
+    old = started(root, 4)
+    root.clear()
+    late = old.storage.inject(
+        Fault(lambda: started(root), operations={"create"}, key="attempts/000001.json")
+    )
+    assert isinstance(old.save_at(8).exception(), StaleAttemptError)
+    assert late.fired == 1
+    assert committed(root) == []
+    check_new_start(root, latest=None)
+
+
+def test_document_replaced_by_late_put_ends_process(root, new_root):
+    """As on a storage without conditions, by a start that stood still between its lease and its put."""
+    running = started(root, 4, 6, 8)
+    elsewhere = new_root()
+    started(elsewhere)
+    sound = root.get("attempts/000001.json")
+    root.put("attempts/000001.json", elsewhere.get("attempts/000001.json"))
+    assert_stopped(running, 9)
+    # Nobody knows what these go on from: an error that names the file, and no fresh start.
+    with pytest.raises(CorruptCheckpointError, match=r"that cannot be used: .*another token than attempts/000001\.json"):
+        Life(root).restore()
+    root.put("attempts/000001.json", sound)
+    check_new_start(root, latest=name_at(1, 8))
