@@ -65,9 +65,9 @@ RUNS = st.builds(
 )
 
 
-def eagerly(storage: DictStorage, checkpoint: str, rewind: bool):
+def eagerly(made: Made, checkpoint: str, rewind: bool):
     """The choice by the text of the protocol, everything read first."""
-    index = Index(storage)
+    index = Index(made.storage())
     committed = [name for name in index.names if index.is_committed(name)]
     passed_over: dict[str, str] = {}
     head = None
@@ -88,6 +88,8 @@ def eagerly(storage: DictStorage, checkpoint: str, rewind: bool):
         return [checkpoint], checkpoint, {}
     if head is None and committed:
         raise CorruptCheckpointError("orphans")
+    if head is None and any(made.attempts.get(number) not in (None, "absent", "corrupt") for number in index.attempts):
+        raise CorruptCheckpointError("emptied")
     return [str(name) for name in head[1]] if head else [], None, passed_over
 
 
@@ -109,7 +111,7 @@ def told(choice):
 @given(RUNS, st.one_of(st.just("latest"), NAME.map(str)), st.booleans())
 def test_what_is_chosen_is_what_the_protocol_says(made, checkpoint, rewind):
     storage = made.storage()
-    expected = outcome(lambda: eagerly(storage, checkpoint, rewind))
+    expected = outcome(lambda: eagerly(made, checkpoint, rewind))
     for look in (Index, Survey):
         found = outcome(lambda look=look: told(choose(look(storage), checkpoint, rewind=rewind)))
         assert found == expected

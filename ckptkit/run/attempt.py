@@ -37,7 +37,7 @@ from ckptkit.run.commit import create_once
 from ckptkit.run.find import Index, list_attempts
 from ckptkit.run.libraries import changed
 from ckptkit.run.names import RUN, CheckpointName, attempt_key
-from ckptkit.run.origin import read_run, refuse_unfinished
+from ckptkit.run.origin import read_run, refuse_emptied, refuse_unfinished
 from ckptkit.run.read import committed, open_checkpoint
 from ckptkit.run.target import Target
 from ckptkit.storage import Storage
@@ -104,7 +104,7 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
     Raises:
         ResumeError: If ``target`` refuses, the run has no attempt number left, or is a copy that has not ended.
         CheckpointNotFoundError: If the named checkpoint does not exist.
-        CorruptCheckpointError: If every candidate is corrupt; names each.
+        CorruptCheckpointError: If every candidate is corrupt, which names each; or all are gone, of which there were some.
         StaleAttemptError: If another start overtook this one.
         StorageError: If the storage failed; no conclusion was drawn from it.
     """
@@ -115,6 +115,8 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
         index = Index(storage, ignoring=abandoned)
         refuse_unfinished(storage, index, run)
         choice = choose(index, opening.checkpoint, rewind=opening.rewind)
+        if choice.first is None:
+            refuse_emptied(storage, run)
         try:
             applied = _apply_first(storage, index, choice, target, abandoned, copies=copies or (lambda name: [storage]))
         except CheckpointNotFoundError:

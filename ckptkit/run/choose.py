@@ -16,7 +16,7 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.manifest import Commit, PassedOver, Void
 from ckptkit.run.find import Glance, Index
 from ckptkit.run.lineage import Ancestry, AttemptLookup, Segment
-from ckptkit.run.names import CheckpointName, attempt_key
+from ckptkit.run.names import CHECKPOINTS, CheckpointName, attempt_key
 from ckptkit.storage import Storage
 
 
@@ -100,7 +100,8 @@ def choose(index: Index, checkpoint: str = "latest", *, rewind: bool = False) ->
 
     Raises:
         CheckpointNotFoundError: If the named checkpoint is not committed.
-        CorruptCheckpointError: If there are commits, but no attempt document leads to them.
+        CorruptCheckpointError: If there are commits, but no attempt document leads to them; or documents that name
+            commits, but none is there.
     """
     head, passed_over = newest_head(index)
     if checkpoint != "latest":
@@ -110,6 +111,7 @@ def choose(index: Index, checkpoint: str = "latest", *, rewind: bool = False) ->
             return Choice(name, (name,), branch=checkpoint)
     if head is None:
         _refuse_orphans(index, passed_over)
+        _refuse_emptied(index)
         return Choice(None, passed_over=passed_over)
     return Choice(head.first, Candidates(index, head.lineage), passed_over=passed_over)
 
@@ -185,6 +187,20 @@ def _refuse_orphans(index: Index, passed_over: tuple[PassedOver, ...]) -> None:
             f"the run has committed checkpoints ({', '.join(orphans)}) that cannot be used: {why}. "
             "Restore the files below attempts/, or start again under another root."
         )
+
+
+def _refuse_emptied(index: Index) -> None:
+    """Raise where documents show that there were commits: an empty folder may be a disk that is not mounted."""
+    for number in sorted(index.documented, reverse=True):
+        try:
+            parent = index.document(number).parent
+        except CorruptCheckpointError:
+            continue  # it shows nothing
+        if parent is not None:
+            raise CorruptCheckpointError(
+                f"{attempt_key(number)} goes on from the checkpoint {parent}, but {CHECKPOINTS}/ holds none at all. If it "
+                "is on a disk of its own, mount that; else bring it back from a copy. To give the run up, use another root."
+            )
 
 
 def _newest_committed(index: Index, most: int) -> list[str]:

@@ -117,6 +117,7 @@ class Index(Documents):
     Attributes:
         names: Of all folders, in order.
         attempts: Numbers of those with a document.
+        documented: The same, with those that are ignored.
         orphans: Numbers of attempts that have folders and no document.
         highest: The highest number of an attempt, also of one whose document is gone.
     """
@@ -125,11 +126,11 @@ class Index(Documents):
         super().__init__(storage)
         # In this order: a folder is made after its attempt's document, so no listed one lacks it.
         self.names = self._list_names()
-        numbers = list_attempts(storage)
-        self.attempts = numbers - set(ignoring)
+        self.documented = list_attempts(storage)
+        self.attempts = self.documented - set(ignoring)
         self._by_attempt = by_attempt(self.names)
         self.orphans = frozenset(self._by_attempt) - self.attempts
-        self.highest = max([0, *numbers, *self._by_attempt])
+        self.highest = max([0, *self.documented, *self._by_attempt])
 
     def names_of(self, attempt: int) -> Sequence[CheckpointName]:
         """Folders of ``attempt``, committed or not, in order."""

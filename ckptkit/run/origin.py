@@ -11,7 +11,7 @@ import re
 from ckptkit.errors import CorruptCheckpointError, ResumeError
 from ckptkit.manifest import MAX_SEALED_BYTES, RunDocument, decode
 from ckptkit.run.find import Index
-from ckptkit.run.names import RUN, attempt_key
+from ckptkit.run.names import CHECKPOINTS, RUN, attempt_key
 from ckptkit.storage import Storage
 
 # Between two links of a chained URL of fsspec. Not every "::": an address in brackets or a query may have one too.
@@ -46,6 +46,15 @@ def refuse_unfinished(storage: Storage, index: Index, run: RunDocument | None) -
         f"{attempt_key(run.copied_from.last_attempt)}, its last file, is not there. Run the same `ckptkit copy` again, "
         "which copies the rest; or use another root."
     )
+
+
+def refuse_emptied(storage: Storage, run: RunDocument | None) -> None:
+    """Raise CorruptCheckpointError if ``run``, that of ``storage``, where no commit is, came with one from elsewhere."""
+    if run is not None and run.copied_from is not None:
+        raise CorruptCheckpointError(
+            f"{storage.url} came from {run.copied_from.url} with at least one checkpoint, and holds none at all. If "
+            f"{CHECKPOINTS}/ is on a disk of its own, mount that; else copy or import it again, to another root."
+        )
 
 
 def without_credentials(url: str) -> str:

@@ -280,4 +280,5 @@ class _Planner:
             number = attempt_of(key)
             if number is not None and number < self._newest and number not in living:
                 found[number] = found.get(number, 0) + size_bytes
-        return found
+        shows_end_of = self._survey.folders.shows_end_of
+        return {number: size_bytes for number, size_bytes in found.items() if shows_end_of(number)}

@@ -64,6 +64,17 @@ class Folders:
             return self._doubtful[name]
         return self.files(name).get(COMMIT, VOID_BYTES) != VOID_BYTES
 
+    def shows_end_of(self, attempt: int) -> bool:
+        """Whether an attempt without a commit can be told from one whose commits are away.
+
+        Either a folder of its own is there, which is void, or two commits of later ones, which do without it. Else
+        ``checkpoints/`` may be an empty mount point, and what it needs is needed again.
+        """
+        newest = [name for name in self.names if self.is_committed(name)][-2:]
+        return any(name.attempt == attempt for name in self.names) or (
+            len(newest) == 2 and all(name.attempt > attempt for name in newest)
+        )
+
     def _is_real(self, name: CheckpointName) -> bool:
         try:
             return isinstance(read_commit(self._storage, name), Commit)

@@ -1,8 +1,9 @@
 """Removes what dead attempts left: unfinished writes, the data of saves that never committed, frozen shards.
 
 Guarantees: nothing is deleted before its folder is known to be void; a COMMIT that lands meanwhile wins, and its folder
-and its attempt's frozen shards stay; what belongs to the own or a higher attempt, or cannot be told, is not touched;
-events stay for good. Committed folders cost no read. Training thread, once per start.
+and its attempt's frozen shards stay, as do those of an attempt of which not even a folder is there, which may be on a
+disk that is not mounted; what belongs to the own or a higher attempt, or cannot be told, is not touched; events stay for
+good. Committed folders cost no read. Training thread, once per start.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def sweep(storage: Storage, attempt: AttemptDocument) -> list[CheckpointName]:
     living = {name.attempt for name in earlier if folders.is_committed(name)}
     found = {number for folder in storage.list(FROZEN).folders if (number := parse_frozen(folder)) is not None}
     for number in sorted(found - living):
-        if number < attempt.attempt:
+        if number < attempt.attempt and folders.shows_end_of(number):
             remove_frozen(storage, number)
     return emptied
 

@@ -81,6 +81,7 @@ class LocalStorage:
             try:
                 entries = os.scandir(self._root / folder)
             except FileNotFoundError:
+                _refuse_dangling(self._root / folder)
                 return Listing()
             with entries:
                 for entry in entries:
@@ -238,6 +239,7 @@ class LocalStorage:
             try:
                 one.mkdir(exist_ok=True)
             except FileExistsError as error:
+                _refuse_dangling(one)
                 # A file in the folder's place; as FileExistsError it would mean that a create lost its race.
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(one)) from error
             # The new name must be durable before anything below it claims to be.
@@ -275,6 +277,16 @@ def _write_all(descriptor: int, data: memoryview) -> None:
         data = data[os.write(descriptor, data) :]
 
 
+def _refuse_dangling(path: Path) -> None:
+    """Raise StorageError where ``path`` is absent because a link leads nowhere: what is behind it is not gone."""
+    for one in (path, *path.parents):
+        if one.is_symlink() and not one.exists():
+            raise StorageError(
+                f"{one} is a link to {os.readlink(one)}, which is not there. Mount the disk that it leads to; only if what "
+                "was there is not needed, remove the link."
+            )
+
+
 def _fsync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -287,7 +299,10 @@ def _fsync_folder(folder: Path) -> None:
 def _storage_errors(verb: str, path: Path | str) -> Iterator[None]:
     try:
         yield
+    except StorageError:
+        raise
     except (FileNotFoundError, FileExistsError) as error:
+        _refuse_dangling(Path(path))
         if (verb == "read" and isinstance(error, FileNotFoundError)) or (
             verb == "create" and isinstance(error, FileExistsError)
         ):

@@ -174,6 +174,8 @@ def swept(files: Tree, attempt: int, token: str) -> Tree:
     """What the sweep of ``attempt`` must leave of ``files``: the expectation, by the text of the protocol."""
     state = folders(files)
     living = {int(name[1:7]) for name in state.committed}
+    there = {int(name[1:7]) for name in (*state.committed, *state.void, *state.uncommitted)}
+    second = int(state.committed[-2][1:7]) if len(state.committed) > 1 else 0
     left: Tree = {}
     for key, data in files.items():
         in_folder = _FOLDER.fullmatch(key)
@@ -183,6 +185,8 @@ def swept(files: Tree, attempt: int, token: str) -> Tree:
                 left[key] = data
         elif not frozen or int(frozen[1]) in living or int(frozen[1]) >= attempt:
             left[key] = data
+        elif int(frozen[1]) not in there and int(frozen[1]) >= second:
+            left[key] = data  # its commits may be on a disk that is not mounted
     for name in state.uncommitted:
         left[f"checkpoints/{name}/COMMIT"] = json.dumps({"void_by": token}, separators=(",", ":")).encode()
     return left

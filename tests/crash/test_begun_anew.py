@@ -107,9 +107,7 @@ def test_prune_counts_only_its_own(root, foreign):
 def test_put_back_that_comes_late_ends_process(root):
     old = started(root, 4)
     root.clear()
-    late = old.storage.inject(
-        Fault(lambda: started(root), operations={"create"}, key="attempts/000001.json")
-    )
+    late = old.storage.inject(Fault(lambda: started(root), operations={"create"}, key="attempts/000001.json"))
     assert isinstance(old.save_at(8).exception(), StaleAttemptError)
     assert late.fired == 1
     assert committed(root) == []
@@ -125,7 +123,9 @@ def test_document_replaced_by_late_put_ends_process(root, new_root):
     root.put("attempts/000001.json", elsewhere.get("attempts/000001.json"))
     assert_stopped(running, 9)
     # Nobody knows what these go on from: an error that names the file, and no fresh start.
-    with pytest.raises(CorruptCheckpointError, match=r"that cannot be used: .*another token than attempts/000001\.json"):
+    with pytest.raises(
+        CorruptCheckpointError, match=r"that cannot be used: .*another token than attempts/000001\.json"
+    ):
         Life(root).restore()
     root.put("attempts/000001.json", sound)
     check_new_start(root, latest=name_at(1, 8))

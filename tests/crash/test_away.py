@@ -1,0 +1,139 @@
+"""Starts while a part of the run is away: on a disk that is not mounted, behind a link, or removed by a lifecycle rule."""
+
+from datetime import datetime, timezone
+
+import pytest
+
+from ckptkit.errors import CorruptCheckpointError, StorageError
+from ckptkit.run.cargo import CopyWatch
+from ckptkit.run.catalogue import list_rows
+from ckptkit.run.copy import CopyRequest, copy_run
+
+from .scenario import Life, attempts, check_new_start, digest_at, digest_of, name_at, tree
+
+
+@pytest.fixture
+def root(new_root):
+    return new_root()
+
+
+def started(root, *batches):
+    life = Life(root)
+    life.restore()
+    for at in batches:
+        life.saved_at(at)
+    return life
+
+
+def taken_away(root, folder="checkpoints/"):
+    """Remove what lies in a folder, and give it."""
+    away = {key: data for key, data in tree(root).items() if key.startswith(folder)}
+    root.remove(*away)
+    return away
+
+
+def bring_back(root, away):
+    for key, data in away.items():
+        root.put(key, data)
+
+
+def frozen(root):
+    return {key.split("/")[1] for key in tree(root) if key.startswith("frozen/")}
+
+
+def test_emptied_checkpoints_are_no_fresh_start(root):
+    started(root, 2, 4)
+    started(root, 6, 8)
+    away = taken_away(root)
+    before = tree(root)
+    with pytest.raises(CorruptCheckpointError, match=r"attempts/000002\.json goes on from .* holds none at all"):
+        Life(root).restore()
+    with pytest.raises(CorruptCheckpointError, match="holds none at all"):
+        Life(root).manager.latest()
+    assert "holds none at all" in str(list_rows(root.storage(), 9).problem)
+    assert tree(root) == before
+    bring_back(root, away)
+    check_new_start(root, latest=name_at(2, 8))
+
+
+def test_shards_of_a_first_attempt_outlive_fresh_start(root):
+    """No document tells that it had commits, so the start is a fresh one; it deletes nothing that they would need."""
+    started(root, 2, 4)
+    away = taken_away(root)
+    started(root)
+    assert frozen(root) == {"a000001"}
+    bring_back(root, away)
+    assert digest_of(root, name_at(1, 4)) == digest_at(4)
+    check_new_start(root, latest=name_at(1, 4))
+
+
+def test_shards_go_after_two_later_commits(root):
+    started(root, 2)
+    taken_away(root)
+    started(root, 3)
+    started(root)
+    assert frozen(root) == {"a000001", "a000002"}
+    started(root, 5)
+    started(root)
+    assert frozen(root) == {"a000002", "a000004"}
+
+
+def test_shards_of_a_void_save_go_at_once(root):
+    started(root).storage.calls.clear()
+    root.put(f"checkpoints/{name_at(1, 2)}/manifest.json", b"{}")
+    root.put(f"frozen/a000001/{'0' * 32}.safetensors", b"x")
+    started(root)
+    assert frozen(root) == set()
+
+
+class Quiet(CopyWatch):
+    def plan(self, *args): ...
+    def advance(self, *args): ...
+    def end(self, *args): ...
+
+
+def test_copy_that_lost_its_checkpoints_is_refused(root, new_root):
+    started(root, 2, 4)
+    copy = new_root()
+    now, token = datetime(2030, 1, 1, tzinfo=timezone.utc), "1" * 32
+    copy_run(root.storage(), copy.storage(), CopyRequest(None, lambda: now, lambda: token), Quiet())
+    away = taken_away(copy)
+    with pytest.raises(CorruptCheckpointError, match=r"came from .* with at least one checkpoint"):
+        Life(copy).restore()
+    assert sorted(attempts(tree(copy))) == [1]
+    bring_back(copy, away)
+    check_new_start(copy, latest=name_at(1, 4))
+
+
+@pytest.mark.parametrize("part", ["", "checkpoints", "attempts"])
+def test_link_to_missing_disk_is_an_error(tmp_path, part):
+    disk, link = tmp_path / "disk", tmp_path / "run" / part
+    disk.mkdir()
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(disk)
+    root = tmp_path / "run"
+    started(root, 2, 4)
+    started(root, 6)
+    disk.rename(tmp_path / "away")
+    before = tree(root)
+    for ask in (Life(root).restore, Life(root).manager.latest, Life(root).manager.checkpoints):
+        with pytest.raises(StorageError, match=r"is a link to .*disk, which is not there"):
+            ask()
+    assert tree(root) == before
+    (tmp_path / "away").rename(disk)
+    run = Life(root)
+    assert run.restore().checkpoint == name_at(2, 6)
+    assert run.run.digest() == digest_at(6)
+
+
+def test_link_that_dies_while_training_loses_no_file(tmp_path):
+    disk, root = tmp_path / "disk", tmp_path / "run"
+    disk.mkdir()
+    root.mkdir()
+    (root / "checkpoints").symlink_to(disk)
+    life = started(root, 2)
+    disk.rename(tmp_path / "away")
+    assert "is a link to" in str(life.save_at(4).exception())
+    (tmp_path / "away").rename(disk)
+    assert life.saved_at(5) == name_at(1, 5)
+    assert [digest_of(root, name_at(1, at)) for at in (2, 5)] == [digest_at(2), digest_at(5)]
