@@ -75,8 +75,10 @@ def eagerly(made: Made, checkpoint: str, rewind: bool):
         lineage = trace(index, attempt)
         on_it = [name for segment in lineage.segments for name in reversed(committed) if name in segment]
         own = [name for name in committed if name.attempt == attempt]
-        if len(lineage.segments) > 1 and not own and lineage.segments[1].last not in committed:
-            continue
+        if len(lineage.segments) > 1 and not own:
+            chosen = made.branches.get(attempt) is not None
+            if not chosen or lineage.segments[1].last not in committed:
+                continue
         if on_it:
             head = (lineage, on_it)
             break

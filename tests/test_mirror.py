@@ -767,14 +767,13 @@ def test_mirror_commit_before_takeover_is_kept(tmp_path):
 
 
 def test_void_at_mirror_keeps_local_checkpoint(tmp_path, caplog):
-    """A start elsewhere gave it up at the mirror; it can still be chosen by name here."""
+    """A start elsewhere gave it up at the mirror, and committed nothing; here it is the newest."""
     life = started(tmp_path, 2)
     life.mirror.inject(Fault("kill", operations={"write"}, key=f"checkpoints/{name_at(1, 5)}/*", nth=2))
     life.saved_at(5)
     started(tmp_path, local="other")
     assert folders(tree(tmp_path / "mirror")).void == [name_at(1, 5)]
-    # Off the lineage now, and whole all the same.
-    assert resumed(tmp_path)[1] == name_at(1, 2)
+    assert resumed(tmp_path)[1] == name_at(1, 5)
     life = Life(tmp_path)
     assert life.restore(name_at(1, 5)).checkpoint == name_at(1, 5)
     assert life.run.digest() == digest_at(5)
@@ -786,6 +785,35 @@ def test_void_at_mirror_keeps_local_checkpoint(tmp_path, caplog):
     life.restore(name_at(1, 5))
     life.saved_at(6)
     assert resumed(tmp_path)[1] == name_at(5, 6)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("accidents", [1, 2])
+def test_start_elsewhere_without_commit_sets_nothing_aside(tmp_path, accidents, restarted):
+    """The mirror lags; what was committed here since is taken, also where another attempt of this root made it."""
+    life = started(tmp_path, 2, 3)
+    if restarted:
+        life.manager.close()
+        life = started(tmp_path)
+    lag = life.mirror.inject(Fault("error", operations=("write",), key="checkpoints/*", times=None))
+    newest = [life.saved_at(batches) for batches in (5, 6)]
+    assert lag.fired
+    assert set(committed(tmp_path, "mirror")).isdisjoint(newest)
+    for number in range(accidents):
+        assert resumed(tmp_path, local=f"other{number}")[1] == name_at(1, 3)
+    back, checkpoint = resumed(tmp_path)
+    assert checkpoint == newest[-1]
+    back.saved_at(7)
+    check_both(tmp_path)
+
+
+def test_start_elsewhere_that_committed_goes_on(tmp_path):
+    life = started(tmp_path, 2, 3)
+    life.mirror.inject(Fault("error", operations=("write",), key="checkpoints/*", times=None))
+    life.saved_at(6)
+    started(tmp_path, 4, local="other")
+    assert resumed(tmp_path)[1] == name_at(2, 4)
+    assert name_at(1, 6) in committed(tmp_path, "local")
 
 
 # A death or an error at every call

@@ -104,7 +104,7 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
     Raises:
         ResumeError: If ``target`` refuses, the run has no attempt number left, or is a copy that has not ended.
         CheckpointNotFoundError: If the named checkpoint does not exist.
-        CorruptCheckpointError: If every candidate is corrupt, which names each; or all are gone, of which there were some.
+        CorruptCheckpointError: If every candidate is corrupt, which names each; or there were some, and all are gone.
         StaleAttemptError: If another start overtook this one.
         StorageError: If the storage failed; no conclusion was drawn from it.
     """
@@ -145,8 +145,8 @@ def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: str | N
     Args:
         storage: The run root.
         attempt: The attempt that wants to go on writing.
-        put_back: The id of its run. With it, its document is created again if somebody deleted it; without the document,
-            none of its commits could be read.
+        put_back: The id of its run. With it, its document is created again if somebody deleted it; without the
+            document, none of its commits could be read.
 
     Raises:
         StaleAttemptError: If a later attempt exists, or another process began the run anew.

@@ -79,7 +79,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Head:
-    """The attempt that a start goes on from: the newest one that has anything.
+    """The attempt that a start goes on from: the newest that committed anything, or that a person branched off.
 
     Attributes:
         lineage: Its own.
@@ -139,7 +139,7 @@ def newest_head(look: Look) -> tuple[Head | None, tuple[PassedOver, ...]]:
         if attempt in look.orphans and not any(map(look.is_committed, reversed(look.names_of(attempt)))):
             continue
         lineage = Ancestry(look, attempt)
-        if _is_given_up(look, lineage):
+        if _has_nothing(look, lineage):
             continue
         candidates = Candidates(look, lineage)
         first = next((name for name in candidates if not look.is_foreign(name)), None)
@@ -154,18 +154,22 @@ def newest_head(look: Look) -> tuple[Head | None, tuple[PassedOver, ...]]:
     return None, tuple(passed_over.values())
 
 
-def _is_given_up(look: Look, lineage: Ancestry) -> bool:
-    """Whether the newest attempt of ``lineage`` committed nothing and its parent was removed.
+def _has_nothing(look: Look, lineage: Ancestry) -> bool:
+    """Whether the newest attempt of ``lineage`` has no say in where a start goes on: it committed nothing.
 
-    Retention keeps a parent until there are two own commits; so this one died while it was starting, and the
-    attempt before it had gone on. What is older than the parent is not what a start should go back to.
+    Others may have gone on from its parent, before it or after: on a root that it did not see, or while it was
+    starting, so that retention removed its parent. It counts where a person chose that parent, which nothing else
+    remembers.
     """
     steps = iter(lineage)
     own = next(steps, None)
     if own is None or any(True for _ in Candidates(look, (own,))):
         return False
     parent = next(steps, None)
-    return parent is not None and (parent.last is None or not look.is_committed(parent.last))
+    if parent is None:
+        return False
+    is_chosen = look.document(own.attempt).branch is not None
+    return not is_chosen or parent.last is None or not look.is_committed(parent.last)
 
 
 def _named(index: Index, checkpoint: str) -> CheckpointName:
@@ -198,8 +202,9 @@ def _refuse_emptied(index: Index) -> None:
             continue  # it shows nothing
         if parent is not None:
             raise CorruptCheckpointError(
-                f"{attempt_key(number)} goes on from the checkpoint {parent}, but {CHECKPOINTS}/ holds none at all. If it "
-                "is on a disk of its own, mount that; else bring it back from a copy. To give the run up, use another root."
+                f"{attempt_key(number)} goes on from the checkpoint {parent}, but {CHECKPOINTS}/ holds none at all. If "
+                "it is on a disk of its own, mount that; else bring it back from a copy. To give the run up, use "
+                "another root."
             )
 
 

@@ -49,7 +49,7 @@ def refuse_unfinished(storage: Storage, index: Index, run: RunDocument | None) -
 
 
 def refuse_emptied(storage: Storage, run: RunDocument | None) -> None:
-    """Raise CorruptCheckpointError if ``run``, that of ``storage``, where no commit is, came with one from elsewhere."""
+    """Raise CorruptCheckpointError if ``run`` came with a checkpoint from elsewhere; asked where there is none."""
     if run is not None and run.copied_from is not None:
         raise CorruptCheckpointError(
             f"{storage.url} came from {run.copied_from.url} with at least one checkpoint, and holds none at all. If "

@@ -131,7 +131,7 @@ class Retention:
             self._commits[name] = commit
 
     def _can_be_read(self, newest: Names) -> bool:
-        """Whether the documents of the attempts of ``newest`` still vouch for them, without which these are of no use."""
+        """Whether the attempts' documents still vouch for ``newest``, which are of no use without them."""
         documents = Documents(self._storage)
         try:
             documents.document(self._attempt.attempt)

@@ -1,8 +1,8 @@
 """Removes what dead attempts left: unfinished writes, the data of saves that never committed, frozen shards.
 
 Guarantees: nothing is deleted before its folder is known to be void; a COMMIT that lands meanwhile wins, and its folder
-and its attempt's frozen shards stay, as do those of an attempt of which not even a folder is there, which may be on a
-disk that is not mounted; what belongs to the own or a higher attempt, or cannot be told, is not touched; events stay for
+and its attempt's frozen shards stay, as do those of an attempt of which not even a folder is there: it may be on a disk
+that is not mounted; what belongs to the own or a higher attempt, or cannot be told, is not touched; events stay for
 good. Committed folders cost no read. Training thread, once per start.
 """
 

@@ -282,8 +282,8 @@ def _refuse_dangling(path: Path) -> None:
     for one in (path, *path.parents):
         if one.is_symlink() and not one.exists():
             raise StorageError(
-                f"{one} is a link to {os.readlink(one)}, which is not there. Mount the disk that it leads to; only if what "
-                "was there is not needed, remove the link."
+                f"{one} is a link to {os.readlink(one)}, which is not there. Mount the disk that it leads to; only if "
+                "what was there is not needed, remove the link."
             )
 
 

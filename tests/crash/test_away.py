@@ -1,4 +1,4 @@
-"""Starts while a part of the run is away: on a disk that is not mounted, behind a link, or removed by a lifecycle rule."""
+"""Starts while a part of the run is away: on a disk that is not mounted, or removed by a lifecycle rule."""
 
 from datetime import datetime, timezone
 
