@@ -31,7 +31,8 @@ class RunMachine(RuleBasedStateMachine):
         self.life = None
         self.attempt = 0
         self.present: set[str] = set()
-        self.lineage: list[str] = []  # oldest first, present or not
+        self.lineage: list[str] = []  # of the newest attempt: oldest first, present or not
+        self.head: list[str] = []  # the same of the newest that has committed, which is what a start goes by
         self.parent = None
         self.keep = 2
         self.bad: set[str] = set()
@@ -49,8 +50,11 @@ class RunMachine(RuleBasedStateMachine):
     def on_lineage(self):
         return [name for name in self.lineage if name in self.present]
 
+    def startable(self):
+        return [name for name in self.head if name in self.present]
+
     def sound(self):
-        return [name for name in self.on_lineage() if name not in self.bad]
+        return [name for name in self.startable() if name not in self.bad]
 
     def kept(self, keep):
         own = [name for name in self.on_lineage() if name.startswith(f"a{self.attempt:06d}")]
@@ -64,6 +68,7 @@ class RunMachine(RuleBasedStateMachine):
     def commit(self, name):
         self.present.add(name)
         self.lineage.append(name)
+        self.head = [*self.lineage]
 
     # What happens
 
@@ -80,7 +85,7 @@ class RunMachine(RuleBasedStateMachine):
         expected = self.sound()[-1] if self.sound() else None
         assert self.life.restore().checkpoint == expected
         self.parent = expected
-        self.lineage = self.lineage[: self.lineage.index(expected) + 1] if expected else []
+        self.lineage = self.head[: self.head.index(expected) + 1] if expected else []
         self.attempt = max(attempts(tree(self.root)))
         after = folders(tree(self.root))
         assert after.uncommitted == []
@@ -163,11 +168,11 @@ class RunMachine(RuleBasedStateMachine):
         self.present = there
         assert self._is_refused(old, 1)
 
-    @precondition(lambda self: len(self.sound()) > 1 and self.on_lineage()[-1] not in self.bad)
+    @precondition(lambda self: len(self.sound()) > 1 and self.startable()[-1] not in self.bad)
     @rule(file=st.sampled_from(["manifest.json", "rank-00000.json", "rank-00000/optimizer-000.safetensors"]))
     def latest_is_damaged(self, file):
-        corrupt(self.root, self.on_lineage()[-1], file)
-        self.bad.add(self.on_lineage()[-1])
+        corrupt(self.root, self.startable()[-1], file)
+        self.bad.add(self.startable()[-1])
 
     @precondition(lambda self: self.life)
     @rule(keep=keeps)
@@ -212,7 +217,7 @@ class RunMachine(RuleBasedStateMachine):
     @invariant()
     def the_latest_is_the_newest_on_the_lineage(self):
         latest = latest_checkpoint(self.root.storage())
-        assert (latest.name if latest else None) == (self.on_lineage() or [None])[-1]
+        assert (latest.name if latest else None) == (self.startable() or [None])[-1]
 
     @invariant()
     def a_run_that_ever_committed_can_always_be_continued(self):
