@@ -2,6 +2,7 @@
 
 import errno
 import io
+import itertools
 import os
 from pathlib import Path
 
@@ -155,8 +156,7 @@ def test_empty_folders_go_except_at_first_level(local, tmp_path):
     assert [path.name for path in (tmp_path / "root").rglob("*")] == ["checkpoints"]
 
 
-def test_interrupted_write_is_storage_error_with_part_left(local, monkeypatch):
-    """A write that the disk breaks off is a StorageError, and may leave a part."""
+def test_interrupted_write_is_storage_error_and_leaves_nothing(local, monkeypatch):
     real = os.write
     written = iter([b"1"])
 
@@ -169,7 +169,69 @@ def test_interrupted_write_is_storage_error_with_part_left(local, monkeypatch):
     with pytest.raises(StorageError, match="No space left") as raised:
         local.write("a/1", io.BytesIO(b"12345"), 5)
     assert isinstance(raised.value.__cause__, OSError)
-    assert local.read("a/1", 100) == b"1"
+    assert not local.list("a").files
+
+
+@pytest.mark.parametrize("verb", ["write", "create"])
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+def test_failed_fsync_leaves_neither_file_nor_folder(local, monkeypatch, verb, nth):
+    """A second one may succeed without them; so they are made again. Of ``root``, ``a``, the file and its name."""
+    real, numbers = os.fsync, itertools.count(1)
+    Path(local.url).parent.mkdir(exist_ok=True)
+    local._durable.add(Path(local.url).parent)
+
+    def fail_once(descriptor):
+        if next(numbers) == nth:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(descriptor)
+
+    def put():
+        return local.create("a/1", b"1") if verb == "create" else local.write("a/1", io.BytesIO(b"1"), 1)
+
+    monkeypatch.setattr(os, "fsync", fail_once)
+    with pytest.raises(StorageError, match="Input/output"):
+        put()
+    left = [path.name for path in Path(local.url).parent.rglob("*")]
+    assert left == ["root", "a"][: nth - 1]
+    put()
+    assert local.read("a/1", 9) == b"1"
+
+
+def test_failed_create_leaves_the_name_of_another(local, monkeypatch):
+    local.create("a/1", b"other")
+
+    def fail(descriptor):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StorageError):
+        local.create("a/1", b"own")
+    assert local.read("a/1", 9) == b"other"
+
+
+def test_folder_above_root_may_be_unreadable(local, disk, monkeypatch):
+    """Its user can only pass through it, and what it names was made by others."""
+    above = Path(local.url).parent
+    real = os.open
+
+    def refuse(path, *args, **options):
+        if Path(path) == above:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    local.create("a/1", b"1")
+    assert local.read("a/1", 9) == b"1"
+
+
+def test_names_behind_symbolic_links_are_synced(tmp_path, monkeypatch):
+    (tmp_path / "large/ckpt").mkdir(parents=True)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/runs").symlink_to(tmp_path / "large/ckpt")
+    disk = Disk(tmp_path, monkeypatch)
+    LocalStorage(tmp_path / "home/runs/one").create("a/1", b"1")
+    write = disk.events.index(("mkdir", "home/runs/one/a"))
+    assert {("fsync", "home"), ("fsync", "large"), ("fsync", ".")} <= set(disk.events[:write])
 
 
 def test_a_short_write_of_the_system_is_continued(local, monkeypatch):

@@ -1,9 +1,11 @@
 """A run root in a local (or locally mounted) file system.
 
 Guarantees: a file that was written, created or deleted stays so after a power loss, because files and the
-directories that name them are fsynced, in that order; ``create`` is atomic and never replaces (``link()``); an
-existing file is never overwritten. Large files go around the page cache where the file system lets them
-(`ckptkit.storage.direct`). It does not protect from a file system whose fsync lies. Any thread.
+directories that name them, up to where their file system is mounted, are fsynced, in that order; ``create`` is atomic
+and never replaces (``link()``); an existing file is never overwritten. A file, a name or a folder whose fsync failed is
+taken away again, since a second fsync may succeed without it (``docs/adr/0029-power-loss.md``). Large files go around
+the page cache where the file system lets them (`ckptkit.storage.direct`). It does not protect from a file system whose
+fsync lies. Any thread.
 """
 
 from __future__ import annotations
@@ -115,24 +117,30 @@ class LocalStorage:
                 os.close(descriptor)
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
-        """Write a new file and fsync it and its directories."""
+        """Write a new file and fsync it and its directories; after an error nothing of it is left."""
         path = self._root / key
         source = Source(stream, size_bytes, path)
         with _storage_errors("write", path):
             descriptor = self._open_new(path)
         try:
-            if size_bytes < LARGE_BYTES:
-                _write_small(descriptor, source, path)
-            else:
-                self._write_large(descriptor, source, path)
-            source.expect_end()
+            try:
+                if size_bytes < LARGE_BYTES:
+                    _write_small(descriptor, source, path)
+                else:
+                    self._write_large(descriptor, source, path)
+                source.expect_end()
+                with _storage_errors("write", path):
+                    os.fsync(descriptor)
+            finally:
+                with _storage_errors("write", path):
+                    os.close(descriptor)
             with _storage_errors("write", path):
-                os.fsync(descriptor)
-        finally:
-            with _storage_errors("write", path):
-                os.close(descriptor)
-        with _storage_errors("write", path):
-            _fsync_folder(path.parent)
+                _fsync_folder(path.parent)
+        except BaseException:
+            # The page cache may have all of it while the disk has not: nobody could tell that from its bytes.
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
 
     def _write_large(self, descriptor: int, source: Source, path: Path) -> None:
         # The source is asked outside of the error handling: what it raises is not the storage's.
@@ -153,17 +161,16 @@ class LocalStorage:
         path = self._root / key
         with _storage_errors("create", path):
             self._make_folder(path.parent)
-            temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+            is_new = not os.path.lexists(path) and _link_new(path, data)
             try:
-                with open(temporary, "xb", buffering=0) as file:
-                    _write_all(file.fileno(), memoryview(data))
-                    os.fsync(file.fileno())
-                # rename() would replace a rival's file; link() fails if there is one.
-                os.link(temporary, path)
-            finally:
-                temporary.unlink(missing_ok=True)
                 # Also where it exists: "exists" is an answer that others build on, so it must be durable.
                 _fsync_folder(path.parent)
+            except OSError:
+                if is_new:
+                    path.unlink(missing_ok=True)
+                raise
+            if not is_new:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove ``keys`` and the folders below the first level that this empties; none behind a symbolic link."""
@@ -231,10 +238,14 @@ class LocalStorage:
 
     def _make_folder(self, folder: Path) -> None:
         missing: list[Path] = []
-        below = [one for one in (folder, *folder.parents) if self._root in one.parents]
         while not folder.is_dir():
             missing.append(folder)
             folder = folder.parent
+        self._durable.difference_update(missing)
+        # Whoever made it may have died before its fsync; a mkdir in a shell has none.
+        if folder not in self._durable:
+            self._fsync_names(folder)
+            self._durable.add(folder)
         for one in reversed(missing):
             try:
                 one.mkdir(exist_ok=True)
@@ -243,11 +254,42 @@ class LocalStorage:
                 # A file in the folder's place; as FileExistsError it would mean that a create lost its race.
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(one)) from error
             # The new name must be durable before anything below it claims to be.
-            _fsync_folder(one.parent)
-        # So must one that was there already: whoever made it may have died before its fsync.
-        for one in reversed([one for one in below if one not in self._durable and one not in missing]):
-            _fsync_folder(one.parent)
-        self._durable.update(below)
+            try:
+                _fsync_folder(one.parent)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    one.rmdir()
+                raise
+            self._durable.add(one)
+
+    def _fsync_names(self, folder: Path) -> None:
+        """Make every name on the way to ``folder`` durable: as it is given, and as symbolic links lead there."""
+        for end in {folder, folder.resolve()}:
+            for one in (end, *end.parents):
+                if os.path.ismount(one):
+                    break
+                try:
+                    _fsync_folder(one.parent)
+                except PermissionError:
+                    if self._root in one.parents:
+                        raise
+                    # Above the root may be folders that this user can only pass through.
+
+
+def _link_new(path: Path, data: bytes) -> bool:
+    """Publish ``data`` at ``path`` unless it exists; returns whether it was free."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb", buffering=0) as file:
+            _write_all(file.fileno(), memoryview(data))
+            os.fsync(file.fileno())
+        # rename() would replace a rival's file; link() fails if there is one.
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
 
 
 def _write_small(descriptor: int, source: Source, path: Path) -> None:
