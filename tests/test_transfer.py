@@ -7,7 +7,8 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from crash.scenario import AT_6, Tree, corrupt, history, tree
+from crash.scenario import AT_6, Tree, corrupt, history, name_at, tree
+from dict_storage import DictStorage
 
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StaleAttemptError, StorageError
 from ckptkit.manager import CheckpointManager
@@ -18,7 +19,7 @@ from ckptkit.run.read import open_checkpoint
 from ckptkit.run.transfer import Transfer, Transferred, transfer_checkpoint
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.direct import ALIGNMENT_BYTES
-from ckptkit.testing.faults import DIVISIBLE, EVERY, Fault, FaultyStorage, Killed
+from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
 
 NAME = CheckpointName.parse(AT_6)
@@ -74,11 +75,49 @@ def test_transfer_writes_every_byte_in_protocol_order(source, target):
     assert changes[-1].operation == "create"
 
 
-def test_a_second_call_proves_and_writes_nothing(source, target):
+def test_second_call_proves_files_and_vouches_for_commit(source, target):
+    """It writes nothing; and COMMIT, which may have been seen before its folder was fsynced, is asked for again."""
     size = transfer(source, target).copied_bytes
-    before = len(target.calls)
+    before, left = len(target.calls), lies_at(target)
     assert transfer(source, target) == Transferred("present", found_bytes=size)
-    assert not {call.operation for call in target.calls[before:]} & {"write", "create", "delete", "clear_unfinished"}
+    changes = [call for call in target.calls[before:] if call.operation in MUTATING]
+    assert changes == [("create", (f"checkpoints/{AT_6}/COMMIT",))]
+    assert lies_at(target) == left
+
+
+def test_found_file_without_commit_is_written_anew(source, target):
+    """Its bytes are right, and whoever wrote them may have died before the fsync."""
+    transfer(source, target)
+    Path(target.url, f"checkpoints/{AT_6}/COMMIT").unlink()
+    expected = sum(len(data) for key, data in lies_at(target).items())
+    assert transfer(source, target) == Transferred("copied", copied_bytes=expected)
+    assert lies_at(target) == expected_of(source.url)
+
+
+def test_found_file_in_object_store_counts(source):
+    """What can be seen there stays."""
+    target = DictStorage()
+    size = transfer(source, target).copied_bytes
+    target.delete([f"checkpoints/{AT_6}/COMMIT"])
+    assert transfer(source, target) == Transferred("copied", found_bytes=size)
+
+
+@pytest.mark.parametrize("how", ["whole", "flip", "cut"])
+def test_frozen_shard_of_another_commit_is_never_removed(source, target, how):
+    transfer(source, target)
+    (frozen,) = (key for key in lies_at(target) if key.startswith("frozen/"))
+    path = Path(target.url, frozen)
+    data = {"whole": lambda data: data, "flip": lambda data: b"\xff" + data[1:], "cut": lambda data: data[:-1]}[how]
+    path.write_bytes(data(path.read_bytes()))
+    left, before = path.read_bytes(), len(target.calls)
+    older = open_checkpoint(source, CheckpointName.parse(name_at(1, 4)), Index(source).document(1))
+    if how == "whole":
+        assert transfer_checkpoint(source, target, older).found_bytes == len(left)
+    else:
+        with pytest.raises(ResumeError, match="frozen"):
+            transfer_checkpoint(source, target, older)
+    assert path.read_bytes() == left
+    assert frozen not in [key for call in target.calls[before:] if call.operation in MUTATING for key in call.keys]
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -126,8 +165,11 @@ def test_interrupted_at_any_call_the_same_call_resumes(tmp_path, source, side, a
         lambda data: data[:-1],
         lambda data: data[:10],
         lambda data: data + bytes(ALIGNMENT_BYTES - 1),  # a direct write that was killed before the cut
+        lambda data: data,
+        lambda data: data[:10] + bytes(20) + data[30:],  # blocks that had not reached the disk when the power went
+        lambda data: bytes(len(data)),
     ],
-    ids=["nothing", "all but one", "ten", "padded"],
+    ids=["nothing", "all but one", "ten", "padded", "all", "a hole", "nothing but its size"],
 )
 def test_what_a_killed_write_left_is_written_anew(source, target, file, left):
     key = f"checkpoints/{AT_6}/{file}"

@@ -49,6 +49,19 @@ def create_once(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SE
     raise StorageError(f"{key} exists when it is created and is absent when it is read, {_TRIES} times in a row")
 
 
+def make_durable(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SEALED_BYTES) -> None:
+    """Have a file that was found to hold ``data`` survive a power loss, before anything builds on it.
+
+    A local file system shows a name before its folder was fsynced, and whoever made it may have died in between. An
+    object store shows nothing before it stays.
+
+    Raises:
+        StorageError: If it may not survive.
+    """
+    if not storage.is_remote:
+        create_once(storage, key, data, max_bytes)  # "exists" vouches for it
+
+
 def publish(storage: Storage, name: CheckpointName, commit: Commit) -> None:
     """Commit the folder ``name``; on return the checkpoint exists.
 

@@ -174,6 +174,7 @@ class _Copy:
         events = () if self._target.is_remote else (f"{EVENTS}/",)  # one small put each: nothing is ever unfinished
         for prefix in (RUN, f"{ATTEMPTS}/", f"{CHECKPOINTS}/", f"{FROZEN}/", *events):
             self._target.clear_unfinished(prefix, lambda key: True)  # of earlier calls, since only one copies at a time
+        self._destination.make_durable()
         if self._destination.run is None and create_once(self._target, RUN, encode(self._run)) != encode(self._run):
             raise ResumeError(f"another process has just begun to write to {self._target.url}. {ADVICE}")
 

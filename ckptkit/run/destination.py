@@ -1,7 +1,8 @@
 """What lies at the target of a copy, and whether all of it is the source's.
 
-Guarantees: all but `Destination.empty` only reads; a file that is not known to be the copy's is
-named and refused, never removed. Damage in what is there already is found by content, not by size. Any single thread.
+Guarantees: all but `Destination.make_durable` and `Destination.empty` only reads; a file that is not known to be the
+copy's is named and refused, never removed. Damage in what is there already is found by content, not by size. Any single
+thread.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
+from ckptkit.events import MAX_SEGMENT_BYTES
 from ckptkit.manifest import MAX_SEALED_BYTES, Commit, CopiedFrom, RunDocument, Void, decode
-from ckptkit.run.commit import keys_below, remove_data, void
+from ckptkit.run.commit import keys_below, make_durable, remove_data, void
 from ckptkit.run.find import Index, read_commit
 from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN, CheckpointName, parse_frozen
 from ckptkit.run.read import open_checkpoint
@@ -105,6 +107,14 @@ class Destination:
                 raise self._foreign(key)
         return others
 
+    def make_durable(self) -> None:
+        """Have the documents that were found survive a power loss, before anything builds on them; after `examine`."""
+        if self._storage.is_remote:
+            return
+        documents = [RUN] if self.run is not None else []
+        for key in documents + sorted(filter(_is_created, self._keys)):
+            make_durable(self._storage, key, self._storage.read(key, MAX_SEGMENT_BYTES), MAX_SEGMENT_BYTES)
+
     def empty(self, name: CheckpointName, token: str) -> None:
         """Void the folder of a checkpoint that the source lost, and remove what was copied of it."""
         if keys_below(self._storage, name.folder) and isinstance(void(self._storage, name, token), Void):
@@ -168,6 +178,12 @@ class Destination:
 
     def _foreign(self, key: str) -> ResumeError:
         return ResumeError(f"{key} lies at {self._storage.url} and not at {self._source_url}. {ADVICE}")
+
+
+def _is_created(key: str) -> bool:
+    """Whether the file ``key`` is created at once, so that whoever sees it sees all of it."""
+    name = _checkpoint_of(key)
+    return key == name.commit_key if name is not None else not key.startswith(f"{FROZEN}/")
 
 
 def _checkpoint_of(key: str) -> CheckpointName | None:

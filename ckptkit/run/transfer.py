@@ -1,9 +1,11 @@
 """Copies one committed checkpoint from a storage to another, in the order that makes it safe.
 
 Shards, frozen shards, rank files, manifest, then COMMIT, each byte as it is and digested on the way. Guarantees:
-COMMIT comes only after every file has been proven against the digests of the source, whether this process wrote it
-or found it; nothing at the target is overwritten, and only one thing is deleted there: what an interrupted write left
-of a file, told by its bytes. Memory is one window of the source. It does not notice a second process that copies to
+COMMIT comes only after every file has been proven against the digests of the source and is durable: it was written
+here, or found in an object store or under another COMMIT. Right bytes in a local file that nobody vouches for are no
+proof, since a digest reads the page cache; such a file is written anew. Nothing at the target is overwritten, and only
+one thing is deleted there: what an interrupted write left of a file, told by its bytes. Memory is one window of the
+source. It does not notice a second process that copies to
 the same place at the same time, which callers have to rule out. Any thread.
 """
 
@@ -14,13 +16,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import xxhash
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
-from ckptkit.manifest import MAX_SEALED_BYTES, FileEntry, encode
-from ckptkit.run.commit import publish
-from ckptkit.run.names import FROZEN, frozen_folder
-from ckptkit.run.read import OpenedCheckpoint
+from ckptkit.manifest import MAX_SEALED_BYTES, Commit, FileEntry, encode
+from ckptkit.run.commit import make_durable, publish
+from ckptkit.run.find import list_names, read_commit
+from ckptkit.run.names import FROZEN, CheckpointName, checkpoints_prefix, frozen_folder
+from ckptkit.run.read import OpenedCheckpoint, open_manifest, read_rank
 from ckptkit.run.source_file import SourceFile
 from ckptkit.run.verify import check_sizes
 from ckptkit.storage import Storage
@@ -91,7 +95,7 @@ class Transfer:
         self._target = target
         self._opened = opened
         self._proven = set() if proven is None else proven
-        self._broken_off: set[str] = set()
+        self._left: set[str] = set()
         self.is_committed = False
         self.copied_bytes = 0
         self.found_bytes = 0
@@ -120,13 +124,15 @@ class Transfer:
                     raise ResumeError(
                         f"{file.key} is missing at {self._target.url}, where its checkpoint is committed. {ADVICE}"
                     )
-            elif sizes[file.key] == file.size_bytes and _digest(self._target, file) == file.digest:
+                continue
+            is_same = sizes[file.key] == file.size_bytes and _digest(self._target, file) == file.digest
+            if is_same and (self._target.is_remote or self._is_vouched_for(file)):
                 self._proven.add(file.key)
                 self.found_bytes += file.size_bytes
                 if report is not None:
                     report(file.size_bytes)
-            elif not self.is_committed and self._is_broken_off(file, sizes[file.key]):
-                self._broken_off.add(file.key)
+            elif not self._is_vouched_for(file) and (is_same or self._is_torn(file, sizes[file.key])):
+                self._left.add(file.key)
             else:
                 raise self._differs(file.key)
 
@@ -146,6 +152,7 @@ class Transfer:
             StorageError: As in `transfer_checkpoint`.
         """
         if self.is_committed:
+            make_durable(self._target, self._opened.name.commit_key, encode(self._opened.commit))
             return Transferred("present", 0, self.found_bytes)
         check_sizes(self._source, self._opened)
         for file in files_of(self._opened):
@@ -165,7 +172,7 @@ class Transfer:
         return Transferred("copied", self.copied_bytes, self.found_bytes)
 
     def _write(self, file: FileEntry, report: Callable[[int], None] | None) -> None:
-        if file.key in self._broken_off:
+        if file.key in self._left:
             self._target.delete([file.key])
         stream = SourceFile(self._source, self._opened.name, file, report)
         try:
@@ -187,16 +194,41 @@ class Transfer:
             sizes.update({f"{folder}/{file}": size for file, size in self._target.list(folder).files.items()})
         return sizes
 
-    def _is_broken_off(self, file: FileEntry, size_bytes: int) -> bool:
-        """Whether the file at the target is the beginning of the source's, or all of it and a block's padding."""
-        if size_bytes == file.size_bytes or size_bytes - file.size_bytes >= _PADDING_BYTES:
+    def _is_vouched_for(self, file: FileEntry) -> bool:
+        """Whether a checkpoint that is committed at the target has ``file``: this one, or of a frozen shard another."""
+        if self.is_committed or not _is_frozen(file):
+            return self.is_committed
+        names = list_names(self._target, checkpoints_prefix(self._opened.name.attempt))
+        return any(self._has(name, file) for name in names[::-1])
+
+    def _has(self, name: CheckpointName, file: FileEntry) -> bool:
+        try:
+            commit = read_commit(self._target, name)
+            if not isinstance(commit, Commit):
+                return False
+            ranks = enumerate(open_manifest(self._target, name, commit).rank_files)
+            documents = (read_rank(self._target, name, rank, entry, commit.token) for rank, entry in ranks)
+            return any(shard.key == file.key for document in documents for shard in document.shards)
+        except CheckpointNotFoundError:
+            return False
+        except CorruptCheckpointError:
+            return True  # it cannot be told, and what a checkpoint may need is not deleted
+
+    def _is_torn(self, file: FileEntry, size_bytes: int) -> bool:
+        """Whether a kill or a power loss may have left this of ``file``.
+
+        Each byte is the source's or a zero, as in blocks that never reached the disk, and there is less than a block of
+        zeros behind them: so it holds nothing that the source does not.
+        """
+        if size_bytes - file.size_bytes >= _PADDING_BYTES:
             return False
         common = min(size_bytes, file.size_bytes)
         stream = SourceFile(self._source, self._opened.name, file)
         for piece in _pieces(self._target, file.key, common):
             expected = memoryview(bytearray(len(piece)))
             stream.readinto(expected)
-            if piece != expected:
+            found = np.frombuffer(piece, np.uint8)
+            if not ((found == expected) | (found == 0)).all():
                 return False
         padding = memoryview(bytearray(size_bytes - common))
         self._target.read_into(file.key, [padding], common)

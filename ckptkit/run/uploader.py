@@ -15,10 +15,10 @@ import logging
 from typing import Literal
 
 from ckptkit.errors import CkptKitError, CorruptCheckpointError, StaleAttemptError, StorageError
-from ckptkit.manifest import AttemptDocument, Void
+from ckptkit.manifest import AttemptDocument, Void, encode
 from ckptkit.policies import KeepPolicy
 from ckptkit.run.attempt import check_fence
-from ckptkit.run.commit import keys_below, remove_data, void
+from ckptkit.run.commit import keys_below, make_durable, remove_data, void
 from ckptkit.run.find import Documents, read_commit
 from ckptkit.run.mirrored import share_documents
 from ckptkit.run.names import FROZEN, CheckpointName
@@ -85,6 +85,7 @@ class Uploader:
             self._has_documents = True
         there = read_commit(self._mirror, name)
         if there is not None:
+            make_durable(self._mirror, name.commit_key, encode(there))
             return "void" if isinstance(there, Void) else "present"
         try:
             self._copy(open_checkpoint(self._local, name, self._document(name)))
