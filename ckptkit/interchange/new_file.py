@@ -77,6 +77,20 @@ class NewFile:
             ValueError: If a file of that name has appeared meanwhile.
             StorageError: If it is not durable.
         """
+        self._name()
+        try:
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise StorageError(
+                f"{self._path} is written and whole, but a power loss may undo that: {self._path.parent} could not be "
+                f"fsynced: {error.strerror or error}. Write it again, with --force (overwrite=True)"
+            ) from error
+
+    def _name(self) -> None:
         with self._as_ours():
             found = os.fstat(self._descriptor).st_size
             if found != self._size_bytes:
@@ -86,11 +100,6 @@ class NewFile:
                 self._temporary.replace(self._path)
             else:
                 self._link()
-            folder = os.open(self._path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
 
     def _link(self) -> None:
         try:

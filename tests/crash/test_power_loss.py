@@ -14,6 +14,7 @@ import pytest
 from support.disk import CALLS, Disk, DiskTree, everything, lay_out, nothing, some, zeros
 
 from ckptkit.errors import CkptKitError, ResumeError, StorageError
+from ckptkit.interchange.new_file import NewFile
 from ckptkit.manager import CheckpointManager
 from ckptkit.run.cargo import Copied
 from ckptkit.run.copy import CopyRequest, copy_run
@@ -265,3 +266,28 @@ def test_root_made_by_hand_becomes_durable(disk, tmp_path):
         os.makedirs(tmp_path / "disk/new/deep/run")
         train(tmp_path / "disk/new/deep/run", 4)
     whole_run(disk.after_cut(), tmp_path / "left", "new/deep/run", 4)
+
+
+# Weights in a file
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_new_file_never_denies_what_it_left(disk, tmp_path, overwrite):
+    path = tmp_path / "disk/weights.safetensors"
+    if overwrite:
+        path.write_bytes(b"old")
+    failing = disk.inject(Fault(no_fsync, operations={"fsync"}, key=""))
+    with disk:
+        with pytest.raises(StorageError, match="a power loss may undo"):
+            write(path, overwrite)
+        assert failing.fired == 1
+        assert path.read_bytes() == b"new"
+        assert list(path.parent.iterdir()) == [path]
+        write(path, True)
+    assert disk.after_cut() == {"weights.safetensors": b"new"}
+
+
+def write(path: Path, overwrite: bool) -> None:
+    with NewFile(path, 3, overwrite=overwrite) as new:
+        new.put(memoryview(b"new"), 0)
+        new.publish()
