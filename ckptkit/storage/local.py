@@ -3,7 +3,7 @@
 Guarantees: a file that was written, created or deleted stays so after a power loss, because files and the
 directories that name them, up to where their file system is mounted, are fsynced, in that order; ``create`` is atomic
 and never replaces (``link()``); an existing file is never overwritten. A file, a name or a folder whose fsync failed is
-taken away again, since a second fsync may succeed without it (``docs/adr/0029-power-loss.md``). Large files go around
+taken away again, since a second fsync may succeed without it (``docs/adr/0030-power-loss.md``). Large files go around
 the page cache where the file system lets them (`ckptkit.storage.direct`). It does not protect from a file system whose
 fsync lies. Any thread.
 """
