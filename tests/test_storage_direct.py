@@ -65,6 +65,10 @@ def never(*_):
     return None
 
 
+def failing_start(thread):
+    raise RuntimeError("can't start new thread")
+
+
 class Calls(RealCalls):
     """The system's calls with faults in them; records the writes."""
 
@@ -374,16 +378,60 @@ def test_zero_byte_write_is_error(tmp_path):
     assert fault.fired == 1
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("nth", range(1, 6))
 def test_dead_writing_thread_leaves_no_waiter(tmp_path, nth):
     def die(*_):
         raise ZeroDivisionError
 
     fault = Fault(die, nth=nth)
-    with pytest.raises(StorageError, match="thread died"):
+    with pytest.raises(StorageError, match="thread died of ZeroDivisionError"):
         put(storage_over(tmp_path, Calls(pwrite=fault)), "a/1", pattern(5 * BUFFER))
     assert fault.fired == 1
+
+
+class Closes:
+    """Closes files as a network file system does that could not write: with an error, if the file was written to."""
+
+    def __init__(self, patch, fault) -> None:
+        self._fault = fault
+        self._real = os.close
+        patch.setattr(os, "close", self)
+
+    def __call__(self, descriptor):
+        written_to = _flags(descriptor) & os.O_ACCMODE != os.O_RDONLY
+        self._real(descriptor)
+        if written_to:
+            self._fault()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("size_bytes", [7, LARGE_BYTES, 5 * BUFFER])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_failed_close_is_a_failed_write(tmp_path, monkeypatch, size_bytes, nth):
+    fault = Fault(failing(errno.EDQUOT), nth=1 if size_bytes < LARGE_BYTES else nth)
+    Closes(monkeypatch, fault)
+    with pytest.raises(StorageError, match="quota") as raised:
+        put(storage_over(tmp_path, Calls()), "a/1", pattern(size_bytes))
+    assert raised.value.__cause__.errno == errno.EDQUOT
+    assert fault.fired == 1
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("nth", [1, 2, 5])
+def test_write_and_close_may_both_fail(tmp_path, monkeypatch, nth, alone):
+    """It ends, and with the first error."""
+    if alone:
+        monkeypatch.setattr(threading.Thread, "start", failing_start)
+    full, lost = Fault(failing(errno.ENOSPC), nth=nth, times=9), Fault(failing(errno.EIO), times=9)
+    Closes(monkeypatch, lost)
+    with pytest.raises(StorageError, match="No space left") as raised:
+        put(storage_over(tmp_path, Calls(pwrite=full)), "a/1", pattern(5 * BUFFER))
+    assert raised.value.__cause__.errno == errno.ENOSPC
+    assert (full.fired, lost.fired) == (1, 2)
+    monkeypatch.undo()
+    put(storage_over(tmp_path, Calls()), "a/2", pattern(5 * BUFFER))
+    assert at(storage_over(tmp_path, Calls()), "a/2") == pattern(5 * BUFFER)
 
 
 @pytest.mark.parametrize("error", [ValueError("source"), OSError(errno.EINVAL, "source"), KeyboardInterrupt()])
@@ -538,10 +586,7 @@ def test_writing_thread_inherits_niceness_and_daemon_flag(tmp_path):
 
 @pytest.mark.parametrize("nth", [0, 1, 3, 5])
 def test_caller_writes_when_threads_cannot_start(tmp_path, monkeypatch, nth):
-    def refuse(thread):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", failing_start)
     fault = Fault(failing(errno.EIO), nth=nth)
     calls = Calls(pwrite=fault)
     storage = storage_over(tmp_path, calls)

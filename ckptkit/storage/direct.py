@@ -198,21 +198,34 @@ class DirectFile:
             self._run()
 
     def _failure(self) -> OSError:
-        return self._error or OSError(errno.EIO, "the writing thread died")
+        return self._error or OSError(errno.EIO, "the file was given up")
 
     def _run(self) -> None:
+        """Write until the end or a failure; whatever that is, who waits for a buffer is told, or would for ever."""
+        whole = False
         try:
             while (part := self._filled.get()) is not None and not self._given_up:
                 self._write(*part)
                 self._free.put(part[0])
-            self._whole = part is None
-        except OSError as error:
-            self._error = error
-        finally:
-            self._ended = True
+            whole = part is None
+        except BaseException as error:  # noqa: BLE001 - it is the caller's, whatever it is
+            self._fail(error)
+        try:
             os.close(self._descriptor)
-            # Whoever waits for a buffer would wait for ever, whatever ended this thread.
-            self._free.put(None)
+        except BaseException as error:  # noqa: BLE001 - a network file system says here what it could not write
+            self._fail(error)
+        self._whole = whole and self._error is None
+        self._ended = True
+        self._free.put(None)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._error is not None:
+            return  # the first one says more
+        if not isinstance(error, OSError):
+            died = OSError(errno.EIO, f"the writing thread died of {type(error).__name__}: {error}")
+            died.__cause__ = error
+            error = died
+        self._error = error
 
     def _write(self, buffer: memoryview, size_bytes: int) -> None:
         padded_bytes = size_bytes + -size_bytes % ALIGNMENT_BYTES

@@ -123,17 +123,7 @@ class LocalStorage:
         with _storage_errors("write", path):
             descriptor = self._open_new(path)
         try:
-            try:
-                if size_bytes < LARGE_BYTES:
-                    _write_small(descriptor, source, path)
-                else:
-                    self._write_large(descriptor, source, path)
-                source.expect_end()
-                with _storage_errors("write", path):
-                    os.fsync(descriptor)
-            finally:
-                with _storage_errors("write", path):
-                    os.close(descriptor)
+            self._fill(descriptor, source, path)
             with _storage_errors("write", path):
                 _fsync_folder(path.parent)
         except BaseException:
@@ -141,6 +131,23 @@ class LocalStorage:
             with contextlib.suppress(OSError):
                 path.unlink()
             raise
+
+    def _fill(self, descriptor: int, source: Source, path: Path) -> None:
+        """Write all of ``source``, fsync it and close the file."""
+        try:
+            if source.size_bytes < LARGE_BYTES:
+                _write_small(descriptor, source, path)
+            else:
+                self._write_large(descriptor, source, path)
+            source.expect_end()
+            with _storage_errors("write", path):
+                os.fsync(descriptor)
+        except BaseException:
+            with contextlib.suppress(OSError):  # network file systems fail again here, and the first error says more
+                os.close(descriptor)
+            raise
+        with _storage_errors("write", path):
+            os.close(descriptor)
 
     def _write_large(self, descriptor: int, source: Source, path: Path) -> None:
         # The source is asked outside of the error handling: what it raises is not the storage's.
