@@ -8,7 +8,6 @@ handle's waiting methods are for the training thread, because the save may need 
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import sys
@@ -19,8 +18,9 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from datetime import timedelta
 
+from ckptkit.at_exit import AT_EXIT
 from ckptkit.cost import SaveReport
-from ckptkit.errors import CkptKitError
+from ckptkit.errors import CkptKitError, SaveFailedError
 from ckptkit.run.staged import Staged
 from ckptkit.waiting import LongWait
 
@@ -34,21 +34,20 @@ class _Untold:
     """The failure of a save that nobody has asked for, as text: the error itself would keep the state in memory."""
 
     def __init__(self) -> None:
-        self._process = os.getpid()
         self._message: str | None = None
 
     def remember(self, error: BaseException) -> None:
         self._message = account_of(error)
-        atexit.register(self.tell)  # after `logging`'s own, hence called before it
+        AT_EXIT.add(self.tell)
 
     def forget(self) -> None:
         if self._message is not None:
             self._message = None
-            atexit.unregister(self.tell)
+            AT_EXIT.discard(self.tell)
 
     def tell(self) -> None:
         message, self._message = self._message, None
-        if message is not None and os.getpid() == self._process:
+        if message is not None:
             _log.warning(
                 "the last save in the background failed, and the program ended without asking for it: %s. The run's "
                 "last committed checkpoint is untouched",
@@ -67,6 +66,7 @@ class SaveHandle:
     def __init__(self, future: Future[SaveReport], staged: Staged | None) -> None:
         self._future = future
         self._staged = staged
+        self._thread: threading.Thread | None = None
         self._untold = _Untold()
 
     @classmethod
@@ -83,7 +83,7 @@ class SaveHandle:
         """
         if self._staged is not None and not self._future.done():
             self._staged.advance(1)
-        return self._future.done()
+        return self._has_ended()
 
     def result(self, timeout: timedelta | None = None) -> str:
         """Wait for the commit and return the checkpoint's name.
@@ -110,11 +110,18 @@ class SaveHandle:
 
     def end(self, outcome: SaveReport | BaseException) -> None:
         """Give the save its outcome, by whoever runs it; a failure that nobody asks for is logged at the end."""
-        if isinstance(outcome, BaseException):
-            self._untold.remember(outcome)  # first: who sees that it has ended may ask at once
-            self._future.set_exception(outcome)
-        else:
+        if not isinstance(outcome, BaseException):
             self._future.set_result(outcome)
+            return
+        try:
+            self._untold.remember(outcome)  # first: who sees that it has ended may ask at once
+        finally:
+            self._future.set_exception(outcome)
+
+    def run_in(self, thread: threading.Thread) -> None:
+        """Start ``thread``, which is to give the save its outcome; RuntimeError if there can be none."""
+        thread.start()
+        self._thread = thread
 
     def finish(self) -> None:
         """Wait for the end and log it if it is a failure that nobody has asked for; when the interpreter ends."""
@@ -131,13 +138,28 @@ class SaveHandle:
             while True:
                 left = _GLANCE_SECONDS if until is None else min(_GLANCE_SECONDS, max(0.0, until - time.monotonic()))
                 staged.advance(1)  # a writer that waits for slices would wait for ever
-                if wait_for([self._future], min(left, _SLICE_SECONDS) if staged.by_slices else left).done:
+                wait_for([self._future], min(left, _SLICE_SECONDS) if staged.by_slices else left)
+                if self._has_ended():
                     return
                 if until is not None and time.monotonic() >= until:
                     raise TimeoutError(
                         f"the save under way has not ended within {timeout}; it goes on in the background"
                     )
                 wait.reach(staged.cost.streamed_bytes)
+
+    def _has_ended(self) -> bool:
+        """Whether there is an outcome; that of a thread that is gone without one is an error."""
+        is_gone = self._thread is not None and not self._thread.is_alive()  # first: it gives the outcome and then ends
+        if is_gone and not self._future.done():
+            assert self._staged is not None  # noqa: S101 - a thread writes it
+            self._staged.release()
+            self.end(
+                SaveFailedError(
+                    "the thread that writes the checkpoint is not in this process: it died, or this process was forked "
+                    "off from the one that trains, which alone can wait for the save"
+                )
+            )
+        return self._future.done()
 
 
 def save_in_background(save: Callable[[], SaveReport], staged: Staged) -> SaveHandle:
@@ -149,28 +171,24 @@ def save_in_background(save: Callable[[], SaveReport], staged: Staged) -> SaveHa
     """
     handle = SaveHandle(Future(), staged)
 
-    process = os.getpid()
-
-    def finish() -> None:
-        if os.getpid() == process:  # a forked child has these handlers, but not the thread
-            handle.finish()
-
     def run() -> None:
-        lower_priority()
+        outcome: SaveReport | BaseException
         try:
-            handle.end(save())
+            lower_priority()
+            outcome = save()
         except BaseException as error:  # noqa: BLE001 - it is the handle's, whatever it is
-            handle.end(error)
+            outcome = error
+        try:
+            handle.end(outcome)
         finally:
-            atexit.unregister(finish)
+            AT_EXIT.discard(handle.finish)
 
-    # A daemon, because the interpreter joins others before it runs exit handlers, and this one may need slices first.
-    thread = threading.Thread(target=run, name="ckptkit-writer", daemon=True)
-    atexit.register(finish)
+    AT_EXIT.add(handle.finish)
     try:
-        thread.start()
-    except RuntimeError as error:  # the process may have no more threads: a failed save like any other
-        atexit.unregister(finish)
+        # A daemon: the interpreter joins others before it runs exit handlers, and this one may need slices first.
+        handle.run_in(threading.Thread(target=run, name="ckptkit-writer", daemon=True))
+    except (RuntimeError, MemoryError) as error:  # the process may have no more threads: a failed save like any other
+        AT_EXIT.discard(handle.finish)
         staged.release()
         handle.end(error)
     return handle

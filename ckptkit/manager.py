@@ -214,6 +214,7 @@ class CheckpointManager:
             monotonic=monotonic,
         )
         self._departure: Departure | None = None
+        self._process = os.getpid()
         self._closed = False
 
     @property
@@ -283,6 +284,7 @@ class CheckpointManager:
         opening = Opening(checkpoint, rewind, self._host, self._clock, self._new_token)
         opened = self._open(opening, state)
         progress = state.progress()
+        self._process = os.getpid()
         self._take_over(opened, progress)
         self._cycle_start = None
         self._begin_cycle(state, progress)
@@ -539,6 +541,7 @@ class CheckpointManager:
             SaveFailedError: As in `step`.
             StaleAttemptError: As in `step`.
         """
+        self._refuse_forked()
         left = countdown(timeout)
         self._outcomes.drain(timeout)
         self._collect()
@@ -549,11 +552,14 @@ class CheckpointManager:
     def close(self, timeout: timedelta | None = None) -> None:
         """Wait as `wait` does, then let the writer thread go; the manager saves no more.
 
+        In a process that was forked off it does nothing: the save is not there, but in the process that trains.
+
         Raises:
             SaveFailedError: As in `step`; also if the mirror does not take the newest commit.
             TimeoutError, StaleAttemptError: As `wait`.
         """
-        self._close(timeout, quietly=False)
+        if not self._is_forked:
+            self._close(timeout, quietly=False)
 
     def _close(self, timeout: timedelta | None, *, quietly: bool) -> None:
         if self._departure is not None and self._departure.is_given_up:
@@ -594,7 +600,7 @@ class CheckpointManager:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
+        if error is None or self._is_forked:
             self.close()
             return
         if self._saver is not None:
@@ -709,7 +715,20 @@ class CheckpointManager:
         start = self._cycle_start
         return start if start is not None and start.cycles == progress.cycles else progress
 
+    @property
+    def _is_forked(self) -> bool:
+        """Whether this process was forked off after `restore`: it has the objects, but not the threads."""
+        return self._saver is not None and os.getpid() != self._process
+
+    def _refuse_forked(self) -> None:
+        if self._is_forked:
+            raise ResumeError(
+                f"this process was forked off from the one that trains and saves to {self.url}, which alone may do so. "
+                "Leave the manager alone in child processes, or make one here, with a root of its own"
+            )
+
     def _started(self) -> tuple[AnySaver, Orders]:
+        self._refuse_forked()
         if self._saver is None or self._orders is None:
             raise ResumeError(
                 "call restore(state) before the first save (and not after close()): "

@@ -203,11 +203,16 @@ class Orders:
         self._recorder.settle()  # the capture has just waited for the device
         window = self._area.open(capture, cost, self._handling())
         self._window = window  # first: a state whose next call updates fences at once
-        if window.is_open:
-            state.guard(self.fence)
+        try:
+            if window.is_open:
+                state.guard(self.fence)
+            request = SaveRequest(name, window, metrics, self._clock(), self._number + 1)
+        except BaseException:  # Ctrl-C, too: a later fence would wait for a writer that there is not
+            window.release()
+            raise
         self._number += 1
         self.last_at = self._monotonic()
-        handle = self._write(SaveRequest(name, window, metrics, self._clock(), self._number))
+        handle = self._write(request)
         self._outcomes.begin(self._number, handle)
         cost.stall_seconds += self._monotonic() - begun
         return handle

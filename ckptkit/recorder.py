@@ -240,7 +240,7 @@ class Recorder:
         if self._is_storing:
             self._warn(f"the storage took none for {seconds:.1f} s")
         else:
-            outcome.result()
+            outcome.result(0)  # it has ended
 
     def _store_for(self, outcome: Future[None]) -> None:
         try:

@@ -9,13 +9,12 @@ offer; the rest is for the training thread.
 
 from __future__ import annotations
 
-import atexit
 import logging
-import os
 import threading
 import weakref
 from typing import Protocol
 
+from ckptkit.at_exit import AT_EXIT
 from ckptkit.background import account_of, lower_priority, warn_of_failure
 from ckptkit.errors import SaveFailedError, StaleAttemptError
 from ckptkit.run.names import CheckpointName
@@ -180,14 +179,18 @@ class Uploads:
         self._run()
 
     def _run(self) -> None:
-        while self._take():
-            try:
-                if self._under_way is not None:
-                    self._succeed(self._under_way, self._uploader.upload(self._under_way))
-            except BaseException as error:  # noqa: BLE001 - it is the training thread's, whatever it is
-                self._fail(self._under_way, error)
-            else:
-                self._sweep()
+        try:
+            while self._take():
+                try:
+                    if self._under_way is not None:
+                        self._succeed(self._under_way, self._uploader.upload(self._under_way))
+                except BaseException as error:  # noqa: BLE001 - it is the training thread's, whatever it is
+                    self._fail(self._under_way, error)
+                else:
+                    self._sweep()
+        except BaseException as error:  # noqa: BLE001 - likewise, such as that of an error that has no message
+            self._error = self._untold = error
+            self._idle.set()  # or who waits for this thread would for ever
 
     def _take(self) -> bool:
         with self._lock:
@@ -251,14 +254,13 @@ class Uploads:
 
 def _finish_at_exit(uploads: Uploads) -> None:
     """Wait for uploads under way when the interpreter ends; saves that end then may still offer one."""
-    process = os.getpid()
     reference = weakref.ref(uploads)
 
     def finish() -> None:
         there = reference()
-        if there is not None and os.getpid() == process:  # a forked child has this handler, but not the thread
+        if there is not None:
             there.settle(countdown(None))
 
-    # Before those of any save, hence called after them.
-    atexit.register(finish)
-    weakref.finalize(uploads, atexit.unregister, finish).atexit = False
+    # Before those of any save, hence done after them.
+    AT_EXIT.add(finish)
+    weakref.finalize(uploads, AT_EXIT.discard, finish).atexit = False

@@ -42,6 +42,7 @@ LAYERS = {
     "run": 2,
     "interchange": 3,
     "rehearsal": 3,
+    "at_exit": 3,
     "background": 3,
     "uploads": 3,
     "mirror": 3,

@@ -28,6 +28,7 @@ from ckptkit.run.names import CheckpointName
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
+from ckptkit.waiting import countdown
 
 LONG = timedelta(seconds=60)
 ON_REQUEST = SaveEvery(micro_steps=10**9)
@@ -1080,6 +1081,31 @@ def test_whatever_an_upload_raises_is_no_hang():
     one.begin(A)
     with pytest.raises(SaveFailedError):
         one.finish(LONG.total_seconds)
+
+
+class UnspeakableError(StorageError):
+    """The first to ask for its message is refused."""
+
+    asked = 0
+
+    def __str__(self) -> str:
+        self.asked += 1
+        if self.asked == 1:
+            raise ZeroDivisionError("no message")
+        return "at the second time"
+
+
+def test_dead_upload_thread_leaves_no_waiter():
+    error = UnspeakableError()
+    one = behind(Uploading(error), tolerant=False)
+    one.begin(A)
+    one.settle(countdown(timedelta(seconds=10)))
+    with pytest.raises(SaveFailedError, match="no message"):
+        one.collect()
+    assert error.asked == 1
+    one.offer(B)
+    one.finish(LONG.total_seconds)
+    assert one.lag == 0
 
 
 # Real servers

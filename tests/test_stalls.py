@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import fnmatch
+import json
 import os
 import subprocess
 import sys
 import threading
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -550,6 +552,146 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 go.set()
 handle.result()
 """
+
+
+class Unspeakable(BaseException):
+    """What not even its message can be had of."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("window", ["auto", "slice"])
+def test_writer_death_is_a_failed_save(root, window):
+    """However a writer dies: who waits for its save, or for its memory, does not for ever."""
+
+    def die():
+        raise Unspeakable
+
+    fault = Fault(die, operations={"write"})
+    storage = FaultyStorage(LocalStorage(root), [fault])
+    manager, run = begun(storage, 4, 4, window=window, buffer_bytes=1, events=False)
+    handle = manager.save(run)
+    assert isinstance(handle.exception(timedelta(seconds=30)), Unspeakable)
+    manager.fence()
+    assert fault.fired == 1
+    assert CheckpointManager(root).checkpoints() == []
+
+
+def test_thread_that_is_gone_is_a_failed_save(monkeypatch, root):
+    """As in a process that was forked off."""
+    manager, run = begun(root, 4, 4, window="slice", buffer_bytes=1)
+    real = threading.Thread.start
+
+    def start(thread):
+        thread.run = lambda: None
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    handle = manager.save(run)
+    assert isinstance(handle.exception(timedelta(seconds=30)), SaveFailedError)
+    assert handle.done()
+    monkeypatch.undo()
+    go_on(manager, run, 4)
+    digest = run.digest()
+    assert_restores(root, manager.save(run).result(), digest, 4)
+
+
+class Interrupted(NumpyRun):
+    """Ctrl-C comes once, right after the state was taken."""
+
+    interrupted = False
+
+    def guard(self, fence):
+        super().guard(fence)
+        if not self.interrupted:
+            self.interrupted = True
+            raise KeyboardInterrupt
+
+
+def test_fence_after_interrupted_save_waits_for_nobody(root):
+    run = Interrupted(size=LARGE)
+    manager = CheckpointManager(root, save=ON_REQUEST, window="auto", buffer_bytes=1)
+    manager.restore(run)
+    for _ in run.train_until(4):
+        pass
+    with pytest.raises(KeyboardInterrupt):
+        manager.save(run)
+    fencing = threading.Thread(target=manager.fence, daemon=True)
+    fencing.start()
+    fencing.join(LONG_SECONDS)
+    assert not fencing.is_alive()
+    digest = run.digest()
+    assert_restores(root, manager.save(run).result(), digest, 4, size=LARGE)
+
+
+LEAVING_THE_CONTEXT = """
+import os, sys, threading
+from ckptkit.errors import CkptKitError
+from ckptkit.manager import CheckpointManager
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
+from ckptkit.testing.state import NumpyRun
+
+root, how = sys.argv[1:]
+go, reached = threading.Event(), threading.Event()
+def hold():
+    reached.set()
+    go.wait(60)
+fault = Fault(hold, operations={"write"}, key="*")
+run = NumpyRun(size=1_200_001)
+parent = os.getpid()
+try:
+    storage = FaultyStorage(LocalStorage(root), [fault])
+    with CheckpointManager(storage, mirror=root + "-mirror", buffer_bytes=1) as manager:
+        manager.restore(run)
+        for _ in run.train_until(6):
+            pass
+        handle = manager.save(run)
+        assert reached.wait(60)
+        child = os.fork()
+        if not child and how == "exit":
+            sys.exit(7)
+        if not child and how == "error":
+            raise SystemExit(7) from KeyError("in the child")
+        if not child and how == "use":
+            refused = 0
+            for use in (handle.result, manager.wait, lambda: manager.step(run), lambda: manager.save_final(run)):
+                try:
+                    use()
+                except CkptKitError as error:
+                    refused += "forked off" in str(error)
+            manager.fence()
+            for _ in run.train_until(10):
+                pass
+            manager.close()
+            os._exit(3 + refused)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        go.set()
+finally:
+    if os.getpid() == parent:
+        print("code", code, "fired", fault.fired, handle.result(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "error", "use"])
+def test_forked_child_leaves_the_save_alone(tmp_path, how):
+    """Also inside of the manager's context: the child has neither the writer thread nor the run."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVING_THE_CONTEXT, str(tmp_path / "run"), how],
+        env={**os.environ, "PYTHONPATH": str(Path(ckptkit.__file__).parents[1])},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.stdout == "code 7 fired 1 a000001-c0000000001-m0002\n", done.stderr
+    for root in ("run", "run-mirror"):
+        assert [one.name for one in CheckpointManager(tmp_path / root).checkpoints()] == ["a000001-c0000000001-m0002"]
+    texts = [file.read_text() for file in (tmp_path / "run" / "events").iterdir()]
+    events = [json.loads(line) for text in texts for line in text.splitlines()]
+    assert [one["how"] for one in events if one.get("kind") == "ended"] == ["closed"]
 
 
 def test_forked_child_does_not_wait_for_writer(tmp_path):

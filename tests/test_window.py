@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from live import SMALL_BUFFER_BYTES, Live, Writer, cuts, opened
 
 from ckptkit.cost import SaveCost
+from ckptkit.errors import StorageError
 from ckptkit.snapshot import Handling, StagingArea
 from ckptkit.tensors import DTYPES, Lifetime, Role
 
@@ -251,7 +252,35 @@ def test_writer_during_fence_copy_gets_bytes_once(monkeypatch, where, meanwhile,
         assert nth > 1 or first
 
 
-# A writer that ends
+# A writer that ends, or a training thread
+
+
+def test_writer_ends_after_training_thread(monkeypatch):
+    """Unless somebody else gives it slices."""
+    monkeypatch.setattr("ckptkit.snapshot.window._STANDSTILL_SECONDS", 0.05)
+    live = Live(*CYCLE)
+    made = []
+    area = StagingArea(ONE_BUFFER)
+    opening = (live.capture(), SaveCost(), Handling(by_slices=True))
+    trainer = threading.Thread(target=lambda: made.append(area.open(*opening)))
+    trainer.start()
+    trainer.join()
+    window = made[0]
+    raised = []
+
+    def write():
+        try:
+            Writer(window, live).check()
+        except StorageError as error:
+            raised.append(str(error))
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    writer.join(LONG_SECONDS)
+    assert ["the thread that trains has ended" in one for one in raised] == [True]
+    window.close()  # waits for nothing
+    window.release()
+    assert len(window._pool._free) * SMALL_BUFFER_BYTES == window._pool.made_bytes
 
 
 @pytest.mark.parametrize("by_slices", [False, True])

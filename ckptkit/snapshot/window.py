@@ -5,7 +5,8 @@ writer reads live memory without asking anybody and looks afterwards whether the
 throws away what it read and takes the copy. So the fence never waits for the writer, except for memory: its copies
 stay within the pool's limit, but for one buffer where the writer itself waits for a slice. It does not know who else
 writes to the parameters: `Window.close` must be called before anybody does. Where the storage is remote, a fence that
-waits for memory while nothing moves gives the save up: the writer's next read raises, and training goes on.
+waits for memory while nothing moves gives the save up: the writer's next read raises, and training goes on. So does a
+writer that waits for slices of a thread that has ended. In a process that was forked off, a window is over.
 
 Threads: `open_shard` and `release` are the writer's, everything else the training thread's. What they share is
 guarded by the pool's condition, which is never held while bytes are copied.
@@ -14,6 +15,8 @@ guarded by the pool's condition, which is never held while bytes are copied.
 from __future__ import annotations
 
 import logging
+import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -31,6 +34,15 @@ _log = logging.getLogger("ckptkit")
 
 _PATIENCE_SECONDS = 10.0
 _STANDSTILL_SECONDS = 120.0  # parts on a slow network take longer than one may think
+_STANDSTILL = (
+    "the save was given up so that training could go on: its buffers were full, and the storage took "
+    f"nothing for {_STANDSTILL_SECONDS:.0f} s. Give more memory with buffer_bytes=, or see to the storage"
+)
+_NO_TRAINER = (
+    "the save was given up: the thread that trains has ended, and for "
+    f"{_STANDSTILL_SECONDS:.0f} s nobody has waited for the save, which needs more of its state. Call close(), or use "
+    "the manager as a context"
+)
 
 
 class Window:
@@ -77,7 +89,9 @@ class Window:
         self._starving = False
         self._ended = False
         self._gives_up = gives_up
-        self._given_up = False
+        self._given_up = ""  # why
+        self._trainer = threading.current_thread()
+        self._process = os.getpid()
 
     @property
     def is_open(self) -> bool:
@@ -168,7 +182,7 @@ class Window:
             while piece is None and self.by_slices and not extent.held and not self._given_up:
                 self._starving = True
                 self._changed.notify_all()
-                self._changed.wait()  # for the training thread's next slice, or its fence
+                self._wait_for_slice()
                 piece = extent.piece_at(at)
             self._refuse_given_up()
             live = extent.live() if piece is None else None
@@ -188,6 +202,14 @@ class Window:
                 self.cost.in_place_bytes += count
                 self._changed.notify_all()
         return count
+
+    def _wait_for_slice(self) -> None:
+        """For the training thread's next one, or its fence."""
+        if self._changed.wait(_STANDSTILL_SECONDS) or self._trainer.is_alive():
+            return
+        # The main thread counts as dead while the interpreter ends, when it waits for this save, in slices.
+        if self._trainer is not threading.main_thread():
+            self._given_up = _NO_TRAINER
 
     def _read_copy(self, piece: Piece, at: int, out: Bytes, *, last: bool) -> int:
         count = min(len(out), piece.stop - at)
@@ -258,14 +280,13 @@ class Window:
         return None
 
     def _is_over(self) -> bool:
-        return self._ended or self._given_up  # another thread sets the former
+        if os.getpid() != self._process:  # nobody reads here, and the lock may have been anybody's
+            return True
+        return self._ended or bool(self._given_up)  # another thread sets them
 
     def _refuse_given_up(self) -> None:
         if self._given_up:
-            raise StorageError(
-                "the save was given up so that training could go on: its buffers were full, and the storage took "
-                f"nothing for {_STANDSTILL_SECONDS:.0f} s. Give more memory with buffer_bytes=, or see to the storage"
-            )
+            raise StorageError(self._given_up)
 
     def _wait_for_buffer(self, extent: Extent) -> Buffer | None:
         begun = moved = self._monotonic()
@@ -279,7 +300,8 @@ class Window:
                     "is slow. Give more with buffer_bytes=, or save less often",
                     *(self.progress.cycles, self._pool.made_bytes >> 20),
                 )
-                self._given_up = self._gives_up and self._monotonic() - moved >= _STANDSTILL_SECONDS
+                if self._gives_up and self._monotonic() - moved >= _STANDSTILL_SECONDS:
+                    self._given_up = _STANDSTILL
         self.cost.fence_wait_seconds += self._monotonic() - begun
         return self._pool.take(beyond_limit=self._starving)
 
