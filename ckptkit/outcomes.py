@@ -119,7 +119,7 @@ class Outcomes:
             report = future.result()
             self.totals.add(report)
             self.durations.append(report.took)
-            if self.commits:
+            if self.commits and self._on_save is not None:
                 self._untold.append(report)
         elif isinstance(error, StaleAttemptError):
             self._end_with(error)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import errno
+import gc
 import logging
 import os
 import random
@@ -859,3 +861,39 @@ def test_loop_that_does_not_count_batches_is_refused(root):
             manager.step(again)
         again.train_step()
         assert manager.step(again) is not None
+
+
+def test_memory_is_flat_over_many_saves(root, monkeypatch):
+    """Of each save nothing stays: no report, no name, no folder, no exit handler."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    keep = KeepLatest(2)
+    with CheckpointManager(
+        root, save=SaveEvery(optimizer_steps=1), keep=keep, when_busy="wait", events=False
+    ) as manager:
+        run = NumpyRun(accumulation_steps=1)
+        manager.restore(run)
+        counts = []
+        for saves in (300, 1000):
+            for _ in run.train_until(saves):
+                manager.step(run)
+            manager.wait()
+            assert manager.totals.saves == saves
+            gc.collect()
+            counts.append((len(gc.get_objects()), atexit._ncallbacks()))
+    (objects, handlers), (objects_later, handlers_later) = counts
+    assert handlers_later == handlers
+    assert objects_later - objects < 1400  # less than two a save
+
+
+def test_save_of_same_cycle_is_not_repeated(root):
+    """What is forgotten of earlier saves does not make one that is there be written again."""
+    with CheckpointManager(root, save=ON_REQUEST, keep=KeepLatest(9)) as manager:
+        run = NumpyRun(accumulation_steps=4)
+        manager.restore(run)
+        names = []
+        for micro_steps in (4, 6, 7, 8):
+            for _ in run.train_until(micro_steps):
+                pass
+            names += [manager.save(run).result(), manager.save(run).result()]
+    assert names[::2] == names[1::2]
+    assert [one.name for one in CheckpointManager(root).checkpoints()] == names[::2]

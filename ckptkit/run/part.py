@@ -17,7 +17,7 @@ from ckptkit.run.attempt import check_fence
 from ckptkit.run.frozen import FrozenShards
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.receipts import post, post_failure
-from ckptkit.run.save import Saved
+from ckptkit.run.save import Saved, forget_before
 from ckptkit.run.write import SaveRequest, write_part
 from ckptkit.storage import Storage
 
@@ -46,7 +46,7 @@ class PartSaver:
         self.newest: CheckpointName | None = None
 
     def committed_at(self, progress: Progress) -> CheckpointName | None:
-        """This attempt's commit at ``progress``, if rank 0 told of one."""
+        """As `Saver.committed_at`, if rank 0 told of one."""
         return self._committed.get((progress.cycles, progress.micro_step))
 
     def next_name(self, progress: Progress) -> CheckpointName:
@@ -63,6 +63,7 @@ class PartSaver:
         """Take notice of a commit."""
         self._committed[(name.cycles, name.micro_step)] = name
         self.newest = name
+        forget_before(name.cycles, self._committed)
 
     def save(self, request: SaveRequest) -> Saved:
         """Write this rank's part.

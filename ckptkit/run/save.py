@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageError
 from ckptkit.manifest import AttemptDocument, Commit
@@ -39,6 +40,12 @@ class Saved:
     checkpoint: CheckpointName
     written_bytes: int = 0
     removed: tuple[CheckpointName, ...] = ()
+
+
+def forget_before(cycles: int, known: dict[tuple[int, int], Any]) -> None:
+    """Forget what is ``known`` of earlier cycles: progress goes back to the start of the running one at most."""
+    for at in [at for at in known if at[0] < cycles]:
+        del known[at]
 
 
 class Saver:
@@ -78,7 +85,7 @@ class Saver:
         self.newest: CheckpointName | None = None
 
     def committed_at(self, progress: Progress) -> CheckpointName | None:
-        """This attempt's commit at ``progress``, if there is one."""
+        """This attempt's commit at ``progress``, which is not before the cycle of its newest one, if there is one."""
         return self._committed.get((progress.cycles, progress.micro_step))
 
     def next_name(self, progress: Progress) -> CheckpointName:
@@ -155,8 +162,11 @@ class Saver:
 
     def _settle(self, name: CheckpointName) -> None:
         self._undecided.remove(name)
+        self._offered.discard(name)
         self._committed[(name.cycles, name.micro_step)] = name
         self.newest = name
+        for known in (self._committed, self._tries):
+            forget_before(name.cycles, known)
 
     def _decide(self) -> None:
         """Void the folders of failed saves; one that turns out to be committed stays."""

@@ -30,6 +30,7 @@ LARGE_BYTES = 1 << 20
 WINDOW_BYTES = 2 << 20
 
 _FOLDER_TRIES = 5
+_MOST_DURABLE = 256  # a save makes a few, and its folders go again
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")  # of a create under way
 _MOST_BUFFERS = 1024  # IOV_MAX of Linux: of one system call
 
@@ -135,7 +136,7 @@ class LocalStorage:
     def _fill(self, descriptor: int, source: Source, path: Path) -> None:
         """Write all of ``source``, fsync it and close the file."""
         try:
-            if source.size_bytes < LARGE_BYTES:
+            if source.left_bytes < LARGE_BYTES:
                 _write_small(descriptor, source, path)
             else:
                 self._write_large(descriptor, source, path)
@@ -249,6 +250,8 @@ class LocalStorage:
             missing.append(folder)
             folder = folder.parent
         self._durable.difference_update(missing)
+        if len(self._durable) > _MOST_DURABLE:
+            self._durable.clear()  # what is forgotten costs an fsync more
         # Whoever made it may have died before its fsync; a mkdir in a shell has none.
         if folder not in self._durable:
             self._fsync_names(folder)
