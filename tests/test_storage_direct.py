@@ -13,6 +13,7 @@ import pytest
 
 from ckptkit.errors import StorageError
 from ckptkit.storage import LocalStorage
+from ckptkit.storage import descriptors as descriptors_module
 from ckptkit.storage.direct import BUFFER_BYTES, BUFFERS, DirectWriter
 from ckptkit.storage.local import LARGE_BYTES
 from ckptkit.storage.system_calls import RealCalls
@@ -631,3 +632,48 @@ def test_interrupted_caller_keeps_descriptor_open(tmp_path, monkeypatch):
         os.close(other)
     assert written_to == [f"{tmp_path / 'a/1'} (deleted)"]  # nothing of a failed write is left
     assert all((tmp_path / f"other{n}").stat().st_size == 0 for n in range(4))
+
+
+class Forks(Stream):
+    """Forks a child, which lives until `end`, at its ``nth`` call."""
+
+    child = 0
+
+    def readinto(self, buffer, /):
+        if self.calls + 1 == self._nth:
+            read, self._pipe = os.pipe()
+            self.child = os.fork()
+            if not self.child:
+                os.close(self._pipe)
+                os.read(read, 1)
+                os._exit(0)
+            os.close(read)
+        return super().readinto(buffer)
+
+    def end(self):
+        os.close(self._pipe)
+        assert os.waitpid(self.child, 0)[1] == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("size_bytes", [7, 5 * BUFFER])
+def test_forked_child_holds_no_file_open(tmp_path, size_bytes):
+    """Or what retention deletes would take space for as long as a data worker lives."""
+    storage = storage_over(tmp_path, Calls())
+    stream = Forks(pattern(size_bytes), nth=1 if size_bytes < LARGE_BYTES else 3)
+    storage.write("a/1", stream, size_bytes)
+    try:
+        held = [os.readlink(one) for one in Path(f"/proc/{stream.child}/fd").iterdir()]
+    finally:
+        stream.end()
+    assert [one for one in held if one.startswith(str(tmp_path))] == []
+    assert at(storage, "a/1") == pattern(size_bytes)
+
+
+def test_closed_descriptors_are_forgotten(tmp_path):
+    """Else a child would close whatever file got the number next."""
+    storage = storage_over(tmp_path, Calls(pwrite=Fault(failing(errno.ENOSPC), nth=2)))
+    with pytest.raises(StorageError):
+        put(storage, "a/1", pattern(5 * BUFFER))
+    put(storage, "a/2", pattern(5 * BUFFER))
+    assert not descriptors_module._HIDDEN

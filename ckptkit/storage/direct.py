@@ -24,6 +24,7 @@ from types import TracebackType
 
 from typing_extensions import Self
 
+from ckptkit.storage.descriptors import hide, show
 from ckptkit.storage.system_calls import RealCalls, SystemCalls
 
 _log = logging.getLogger("ckptkit")
@@ -136,7 +137,7 @@ class DirectFile:
             self._free.put(buffer)
         # Its own, closed by the thread: were it the caller's, one who leaves in a hurry (a second Ctrl-C) could
         # close it under a write, which then would go to whatever file got the number next.
-        self._descriptor = os.dup(descriptor)
+        self._descriptor = hide(os.dup(descriptor))
         self._thread = threading.Thread(target=self._run, name="ckptkit-io")
 
     def __enter__(self) -> Self:
@@ -210,6 +211,7 @@ class DirectFile:
             whole = part is None
         except BaseException as error:  # noqa: BLE001 - it is the caller's, whatever it is
             self._fail(error)
+        show(self._descriptor)
         try:
             os.close(self._descriptor)
         except BaseException as error:  # noqa: BLE001 - a network file system says here what it could not write

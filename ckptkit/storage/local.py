@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ckptkit.errors import StorageError
+from ckptkit.storage.descriptors import hide, show
 from ckptkit.storage.direct import DirectWriter
 from ckptkit.storage.folders import walk_folders
 from ckptkit.storage.protocol import Listing
@@ -122,7 +123,7 @@ class LocalStorage:
         path = self._root / key
         source = Source(stream, size_bytes, path)
         with _storage_errors("write", path):
-            descriptor = self._open_new(path)
+            descriptor = hide(self._open_new(path))
         try:
             self._fill(descriptor, source, path)
             with _storage_errors("write", path):
@@ -144,9 +145,11 @@ class LocalStorage:
             with _storage_errors("write", path):
                 os.fsync(descriptor)
         except BaseException:
+            show(descriptor)
             with contextlib.suppress(OSError):  # network file systems fail again here, and the first error says more
                 os.close(descriptor)
             raise
+        show(descriptor)
         with _storage_errors("write", path):
             os.close(descriptor)
 
