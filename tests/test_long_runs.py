@@ -198,3 +198,18 @@ def test_the_manager_lists_all(run):
     manager = CheckpointManager(small, keep=KEEP_ALL)
     assert [info.name for info in manager.checkpoints()] == names_of(small)
     assert manager.latest() == manager.checkpoints()[-1]
+
+
+def test_first_save_reads_few_documents_after_many_starts():
+    """Only of attempts that still have a checkpoint."""
+    run = Counted(long_run(*[1] * 100))
+    manager, state = start(run, keep=KeepLatest(2))
+    save(manager, state)  # removes nearly all, and reads everything for it
+    manager.close()
+    assert len(names_of(run._inner)) == 2
+    run.reset()
+    manager, state = start(run, keep=KeepLatest(2))
+    save(manager, state)
+    manager.close()
+    assert len(names_of(run._inner)) == 2
+    assert len(run.keys("read")) <= 20

@@ -84,6 +84,13 @@ class Ancestry:
             yield self._segments[at]
             at += 1
 
+    def down_to(self, attempt: int) -> Iterator[Segment]:
+        """Its segments, newest first, as far as there may be any of ``attempt`` or a later one."""
+        for segment in self:
+            yield segment
+            if segment.attempt <= attempt:  # parents only ever point to lower attempts
+                return
+
     def has_branch(self, checkpoint: str) -> bool:
         """Whether the user chose ``checkpoint`` by name on the way."""
         return any(self._branches[at] == checkpoint for at, _ in enumerate(self))

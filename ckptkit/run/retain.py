@@ -19,7 +19,7 @@ from ckptkit.policies import Keepable, KeepPolicy
 from ckptkit.run.attempt import check_fence
 from ckptkit.run.commit import remove_checkpoint
 from ckptkit.run.find import Documents, list_names, read_commit
-from ckptkit.run.lineage import Lineage, trace
+from ckptkit.run.lineage import Ancestry
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.parallel import each_of
 from ckptkit.run.read import check_token, open_manifest
@@ -45,7 +45,7 @@ class Retention:
         self._attempt = attempt
         self._policy = policy
         self._documents = Documents(storage)
-        self._lineage: Lineage | None = None
+        self._ancestry = Ancestry(self._documents, attempt.attempt)
         self._commits: dict[CheckpointName, Commit | Void | CorruptCheckpointError] = {}
         self._metrics: dict[CheckpointName, Mapping[str, float]] = {}
 
@@ -71,15 +71,18 @@ class Retention:
 
     def _list(self) -> list[CheckpointName]:
         """Folders on the lineage, committed or not, newest first."""
-        if self._lineage is None or self._lineage.broken is not None:  # somebody may have put the document back
-            self._lineage = trace(self._documents, self._attempt.attempt)
-        segments = {segment.attempt: segment for segment in self._lineage.segments}
-        names = [name for name in list_names(self._storage) if name in segments.get(name.attempt, ())]
+        if self._ancestry.broken is not None:  # somebody may have put the document back
+            self._ancestry = Ancestry(self._documents, self._attempt.attempt)
+        names: Names = list_names(self._storage)
+        # No further back than there are folders: a run may have been started a thousand times.
+        oldest = min((name.attempt for name in names), default=self._attempt.attempt)
+        segments = {segment.attempt: segment for segment in self._ancestry.down_to(oldest)}
+        names = [name for name in names if name in segments.get(name.attempt, ())]
         # A COMMIT never changes, but a folder that was gone may be another one when it is there again.
         there = set(names)
         self._commits = {name: commit for name, commit in self._commits.items() if name in there}
         self._metrics = {name: metrics for name, metrics in self._metrics.items() if name in there}
-        return names[::-1]
+        return list(names[::-1])
 
     def _doomed(self, listed: Names) -> list[CheckpointName]:
         if not self._policy.needs_metrics:
@@ -141,7 +144,8 @@ class Retention:
                 check_token(name, commit, documents.document(name.attempt))
         except CorruptCheckpointError as error:
             _log.warning("no checkpoint is removed this time: %s", error)
-            self._documents, self._lineage, self._commits = Documents(self._storage), None, {}
+            self._documents, self._commits = Documents(self._storage), {}
+            self._ancestry = Ancestry(self._documents, self._attempt.attempt)
             return False
         return True
 
