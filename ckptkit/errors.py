@@ -14,14 +14,19 @@
     Preempted (SystemExit, code 143)                 the process is to end now; no error, and none of the tree
 
 Each is also the builtin that a caller may already catch. A message says what happened, to which file or
-leaf, and what to do next. This module imports nothing but the standard library and may be used anywhere.
+leaf, and what to do next, and no secret: whatever text is given passes `ckptkit.scrubber.scrub`. May be used anywhere.
 """
 
 from __future__ import annotations
 
+from ckptkit.scrubber import scrub
+
 
 class CkptKitError(Exception):
-    """Base of every error that ckptkit raises on purpose."""
+    """Base of every error that ckptkit raises on purpose; its words hold no secret that a storage was opened with."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(scrub(one) if isinstance(one, str) else one for one in args))
 
 
 class CheckpointNotFoundError(CkptKitError, FileNotFoundError):

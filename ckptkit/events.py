@@ -8,7 +8,6 @@ Pure values, any thread.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
@@ -18,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, Val
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.manifest import MAX_ATTEMPT, Digest, Sealed, Seconds, SizeBytes, Token, decode, digest_of, encode
 from ckptkit.progress import Progress
+from ckptkit.scrubber import scrub
 
 MAX_SEGMENT_BYTES = 1 << 20
 MAX_EVENTS = 4000  # of one segment
@@ -25,7 +25,6 @@ MAX_SEGMENTS = 999_999  # of one attempt
 MAX_CURVES = 32  # of one point
 
 _COUNT = 10**15
-_USER_OF_URL = re.compile(r"://[^/\s@]*@")
 
 Count = Annotated[int, Field(ge=0, le=_COUNT)]
 Name = Annotated[str, Field(min_length=1, max_length=128)]
@@ -248,9 +247,9 @@ def decode_segment(data: bytes, key: str) -> Segment:
 
 
 def plain_line(text: str, most: int = 512) -> str:
-    """The first line of ``text`` as a document may hold it: bounded, of valid Unicode, no user or password in URLs."""
+    """The first line of ``text`` as a document may hold it: bounded, of valid Unicode, without secrets."""
     first = text.strip().splitlines()[0] if text.strip() else ""
-    return _USER_OF_URL.sub("://", first).encode("utf-8", "replace").decode()[:most]
+    return scrub(first).encode("utf-8", "replace").decode()[:most]
 
 
 def _decode_event(line: bytes, where: str) -> Event:

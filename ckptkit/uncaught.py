@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from ckptkit.errors import CkptKitError
+from ckptkit.scrubber import scrub_error
 
 _HERE = Path(__file__).parent
 _HINT = "CKPTKIT_DEBUG=1 shows the traceback"
@@ -53,6 +54,8 @@ def lines_of(error: CkptKitError, trace: TracebackType | None) -> list[str]:
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if isinstance(error, CkptKitError):
+        scrub_error(error)
     if not isinstance(error, CkptKitError) or wants_details() or sys.stderr is None:
         sys.__excepthook__(kind, error, trace)
         return

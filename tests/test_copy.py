@@ -36,7 +36,7 @@ from ckptkit.policies import KeepLatest
 from ckptkit.run.commit import void
 from ckptkit.run.copy import Copied, CopyRequest, copy_run
 from ckptkit.run.names import CheckpointName
-from ckptkit.run.origin import without_credentials
+from ckptkit.scrubber import clean_url
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, Fault, FaultyStorage, Killed
 
@@ -673,7 +673,7 @@ def test_sources_without_id_are_distinguished_by_url(source, target, tmp_path):
     ],
 )
 def test_no_credentials_are_written_down(url, told):
-    assert without_credentials(url) == told
+    assert clean_url(url) == told
 
 
 # Events

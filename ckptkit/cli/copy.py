@@ -23,7 +23,6 @@ from ckptkit.cli.text import visible
 from ckptkit.errors import CkptKitError, StorageError
 from ckptkit.run.cargo import Copied, CopyOutcome
 from ckptkit.run.copy import CopyRequest, copy_run
-from ckptkit.run.origin import without_credentials
 
 _RESUME = "Nothing that was copied is lost: the same command copies the rest."
 
@@ -66,10 +65,10 @@ def run_copy(
         complain(f"interrupted before the copy had ended. {_RESUME}")
         raise
     if as_json:
-        urls = {"source": without_credentials(there.url), "target": without_credentials(here.url)}
+        urls = {"source": there.url, "target": here.url}
         print(json.dumps({**urls, **dataclasses.asdict(copied)}))
     else:
-        _print_summary(without_credentials(here.url), copied)
+        _print_summary(here.url, copied)
     for name, why in copied.corrupt.items():
         complain(f"not copied: {name}: {why}")
     return 1 if copied.corrupt else 0

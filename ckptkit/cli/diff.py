@@ -23,7 +23,6 @@ from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import console_for_tables, plain_table, visible
 from ckptkit.run.difference import Difference, LeafDifference, compare, in_order_of_size
 from ckptkit.run.leaf_pair import Side
-from ckptkit.run.origin import without_credentials
 from ckptkit.run.wanted import open_wanted
 
 _STATE_SHOWN = 20
@@ -61,10 +60,7 @@ def run_diff(
 
         sides = Side(here, one, advance), Side(there, other, advance)
         found = compare(*sides, lambda size_bytes: bar.update(task, total=size_bytes))
-    names = [
-        {"root": without_credentials(storage.url), "checkpoint": str(opened.name)}
-        for storage, opened in ((here, one), (there, other))
-    ]
+    names = [{"root": storage.url, "checkpoint": str(opened.name)} for storage, opened in ((here, one), (there, other))]
     if as_json:
         print(json.dumps(_as_json(names, found, read_bytes)))
     else:

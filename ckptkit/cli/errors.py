@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from ckptkit.errors import CkptKitError, StorageError
+from ckptkit.scrubber import scrub, scrub_error
 
 FINE = 0
 PROBLEM = 1
@@ -63,7 +64,7 @@ class CommandGroup(TyperGroup):
             raise
         except (CkptKitError, WrongUsageError, OSError) as error:
             if ctx.params.get("debug"):
-                traceback.print_exception(error)
+                traceback.print_exception(scrub_error(error))
             complain(str(error))
             raise typer.Exit(exit_code_of(error)) from error
 
@@ -83,7 +84,7 @@ def complain(message: str) -> None:
 
     from ckptkit.cli.text import visible
 
-    Console(stderr=True).print(visible(message), style="red", markup=False, highlight=False, soft_wrap=True)
+    Console(stderr=True).print(visible(scrub(message)), style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def _forget_stdout() -> None:

@@ -19,7 +19,6 @@ from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import size, visible
 from ckptkit.errors import CkptKitError
 from ckptkit.interchange import Exported, Imported, Renames, export_weights, import_weights
-from ckptkit.run.origin import without_credentials
 
 _SHOWN = 5
 
@@ -73,7 +72,7 @@ def run_export(root: str, checkpoint: str, options: Iterable[str], wanted: Expor
             overwrite=wanted.overwrite,
         )
     if as_json:
-        print(json.dumps({"root": without_credentials(storage.url), **dataclasses.asdict(done)}))
+        print(json.dumps({"root": storage.url, **dataclasses.asdict(done)}))
     else:
         _print(_words_of_export(done))
     return 0
@@ -89,7 +88,7 @@ def run_import(file: str, root: str, options: Iterable[str], names: NameOptions,
     storage = open_root(root, options, writes=True)
     with _as_usage():
         done = import_weights(file, storage, renames=names.read())
-    done = dataclasses.replace(done, root=without_credentials(done.root))
+    done = dataclasses.replace(done, root=done.root)
     if as_json:
         print(json.dumps(dataclasses.asdict(done)))
     else:

@@ -26,7 +26,6 @@ from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import console_for_tables, plain_table, size, visible
 from ckptkit.errors import StorageError
 from ckptkit.policies import KeepBest, KeepEvery, KeepLatest, KeepPolicy
-from ckptkit.run.origin import without_credentials
 from ckptkit.run.prune import Pruned, prune
 from ckptkit.run.prune_plan import PrunePlan, Rule, plan_prune
 from ckptkit.storage import Storage
@@ -76,7 +75,7 @@ def run_prune(
         refuse_no_run(storage)
     for problem in plan.problems:
         complain(problem)
-    url = without_credentials(storage.url)
+    url = storage.url
     if not as_json:
         _print_plan(url, plan)
     pruned = Pruned()

@@ -24,7 +24,6 @@ from ckptkit.cli.no_run import refuse_no_run
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import size, visible
 from ckptkit.run.audit import Audit, Start, audit
-from ckptkit.run.origin import without_credentials
 from ckptkit.run.proof import Proof, ProofOutcome
 
 _ENDS = {
@@ -58,7 +57,7 @@ def run_verify(
         found = audit(storage, bar, checkpoint)
     if not found.checkpoints:
         refuse_no_run(storage)
-    url = without_credentials(storage.url)
+    url = storage.url
     if as_json:
         print(json.dumps(_as_json(url, found, bar.read_bytes)))
     else:

@@ -18,7 +18,7 @@ from ckptkit.run.catalogue import CheckpointInfo, Rows, list_rows
 from ckptkit.run.event_log import read_events
 from ckptkit.run.find import Index
 from ckptkit.run.names import RUN, CheckpointName, attempt_key
-from ckptkit.run.origin import read_run, without_credentials
+from ckptkit.run.origin import read_run
 from ckptkit.run.parallel import each_of
 from ckptkit.run.read import decode_manifest
 from ckptkit.storage import Storage
@@ -60,7 +60,7 @@ class _Teller:
         files = read_events(self._storage, self._index)
         if not self._attempts and not files.segments and not files.problems:
             raise CheckpointNotFoundError(
-                f"there is no run at {without_credentials(self._storage.url)}: neither attempts nor checkpoints. Check "
+                f"there is no run at {self._storage.url}: neither attempts nor checkpoints. Check "
                 "the path; it is what CheckpointCallback(...) or CheckpointManager(...) was given"
             )
         self._problems.extend(Problem(key, reason) for key, reason in files.problems.items())
@@ -75,7 +75,7 @@ class _Teller:
         self._place(attempts)
         copied = run.copied_from.url if run is not None and run.copied_from is not None else None
         return RunStory(
-            root=without_credentials(self._storage.url),
+            root=self._storage.url,
             run_id=run.run_id if run is not None else None,
             copied_from=copied,
             told_at=now,

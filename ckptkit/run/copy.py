@@ -23,8 +23,9 @@ from ckptkit.run.destination import Destination
 from ckptkit.run.event_cargo import EventCargo
 from ckptkit.run.find import Index
 from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN, CheckpointName, attempt_key
-from ckptkit.run.origin import read_run, refuse_unfinished, without_credentials
+from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.transfer import ADVICE
+from ckptkit.scrubber import scrub
 from ckptkit.storage import Storage
 
 _ROUNDS = 10  # looks at a source that removes checkpoints while they are copied
@@ -65,7 +66,7 @@ def copy_run(source: Storage, target: Storage, request: CopyRequest, watch: Copy
     destination = Destination(target, source.url)
     alone = _alone(index, request.checkpoint, destination.run)
     origin = CopiedFrom(
-        url=without_credentials(source.url)[:4096],
+        url=scrub(source.url)[:4096],
         run_id=source_run.run_id if source_run is not None else None,
         checkpoint=str(alone) if alone is not None else None,
         last_attempt=_last_attempt(source, index, alone),

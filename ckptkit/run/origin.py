@@ -6,16 +6,11 @@ it may hold no checkpoint yet, and would look like a run to begin afresh. Any th
 
 from __future__ import annotations
 
-import re
-
 from ckptkit.errors import CorruptCheckpointError, ResumeError
 from ckptkit.manifest import MAX_SEALED_BYTES, RunDocument, decode
 from ckptkit.run.find import Index
 from ckptkit.run.names import CHECKPOINTS, RUN, attempt_key
 from ckptkit.storage import Storage
-
-# Between two links of a chained URL of fsspec. Not every "::": an address in brackets or a query may have one too.
-_LINK = re.compile(r"::(?=(?:[a-z][\w+.-]*::)*[a-z][\w+.-]*://)", re.IGNORECASE)
 
 
 def read_run(storage: Storage) -> RunDocument | None:
@@ -55,16 +50,3 @@ def refuse_emptied(storage: Storage, run: RunDocument | None) -> None:
             f"{storage.url} came from {run.copied_from.url} with at least one checkpoint, and holds none at all. If "
             f"{CHECKPOINTS}/ is on a disk of its own, mount that; else copy or import it again, to another root."
         )
-
-
-def without_credentials(url: str) -> str:
-    """``url`` without user, password and query, in each link of a chain of fsspec's; a path stays as it is."""
-    return "::".join(_clean(link) for link in _LINK.split(url))
-
-
-def _clean(link: str) -> str:
-    scheme, is_url, rest = link.partition("://")
-    if not is_url:
-        return link
-    authority, slash, path = re.split("[?#]", rest, maxsplit=1)[0].partition("/")
-    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"

@@ -19,6 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from urllib3.exceptions import HTTPError
 
 from ckptkit.errors import StorageError
+from ckptkit.scrubber import scrubbed
 from ckptkit.storage.body import BLOCK_BYTES, MemoryBody, receive, size_of_part
 from ckptkit.storage.retry import Retry, Transient
 from ckptkit.storage.s3_errors import code_of, is_expired, raise_as_ours
@@ -260,7 +261,8 @@ class Bucket:
             except (HTTPError, OSError) as error:  # while a body came in
                 raise Transient(str(error)) from error
 
-        return self._retry.call(what, once, stop)
+        with scrubbed():
+            return self._retry.call(what, once, stop)
 
     def _check(self, until: float) -> None:
         if self._retry.monotonic() >= until:

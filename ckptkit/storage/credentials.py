@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -17,6 +18,7 @@ from botocore.credentials import CredentialProvider, Credentials, ReadOnlyCreden
 from botocore.session import Session
 
 from ckptkit.errors import StorageError
+from ckptkit.scrubber import learn
 from ckptkit.storage.retry import Transient
 
 _log = logging.getLogger("ckptkit")
@@ -120,11 +122,19 @@ class RenewedCredentials(Credentials):  # type: ignore[misc]  # botocore ships n
 
     def _ask(self) -> Keys:
         try:
-            return self._source()
+            keys = self._source()
         except StorageError:
             raise
-        except Exception as error:  # it is the user's: whatever it raises says nothing about the storage
-            raise StorageError(f"credentials= failed: {type(error).__name__}: {error}") from error
+        except Exception as error:  # noqa: BLE001 - the user's: whatever it is, it says nothing about the storage
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            failure = f"{type(error).__name__} at {at.filename}:{at.lineno}, in {at.name}"
+        else:
+            learn(keys.secret, keys.token)
+            return keys
+        # Behind the handler, so that nothing leads to the error: what a vault says may be a secret that nobody knows.
+        raise StorageError(
+            f"credentials= failed: {failure}. Its words are left out, since they may hold a key; call it to see them"
+        )
 
 
 class _Provider(CredentialProvider):  # type: ignore[misc]  # botocore ships no types

@@ -10,7 +10,6 @@ Any thread.
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from typing import Any
 import fsspec
 
 from ckptkit.errors import StorageError
+from ckptkit.scrubber import clean_url, scrubbed
 from ckptkit.storage.folders import walk_folders
 from ckptkit.storage.lease import PROBE, SETTLE, Lease
 from ckptkit.storage.protocol import Listing
@@ -47,20 +47,15 @@ def open_generic(url: str, storage_options: Mapping[str, Any]) -> FsspecStorage:
         hint = ""
         if "Protocol not known" in str(error):
             hint = ". Write a path, s3://bucket/folder, obs://bucket/folder, or a URL that fsspec knows"
-        raise StorageError(f"could not open {without_user(url)}: {error}{hint}") from error
-    return FsspecStorage(without_user(url), system, path, settle=settle)
-
-
-def without_user(url: str) -> str:
-    """``url`` without the user and the password of any of its links."""
-    return "::".join(re.sub(r"(?<=://)[^/@]*@", "", link) for link in url.split("::"))
+        raise StorageError(f"could not open {clean_url(url)}: {error}{hint}") from error
+    return FsspecStorage(clean_url(url), system, path, settle=settle)
 
 
 class FsspecStorage:
     """Files below ``path`` of a file system of fsspec.
 
     Args:
-        url: As the user typed it.
+        url: As the user typed it, without secrets.
         system: An `fsspec.AbstractFileSystem`.
         path: The root's, as ``system`` writes paths.
         settle: Of the lease.
@@ -254,6 +249,11 @@ class FsspecStorage:
 
     @contextmanager
     def _errors(self, verb: str, key: str) -> Iterator[None]:
+        with scrubbed(), self._as_ours(verb, key):
+            yield
+
+    @contextmanager
+    def _as_ours(self, verb: str, key: str) -> Iterator[None]:
         try:
             yield
         except StorageError:

@@ -28,7 +28,8 @@ _KEYS = (
     ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SECURITY_TOKEN"),  # MoXing's
     ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
 )
-_ENDPOINTS = ("OBS_ENDPOINT", "S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+ENDPOINTS = ("OBS_ENDPOINT", "S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+SECRETS = tuple(name for names in _KEYS for name in names[1:])
 
 
 def with_endpoint(options: S3Options, environment: Mapping[str, str] = os.environ) -> S3Options:
@@ -38,7 +39,7 @@ def with_endpoint(options: S3Options, environment: Mapping[str, str] = os.enviro
         StorageError: If there is none.
     """
     found = options.endpoint_url or options.client_kwargs.get("endpoint_url")
-    found = found or next((environment[name] for name in _ENDPOINTS if environment.get(name)), None)
+    found = found or next((environment[name] for name in ENDPOINTS if environment.get(name)), None)
     if not found:
         raise StorageError(
             "obs:// needs an endpoint such as https://obs.cn-north-4.myhuaweicloud.com: set OBS_ENDPOINT, or give "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from ckptkit.errors import StorageError
+from ckptkit.scrubber import learn, learn_url
 from ckptkit.storage import obs
 from ckptkit.storage.bucket import Bucket
 from ckptkit.storage.lease import Lease
@@ -25,11 +27,16 @@ def open_s3(scheme: str, path: str, storage_options: Mapping[str, Any]) -> S3Sto
     Raises:
         StorageError: If the path names no folder in a bucket, or the options cannot be.
     """
+    learn(*(os.environ.get(name) for name in obs.SECRETS))
+    for name in obs.ENDPOINTS:
+        learn_url(os.environ.get(name))
     options = S3Options.of(storage_options, scheme)
     bucket, _, prefix = path.partition("/")
     prefix = prefix.removesuffix("/")
-    if "@" in bucket:
+    if "@" in bucket or ":" in bucket:
         raise StorageError(f"a {scheme}:// URL takes no keys: give key and secret in storage_options")
+    if "?" in path:
+        raise StorageError(f"a {scheme}:// URL takes no query: leave out what follows the question mark")
     if not prefix.isprintable():
         raise StorageError(f"{scheme}://{bucket}/... has characters that cannot be printed")
     if not bucket or not prefix or "//" in f"/{prefix}/":

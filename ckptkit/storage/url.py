@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from ckptkit.errors import StorageError
+from ckptkit.scrubber import learn_root, scrubbed
 from ckptkit.storage.local import LocalStorage
 from ckptkit.storage.protocol import Storage
 
@@ -41,9 +42,15 @@ def open_storage(root: str | os.PathLike[str] | Storage, storage_options: Mappin
     text = os.fspath(root)
     if not text:
         raise ValueError("the run root is empty; give a folder of its own for each run")
+    options = dict(storage_options or {})
+    learn_root(text, options)  # before anything can fail
+    with scrubbed():
+        return _open(text, options)
+
+
+def _open(text: str, options: dict[str, Any]) -> Storage:
     _refuse_one_slash(text)
     scheme, path = _split(text)
-    options = dict(storage_options or {})
     if scheme in _LOCAL:
         if options:
             raise StorageError(

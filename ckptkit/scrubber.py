@@ -1,0 +1,263 @@
+"""Keeps secrets out of whatever ckptkit tells a person or a file.
+
+What a storage is opened with is learned here first; every error of ckptkit, every record of its log and every line of
+an event passes `scrub`, and what a storage's library raises passes `scrubbed` with its causes. So nobody who writes a
+message has to think of it. Guarantees: no such text holds a value that was learned, nor the user or the query of any
+URL. Not covered: loggers of other libraries, local variables that some tracebacks show, what a user's program prints,
+and secrets of fewer than `LEAST` characters, which are in every text. For the whole process, since an error of one
+storage may quote another's proxy or gateway. Any thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from urllib.parse import quote, unquote
+
+HIDDEN = "***"
+LEAST = 4
+
+# Options whose values help a reader and open nothing; of any other, all text is a secret.
+PUBLIC = frozenset(
+    {
+        *("endpoint_url", "profile", "region_name", "verify", "signature_version", "addressing_style"),
+        *("ServerSideEncryption", "StorageClass", "ACL", "protocol", "host", "hostname"),
+    }
+)
+
+_TELLING = re.compile("pass|pwd|secret|token|key|sig|sas|cred|auth", re.IGNORECASE)
+_CONTAINERS = frozenset({"abfs", "abfss", "wasb", "wasbs"})  # where a user's place holds half of the bucket's name
+_WORD_BELOW = 8  # characters: a shorter secret is hidden where it stands alone, or half of each text would go
+_DEEPEST = 8  # of options in options
+
+# Between two links of a chained URL of fsspec. Not every "::": an address in brackets or a query may have one too.
+_LINK = re.compile(r"::(?=(?:[a-z][\w+.-]*::)*[a-z][\w+.-]*://)", re.IGNORECASE)
+_IN_TEXT = re.compile(r"\b([a-z][a-z0-9+.-]+)(:/{1,2})([^\s\"'<>]*)", re.IGNORECASE)
+
+_lock = threading.Lock()
+_known: set[str] = set()
+_pattern: re.Pattern[str] | None = None
+
+
+def learn_root(url: str, options: Mapping[str, object]) -> None:
+    """Learn what is secret in the URL of a run root and in its storage options, except what the root shows itself."""
+    found = [*_of_url(url), *_of_option(options, "", _DEEPEST)]
+    shown = set(re.split(r"[^\w-]+", clean_url(url)))
+    _remember([one for one in found if one not in shown])
+
+
+def learn(*secrets: str | None) -> None:
+    """Learn whole secrets, such as keys that were renewed."""
+    _remember([one for one in secrets if one])
+
+
+def learn_url(url: str | None) -> None:
+    """Learn what is secret in the URL of a server, which may lack its scheme."""
+    _remember(list(_of_url(url or "")))
+
+
+def scrub(text: str) -> str:
+    """``text`` without any secret that is known, and without the user and the query of URLs."""
+    pattern = _current()
+    if pattern is not None:
+        text = pattern.sub(HIDDEN, text)
+    return _IN_TEXT.sub(_shown, text) if ":/" in text else text
+
+
+def clean_url(url: str) -> str:
+    """``url`` without user, password, query and fragment, in each link of a chain of fsspec's; a path stays."""
+    return "::".join(_clean_link(link) for link in _LINK.split(url))
+
+
+@contextmanager
+def scrubbed() -> Iterator[None]:
+    """What is raised in this context passes on without secrets, in its causes too."""
+    try:
+        yield
+    except Exception as error:
+        told = scrub_error(error)
+        if told is error:
+            raise
+        raise told from None
+
+
+def scrub_error(error: BaseException) -> BaseException:
+    """Take secrets out of ``error`` and all its causes, in place; returns what stands for it where that cannot be."""
+    told = _told(error)
+    seen: set[int] = set()
+    todo = [told]
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        is_quiet = one.__suppress_context__
+        if one.__cause__ is not None:
+            one.__cause__ = _told(one.__cause__)
+            todo.append(one.__cause__)
+        if one.__context__ is not None:
+            one.__context__ = _told(one.__context__)
+            todo.append(one.__context__)
+        one.__suppress_context__ = is_quiet
+        todo += [arg for arg in one.args if isinstance(arg, BaseException)]
+    return told
+
+
+class _ToldError(Exception):
+    """What another error said, whose own words cannot be changed."""
+
+
+def _told(error: BaseException) -> BaseException:
+    if not _leaks(error):
+        return error
+    for arg in error.args:
+        if isinstance(arg, BaseException):
+            _told(arg)
+    error.args = tuple(scrub(arg) if isinstance(arg, str) else arg for arg in error.args)
+    if isinstance(error, OSError):
+        for name in ("filename", "filename2", "strerror"):
+            value = getattr(error, name)
+            if isinstance(value, str):
+                setattr(error, name, scrub(value))
+    if not _leaks(error):
+        return error
+    stand_in = _ToldError(f"{type(error).__name__}: {scrub(str(error))}").with_traceback(error.__traceback__)
+    stand_in.__cause__, stand_in.__context__ = error.__cause__, error.__context__
+    stand_in.__suppress_context__ = error.__suppress_context__
+    return stand_in
+
+
+def _leaks(error: BaseException) -> bool:
+    return any(scrub(text) != text for text in (str(error), repr(error)))
+
+
+class _Scrubbing(logging.Filter):
+    """Of the log: changes no record but one that holds a secret."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        told = scrub(text)
+        if told != text:
+            record.msg, record.args = told, None
+        if record.exc_info and record.exc_info[1] is not None:
+            error = scrub_error(record.exc_info[1])
+            record.exc_info = (type(error), error, record.exc_info[2])
+        return True
+
+
+logging.getLogger("ckptkit").addFilter(_Scrubbing())
+
+
+def _remember(found: list[str]) -> None:
+    global _pattern  # noqa: PLW0603 - one for the process, as the module says
+    written = {form for one in found for form in (one, unquote(one), quote(one), quote(one, safe=""), repr(one)[1:-1])}
+    new = {one for one in written if len(one) >= LEAST and HIDDEN not in one}
+    with _lock:
+        if not new <= _known:
+            _known.update(new)
+            _pattern = None
+
+
+def _current() -> re.Pattern[str] | None:
+    global _pattern  # noqa: PLW0603 - as above
+    with _lock:
+        if _pattern is None and _known:
+            longest_first = sorted(_known, key=lambda one: (-len(one), one))
+            _pattern = re.compile("|".join(map(_matching, longest_first)))
+        return _pattern
+
+
+def _matching(secret: str) -> str:
+    return re.escape(secret) if len(secret) >= _WORD_BELOW else rf"(?<!\w){re.escape(secret)}(?!\w)"
+
+
+def _of_option(value: object, name: str, depth: int) -> Iterator[str]:
+    if isinstance(value, Mapping) and depth:
+        for key, one in value.items():
+            yield from _of_option(one, str(key), depth - 1)
+    elif isinstance(value, list | tuple | set | frozenset) and depth:
+        for one in value:
+            yield from _of_option(one, name, depth - 1)
+    elif isinstance(value, bytes):
+        yield from _of_option(value.decode("latin-1"), name, depth)
+    elif isinstance(value, str):
+        yield from _of_text(value, name)
+    elif isinstance(value, int) and not isinstance(value, bool) and _TELLING.search(name):
+        yield str(value)
+
+
+def _of_text(text: str, name: str) -> Iterator[str]:
+    yield from _of_url(text)
+    if name in PUBLIC or ("://" in text and not _TELLING.search(name)):
+        return
+    yield text
+    # Of a header or a connection string, an error may quote a part.
+    for piece in re.split(r"[\s;&,]+", text):
+        for one in (piece, piece.partition("=")[2]):
+            if len(one) >= _WORD_BELOW:
+                yield one
+
+
+def _of_url(url: str) -> Iterator[str]:
+    for link in _LINK.split(url):
+        scheme, rest = _cut_scheme(link)
+        if scheme is None and "@" not in rest:
+            continue  # a path, or a name
+        user, _ = _cut_user(rest)
+        name, has_password, password = user.partition(":")
+        if has_password:
+            yield user
+            yield password
+            yield from re.split("[/?#@:]", password)  # whoever takes the URL apart there quotes half of it
+            yield base64.b64encode(user.encode()).decode()  # as a header has it
+        if len(name) >= _WORD_BELOW and (has_password or scheme not in _CONTAINERS):
+            yield name
+        for one in re.split("[?#&]", rest)[1:]:
+            value = one.partition("=")[2] or one
+            if len(value) >= _WORD_BELOW:
+                yield value
+
+
+def _clean_link(link: str) -> str:
+    scheme, rest = _cut_scheme(link)
+    if scheme is None or "://" not in link:
+        return link
+    user, place = _cut_user(re.split("[?#]", rest, maxsplit=1)[0])
+    return f"{scheme}://{_kept_user(scheme, user)}{place}"
+
+
+def _shown(match: re.Match[str]) -> str:
+    """A URL in a text; what follows a number sign stays, since a folder's name may have one."""
+    scheme, slashes, rest = match.groups()
+    place, question, query = rest.partition("?")
+    authority, slash, path = place.partition("/")
+    user, at, host = authority.rpartition("@")
+    kept = f"{_kept_user(scheme, user)}{host}" if at else authority
+    return f"{scheme}{slashes}{kept}{slash}{path}{question}{HIDDEN if query else ''}"
+
+
+def _kept_user(scheme: str, user: str) -> str:
+    return f"{user}@" if scheme.lower() in _CONTAINERS and user and ":" not in user else ""
+
+
+def _cut_scheme(link: str) -> tuple[str | None, str]:
+    """The scheme and the rest; no scheme where there is none."""
+    match = re.match(r"([a-z][\w+.-]*):/{1,2}", link, re.IGNORECASE)
+    return (match[1], link[match.end() :]) if match else (None, link)
+
+
+def _cut_user(rest: str) -> tuple[str, str]:
+    """The user with its password, and the place, of what follows a scheme."""
+    authority, slash, path = rest.partition("/")
+    user, at, host = authority.rpartition("@")
+    if at:
+        return user, f"{host}{slash}{path}"
+    port = authority.rpartition(":")[2]
+    if ":" in authority and not authority.endswith("]") and port and not port.isdigit() and "@" in path:
+        user, _, place = rest.rpartition("@")  # a password with a slash in it, which should have been %2F
+        return user, place
+    return "", rest

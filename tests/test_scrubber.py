@@ -1,0 +1,365 @@
+"""No secret that a storage is opened with is told to anybody: planted everywhere, and looked for in every byte."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import logging
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from urllib.parse import quote
+
+import fsspec
+import pytest
+from typer.testing import CliRunner
+
+from ckptkit.cli.app import app
+from ckptkit.errors import CkptKitError, SaveFailedError, StorageError
+from ckptkit.events import plain_line
+from ckptkit.manager import CheckpointManager
+from ckptkit.policies import SaveEvery
+from ckptkit.report.page import page_of
+from ckptkit.report.tell import read_story
+from ckptkit.scrubber import clean_url, scrub
+from ckptkit.storage import Storage, open_storage
+from ckptkit.storage.s3_options import S3Options
+from ckptkit.testing.state import NumpyRun
+
+SECRET = "hunter2-Pa55/w0rd+x"
+WITHOUT_SLASH = "hunter2-Pa55w0rd+x"
+QUICK = {"retry_for": timedelta(seconds=1), "answer_within": timedelta(seconds=1)}
+NOWHERE = "127.0.0.1:9"
+
+
+def told_by(error: BaseException) -> str:
+    """All that ``error`` and whatever led to it can be made to say."""
+    said = "".join(traceback.format_exception(error))
+    todo, seen = [error], set()
+    while todo:
+        one = todo.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            said += f"{one}\n{one!r}\n{one.args!r}\n"
+            links = (one.__cause__, one.__context__, *one.args)
+            todo += [link for link in links if isinstance(link, BaseException)]
+    return said
+
+
+def assert_hidden(text: str | bytes) -> None:
+    whole = text if isinstance(text, bytes) else text.encode()
+    for secret in (SECRET, WITHOUT_SLASH):
+        for form in (secret, quote(secret), quote(secret, safe=""), secret[:12]):
+            # Lines of this file in a traceback have names, never values.
+            assert form.encode() not in whole, text
+
+
+def error_of(call: Callable[[], object]) -> Exception | None:
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is looked through
+        return error
+    return None
+
+
+# Options
+
+
+def planted(name: str) -> object:
+    """A value of the right kind for an option of `S3Options`, with the secret in it."""
+    url = f"http://someuser:{WITHOUT_SLASH}@{NOWHERE}/?token={WITHOUT_SLASH}"
+    return {
+        "endpoint_url": url,
+        "client_kwargs": {"verify": True, "endpoint_url": url, "aws_session_token": SECRET, "wrong": SECRET},
+        "config_kwargs": {"proxies": {"http": url}, "user_agent_extra": SECRET, "wrong": [SECRET]},
+        "s3_additional_kwargs": {"SSEKMSKeyId": SECRET, "Tagging": {"wrong": SECRET}},
+        "credentials": lambda: {"key": SECRET, "secret": SECRET, "token": SECRET, "expires": SECRET},
+    }.get(name, SECRET)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "obs"])
+@pytest.mark.parametrize("name", sorted({field.name for field in dataclasses.fields(S3Options)} - {"profile"}))
+def test_a_secret_in_any_option_stays_hidden(scheme, name, caplog):
+    caplog.set_level(logging.DEBUG, "ckptkit")
+    base = {"endpoint_url": f"http://{NOWHERE}", "key": "AKIA", "secret": SECRET, **QUICK}
+    if name == "credentials":
+        base = {one: value for one, value in base.items() if one not in ("key", "secret")}
+    error = error_of(lambda: open_storage(f"{scheme}://bucket/run", {**base, name: planted(name)}).probe())
+    assert error is not None
+    assert_hidden(told_by(error))
+    assert_hidden(caplog.text)
+
+
+@pytest.mark.parametrize("endpoint", [f"user:{SECRET}@{NOWHERE}", f"http://user:{quote(SECRET, safe='')}@{NOWHERE}"])
+@pytest.mark.parametrize("place", ["option", "environment"])
+def test_a_gateway_with_a_password_is_named_without(endpoint, place, monkeypatch):
+    options = {"key": "AKIA", "secret": "secret", **QUICK}
+    if place == "environment":
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    else:
+        options["endpoint_url"] = endpoint
+    error = error_of(lambda: open_storage("s3://bucket/run", options).probe())
+    assert isinstance(error, StorageError)
+    assert "127.0.0.1:9" in str(error)
+    assert_hidden(told_by(error))
+
+
+def test_what_a_vault_says_is_left_out(caplog):
+    def vault():
+        raise RuntimeError(f"this key is no longer valid: {SECRET}")
+
+    error = error_of(lambda: open_storage("s3://bucket/run", {"credentials": vault, **QUICK}))
+    assert isinstance(error, StorageError)
+    assert "RuntimeError" in str(error)
+    assert "in vault" in str(error)
+    assert_hidden(told_by(error))
+
+
+# URLs
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"ftp://user:{WITHOUT_SLASH}@{NOWHERE}/run",
+        f"ftp://user:x@{WITHOUT_SLASH}@{NOWHERE}/run",
+        f"ftp://user:{SECRET}@{NOWHERE}/run",
+        f"ftp://{WITHOUT_SLASH}@{NOWHERE}/run",
+        f"simplecache::ftp://user:{WITHOUT_SLASH}@{NOWHERE}/run",
+        f"nope://user:{WITHOUT_SLASH}@host/run",
+        f"s3://AKIA:{WITHOUT_SLASH}@bucket/run",
+        f"s3://AKIA:{SECRET}@bucket/run",
+        f"s3://bucket/run?X-Amz-Signature={WITHOUT_SLASH}",
+        f"s3:/AKIA:{WITHOUT_SLASH}@bucket/run",
+        f"s3:/AKIA:{SECRET}@bucket/run",
+        f"https://user:{WITHOUT_SLASH}@host/run?X-Amz-Signature={WITHOUT_SLASH}",
+        f"jupyter://{NOWHERE}/run?token={WITHOUT_SLASH}",
+        f"webhdfs://user:{WITHOUT_SLASH}@{NOWHERE}/run?delegation={WITHOUT_SLASH}",
+    ],
+)
+def test_a_secret_in_any_url_part_stays_hidden(url, caplog):
+    caplog.set_level(logging.DEBUG, "ckptkit")
+    error = error_of(lambda: open_storage(url).probe())
+    assert error is not None
+    assert_hidden(told_by(error))
+    assert_hidden(caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("could not reach http://user:pw@host:9000/b?sig=abc, as said", "could not reach http://host:9000/b?***"),
+        ("s3://bucket/run#2/checkpoints is fine", "s3://bucket/run#2/checkpoints is fine"),
+        ("abfs://container@account.dfs.core.windows.net/x", "abfs://container@account.dfs.core.windows.net/x"),
+        ("abfs://container:pw@account/x", "abfs://account/x"),
+        ("Is it at s3://bucket/run? Look there", "Is it at s3://bucket/run? Look there"),
+        ("/data/runs/a@b?c and user@host stay", "/data/runs/a@b?c and user@host stay"),
+    ],
+)
+def test_urls_in_a_text_lose_user_and_query(text, told):
+    assert scrub(text).startswith(told)
+    assert scrub(scrub(text)) == scrub(text)
+    assert "pw" not in scrub(text)
+
+
+def test_roots_that_differ_stay_different():
+    """What is taken away is never what tells two roots apart."""
+    assert clean_url("abfs://one@account/x") != clean_url("abfs://two@account/x")
+
+
+def test_a_short_secret_hides_no_parts_of_words():
+    open_storage("memory://short-secret/run", {"password": "stor"})
+    assert scrub("the storage has stor, and restored it") == "the storage has ***, and restored it"
+
+
+def test_what_the_root_shows_is_no_secret():
+    open_storage("memory://shown-place/run", {"password": "shown-place"})
+    assert scrub("memory://shown-place/run") == "memory://shown-place/run"
+
+
+# A library that says all it knows
+
+
+class Talkative(fsspec.AbstractFileSystem):
+    """A file system whose every failure quotes what it was opened with, and so do the causes."""
+
+    protocol = "talkative"
+    cachable = False
+
+    def __init__(self, password: str = "", **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self.password = password
+
+    def _fail(self, *_: object, **__: object) -> None:
+        try:
+            try:
+                raise OSError(5, f"no answer to {self.password}", f"/home/{self.password}")
+            except OSError as error:
+                raise _OddError(self.password) from error
+        except _OddError:
+            inner = ValueError(f"Authorization: Bearer {self.password}")
+            raise RuntimeError(inner, f"ftp://user:{self.password}@host/x?sig={self.password}")  # noqa: B904 - as they do
+
+    ls = info = cat_file = pipe_file = rm_file = rmdir = makedirs = _open = _fail
+
+
+class _OddError(Exception):
+    """One whose words are no arguments of it."""
+
+    def __init__(self, password: str) -> None:
+        super().__init__()
+        self.password = password
+
+    def __str__(self) -> str:
+        return f"odd {self.password}"
+
+
+CALLS: dict[str, Callable[[Storage], object]] = {
+    "probe": lambda one: one.probe(),
+    "list": lambda one: one.list("a"),
+    "walk": lambda one: one.walk("a/"),
+    "read": lambda one: one.read("a", 1),
+    "read_into": lambda one: one.read_into("a", [memoryview(bytearray(1))]),
+    "write": lambda one: one.write("a", io.BytesIO(b"x"), 1),
+    "create": lambda one: one.create("a", b"x"),
+    "delete": lambda one: one.delete(["a"]),
+}
+
+
+def test_every_call_that_can_fail_is_tried():
+    verbs = {name for name in vars(Storage) if not name.startswith("_") and callable(getattr(Storage, name))}
+    assert verbs - {"clear_unfinished"} == CALLS.keys()  # which does nothing in a storage of fsspec
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_library_that_tells_all_is_not_quoted(call, caplog):
+    caplog.set_level(logging.DEBUG, "ckptkit")
+    fsspec.register_implementation("talkative", Talkative, clobber=True)
+    error = error_of(lambda: CALLS[call](open_storage("talkative://host/run", {"password": SECRET})))
+    assert isinstance(error, StorageError)
+    said = told_by(error)
+    assert_hidden(said)
+    assert "Authorization" in said  # what is no secret still helps
+    assert "no answer to ***" in said
+    logging.getLogger("ckptkit").warning("it failed: %s", f"{SECRET}!", exc_info=error)
+    logging.getLogger("ckptkit").warning("another", exc_info=RuntimeError(SECRET))
+    assert "it failed: ***!" in caplog.text
+    assert_hidden(caplog.text)
+
+
+# A whole run
+
+
+@pytest.fixture
+def gateway(proxy, bucket) -> dict[str, object]:
+    """Options for a gateway behind a password; `proxy` takes it away."""
+    authority = proxy.endpoint.removeprefix("http://")
+    return {
+        "endpoint_url": f"http://user:{WITHOUT_SLASH}@{authority}",
+        "key": "AKIA",
+        "secret": SECRET,
+        **QUICK,
+        "request_timeout": timedelta(seconds=3),
+    }
+
+
+def test_a_run_in_a_bucket_holds_no_secret(gateway, proxy, bucket, caplog, capsys):
+    """Neither in a byte of it, nor in the log, the errors or the report, whatever failed on the way."""
+    root = f"s3://{bucket.name}/run"
+    run = NumpyRun()
+    manager = CheckpointManager(root, storage_options=gateway, on_preempt="off")
+    manager.restore(run)
+    manager.save(run).result()
+    proxy.down()
+    for _ in run.train_until(2):
+        manager.step(run, {"loss": 1.0})
+    failed = manager.save(run).exception()
+    proxy.up()
+    for _ in run.train_until(4):
+        manager.step(run, {"loss": 1.0})
+    manager.save(run).result()
+    mistake = RuntimeError(f"my own code says {SECRET} at http://user:{WITHOUT_SLASH}@host")
+    manager.__exit__(RuntimeError, mistake, None)
+    assert isinstance(failed, StorageError)
+    assert_hidden(told_by(failed))
+    kept = b"".join(bucket.get(key) for key in bucket.keys())  # noqa: SIM118 - a method of it
+    assert b"Could not connect" in kept
+    assert b"my own code says" in kept
+    assert_hidden(kept)
+    assert "failed" in caplog.text
+    assert_hidden(caplog.text)
+    page = page_of(read_story(open_storage(root, gateway), datetime(2026, 1, 1, tzinfo=timezone.utc)))
+    assert "my own code says" in page
+    assert_hidden(page)
+    assert_hidden("".join(capsys.readouterr()))
+
+
+def test_a_run_with_a_mirror_holds_no_secret(gateway, proxy, bucket, tmp_path, caplog):
+    run = NumpyRun()
+    manager = CheckpointManager(
+        tmp_path,
+        mirror=f"s3://{bucket.name}/run",
+        mirror_options=gateway,
+        save=SaveEvery(micro_steps=2),
+        on_preempt="off",
+    )
+    manager.restore(run)
+    proxy.down()
+    for _ in run.train_until(2):
+        manager.step(run, {"loss": 1.0})
+    with pytest.raises(SaveFailedError) as raised:
+        manager.save_final(run)
+    with pytest.raises(CkptKitError) as closed:
+        manager.close()
+    for error in (raised.value, closed.value):
+        assert_hidden(told_by(error))
+    assert "the upload of" in caplog.text
+    assert_hidden(caplog.text)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    for path in files:
+        assert_hidden(path.read_bytes())
+
+
+def test_an_event_is_without_secrets():
+    open_storage("memory://events/run", {"password": SECRET})
+    line = f"{SECRET} and {quote(SECRET, safe='')} at http://u:{WITHOUT_SLASH}@h/x?sig={WITHOUT_SLASH}"
+    assert_hidden(plain_line(line))
+
+
+# Where a person sees it
+
+
+@pytest.mark.parametrize("debug", [(), ("--debug",)])
+@pytest.mark.parametrize(
+    "root", ["talkative://host/run", f"nope://user:{WITHOUT_SLASH}@host/run", f"s3://AK:{SECRET}@b/r"]
+)
+def test_a_command_shows_no_secret(root, debug):
+    fsspec.register_implementation("talkative", Talkative, clobber=True)
+    ended = CliRunner().invoke(app, ["ls", root, "--option", f"password={SECRET}", *debug])
+    assert ended.exit_code != 0
+    assert ended.stderr
+    assert_hidden(ended.stdout + ended.stderr)
+
+
+@pytest.mark.parametrize("debug", ["0", "1"])
+def test_an_uncaught_error_shows_no_secret(debug, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os\nfrom ckptkit.manager import CheckpointManager\nfrom ckptkit.storage import open_storage\n"
+        "CheckpointManager('s3://bucket/run', storage_options={'endpoint_url': os.environ['PLANTED']})\n"
+    )
+    planted = f"user:{SECRET}@{NOWHERE}"
+    ended = subprocess.run(
+        [sys.executable, str(script)],
+        env={"PLANTED": planted, "CKPTKIT_DEBUG": debug, "PYTHONPATH": ":".join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ended.returncode == 1
+    assert "Invalid endpoint" in ended.stderr
+    assert_hidden(ended.stderr)
