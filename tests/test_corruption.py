@@ -99,6 +99,7 @@ DAMAGE = {
     "twice": lambda path: append(path, path.read_bytes()),
     "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
     "deleted": lambda path: path.unlink(),
+    "a-folder": lambda path: (path.unlink(), path.mkdir()),
 }
 
 

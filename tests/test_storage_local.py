@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptkit.errors import StorageError
+from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.storage import LocalStorage, Storage
 from ckptkit.testing.contract import StorageContract
 from ckptkit.testing.faults import FaultyStorage
@@ -320,8 +320,10 @@ def test_file_in_place_of_folder_is_an_error(local):
 
 def test_folder_in_place_of_file_is_an_error(local):
     local.create("a/1", b"1")
-    with pytest.raises(StorageError):
+    with pytest.raises(CorruptCheckpointError, match="a is a folder"):
         local.read("a", 10)
+    with pytest.raises(CorruptCheckpointError, match="a is a folder"):
+        local.read_into("a", [memoryview(bytearray(1))])
     with pytest.raises(StorageError):
         local.delete(["a"])
 

@@ -8,10 +8,12 @@ was on its lineage when it opened. Training thread only, once per process and ru
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import dropwhile, islice
 
 from ckptkit.contents import Contents
 from ckptkit.errors import (
@@ -227,6 +229,8 @@ def _apply_first(
                 ) from error
             passed_over.append(PassedOver(checkpoint=str(name), reason=str(error)[:1000]))
             continue
+        except StorageError as error:
+            raise _with_way_on(error, name, choice) from error.__cause__
         return Applied(contents, tuple(passed_over))
     if choice.first is not None:
         if choice.branch is None and first_choice(storage, ignoring)[1] != choice.first:
@@ -239,6 +243,20 @@ def _apply_first(
         )
     target.begin()
     return Applied(None, tuple(passed_over))
+
+
+def _with_way_on(error: StorageError, name: CheckpointName, choice: Choice) -> StorageError:
+    """``error``, which nothing is concluded from, with what the user may conclude: the option that goes around it."""
+    older = None
+    if choice.branch is None:
+        with contextlib.suppress(CkptKitError):
+            older = next(islice(dropwhile(lambda one: one != name, choice.candidates), 1, None), None)
+    if older is None:
+        return error
+    return StorageError(
+        f'{str(error).rstrip(".")}. If that stays so, checkpoint="{older}" goes on from the one before {name}, which '
+        "is left as it is."
+    )
 
 
 def _apply(places: Sequence[Storage], name: CheckpointName, index: Index, target: Target) -> Contents:
@@ -275,10 +293,10 @@ def _warn_of_other_libraries(name: CheckpointName, recorded: Mapping[str, str]) 
 def _ensure_run(storage: Storage, index: Index, opening: Opening) -> str:
     fresh = RunDocument(run_id=opening.new_token(), created_at=opening.now().isoformat()).sealed()
     try:
-        data = storage.read(RUN, MAX_SEALED_BYTES)
-    except FileNotFoundError:
-        data = create_once(storage, RUN, encode(fresh))
-    try:
+        try:
+            data = storage.read(RUN, MAX_SEALED_BYTES)
+        except FileNotFoundError:
+            data = create_once(storage, RUN, encode(fresh))
         run = decode(data, RunDocument, RUN)
     except CorruptCheckpointError as error:
         # It holds an id and a date; no checkpoint depends on it, so it must not keep a run from going on.

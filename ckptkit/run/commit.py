@@ -7,7 +7,7 @@ deleted before it is known to be void. The threads are those of the callers.
 
 from __future__ import annotations
 
-from ckptkit.errors import StaleAttemptError, StorageError
+from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageError
 from ckptkit.manifest import MAX_SEALED_BYTES, Commit, Void, decode_commit, encode
 from ckptkit.run.find import read_commit
 from ckptkit.run.names import COMMIT, CheckpointName
@@ -41,6 +41,8 @@ def create_once(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SE
             found = storage.read(key, max_bytes)
         except FileNotFoundError:
             found = None  # not created: the same content may be tried again without any risk
+        except CorruptCheckpointError:
+            found = b""  # created, and damaged since: no document parses from it
         if found is not None and (found != data or isinstance(doubt, FileExistsError)):
             return found
         # Ours after an error: there, but perhaps not durable. Only "exists" vouches for that, so ask once more.

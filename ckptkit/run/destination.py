@@ -18,7 +18,7 @@ from ckptkit.run.commit import keys_below, make_durable, remove_data, void
 from ckptkit.run.find import Index, read_commit
 from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN, CheckpointName, parse_frozen
 from ckptkit.run.read import open_checkpoint
-from ckptkit.run.transfer import ADVICE, files_of, is_hidden
+from ckptkit.run.transfer import ADVICE, document_at, files_of, is_hidden
 from ckptkit.run.verify import verify
 from ckptkit.storage import Storage
 from ckptkit.storage.lease import LEASE, PROBE
@@ -98,7 +98,7 @@ class Destination:
         expected = {*planned, *others.kept, *others.left}
         for key in sorted(self._keys if self._is_alone else self._keys - self.events):
             if key in attempts:
-                if self._storage.read(key, MAX_SEALED_BYTES) != attempts[key]:
+                if document_at(self._storage, key) != attempts[key]:
                     raise ResumeError(
                         f"{key} at {self._storage.url} is not that of {self._source_url}: another job went on there. "
                         f"{ADVICE}"

@@ -180,7 +180,7 @@ class _Look:
         for key in sorted(self._listed):
             match = _RANK.fullmatch(key.removeprefix(f"{self._name.folder}/"))
             if match is not None:
-                data = self._bytes(key)
+                data = self._bytes(key) or b""
                 found[int(match[1])] = FileEntry(key=key, size_bytes=len(data), digest=digest_of(data))
         return found
 
@@ -192,13 +192,17 @@ class _Look:
 
     def _problem(self, file: FileEntry, error: CkptKitError) -> Problem:
         """With the digests, where these are what is wrong."""
-        found = digest_of(self._bytes(file.key))
+        data = self._bytes(file.key)
+        found = digest_of(data) if data is not None else file.digest
         if found == file.digest or file.key not in self._listed:
             return Problem(file.key, str(error))
         return Problem(file.key, str(error), (), file.digest, found)
 
-    def _bytes(self, key: str) -> bytes:
+    def _bytes(self, key: str) -> bytes | None:
+        """What lies there; None where that cannot be read."""
         try:
             return self._storage.read(key, min(self._listed.get(key, 0), MAX_DOCUMENT_BYTES))
         except FileNotFoundError:
             return b""
+        except CorruptCheckpointError:
+            return None

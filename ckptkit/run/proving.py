@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import xxhash
 
+from ckptkit.errors import CorruptCheckpointError
 from ckptkit.manifest import ShardEntry, TensorEntry
 from ckptkit.run.digesting import BlockDigests
 from ckptkit.storage import Storage
@@ -106,6 +107,8 @@ class FileProver:
             return Problem(shard.key, f"{shard.key} is missing{_holding(names)}", names)
         except EOFError as error:
             return Problem(shard.key, f"{shard.key} {error}{_holding(names)}", names)
+        except CorruptCheckpointError as error:  # the disk does not give it
+            return Problem(shard.key, f"{error}{_holding(names)}", names)
         found = hasher.hexdigest()
         wrong = _wrong_blocks(shard, blocks)
         if found == shard.digest and not wrong:

@@ -188,7 +188,7 @@ class Saver:
         for name in tuple(self._void):
             try:
                 remove_data(self._storage, name)
-            except StorageError as error:
+            except (StorageError, CorruptCheckpointError) as error:
                 # A void folder costs space and nothing else; it must not make the next save fail.
                 _log.warning("a failed save's folder could not be emptied yet: %s", error)
             else:

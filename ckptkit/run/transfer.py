@@ -111,7 +111,7 @@ class Transfer:
         name, sizes = self._opened.name, self._sizes()
         files = {file.key: file for file in files_of(self._opened)}
         self.is_committed = name.commit_key in sizes
-        if self.is_committed and self._target.read(name.commit_key, MAX_SEALED_BYTES) != encode(self._opened.commit):
+        if self.is_committed and document_at(self._target, name.commit_key) != encode(self._opened.commit):
             raise self._differs(name.commit_key)
         for key in sorted(sizes.keys() - files.keys() - {name.commit_key}):
             if key.startswith(f"{name.folder}/") and not is_hidden(key):
@@ -230,15 +230,21 @@ class Transfer:
             found = np.frombuffer(piece, np.uint8)
             if not ((found == expected) | (found == 0)).all():
                 return False
-        padding = memoryview(bytearray(size_bytes - common))
-        self._target.read_into(file.key, [padding], common)
-        return not any(padding)
+        return not any(any(piece) for piece in _pieces(self._target, file.key, size_bytes, common))
 
     def _differs(self, key: str) -> ResumeError:
         return ResumeError(f"{key} at {self._target.url} is not the file of {self._source.url}. {ADVICE}")
 
 
 ADVICE = "Nothing was changed. Copy to a root that is new, or remove what lies there if it is not needed."
+
+
+def document_at(storage: Storage, key: str) -> bytes:
+    """A document of a target; nothing where it cannot be read, which equals none."""
+    try:
+        return storage.read(key, MAX_SEALED_BYTES)
+    except CorruptCheckpointError:
+        return b""
 
 
 def files_of(opened: OpenedCheckpoint) -> list[FileEntry]:
@@ -269,16 +275,17 @@ def _digest(storage: Storage, file: FileEntry) -> str:
     return hasher.hexdigest()
 
 
-def _pieces(storage: Storage, key: str, size_bytes: int) -> Iterator[memoryview]:
-    """The first ``size_bytes`` of a file in parts, each valid until the next; ends early where the file does."""
-    window = memoryview(bytearray(min(storage.window_bytes, size_bytes)))
-    at = 0
+def _pieces(storage: Storage, key: str, size_bytes: int, at: int = 0) -> Iterator[memoryview]:
+    """A file from ``at`` to ``size_bytes`` in parts, each valid until the next; ends early where the file does."""
+    window = memoryview(bytearray(min(storage.window_bytes, size_bytes - at)))
     while at < size_bytes:
         piece = window[: size_bytes - at]
         try:
             count = storage.read_into(key, [piece], at)
         except FileNotFoundError as error:
             raise StorageError(f"{key} vanished from {storage.url} while it was compared") from error
+        except CorruptCheckpointError as error:  # as such it would be taken for the source's
+            raise StorageError(f"could not compare what lies at {storage.url}: {error}. {ADVICE}") from error
         if not count:
             return
         yield piece[:count]

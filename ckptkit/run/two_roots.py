@@ -76,14 +76,14 @@ class TwoRoots:
             roots.reverse()  # the mirror's is what other machines go by
         found: list[bytes] = []
         for root in roots:
+            data = b""  # what cannot be read is a document that does not parse
             try:
                 data = root.read(key, max_bytes)
-            except FileNotFoundError:
-                continue
-            try:
                 if parse(data, key):
                     return data
                 found.append(data)
+            except FileNotFoundError:
+                continue
             except CorruptCheckpointError:
                 found.insert(0, data)  # before a void one: it may have been a checkpoint
         if not found:
@@ -94,7 +94,7 @@ class TwoRoots:
         """From the local root, else from the mirror."""
         try:
             return self._local.read_into(key, buffers, offset_bytes)
-        except FileNotFoundError:
+        except (FileNotFoundError, CorruptCheckpointError):
             return self._mirror.read_into(key, buffers, offset_bytes)
 
     def create(self, key: str, data: bytes) -> None:
@@ -134,7 +134,7 @@ def _first(roots: Sequence[Storage], key: str, max_bytes: int) -> bytes:
     for root in roots[:-1]:
         try:
             return root.read(key, max_bytes)
-        except FileNotFoundError:
+        except (FileNotFoundError, CorruptCheckpointError):
             continue
     return roots[-1].read(key, max_bytes)
 

@@ -4,8 +4,9 @@ Guarantees: a file that was written, created or deleted stays so after a power l
 directories that name them, up to where their file system is mounted, are fsynced, in that order; ``create`` is atomic
 and never replaces (``link()``); an existing file is never overwritten. A file, a name or a folder whose fsync failed is
 taken away again, since a second fsync may succeed without it (``docs/adr/0030-power-loss.md``). Large files go around
-the page cache where the file system lets them (`ckptkit.storage.direct`). It does not protect from a file system whose
-fsync lies. Any thread.
+the page cache where the file system lets them (`ckptkit.storage.direct`). A file that cannot be read is corrupt if that
+is proven to be of this file alone; any other failure is one of the storage, from which nothing follows. It does not
+protect from a file system whose fsync lies. Any thread.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from ckptkit.errors import StorageError
+from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.storage.descriptors import hide, show
 from ckptkit.storage.direct import DirectWriter
 from ckptkit.storage.folders import walk_folders
@@ -30,17 +32,24 @@ LARGE_BYTES = 1 << 20
 # Small enough for the digest to find the bytes in the processor's cache; 1 to 4 MiB are alike.
 WINDOW_BYTES = 2 << 20
 
+_T = TypeVar("_T")
+
 _FOLDER_TRIES = 5
 _MOST_DURABLE = 256  # a save makes a few, and its folders go again
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")  # of a create under way
 _MOST_BUFFERS = 1024  # IOV_MAX of Linux: of one system call
+
+# What is said of a place that cannot be read: by a disk, and by file systems with checksums.
+_UNREADABLE = {errno.EIO, errno.ENODATA, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)}
+_NEIGHBOURS = 3  # of each folder
+_SAMPLE_BYTES = 1 << 16
 
 _FULL = " See `df -h`; a run needs less with keep=ck.KeepLatest(2)."
 _HINTS = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
     errno.ENOTDIR: " A part of that path is a file: give the run root a folder of its own.",
-    errno.EACCES: " Let this user write there (`ls -ld {folder}` shows who may), or give another run root.",
+    errno.EACCES: " Let this user read and write there (`ls -ld {folder}` shows who may), or give another run root.",
     errno.EROFS: " It is mounted for reading only: give another run root.",
     errno.ENOENT: " That folder cannot be made, or was deleted: check the path (`ls -ld {folder}`).",
 }
@@ -105,18 +114,47 @@ class LocalStorage:
 
     def read(self, key: str, max_bytes: int) -> bytes:
         """The content of ``key``, cut after ``max_bytes + 1`` bytes."""
-        with _storage_errors("read", self._root / key), open(self._root / key, "rb") as file:
-            return file.read(max_bytes + 1)
+
+        def whole(descriptor: int) -> bytes:
+            # A byte of room at least, so that a folder is asked for it, too, and refuses.
+            data = bytearray(min(os.fstat(descriptor).st_size, max_bytes) + 1)
+            return bytes(data[: _read_all(descriptor, [memoryview(data)], 0)])
+
+        return self._read(key, whole)
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
         """Fill ``buffers`` from ``offset_bytes`` on."""
+        return self._read(key, lambda descriptor: _read_all(descriptor, buffers, offset_bytes))
+
+    def _read(self, key: str, read: Callable[[int], _T]) -> _T:
+        """What ``read`` gives for the open file, asked a second time where the disk cannot give it.
+
+        Raises:
+            CorruptCheckpointError: If this file cannot be read, and another one can.
+        """
         path = f"{self._root}/{key}"  # a restore calls this for every few MiB: no Path, no file object
         with _storage_errors("read", path):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                return _read_all(descriptor, buffers, offset_bytes)
-            finally:
-                os.close(descriptor)
+                return _with_open(path, read)
+            except IsADirectoryError as error:
+                raise CorruptCheckpointError(f"{key} is a folder where a file was written") from error
+            except OSError as error:
+                if error.errno not in _UNREADABLE:
+                    raise
+            try:
+                return _with_open(path, read)
+            except OSError as error:
+                if error.errno not in _UNREADABLE or not any(map(_gives_bytes, self._neighbours(Path(path)))):
+                    raise
+                raise CorruptCheckpointError(
+                    f"{key} cannot be read ({error.strerror}, twice), while another file can: the disk is damaged there"
+                ) from error
+
+    def _neighbours(self, path: Path) -> Iterator[Path]:
+        """Some other files of this root, the nearest first."""
+        above = [folder for folder in path.parents if folder == self._root or self._root in folder.parents]
+        for folder in (*above, *_entries(self._root)):
+            yield from [one for one in _entries(folder) if one != path and one.is_file()][:_NEIGHBOURS]
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
         """Write a new file and fsync it and its directories; after an error nothing of it is left."""
@@ -310,6 +348,36 @@ def _write_small(descriptor: int, source: Source, path: Path) -> None:
     source.fill(data)
     with _storage_errors("write", path):
         _write_all(descriptor, data)
+
+
+def _with_open(path: str, read: Callable[[int], _T]) -> _T:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return read(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What is in ``folder``; nothing where it is none, or cannot be listed."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _gives_bytes(path: Path) -> bool:
+    """Whether the disk gives the beginning of a file: not the page cache, which outlives a disk."""
+
+    def sample(descriptor: int) -> bool:
+        if hasattr(os, "posix_fadvise"):  # not on macOS
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        return bool(_read_all(descriptor, [memoryview(bytearray(_SAMPLE_BYTES))], 0))
+
+    try:
+        return _with_open(str(path), sample)
+    except OSError:
+        return False
 
 
 def _read_all(descriptor: int, buffers: Sequence[memoryview], offset_bytes: int) -> int:

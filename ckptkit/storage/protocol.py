@@ -81,6 +81,7 @@ class Storage(Protocol):
 
         Raises:
             FileNotFoundError: If there is no such file.
+            CorruptCheckpointError: If it is proven that this file can never be read, while others can.
             StorageError: If it could not be read.
         """
         ...
@@ -98,6 +99,7 @@ class Storage(Protocol):
 
         Raises:
             FileNotFoundError: If there is no such file.
+            CorruptCheckpointError: As `read`.
             StorageError: If it could not be read.
         """
         ...
