@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ckptkit.errors import StateMismatchError, StorageError
+from ckptkit.errors import CorruptCheckpointError, StateMismatchError, StorageError
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.memory import MemorySource, contents_of
@@ -118,7 +118,7 @@ def test_after_fault_hides_answers_but_not_failures(storage, root):
         storage.read("absent", 10)
     assert lost.fired == 2
     (root / "folder").mkdir()
-    with pytest.raises(StorageError, match="could not read"):
+    with pytest.raises(CorruptCheckpointError, match="folder is a folder"):
         storage.read("folder", 10)
     assert lost.fired == 2
 
