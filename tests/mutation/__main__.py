@@ -2,8 +2,8 @@
 
 ``python -m mutation map FOLDER`` records which test of the default suite runs which line. ``python -m mutation run
 FOLDER --count 500 --seed 1`` draws mutants and lets the tests that run the changed line judge each, first those of the
-default suite, then, where none noticed it, all others of the same files. It goes on where it was stopped. ``python -m mutation table
-FOLDER`` prints the result.
+default suite, then, where none noticed it, all others of the same files. It goes on where it was stopped. ``python -m
+mutation table FOLDER`` prints the result.
 """
 
 from __future__ import annotations
