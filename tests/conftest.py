@@ -14,6 +14,8 @@ from hypothesis import settings
 from support.covering import mark_extended
 from support.process import ALWAYS_FRESH
 
+from ckptkit import scrubber
+
 pytest_plugins = ["servers.fixtures"]
 
 NEEDS_MORE = ("radosgw", "rclone", "browser")  # than what `pip install '.[test]'` brings
@@ -77,3 +79,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def root(tmp_path: Path) -> Path:
     """A run root that does not exist yet."""
     return tmp_path / "run"
+
+
+@pytest.fixture(autouse=True)
+def _secrets_of_one_test() -> Iterator[None]:
+    """A test's password may be a word that the messages of the next one have."""
+    known = set(scrubber._known)
+    yield
+    scrubber._known.intersection_update(known)
+    scrubber._pattern = None

@@ -493,6 +493,7 @@ def test_a_hostile_document_is_refused_by_name(target, kind, edit):
     named = [key_of(kind, name)]
     if kind == "commit":
         named.append(key_of("manifest", name))  # a well-formed COMMIT may vouch for another manifest
+        named.append(key_of("attempt", name))  # or be of another process than the attempt
     if kind == "manifest":
         named.append(key_of("rank", name))
     if kind == "rank":

@@ -642,12 +642,17 @@ class Forks(Stream):
     def readinto(self, buffer, /):
         if self.calls + 1 == self._nth:
             read, self._pipe = os.pipe()
+            here, begun = os.pipe()
             self.child = os.fork()
             if not self.child:
                 os.close(self._pipe)
+                os.close(begun)  # by now all that is to be done after a fork is done
                 os.read(read, 1)
                 os._exit(0)
+            os.close(begun)
             os.close(read)
+            assert os.read(here, 1) == b""
+            os.close(here)
         return super().readinto(buffer)
 
     def end(self):
