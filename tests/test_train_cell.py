@@ -72,6 +72,48 @@ class Tied(nn.Cell):
         return ops.square(self.second(ops.tanh(self.first(x)))[:, :3] - y).mean()
 
 
+class Defaults(Mlp):
+    """Takes what it is given of its arguments, as language models do."""
+
+    def construct(self, x, y=None, mask=None, power=2, *more):
+        difference = ops.tanh(self.out(ops.tanh(self.hidden(x))))
+        if y is not None:
+            difference = difference - y
+        for one in more:
+            difference = difference + one
+        if mask is not None:
+            difference = difference * mask
+        return (difference**power).mean()
+
+
+class Starred(Mlp):
+    def construct(self, *inputs):
+        return super().construct(*inputs)
+
+
+class KeywordOnly(Mlp):
+    def construct(self, x, y, *, factor=2.0, **unused):
+        return super().construct(x, y) * factor
+
+
+class Jitted(Mlp):
+    @ms.jit
+    def construct(self, x, y, factor=2.0):
+        return super().construct(x, y) * factor
+
+
+class Nested(nn.Cell):
+    """Hands its defaults on, by name and by position."""
+
+    def __init__(self):
+        super().__init__()
+        self.named = Defaults()
+        self.placed = Defaults()
+
+    def construct(self, x, y=None, mask=None):
+        return self.named(x, mask=mask, y=y) + self.placed(x, y, mask)
+
+
 class Recorder(nn.Optimizer):
     """Keeps the gradients it was given and leaves the weights alone."""
 
@@ -198,6 +240,47 @@ def test_k_1_with_float16_matches_stock_cells_bitwise(mode, optimizer):
     # with or without accumulators, so that GRAPH is compared with two stock graphs.
     stock = TwoGraphs if mode == "graph" and optimizer == "Adam" else nn.TrainOneStepCell
     assert_k_1_has_the_bits_of(stock, optimizer, ms.float16)
+
+
+@pytest.mark.parametrize("mode", ["graph", pytest.param("pynative", marks=pytest.mark.extended)], indirect=True)
+@pytest.mark.parametrize("normalize", ["micro_batches", pytest.param("samples", marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    ("network", "given"),
+    [
+        (Defaults, "x"),
+        (Defaults, "xy"),
+        (Defaults, "x-m"),
+        (Defaults, "xym"),
+        (Defaults, "xym2m"),
+        (Nested, "x"),
+        (Nested, "xym"),
+        (Starred, "xy"),
+        (KeywordOnly, "xy"),
+        (Jitted, "xy"),
+    ],
+)
+def test_networks_with_any_signature_train_like_stock(mode, network, given, normalize):
+    plain = build(network)
+    reference = nn.TrainOneStepCell(plain, nn.Adam(plain.trainable_params(), 1e-2)).set_train()
+    cell = accumulate(1, "Adam", network, normalize=normalize)
+    for x, y in batches(3):
+        arguments = {"x": x, "y": y, "m": ops.cast(y > 0, ms.float32), "-": None, "2": 2}
+        inputs = [arguments[one] for one in given]
+        assert cell(*inputs).asnumpy().tobytes() == reference(*inputs).asnumpy().tobytes()
+        assert without_accumulators(cell) == state(reference)
+
+
+@both_modes
+def test_model_train_fills_default_arguments_by_position(mode):
+    cell, plain = accumulate(2, network=Defaults), accumulate(2, network=Defaults)
+    data = batches(4)
+    columns = tuple(np.concatenate([batch[i].asnumpy() for batch in data]) for i in range(2))
+    dataset = ms.dataset.NumpySlicesDataset(columns, ["x", "labels"], shuffle=False).batch(4)
+    ms.Model(cell).train(1, dataset, dataset_sink_mode=False)
+    for batch in data:
+        plain(*batch)
+    assert state(cell) == state(plain)
+    assert cell.counters.updates == 2
 
 
 # Several micro-batches are one large batch

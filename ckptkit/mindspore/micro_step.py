@@ -23,14 +23,14 @@ class MicroStep(nn.Cell):
 
     def __init__(self, network: nn.Cell, weights: Any, sums: ms.ParameterTuple, divisor: ms.Parameter) -> None:
         super().__init__(auto_prefix=False)
-        self.network = network
+        self.objective = _Loss(network)
         self.weights = weights
         self.sums = sums
         self.divisor = divisor
 
     def construct(self, *inputs: Any) -> Any:
         """The micro-batch's loss."""
-        loss, grads = ms.value_and_grad(self.network, None, self.weights)(*inputs)
+        loss, grads = ms.value_and_grad(self.objective, None, self.weights)(inputs)
         added = gradients.hyper_map(gradients.add, self.sums, grads), ops.assign_add(self.divisor, 1.0)
         return ops.depend(loss, added)
 
@@ -40,7 +40,7 @@ class WeightedMicroStep(nn.Cell):
 
     def __init__(self, plain: MicroStep, normalize: Normalize, scale: ms.Parameter | None) -> None:
         super().__init__(auto_prefix=False)
-        self.objective = _Objective(plain.network, normalize, scale)
+        self.objective = _Objective(plain.objective.network, normalize, scale)
         self.weights = plain.weights
         self.sums = plain.sums
         self.divisor = plain.divisor
@@ -61,15 +61,25 @@ class WeightedMicroStep(nn.Cell):
         return ops.depend(loss, (sums, ops.assign_add(self.divisor, weight)))
 
 
-class _Objective(nn.Cell):
-    """What is differentiated, then the micro-batch's mean loss and its weight, which are not.
+class _Loss(nn.Cell):
+    """What is differentiated: the network, called with the inputs by position.
 
-    GRAPH cannot differentiate a cell with ``*inputs``, hence the tuple.
+    GRAPH can differentiate no cell whose ``construct`` has ``*inputs`` or default arguments, hence the tuple.
     """
 
-    def __init__(self, network: nn.Cell, normalize: Normalize, scale: ms.Parameter | None) -> None:
+    def __init__(self, network: nn.Cell) -> None:
         super().__init__(auto_prefix=False)
         self.network = network
+
+    def construct(self, inputs: tuple[Any, ...]) -> Any:
+        return self.network(*inputs)
+
+
+class _Objective(_Loss):
+    """What is differentiated, then the micro-batch's mean loss and its weight, which are not."""
+
+    def __init__(self, network: nn.Cell, normalize: Normalize, scale: ms.Parameter | None) -> None:
+        super().__init__(network)
         self.weighted = normalize == "weights"
         self.scale = scale
 
