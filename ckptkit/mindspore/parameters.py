@@ -44,8 +44,8 @@ class CellParameters:
             and whatever else there is, such as the statistics that the forward pass of each rank takes of its batches.
 
     Raises:
-        StateMismatchError: If two parameters have one name, or ``frozen`` names one that does not exist or that an
-            optimizer updates.
+        StateMismatchError: If parameters of two cells have one name, or ``frozen`` names one that does not exist or
+            that an optimizer updates.
         TypeError: If ``placement`` gives something else.
         ValueError: If it gives a box that the parameter does not fit.
     """
@@ -57,6 +57,9 @@ class CellParameters:
         steady: Collection[nn.Cell] = (),
         placement: PlacementByName | None = None,
     ) -> None:
+        for cell in cells:
+            # What the first call does, where a cell has one name twice; names must be those from then on.
+            cell.check_names_and_refresh_name()
         self._by_name = _by_name(cells)
         self._placed = _placed_by_hand(self._by_name, placement)
         self._frozen = _frozen_names(self._by_name, frozen)

@@ -104,7 +104,8 @@ class StateManager:
         ValueError: If ``placement`` cuts parameters of an `AccumulationTrainCell` in a job of many ranks, an option is
             none of those named, a box does not fit its parameter, ``cycle`` is given beside an
             `AccumulationTrainCell`, which counts for itself, or ``augmentation`` beside a `ckptkit.data.resumable`.
-        StateMismatchError: If two parameters have one name, or ``frozen`` names none or one that an optimizer updates.
+        StateMismatchError: If parameters of two cells have one name, or ``frozen`` names none or one that an optimizer
+            updates.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -309,11 +310,43 @@ def test_tied_weight_is_stored_once():
     assert names.count("hidden.weight") == 1
 
 
-def test_one_name_for_two_parameters_is_refused():
-    network = Mlp()
-    network.out.weight.name = network.hidden.weight.name
-    with pytest.raises(ck.StateMismatchError, match=r"used twice: \['hidden\.weight'\]"):
-        StateManager(network)
+class CopiesRate(nn.TrainOneStepCell):
+    """Keeps the learning rate once more, under the name that the optimizer's has, as train cells of packages do."""
+
+    def __init__(self, rate):
+        network = Mlp()
+        super().__init__(network, nn.Momentum(network.trainable_params(), rate, 0.9))
+        self.learning_rate = copy.deepcopy(self.optimizer.learning_rate)
+
+
+@both_modes
+@pytest.mark.parametrize("rate", [0.1, [0.1, 0.05, 0.02, 0.01, 0.005, 0.001]])
+def test_copied_learning_rate_is_stored_beside_its_original(root, mode, rate):
+    begin_process(mode=mode)
+    cell = CopiesRate(rate)
+    with manager(root) as saves:
+        state = StateManager(cell)
+        names = [one.name for one in cell.get_parameters()]
+        saves.restore(state)
+        trained(cell, 3)
+        state.count_delivered(3)
+        assert [one.name for one in cell.get_parameters()] == names
+        saves.save(state)
+    assert sum("learning_rate" in name for name in set(names)) == 2
+    trained(cell, 2)
+    begin_process(seed=6, mode=mode)
+    again = CopiesRate(rate)
+    manager(root).restore(StateManager(again))
+    assert tensors(trained(again, 2)) == tensors(cell)
+
+
+def test_names_used_twice_are_those_after_first_call():
+    first, second = Mlp(), Mlp()
+    for network in (first, second):
+        network.out.weight.name = network.hidden.weight.name
+    first(*batch(0))
+    stored = {leaf.name for leaf in StateManager(second).capture().leaves}
+    assert {one.name for one in first.get_parameters()} <= stored
 
 
 def test_capture_changes_nothing():
