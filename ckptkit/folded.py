@@ -38,7 +38,7 @@ def folded(contents: Contents, onto: int, rank: int, steps: Iterable[int] = ()) 
     """
     progress = fold_progress(contents.progress, contents.world_size, onto, steps)
     names = frozenset(name for name, one in contents.entries.items() if one.role == "accumulators")
-    if not names:
+    if not names or progress.at_boundary:  # there they are those of a foreign cell, which begins with them anew
         return replace(contents, progress=progress)
     others = sorted(name for name in names if _no_sum(contents.entries[name]))
     if others:

@@ -93,9 +93,11 @@ def test_only_what_changed_differs():
     assert contents.differing({"accum.a": held["accum.a"]}) == {"accum.a", "accum.divisor", "w"}
 
 
-def test_at_a_boundary_there_is_nothing_to_sum():
+@pytest.mark.parametrize("foreign", [{}, {"accum.count": TensorInfo("I32", (), "accumulators")}])
+def test_at_a_boundary_there_is_nothing_to_sum(foreign):
+    """A foreign cell's accumulators are stored there, too, and are cleared."""
     (one, _) = world([1, 2], 2, 1)
-    plain = replace(one, progress=progress(2, 0), entries={"w": one.entries["w"]})
+    plain = replace(one, progress=progress(2, 0), entries={"w": one.entries["w"], **foreign})
     new = folded(plain, 1, 0)
     assert new.source is plain.source
     assert new.progress.accumulation_steps == 4

@@ -77,7 +77,7 @@ def export_weights(
         file: A local path that ends in ``.ckpt`` or ``.safetensors``.
         checkpoint: ``"latest"`` or a name.
         file_format: ``"ckpt"`` or ``"safetensors"``; None for what the name of the file says.
-        with_optimizer: Also what the optimizer owns, and a loss scale.
+        with_optimizer: Also what the optimizer owns, and what the train cell holds for itself, such as a loss scale.
         renames: From the names in the checkpoint to those in the file.
         rank: Whose to take where each rank has its own, such as statistics of batch normalization.
         overwrite: Whether ``file`` may exist.
@@ -215,9 +215,9 @@ def _left_out(contents: Contents, *, with_optimizer: bool, dropped: int) -> tupl
     owned = sum(one.role == "optimizer" for one in contents.entries.values())
     if owned and not with_optimizer:
         words.append(f"the optimizer's state ({owned} tensors)")
-    progress = contents.progress
-    if not progress.at_boundary:
-        words.append(f"the accumulators, after micro-step {progress.micro_step} of {progress.accumulation_steps}")
+    if any(one.role == "accumulators" for one in contents.entries.values()):
+        at = contents.progress
+        words.append(f"the accumulators, after micro-step {at.micro_step} of {at.accumulation_steps}")
     if dropped:
         words.append(f"{dropped} tensors that were dropped by name")
     return (*words, "counters", "random state", "data position", "stateful objects")

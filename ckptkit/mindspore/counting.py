@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import mindspore as ms
 from mindspore import nn
+from mindspore.boost import GradientAccumulation
 
 from ckptkit.accumulation import AccumulationSchedule
 from ckptkit.contents import Contents
@@ -335,11 +336,25 @@ def counting_of(cell: nn.Cell, cycle: CycleAdapter | None, *, may_change_k: bool
         if cycle is not None:
             raise ValueError("an AccumulationTrainCell counts for itself; leave cycle= out")
         return OwnCounting(cell, may_change_k=may_change_k)
+    if cycle is None and isinstance(cell, CycleAdapter):
+        cycle = cell
     if cycle is None:
-        return ForeignCounting(cell, cell if isinstance(cell, CycleAdapter) else None)
+        _hint_at_boost(cell)
+        return ForeignCounting(cell, None)
     if not isinstance(cycle, CycleAdapter):
         raise TypeError(f"cycle must have accumulation_steps and micro_step, got {type(cycle).__name__}")
     return ForeignCounting(cell, cycle)
+
+
+def _hint_at_boost(cell: nn.Cell) -> None:
+    """Not taken as the adapter: a cell that skips it at an overflow would contradict the batches delivered."""
+    for name, one in cell.cells_and_names():
+        if isinstance(one, GradientAccumulation):
+            _log.warning(
+                "%s accumulates by boost.GradientAccumulation (%s), and every call counts as a cycle: saves due by "
+                "optimizer_steps are due by calls. If each call calls it once, say so: cycle=ckptkit.BoostCycle(it)",
+                *(type(cell).__name__, name or "itself"),
+            )
 
 
 def _global_step(cell: nn.Cell) -> int | None:

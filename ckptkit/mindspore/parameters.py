@@ -14,6 +14,7 @@ from typing import TypeAlias
 import mindspore as ms
 import xxhash
 from mindspore import nn
+from mindspore.boost import GradientAccumulation
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # mindspore.mint.optim's as well
 
 from ckptkit.contents import Contents, WantedPart
@@ -67,6 +68,7 @@ class CellParameters:
         train_cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), None)
         self._accumulates = train_cell is not None
         self._accumulators = {one.name for one in train_cell.accumulators} if train_cell is not None else set()
+        self._boosts = _names_in_boosts(cells)
         optimizers = optimizers_of(cells)
         self._weights = {one.name for optimizer in optimizers for one in optimizer.parameters}
         if train_cell is not None:
@@ -74,7 +76,7 @@ class CellParameters:
         self._owned = {one.name for optimizer in optimizers for one in _all_of(optimizer)}
         scale = train_cell.loss_scale if train_cell is not None else None
         self._agreed = {one.name for one in scale.get_parameters()} if scale is not None else set()
-        self._of_networks = _of_networks(cells)
+        self._of_networks = frozenset(self._weights | (_of_networks(cells) - self._owned - self._boosts))
         self._steady = _steady_names(optimizers, steady)
         self._demoted: set[str] = set()
         self._tracking: list[TrackedParameter] = []
@@ -158,7 +160,7 @@ class CellParameters:
 
     def of_networks(self) -> frozenset[str]:
         """Names of what weights from elsewhere have to give: all but an optimizer's and a train cell's own."""
-        return frozenset(self._weights | (self._of_networks - self._owned))
+        return self._of_networks
 
     def read_weights_from(self, contents: Contents, seen: Mapping[str, Leaf]) -> None:
         """Give those `of_networks` their stored values, and leave every other one alone; as `read_from`."""
@@ -190,12 +192,12 @@ class CellParameters:
                 landing.zero(name)
 
     def _role(self, name: str) -> Role:
-        if name in self._accumulators:
+        if name in self._accumulators or name in self._boosts:
             return "accumulators"
         if name in self._weights:
             return "weights"
-        # What is neither the network's nor the optimizer's: a loss scale, or a foreign cell's own parameters.
-        return "optimizer" if name in self._owned or self._accumulates else "weights"
+        # What is neither the network's nor the optimizer's: a loss scale, or what a foreign cell holds for itself.
+        return "optimizer" if self._accumulates or name not in self._of_networks else "weights"
 
     def _placement(self, name: str) -> Placement:
         by_hand = self._placed.get(name)
@@ -244,6 +246,13 @@ def _of_networks(cells: Sequence[nn.Cell]) -> frozenset[str]:
             found |= {one.name for one in cell.get_parameters()}
             found -= {one.name for one in cell.get_parameters(expand=False)}
     return frozenset(found)
+
+
+def _names_in_boosts(cells: Sequence[nn.Cell]) -> set[str]:
+    """Names of what each `boost.GradientAccumulation` holds beside the weights: the sums and their counter."""
+    boosts = [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, GradientAccumulation)]
+    weights = {id(one) for boost in boosts for one in boost.weights}
+    return {one.name for boost in boosts for one in boost.get_parameters(expand=False) if id(one) not in weights}
 
 
 def _steady_names(optimizers: Sequence[nn.Cell], steady: Collection[nn.Cell]) -> set[str]:

@@ -10,6 +10,8 @@ from mindspore.train import Model
 from training import Mlp, accumulation_cell, adam, checkpoints, pipeline
 
 import ckptkit as ck
+from ckptkit.interchange import export_weights
+from ckptkit.interchange.weights_file import WeightsFile
 from ckptkit.mindspore.adapter import BoostCycle, CycleAdapter
 from ckptkit.mindspore.state import StateManager
 from ckptkit.run.catalogue import list_checkpoints
@@ -62,6 +64,58 @@ def test_boost_says_k_and_its_micro_step():
         assert one.accumulation_steps == K
         trained(state, cell, 1)
     assert seen == [(0, 0, 0, 0), (0, 1, 0, 0), (0, 2, 0, 0), (1, 0, 3, 1), (1, 1, 3, 1), (1, 2, 3, 1), (2, 0, 6, 2)]
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_boost_without_its_cycle_gives_a_hint(caplog, declared):
+    cell, cycle = boosted()
+    with caplog.at_level("WARNING", "ckptkit"):
+        StateManager(cell, cycle=cycle if declared else None)
+    assert ("cycle=ckptkit.BoostCycle(it)" in caplog.text) != declared
+
+
+def role_of(cell):
+    return {leaf.name: leaf.role for leaf in StateManager(cell).capture().leaves if leaf.role != "state"}
+
+
+def test_what_boost_accumulates_has_the_accumulators_role():
+    cell, _ = boosted()
+    roles = role_of(cell)
+    accumulated = {name for name, role in roles.items() if role == "accumulators"}
+    assert accumulated == {one.name for one in cell.accumulation.get_parameters(expand=False)} - {
+        one.name for one in cell.accumulation.weights
+    }
+    assert len(accumulated) == len(cell.accumulation.weights) + 1
+    assert {name for name, role in roles.items() if role == "weights"} == {
+        one.name for one in cell.network.get_parameters()
+    }
+
+
+class Summing(nn.TrainOneStepCell):
+    """A train cell with sums of its own."""
+
+    def __init__(self):
+        network = Mlp()
+        super().__init__(network, adam(network.trainable_params()))
+        self.sums = self.optimizer.parameters.clone(prefix="sums", init="zeros")
+
+
+def test_what_a_train_cell_holds_itself_is_no_weight():
+    roles = role_of(Summing())
+    assert {role for name, role in roles.items() if name.startswith("sums.")} == {"optimizer"}
+    assert roles["norm.moving_mean"] == roles["hidden.weight"] == "weights"
+
+
+@pytest.mark.parametrize("with_optimizer", [False, True])
+def test_foreign_accumulators_are_not_exported(root, tmp_path, with_optimizer):
+    cell, cycle = boosted()
+    saved(root, cell, cycle, 4)
+    done = export_weights(root, tmp_path / "x.safetensors", with_optimizer=with_optimizer)
+    with WeightsFile.open(tmp_path / "x.safetensors") as file:
+        exported = set(file.tensors)
+    assert not any("grad_accumulation" in name or "accumulation_step" in name for name in exported)
+    assert exported >= {one.name for one in cell.network.get_parameters()}
+    assert "the accumulators, after micro-step 1 of 3" in done.left_out
 
 
 def test_checkpoints_are_due_and_named_by_cycle(root):
