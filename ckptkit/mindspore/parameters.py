@@ -38,15 +38,16 @@ class CellParameters:
     Args:
         cells: The cell that is called once per micro-batch, or network, optimizer and what else there is of a
             training without one. A parameter that several share counts once.
-        frozen: Names of parameters that training never changes, or a predicate over names; None for none.
+        frozen: Names of the networks' parameters that training never changes, or a predicate, which is asked about
+            those only; None for none.
         steady: Those of their optimizers whose parameters nothing changes but the last call of a cycle.
         placement: Says where one lies in a job of many ranks, by its name, or None for what is known of it: replicated
             are what an optimizer owns, what is declared frozen and the loss scale; each rank's own are the accumulators
             and whatever else there is, such as the statistics that the forward pass of each rank takes of its batches.
 
     Raises:
-        StateMismatchError: If parameters of two cells have one name, or ``frozen`` names one that does not exist or
-            that an optimizer updates.
+        StateMismatchError: If parameters of two cells have one name, or ``frozen`` names one that does not exist, that
+            is no network's, or that an optimizer updates.
         TypeError: If ``placement`` gives something else.
         ValueError: If it gives a box that the parameter does not fit.
     """
@@ -63,8 +64,6 @@ class CellParameters:
             cell.check_names_and_refresh_name()
         self._by_name = _by_name(cells)
         self._placed = _placed_by_hand(self._by_name, placement)
-        self._frozen = _frozen_names(self._by_name, frozen)
-        _refuse_frozen_and_trained(self._frozen, cells)
         train_cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), None)
         self._accumulates = train_cell is not None
         self._accumulators = {one.name for one in train_cell.accumulators} if train_cell is not None else set()
@@ -77,6 +76,8 @@ class CellParameters:
         scale = train_cell.loss_scale if train_cell is not None else None
         self._agreed = {one.name for one in scale.get_parameters()} if scale is not None else set()
         self._of_networks = frozenset(self._weights | (_of_networks(cells) - self._owned - self._boosts))
+        self._frozen = _frozen_names(self._by_name, self.of_networks(), frozen)
+        _refuse_frozen_and_trained(self._frozen, cells)
         self._steady = _steady_names(optimizers, steady)
         self._demoted: set[str] = set()
         self._tracking: list[TrackedParameter] = []
@@ -277,16 +278,22 @@ def _by_name(cells: Sequence[nn.Cell]) -> dict[str, ms.Parameter]:
 
 
 def _frozen_names(
-    parameters: Mapping[str, ms.Parameter], frozen: Iterable[str] | Callable[[str], bool] | None
+    parameters: Collection[str], of_networks: Collection[str], frozen: Iterable[str] | Callable[[str], bool] | None
 ) -> frozenset[str]:
     if frozen is None:
         return frozenset()
     if callable(frozen):
-        return frozenset(name for name in parameters if frozen(name))
+        return frozenset(name for name in of_networks if frozen(name))
     names = frozenset([frozen] if isinstance(frozen, str) else frozen)
-    unknown = sorted(names - parameters.keys())
+    unknown = sorted(name for name in names if name not in parameters)
     if unknown:
         raise StateMismatchError(f"frozen= names parameters that do not exist: {unknown}")
+    others = sorted(names - set(of_networks))
+    if others:
+        raise StateMismatchError(
+            f"frozen= names parameters that are no network's: {_some(others)}. Training changes what the train cell "
+            "and the optimizer keep for themselves. Take them out of frozen="
+        )
     return names
 
 
@@ -294,12 +301,16 @@ def _refuse_frozen_and_trained(frozen: Collection[str], cells: Sequence[nn.Cell]
     for optimizer in optimizers_of(cells):
         both = [one.name for one in optimizer.parameters if one.name in frozen]
         if both:
-            more = f" and {len(both) - _MOST_NAMES} more" if len(both) > _MOST_NAMES else ""
             raise StateMismatchError(
                 f"frozen= names parameters that the optimizer ({type(optimizer).__name__}) updates: "
-                f"{', '.join(both[:_MOST_NAMES])}{more}. Take them out of frozen=, or make the optimizer without them: "
+                f"{_some(both)}. Take them out of frozen=, or make the optimizer without them: "
                 "set their requires_grad=False, then give it network.trainable_params()"
             )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def _placed_by_hand(parameters: Mapping[str, ms.Parameter], placement: PlacementByName | None) -> dict[str, Placement]:

@@ -65,8 +65,8 @@ class StateManager:
             a train cell gives its network, its optimizer and what else it has, as a list.
         dataset: The pipeline that feeds it, or what `ckptkit.data.resumable` made of it; None if the loop
             positions its data itself.
-        frozen: Names of parameters that training never changes, or a predicate over parameter names. They
-            are written once per attempt and shared by its checkpoints.
+        frozen: Names of the network's parameters that training never changes, or a predicate, which is asked about
+            those only. They are written once per attempt and shared by its checkpoints.
         augmentation: ``"stateless"`` declares that the user's own code in the dataset depends on its input only,
             so that a resume need not replay the batches before; the first batch is checked either way.
         on_k_change: What a restore does where the checkpoint was taken with other accumulation steps than the cell
@@ -104,8 +104,8 @@ class StateManager:
         ValueError: If ``placement`` cuts parameters of an `AccumulationTrainCell` in a job of many ranks, an option is
             none of those named, a box does not fit its parameter, ``cycle`` is given beside an
             `AccumulationTrainCell`, which counts for itself, or ``augmentation`` beside a `ckptkit.data.resumable`.
-        StateMismatchError: If parameters of two cells have one name, or ``frozen`` names none or one that an optimizer
-            updates.
+        StateMismatchError: If parameters of two cells have one name, or ``frozen`` names none, one that is no
+            network's, or one that an optimizer updates.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
 import pytest
-from mindspore import mint, nn, ops
+from mindspore import amp, mint, nn, ops
 from mindspore.common import np_dtype
 from training import (
     SIZE,
@@ -131,6 +131,59 @@ def test_one_frozen_name_may_stand_alone():
 def test_unknown_frozen_name_is_refused():
     with pytest.raises(ck.StateMismatchError, match=r"do not exist: \['tabel'\]"):
         StateManager(accumulation_cell(3, network=Wide), frozen=["tabel", "table"])
+
+
+class WithLora(Wide):
+    """Trains two small matrices beside weights that stay as they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.lora_a = ms.Parameter(ms.Tensor(np.full((6, 2), 0.1, np.float32)), name="lora_a")
+        self.lora_b = ms.Parameter(ms.Tensor(np.full((2, 3), 0.1, np.float32)), name="lora_b")
+
+    def construct(self, x, y):
+        return super().construct(x, y) + ops.square(ops.matmul(ops.matmul(x, self.lora_a), self.lora_b)).mean()
+
+
+def lora(weights):
+    return adam([one for one in weights if "lora" in one.name])
+
+
+def lora_in_a_scaling_cell(network):
+    network = network()
+    optimizer = lora(network.trainable_params())
+    return nn.TrainOneStepWithLossScaleCell(network, optimizer, nn.DynamicLossScaleUpdateCell(1024, 2, 50))
+
+
+def lora_in_a_loop(network):
+    network = network()
+    return [network, mint.optim.SGD([network.lora_a, network.lora_b], lr=0.1)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda network: accumulation_cell(3, network=network, optimizer=lora),
+        lambda network: accumulation_cell(
+            3, network=network, optimizer=lora, loss_scaler=amp.StaticLossScaler(1024), normalize="samples"
+        ),
+        lora_in_a_scaling_cell,
+        lora_in_a_loop,
+    ],
+)
+def test_frozen_predicate_is_asked_about_networks_only(make):
+    asked = []
+    state = StateManager(make(WithLora), frozen=lambda name: asked.append(name) or "lora" not in name)
+    frozen = {leaf.name for leaf in state.capture().leaves if leaf.lifetime == "frozen"}
+    weights = {one.name for one in WithLora().get_parameters()}
+    assert set(asked) == weights
+    assert frozen == weights - {"lora_a", "lora_b"}
+
+
+@pytest.mark.parametrize("name", ["global_step", "accum.divisor", "beta1_power", "learning_rate"])
+def test_frozen_name_beyond_networks_is_refused(name):
+    with pytest.raises(ck.StateMismatchError, match=rf"no network's: {name}\. .*Take them out of frozen="):
+        StateManager(accumulation_cell(3, network=Wide), frozen=["table", name])
 
 
 def foreign(network):
