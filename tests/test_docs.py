@@ -27,7 +27,7 @@ TRAINING = [
     *("docs/object-storage.md", "docs/preemption.md", "docs/ranks.md", "docs/report.md", "docs/tutorial.md"),
 ]
 # For those who change ckptkit, read its files with other programs, or look a name up.
-UNTRANSLATED = {"architecture.md", "format.md", "api.md", "testing.md"}
+UNTRANSLATED = {"architecture.md", "format.md", "api.md", "testing.md", "protocol.md"}
 TRANSLATED = {
     "README.md": "README.zh-CN.md",
     "examples/README.md": "examples/README.zh-CN.md",

@@ -1,8 +1,9 @@
 """Create-only files on a storage that cannot refuse to overwrite: a lease takes the place of the condition.
 
 Whoever wants to create a file writes its token into ``lease.json``, waits for the settle time, and goes on only if
-the token is still there (design section 3). Guarantees: of writers whose requests take less than the settle time, one
-creates a key and the others see it. It does NOT guarantee that where a request takes longer: two may both pass then.
+the token is still there (``docs/adr/0016-conditions-and-leases.md``). Guarantees: of writers whose last three requests,
+from the answer that the token stayed to the end of the put, together take less than the settle time, one creates a key
+and the others see it. It does NOT guarantee that where they take longer: two may both pass then.
 Any thread.
 """
 
