@@ -1,10 +1,10 @@
 """Nested Python state as JSON plus tensors, without pickle.
 
-Guarantees: what `encode_tree` takes, `decode_tree` gives back equal and of the same types: None, bool, int of
-any size, float to the bit (infinities and NaN included), str, bytes, list, tuple, dict in its order and with any
-such keys, NumPy arrays (no subclass of them) and scalars. Anything else is a TypeError that names the place, so
-that nothing is stored that could not be restored. Plain JSON values stay readable as they are. Pure functions,
-any thread.
+Guarantees: what `encode_tree` takes, `decode_tree` gives back equal and of the same types: None, bool, int of any
+size, float to the bit (infinities and NaN included), str, bytes, list, tuple, dict and OrderedDict in their order and
+with any such keys, NumPy arrays (no subclass of them) and scalars. Anything else is a TypeError that names the place,
+so that nothing is stored that could not be restored. Plain JSON values stay readable as they are. Pure functions, any
+thread.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import base64
 import math
 import re
 import struct
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -56,8 +57,9 @@ def encode_tree(  # noqa: PLR0911 - one return per type reads as the table that 
     if type(value) in (list, tuple):
         items = [encode_tree(one, f"{path}/{index}", leaves, _depth=_depth + 1) for index, one in enumerate(value)]
         return items if type(value) is list else {"$tuple": items}
-    if type(value) is dict:
-        return _encode_dict(value, path, leaves, _depth)
+    if type(value) in (dict, OrderedDict):
+        encoded = _encode_dict(value, path, leaves, _depth)
+        return encoded if type(value) is dict else {"$ordered": encoded}
     raise TypeError(
         f"{path}: a {type(value).__module__}.{type(value).__qualname__} cannot be stored in a checkpoint; "
         "state_dict() must return None, numbers, strings, bytes, lists, tuples, dicts and NumPy arrays"
@@ -155,6 +157,13 @@ def _pairs(value: JsonValue, tensors: Mapping[str, Array]) -> dict[Any, Any]:
     return result
 
 
+def _ordered(value: JsonValue, tensors: Mapping[str, Array]) -> OrderedDict[Any, Any]:
+    decoded = decode_tree(value, tensors)
+    if type(decoded) is not dict:
+        raise ValueError("an '$ordered' in a state tree is not a dictionary")
+    return OrderedDict(decoded)
+
+
 def _items(value: JsonValue, tensors: Mapping[str, Array]) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise ValueError("a '$tuple' in a state tree is not a list")
@@ -169,4 +178,5 @@ _DECODERS: dict[str, Callable[[JsonValue, Mapping[str, Array]], Any]] = {
     "$scalar": _scalar,
     "$tuple": _items,
     "$dict": _pairs,
+    "$ordered": _ordered,
 }

@@ -396,3 +396,8 @@ def test_diff_memory_is_bounded_by_windows(monkeypatch):
     assert max(asked) <= 128
     assert sum(asked) == 2 * len(a.files[f"{NAME.rank_folder(0)}/weights-000.safetensors"])
     assert bytes_of(np.arange(3)).size == 24
+
+
+def test_ordered_dictionaries_differ_by_key():
+    a, b = ({"best": {"$ordered": {"loss": loss, "same": 1}}} for loss in (1, 2))
+    assert [(one.path, one.a, one.b) for one in state_differences(0, a, b)] == [("best/loss", "1", "2")]

@@ -76,6 +76,7 @@ TREES = st.recursive(
         st.lists(trees, max_size=4).map(tuple),
         st.dictionaries(st.one_of(TEXTS, TAGS), trees, max_size=4),
         st.dictionaries(KEYS, trees, max_size=4),
+        st.dictionaries(TEXTS | KEYS, trees, max_size=4).map(collections.OrderedDict),
     ),
     max_leaves=12,
 )
@@ -183,7 +184,6 @@ Point = collections.namedtuple("Point", "x y")
         (Colour.RED, r"user/x: a test_tree\.Colour"),
         (Name("x"), r"user/x: a test_tree\.Name"),
         (Point(1, 2), r"user/x: a test_tree\.Point"),
-        (collections.OrderedDict(a=1), r"user/x: a collections\.OrderedDict"),
         (collections.defaultdict(int), r"user/x: a collections\.defaultdict"),
         (len, "user/x: a builtins.builtin_function_or_method"),
         ({"a": [0, {"b": ({1},)}]}, "user/x/a/1/b/0: a builtins.set"),
@@ -264,6 +264,9 @@ def test_deeper_is_refused(wrap, depth):
         ({"$tuple": "abc"}, r"\$tuple"),
         ({"$dict": {"a": 1}}, r"\$dict"),
         ({"$dict": [[1]]}, r"\$dict"),
+        ({"$ordered": [[1, 2]]}, r"\$ordered.*not a dictionary"),
+        ({"$ordered": {"$tuple": []}}, r"\$ordered.*not a dictionary"),
+        ({"$ordered": {"$ordered": {}}}, r"\$ordered.*not a dictionary"),
         ({"$dict": [[1, 2, 3]]}, r"\$dict"),
         ({"$dict": ["ab"]}, r"\$dict"),
         ({"$dict": [[[1], 2]]}, r"\$dict.*unhashable"),
@@ -286,7 +289,9 @@ JSON = st.recursive(
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),
         st.dictionaries(
-            st.sampled_from(["a", "$int", "$float", "$bytes", "$array", "$scalar", "$tuple", "$dict", "$x"]),
+            st.sampled_from(
+                ["a", "$int", "$float", "$bytes", "$array", "$scalar", "$tuple", "$dict", "$ordered", "$x"]
+            ),
             inner,
             max_size=2,
         ),

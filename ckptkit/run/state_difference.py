@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 _ABSENT = "absent"
 _TEXT = 60  # characters of a value that are shown
-_SEQUENCES = ("$tuple", "$dict")
+_CONTAINERS = ("$tuple", "$dict", "$ordered")
 _TENSORS = ("$array", "$scalar")
 
 
@@ -74,8 +74,8 @@ def _tagged(
     one, other = a[tag], b[tag]
     if tag in _TENSORS and one == other:
         return
-    if tag in _SEQUENCES and isinstance(one, list) and isinstance(other, list):
-        yield from _in_list(path, one, other)
+    if tag in _CONTAINERS:
+        yield from _between(path, one, other)
     elif one != other:
         yield path, _shown({**a}), _shown({**b})
 
