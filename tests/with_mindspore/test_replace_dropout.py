@@ -8,7 +8,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
-from training import begin_process, each_mode, tensors
+from training import begin_process, both_modes, each_mode, tensors
 
 import ckptkit as ck
 from ckptkit.mindspore.findings import find
@@ -115,6 +115,53 @@ def test_evaluation_stays_evaluation():
 def test_what_cannot_hold_one_is_refused(wrong):
     with pytest.raises(TypeError, match=r"takes a network with nn\.Dropout in it"):
         ck.nn.replace_dropout(wrong)
+
+
+average = ops.MultitypeFuncGraph("average")
+
+
+@average.register("Tensor", "Tensor")
+def _average(averaged, weight):
+    return ops.assign(averaged, averaged * 0.5 + weight * 0.5)
+
+
+class Averaging(nn.TrainOneStepCell):
+    """Averages every parameter of the network, as train steps of packages do."""
+
+    def __init__(self, network):
+        super().__init__(network, nn.Momentum(network.trainable_params(), 0.1, 0.9))
+        self.all = ms.ParameterTuple(list(network.get_parameters()))
+        self.averaged = self.all.clone("averaged", init="same")
+        self.map = ops.HyperMap()
+
+    def construct(self, *inputs):
+        loss = super().construct(*inputs)
+        return ops.depend(loss, self.map(average, self.averaged, self.all))
+
+
+def averaging():
+    cell = Averaging(ReadyMade())
+    ck.nn.replace_dropout(cell.network)
+    return cell.set_train()
+
+
+@both_modes
+def test_averages_made_before_the_replacement_resume(mode, tmp_path):
+    begin_process(mode=mode)
+    cell = averaging()
+    with ck.CheckpointManager(tmp_path) as manager:
+        state = ck.StateManager(cell)
+        manager.restore(state)
+        run_on(cell, range(4))
+        state.count_delivered(4)
+        manager.save(state)
+    expected = run_on(cell, range(4, 8))
+    begin_process(mode=mode)
+    again = averaging()
+    ck.CheckpointManager(tmp_path).restore(ck.StateManager(again))
+    assert run_on(again, range(4, 8)) == expected
+    assert not any("averaged" in name and name.endswith((".key", ".step")) for name in tensors(again))
+    assert int(again.network.drop.step.asnumpy()) == 8
 
 
 @each_mode

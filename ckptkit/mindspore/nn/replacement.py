@@ -18,8 +18,10 @@ def replace_dropout(network: nn.Cell, *, seed: int = 0) -> nn.Cell:
 
     Those in an `nn.SequentialCell` included, also one that it calls though another layer has taken its name. Left alone
     are layers with ``p=0``, and classes derived from `nn.Dropout` that compute something else. The parameters of the
-    new layers are named by where they are: ``blocks.0.drop.key``. So give it the whole network, before the optimizer
-    and the train cell are made. Layers that draw by other ways, such as `nn.Dropout2d`, stay; a start names them.
+    new layers are named by where they are: ``blocks.0.drop.key``. So give it the whole network, before the
+    `StateManager` or `CheckpointCallback` sees it. They hold whole numbers: what takes all parameters of the network,
+    such as an average of them, must be made before. Layers that draw by other ways, such as `nn.Dropout2d`, stay; a
+    start names them.
 
     Args:
         network: Holds the layers; one that is itself an `nn.Dropout` cannot be changed in place.
