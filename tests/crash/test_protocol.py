@@ -82,6 +82,7 @@ def done(command: Sequence[str], scratch: Path) -> str:
 
 
 @needs_spin
+@pytest.mark.extended  # a minute of searching in a text that no change of the product changes
 @pytest.mark.parametrize("check", HOLDS)
 def test_protocol_has_no_counterexample(check: str, tmp_path: Path) -> None:
     said = searched(check, tmp_path)
@@ -90,6 +91,7 @@ def test_protocol_has_no_counterexample(check: str, tmp_path: Path) -> None:
 
 
 @needs_spin
+@pytest.mark.extended  # a minute of searching in a text that no change of the product changes
 @pytest.mark.parametrize(("check", "violated"), [*NEEDED.items(), *LIMITS.items()])
 def test_checker_finds_the_counterexample(check: str, violated: str, tmp_path: Path) -> None:
     said = searched(check, tmp_path)
