@@ -7,7 +7,7 @@ every save and before every restore; a disagreement raises, and nothing is ever 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import mindspore as ms
@@ -35,7 +35,6 @@ from ckptkit.tensors import Array
 _log = logging.getLogger("ckptkit")
 
 _FENCES = "_ckptkit_fences"
-_STEPS = ("global_step", "state_step", "step_t")  # of MindSpore's optimizers, its experimental ones among them
 
 
 class Arrays(Protocol):
@@ -89,14 +88,6 @@ class Counting(Protocol):
 
     def prove(self, progress: Progress, arrays: Arrays) -> None:
         """Raise ResumeError unless the parameters, given by name, counted the same as ``progress``."""
-        ...
-
-    def begin_loop(self) -> None:
-        """From now on the batches of `ckptkit.data.resumable` are taken one by one."""
-        ...
-
-    def refuse_read_ahead(self) -> None:
-        """Raise ResumeError if some of them were taken that nothing tells to have been trained."""
         ...
 
     def end_epoch(self) -> None:
@@ -192,12 +183,6 @@ class OwnCounting:
         """As `Counting`."""
         self._prove(progress, arrays, self._base)
 
-    def begin_loop(self) -> None:
-        """Nothing: the cell counts its calls."""
-
-    def refuse_read_ahead(self) -> None:
-        """Nothing: `now` gives both counts, which have to agree."""
-
     def end_epoch(self) -> None:
         """As `Counting`."""
         self._cell.end_epoch()
@@ -269,15 +254,12 @@ class ForeignCounting:
     Args:
         cell: The train cell.
         cycle: Says K and the micro-step; None where every call counts as a cycle.
-        optimizers: Of all cells.
     """
 
-    def __init__(self, cell: nn.Cell, cycle: CycleAdapter | None, optimizers: Sequence[nn.Cell]) -> None:
+    def __init__(self, cell: nn.Cell, cycle: CycleAdapter | None) -> None:
         self._cell = cell
         self._cycle = cycle
-        self._optimizers = optimizers
         self._delivered = 0
-        self._began: tuple[CycleCounters, list[int]] | None = None
         # On the cell, past nn.Cell's own bookkeeping: whoever restores into it must find the fences of all others.
         self._fences: list[Callable[[], None]] = vars(cell).setdefault(_FENCES, [])
         self._base = _global_step(cell)
@@ -312,34 +294,6 @@ class ForeignCounting:
     def prove(self, progress: Progress, arrays: Arrays) -> None:
         """Nothing: what a foreign cell counts is its own affair, but for its adapter, whom `now` asks."""
 
-    def begin_loop(self) -> None:
-        """As `Counting`."""
-        self._began = self.now()[0], self._steps()
-
-    def refuse_read_ahead(self) -> None:
-        """As `Counting`, at the first look after a batch was taken: later ones may well have been left out on purpose.
-
-        A single batch is the one that was trained. Of more, the optimizers must have counted as many cycles.
-        """
-        if self._began is None or self._delivered == self._began[0].micro_steps:
-            return
-        before, steps = self._began
-        taken, cycles = self._delivered - before.micro_steps, self.now()[0].cycles - before.cycles
-        moved = [now - then for now, then in zip(self._steps(), steps, strict=True) if now != then]
-        if taken > 1 and min(moved, default=0) != cycles:
-            raise ResumeError(
-                f"{taken} batches of resumable() were taken before the first step() or save(), and nothing tells that "
-                "all were trained: a loop that reads ahead would leave some out after a resume. Do not read ahead, and "
-                "call manager.step(state) after each batch; if you add up gradients yourself, with cycle= and "
-                'mid_cycle="align"'
-            )
-        self._began = None
-
-    def _steps(self) -> list[int]:
-        """What the optimizers count, those of them that do."""
-        counts = (getattr(one, name, None) for one in self._optimizers for name in _STEPS)
-        return [int(one.asnumpy().reshape(-1)[0]) for one in counts if isinstance(one, ms.Parameter)]
-
     def end_epoch(self) -> None:
         """Nothing: whether its cycles end there is its own affair."""
 
@@ -371,10 +325,8 @@ class ForeignCounting:
             self.fence()
 
 
-def counting_of(
-    cell: nn.Cell, optimizers: Sequence[nn.Cell], cycle: CycleAdapter | None, *, may_change_k: bool
-) -> Counting:
-    """Who counts for ``cell``; ``optimizers`` are all of the training.
+def counting_of(cell: nn.Cell, cycle: CycleAdapter | None, *, may_change_k: bool) -> Counting:
+    """Who counts for ``cell``.
 
     Raises:
         ValueError: If ``cycle`` is given beside an `AccumulationTrainCell`.
@@ -388,10 +340,10 @@ def counting_of(
         cycle = cell
     if cycle is None:
         _hint_at_boost(cell)
-        return ForeignCounting(cell, None, optimizers)
+        return ForeignCounting(cell, None)
     if not isinstance(cycle, CycleAdapter):
         raise TypeError(f"cycle must have accumulation_steps and micro_step, got {type(cycle).__name__}")
-    return ForeignCounting(cell, cycle, optimizers)
+    return ForeignCounting(cell, cycle)
 
 
 def _hint_at_boost(cell: nn.Cell) -> None:

@@ -34,7 +34,7 @@ from ckptkit.mindspore.half_restored import (
 )
 from ckptkit.mindspore.holder import ParameterHolder, Stateful, stateful_of
 from ckptkit.mindspore.imported import check_weights, holds_weights_only, tell_what_is_fresh
-from ckptkit.mindspore.parameters import CellParameters, PlacementByName, optimizers_of
+from ckptkit.mindspore.parameters import CellParameters, PlacementByName
 from ckptkit.mindspore.proof import (
     check_data,
     check_leaves,
@@ -126,9 +126,7 @@ class StateManager:
             raise ValueError(f"on_k_change must be 'refuse' or 'next_cycle', got {on_k_change!r}")
         self._cells = _cells(train_cell)
         self.cell = next((one for one in self._cells if isinstance(one, AccumulationTrainCell)), self._cells[0])
-        self._counting = counting_of(
-            self.cell, optimizers_of(self._cells), cycle, may_change_k=on_k_change == "next_cycle"
-        )
+        self._counting = counting_of(self.cell, cycle, may_change_k=on_k_change == "next_cycle")
         self._strict = strict
         self._elastic = elastic
         self._first_world: int | None = None
@@ -226,14 +224,10 @@ class StateManager:
         """Where the training stands.
 
         Raises:
-            ResumeError: If the cell's and the data's counters disagree, so that no resume could be exact, if a
-                `ckptkit.data.resumable` is read ahead of training, or if a restore failed after it had changed
-                something, and none succeeded since.
+            ResumeError: If the cell's and the data's counters disagree, so that no resume could be exact, or if a
+                restore failed after it had changed something, and none succeeded since.
         """
         refuse_half_restored(self._cells)
-        if self._batches is not None:
-            self._batches.refuse_another_thread()
-            self._counting.refuse_read_ahead()
         return self._progress()
 
     def _progress(self) -> Progress:
@@ -430,8 +424,6 @@ class StateManager:
         """
         if self.position is not None:
             self.position.iterator_made()
-        if self._batches is not None:
-            self._counting.begin_loop()
         self.restore_random_state()
         self.trained()
         self.mark_again()
@@ -476,7 +468,7 @@ class StateManager:
     def _sections(self, progress: Progress) -> dict[str, Any]:
         return {
             "rng": capture_rng(),
-            "data": self.position.state(progress.batches_delivered) if self.position else None,
+            "data": self.position.state(progress.batches_delivered, self.last_batch) if self.position else None,
             "train": {
                 "cell": type(self.cell).__qualname__,
                 "ended": self._ended,

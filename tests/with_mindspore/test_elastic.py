@@ -493,6 +493,7 @@ def run(states, epochs, micro_steps=None):
         mine = []
         for row in (row for _ in range(first, epochs) for row in rows):
             state.cell(*row)
+            state.observe_step(row, None)
             mine.append(row[0].asnumpy()[:, 0].astype(int).tolist())
             if len(mine) == micro_steps:
                 break

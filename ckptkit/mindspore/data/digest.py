@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from ckptkit.tensors import bytes_of
-
 _log = logging.getLogger("ckptkit")
 
 
@@ -50,7 +48,7 @@ class _NoBytesError(Exception):
     pass
 
 
-def _parts(value: Any) -> Iterator[bytes | memoryview]:
+def _parts(value: Any) -> Iterator[bytes]:
     if isinstance(value, (list, tuple)):
         yield f"[{len(value)}".encode()
         for one in value:
@@ -76,7 +74,6 @@ def _array(value: Any) -> np.ndarray[Any, Any]:
     raise _NoBytesError
 
 
-def _parts_of_array(array: np.ndarray[Any, Any]) -> Iterator[bytes | memoryview]:
+def _parts_of_array(array: np.ndarray[Any, Any]) -> Iterator[bytes]:
     yield f"{array.dtype.name} {array.shape};".encode()
-    if array.nbytes:
-        yield bytes_of(np.ascontiguousarray(array)).data
+    yield np.ascontiguousarray(array).tobytes()

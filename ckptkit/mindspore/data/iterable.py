@@ -1,10 +1,9 @@
 """The position of a Python iterable inside training: with a state of its own, or by counting.
 
-Guarantees: a batch counts once it was handed out; its digest, and the state of an iterable that has one, are taken
-right then, before anybody may change it in place. An iterable without a state is iterated again from its beginning,
-with the global generators as they were back then, and must give the same batches again. One with a state is put before
-the batch that was trained last, and must give that one again, so that a state that is behind or ahead of the batches is
-refused; one that draws from the global generators cannot be asked for it, which is said. Main thread only.
+Guarantees: a batch counts once it was handed out, and the state of an iterable that has one is taken right then,
+before it is trained on. An iterable without a state is iterated again from its beginning, with the global
+generators as they were back then, and must give the same batches again. It must read nothing ahead by itself
+whose state would then be ahead too: put a prefetch behind it, on the batches. Main thread only.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.digest import Probe, digest_of
 from ckptkit.mindspore.data.global_order import GlobalIndices
 from ckptkit.mindspore.data.replay import Replay
-from ckptkit.mindspore.rng import capture_host_rng, host_rng_drawn, restore_host_rng
+from ckptkit.mindspore.rng import capture_host_rng, restore_host_rng
 
 _log = logging.getLogger("ckptkit")
 
@@ -61,7 +60,6 @@ class IterablePosition:
         self._place = (0, 0)
         self._delivered = 0
         self._state: Any = None
-        self._before: Any = None
         self._probe: str | None = None
         self._base: Mapping[str, Any] | None = None
 
@@ -103,8 +101,8 @@ class IterablePosition:
         epoch, batch = recorded["place"]
         return epoch, batch
 
-    def state(self, delivered: int) -> dict[str, Any]:
-        """Place, size, the iterable's own state, that before the last batch, and the last batch's digest."""
+    def state(self, delivered: int, batch: Any) -> dict[str, Any]:
+        """Place, size, the iterable's own state, and the last batch's digest."""
         return {
             "iterable": self._kind,
             "size": self._size,
@@ -112,7 +110,6 @@ class IterablePosition:
             "delivered": self.delivered,
             "has_state": self._has_state,
             "state": self._state,
-            "before": self._before,
             "probe": self._probe,
             "generators": self._base,
         }
@@ -155,8 +152,7 @@ class IterablePosition:
         if order != asdict(self._iterable.order):
             raise ResumeError(f"the order of the samples was {order}, it is {asdict(self._iterable.order)} now")
         size, delivered, batch = (ranks * number // onto for number in numbers.values())
-        # Without the digest, since no rank of this world ever gives that batch.
-        return {**recorded, "size": size, "delivered": delivered, "place": (epoch, batch), "probe": None}
+        return {**recorded, "size": size, "delivered": delivered, "place": (epoch, batch)}
 
     def prepare(self, delivered: int, recorded: Mapping[str, Any] | None) -> None:
         """Let `batches` begin after ``delivered``."""
@@ -165,7 +161,6 @@ class IterablePosition:
         epoch, batch = recorded["place"] if recorded is not None else (0, 0)
         self._place = (epoch, batch)
         self._state = recorded["state"] if recorded is not None else None
-        self._before = recorded["before"] if recorded is not None else None
         self._probe = recorded["probe"] if recorded is not None else None
         self._base = recorded["generators"] if recorded is not None else None
 
@@ -179,15 +174,16 @@ class IterablePosition:
         """Epoch and batch of all that is left of ``epochs``; positioned when this returns.
 
         Raises:
-            ResumeError: If it does not give the batches again that were trained, or the last of them.
+            ResumeError: If it does not give the batches again that were trained.
         """
         if self._place[0] >= epochs:
             return iter(())
         iterator = None
-        if self._delivered:
-            iterator = self._continued() if self._has_state else self._replayed()
-        elif self._has_state:
-            self._state = copy.deepcopy(self._iterable.state_dict())
+        if self._has_state and self._delivered:
+            self._iterable.load_state_dict(copy.deepcopy(self._state))
+            iterator = iter(self._iterable) if self._place[1] else None
+        elif self._delivered:
+            iterator = self._replayed()
         return self._left(iterator, epochs)
 
     def _left(self, iterator: Iterator[Any] | None, epochs: int) -> Iterator[tuple[int, Any]]:
@@ -195,20 +191,15 @@ class IterablePosition:
         while epoch < epochs:
             if iterator is None:
                 # Only now, with the random state of training in place: it may draw, and then as ever.
-                generators = capture_host_rng()
                 if self._base is None and not self._has_state:
-                    self._base = generators
+                    self._base = capture_host_rng()
                 iterator = iter(self._iterable)
             for batch in iterator:
                 batch_in_epoch += 1
                 self._delivered += 1
                 self._place = (epoch, batch_in_epoch)
                 self._observe(batch)
-                if batch_in_epoch == 1 and self._has_state:
-                    self._refuse_same_state(generators)
                 yield epoch, batch
-                if epoch + 1 < epochs and isinstance(self._iterable, (list, tuple)):
-                    self._refuse_changed(batch)
             if batch_in_epoch == 0:
                 raise ResumeError(
                     f"the {self._kind} delivered no batch in epoch {epoch}; can it be iterated once only?"
@@ -220,66 +211,15 @@ class IterablePosition:
                 self._state = copy.deepcopy(self._iterable.state_dict())
 
     def _observe(self, batch: Any) -> None:
-        """Before the loop gets it, which may change it in place: its digest, and the state right after it."""
+        """Before the loop gets it, which may change it in place: the state right after it, or its digest."""
         if self._has_state:
-            self._before, self._state = self._state, copy.deepcopy(self._iterable.state_dict())
-        self._probe = self._digests.of(batch)
-
-    def _refuse_same_state(self, generators: Mapping[str, Any]) -> None:
-        """Raise ResumeError if a batch was given out of nothing: neither the state nor the ``generators`` moved."""
-        same = digest_of([self._before])
-        if same is not None and same == digest_of([self._state]) and not host_rng_drawn(generators):
-            raise ResumeError(
-                f"state_dict() of the {self._kind} is the same before and after the first batch of epoch "
-                f"{self._place[0]}, so a resume would train that batch twice. Count a batch in it before the batch is "
-                "given (before the `yield`), not when the next one is asked for"
-            )
+            self._state = copy.deepcopy(self._iterable.state_dict())
+        else:
+            self._probe = self._digests.of(batch)
 
     def ends_epoch(self, delivered: int) -> bool:
         """Whether an epoch is known to end there; False where the iterable has no length."""
         return self._place[1] == self._size
-
-    def _refuse_changed(self, batch: Any) -> None:
-        """Raise ResumeError if the loop changed a batch in place that is given again in the next epoch."""
-        if digest_of(batch) != self._probe:
-            raise ResumeError(
-                f"batch {self._delivered - 1} was changed in place, and the {self._kind} holds it: the next epoch "
-                "would get it as it is now, and after a resume as it was. Change a copy of it, or give resumable() a "
-                "loader that makes its batches anew in each epoch"
-            )
-
-    def _continued(self) -> Iterator[Any] | None:
-        """An iterator past all that was trained, by the iterable's own state; None at the beginning of an epoch."""
-        if self._probe is not None:
-            generators = capture_host_rng()
-            iterator, last = self._read_again()
-            if not host_rng_drawn(generators):
-                self._refuse_another(last)
-                return iterator if self._place[1] else None
-            restore_host_rng(generators)
-            _log.warning(
-                "the %s draws from the global generators of `random` or `numpy.random`, so nobody can check that its "
-                "state_dict() tells where it stands",
-                self._kind,
-            )
-        self._iterable.load_state_dict(copy.deepcopy(self._state))
-        return iter(self._iterable) if self._place[1] else None
-
-    def _read_again(self) -> tuple[Iterator[Any], Any]:
-        """An iterator from before the batch that was trained last, and that batch."""
-        self._iterable.load_state_dict(copy.deepcopy(self._before))
-        iterator = iter(self._iterable)
-        last = next(iterator, _END)
-        return iterator, _END if self._place[1] == 0 and next(iterator, _END) is not _END else last
-
-    def _refuse_another(self, last: Any) -> None:
-        if last is _END or digest_of(last) != self._probe:
-            raise ResumeError(
-                f"the {self._kind} gives another batch {self._delivered - 1} now than the one that was trained last, "
-                "so the run cannot go on exactly. Either its data changed, or its state_dict() did not tell where it "
-                "stood: it may count a batch only when the next one is asked for, or read ahead of what it gives. "
-                "Mend it, and start under another root"
-            )
 
     def _replayed(self) -> Iterator[Any] | None:
         """An iterator past all that was trained; None at the beginning of an epoch."""
