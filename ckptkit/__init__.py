@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ckptkit.manager import CheckpointManager
     from ckptkit.mindspore.adapter import BoostCycle, CycleAdapter
     from ckptkit.mindspore.callback import CheckpointCallback
+    from ckptkit.mindspore.holder import attributes
     from ckptkit.mindspore.state import StateManager
     from ckptkit.mindspore.train_cell import AccumulationTrainCell
     from ckptkit.placement import Box
@@ -63,6 +64,7 @@ _HOME = {
     "StateManager": "ckptkit.mindspore.state",
     "StateMismatchError": "ckptkit.errors",
     "StorageError": "ckptkit.errors",
+    "attributes": "ckptkit.mindspore.holder",
     "nearest_plans": "ckptkit.plan",
     "plan_accumulation": "ckptkit.plan",
     "scale_learning_rate": "ckptkit.plan",
@@ -96,6 +98,7 @@ __all__ = [
     "StateManager",
     "StateMismatchError",
     "StorageError",
+    "attributes",
     "data",
     "nearest_plans",
     "nn",

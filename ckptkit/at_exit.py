@@ -1,10 +1,11 @@
-"""What is done before the interpreter ends: saves and uploads under way are waited for, untold failures are told.
+"""Runs callbacks when the interpreter exits: they wait for saves and uploads under way and report failed saves.
 
 `atexit` keeps a slot for whatever was ever registered, and searches them all to unregister one: of a save each, they
-would cost memory and time for as long as the process lives. So one function is registered there, at the first duty.
+would cost memory and time for as long as the process lives. So one function is registered there, with the first
+callback.
 
-Guarantees: the newest duty is done first, as by `atexit`, and each once, whatever another one raises; a process that is
-forked off does none of its parent's, because it has the memory but not the threads. Any thread.
+Guarantees: the newest callback runs first, as by `atexit`, and each runs once, whatever another one raises; a forked
+process runs none of its parent's, because it has the memory but not the threads. Any thread.
 """
 
 from __future__ import annotations
@@ -13,38 +14,38 @@ import atexit
 import os
 from collections.abc import Callable
 
-Duty = Callable[[], None]
+Callback = Callable[[], None]
 
 
 class AtExit:
-    """The duties of this process; there is one, `AT_EXIT`."""
+    """Holds the callbacks of this process; there is one, `AT_EXIT`."""
 
     def __init__(self) -> None:
-        self._duties: dict[Duty, int] = {}
+        self._callbacks: dict[Callback, int] = {}  # with the process that added it
         self._registered = False
 
-    def add(self, duty: Duty) -> None:
-        """Do ``duty`` when the interpreter ends."""
+    def add(self, callback: Callback) -> None:
+        """Run ``callback`` when the interpreter exits."""
         if not self._registered:
             self._registered = True
-            atexit.register(self.fulfil)  # after `logging`'s own, hence called before it
-        self._duties[duty] = os.getpid()
+            atexit.register(self.run)  # after `logging`'s own, hence called before it
+        self._callbacks[callback] = os.getpid()
 
-    def discard(self, duty: Duty) -> None:
-        """There is no need of ``duty`` any more, if there was."""
-        self._duties.pop(duty, None)
+    def discard(self, callback: Callback) -> None:
+        """Do not run ``callback``, if it was added."""
+        self._callbacks.pop(callback, None)
 
-    def fulfil(self) -> None:
-        """Do what is left, the newest first."""
+    def run(self) -> None:
+        """Run what is left, the newest first."""
         try:
-            duty, process = self._duties.popitem()
+            callback, process = self._callbacks.popitem()
         except KeyError:  # none, or another thread has discarded the last one just now
             return
         try:
             if process == os.getpid():
-                duty()
+                callback()
         finally:
-            self.fulfil()
+            self.run()
 
 
 AT_EXIT = AtExit()

@@ -121,6 +121,7 @@ class Contents:
         rank: Whose this was, in the job that stored it.
         world_size: How many ranks that job had.
         of_rank: Gives what the checkpoint holds for another one of them; reads the tensors of its state.
+        root: Where it lies.
     """
 
     checkpoint: str
@@ -132,6 +133,7 @@ class Contents:
     rank: int = 0
     world_size: int = 1
     of_rank: Callable[[int], Contents] = _nobody
+    root: str = ""
 
     @functools.cached_property
     def tensors(self) -> Mapping[str, Array]:

@@ -42,7 +42,7 @@ class FormatVersionError(CkptKitError, ValueError):
 
 
 class StateMismatchError(CkptKitError, ValueError):
-    """The checkpoint and the model disagree; the message lists every leaf. Nothing was changed."""
+    """The checkpoint and the model disagree; the message lists the first leaves that differ. Nothing was changed."""
 
 
 class ResumeError(CkptKitError, RuntimeError):

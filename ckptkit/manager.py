@@ -689,7 +689,7 @@ class CheckpointManager:
     def _new_saver(self, opened: Opened) -> Saver:
         retention = Retention(self._storage, opened.document, self._mirror.sparing(self._keep))
         try:
-            sweep(self._storage, opened.document)
+            sweep(self._storage, opened.document, has_mirror=not isinstance(self._mirror, NoMirror))
         except StorageError as error:
             # The run is taken over already; what dead saves left costs space and nothing else.
             _log.warning("the remains of earlier saves could not be removed, a later start will: %s", error)

@@ -212,9 +212,9 @@ class Orders:
             raise
         self._number += 1
         self.last_at = self._monotonic()
+        cost.stall_seconds += self.last_at - begun  # first: the writer stores it
         handle = self._write(request)
         self._outcomes.begin(self._number, handle)
-        cost.stall_seconds += self._monotonic() - begun
         return handle
 
     def _write(self, request: SaveRequest) -> SaveHandle:

@@ -81,7 +81,7 @@ class Outcomes:
     def _say_skipped(self) -> None:
         """At the first, the tenth, the hundredth, ...: where the disk is busy for long, each is no news."""
         if self.skipped_saves == 1:
-            _log.info("a save is due and waits, because the previous one is still being written; others are counted")
+            _log.info("a save is due and skipped, because the previous one is still being written; others are counted")
         elif re.fullmatch("10+", str(self.skipped_saves)):
             _log.info("%d times a save was due while the one before was still being written", self.skipped_saves)
 

@@ -2,7 +2,8 @@
 
 Guarantees: a micro-step costs a few references; a value on a device is read some micro-steps later or while a save is
 taken, when nothing has to be waited for. Storage is touched by a thread of its own, for which the writer waits after a
-commit, at most so often that the files of an attempt stay few, and `close` at the end: both `_PATIENCE` at most.
+commit, so seldom that the files of an attempt stay few, or once many events wait, and `close` at the end: both
+`_PATIENCE` at most.
 Whatever goes wrong here is told once, as a warning, and neither a save nor training fails, but for an error of the
 device that surfaces when a value is read. Memory is bounded: where the storage takes nothing for long, the oldest
 events go. In a job of many ranks only rank 0 has one; what it records of micro-steps is of its own micro-batches.
@@ -36,7 +37,7 @@ _SHARE = 0.05  # of the attempt's age, between two segments
 _LONGEST = timedelta(minutes=5)  # between two segments, while there are commits
 _PATIENCE = timedelta(seconds=10)  # of whoever waits for the storage
 _SHORTEST = timedelta(seconds=0.5)
-_MOST_EVENTS = 4000  # that wait for the storage
+_MOST_EVENTS = 4000  # that wait for the storage; a quarter of them is stored at once
 _MOST_HELD = 128  # micro-steps whose values are not read yet
 _EXIT_OF_A_SIGNAL = 143
 
@@ -89,6 +90,7 @@ class Recorder:
         self._storing = threading.Lock()
         self._events: deque[Event] = deque([began])
         self._left_out = 0
+        self._untried = 0  # events since the storage was last asked to take any
         progress = began.progress
         self._curves = Curves(None if progress.at_boundary else progress.cycles + 1)
         self._held: deque[tuple[Place, Values, Values]] = deque()
@@ -213,6 +215,7 @@ class Recorder:
     def _add(self, *events: Event) -> None:
         with self._lock:
             self._events.extend(events)
+            self._untried += len(events)
             while len(self._events) > _MOST_EVENTS:
                 del self._events[1]  # the first one says how it all began, or is next in line to be stored
                 self._left_out += 1
@@ -220,7 +223,7 @@ class Recorder:
     def _is_time(self) -> bool:
         now = self._monotonic()
         pause = min(_SHARE * (now - self._began_at), _LONGEST.total_seconds())
-        return self._flush_next or now - self._stored_at >= pause
+        return self._flush_next or now - self._stored_at >= pause or self._untried >= _MOST_EVENTS // 4
 
     @property
     def _is_storing(self) -> bool:
@@ -253,7 +256,7 @@ class Recorder:
     def _store(self) -> None:
         with self._storing:
             self._flush_next = False
-            self._stored_at = self._monotonic()  # first: a storage that fails is not asked at every commit
+            self._stored_at, self._untried = self._monotonic(), 0  # first: one that fails is not asked at every commit
             self._log.send()
             with self._lock:
                 if self._left_out:

@@ -42,7 +42,7 @@ class LifePlan(_Document):
         stop: The micro-step after which the process ends itself.
         saves: The micro-steps after which to save.
         kill: The micro-step after which the process kills itself with SIGKILL, or None.
-        seed: For every generator, before the script begins.
+        seed: For every generator, before the script begins; None for a process that is seeded by its script alone.
     """
 
     root: str
@@ -50,7 +50,7 @@ class LifePlan(_Document):
     stop: int = Field(ge=1)
     saves: tuple[int, ...] = ()
     kill: int | None = None
-    seed: int = 0
+    seed: int | None = None
 
 
 class Suspect(_Document):

@@ -1,4 +1,4 @@
-"""Keeps secrets out of whatever ckptkit tells a person or a file.
+"""Removes secrets from everything that ckptkit writes for a person or into a file.
 
 What a storage is opened with is learned here first; every error of ckptkit, every record of its log and every line of
 an event passes `scrub`, and what a storage's library raises passes `scrubbed` with its causes. So nobody who writes a

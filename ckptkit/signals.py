@@ -54,7 +54,11 @@ class Ears:
         """Tell ``listener`` of signals from now on; False, and nothing, where this is not the main thread."""
         if threading.current_thread() is not threading.main_thread():
             return False
-        self._listeners = [*self._alive(), weakref.ref(listener)]
+        with self._lock:  # a signal from before may still lie there, if the last listener left in another thread
+            acts = self._read()
+            self._listeners = [*self._alive(), weakref.ref(listener)]
+        for act in acts:
+            act()
         if self._line is None:
             self._install()
         self._take()

@@ -217,13 +217,21 @@ def verify(
     no_args_is_help=True,
     epilog=examples(
         "ckptkit diff runs/vit-17 a000001-c0000000100-m0000 latest",
-        "ckptkit diff runs/vit-17 latest latest --other-root s3://bucket/vit-17 --exit-code",
+        "ckptkit diff runs/vit-17 s3://bucket/vit-17 --exit-code",
     ),
 )
 def diff(
     root: Root,
-    a: Checkpoint,
-    b: Checkpoint,
+    a: Annotated[
+        str,
+        typer.Argument(
+            help="A name that ckptkit ls shows, or latest; without B also another root, to compare the newest of both.",
+            autocompletion=complete_checkpoint,
+        ),
+    ],
+    b: Annotated[
+        str | None, typer.Argument(help="As A; without it the newest.", autocompletion=complete_checkpoint)
+    ] = None,
     *,
     other_root: Annotated[str | None, typer.Option(metavar="URL", help="Where B lies, if not at ROOT.")] = None,
     top: Annotated[int, typer.Option(min=0, help="How many of the leaves that differ to list.")] = 20,

@@ -23,7 +23,8 @@ from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import console_for_tables, plain_table, visible
 from ckptkit.run.difference import Difference, LeafDifference, compare, in_order_of_size
 from ckptkit.run.leaf_pair import Side
-from ckptkit.run.wanted import open_wanted
+from ckptkit.run.names import CheckpointName
+from ckptkit.run.wanted import LATEST, open_wanted
 
 _STATE_SHOWN = 20
 
@@ -31,7 +32,7 @@ _STATE_SHOWN = 20
 def run_diff(
     root: str,
     a: str,
-    b: str,
+    b: str | None,
     options: Iterable[str] = (),
     *,
     other_root: str | None = None,
@@ -42,13 +43,18 @@ def run_diff(
 ) -> int:
     """Compare ``a`` of ``root`` with ``b`` of the other root, or of the same; returns the exit code.
 
+    Without ``b`` it is the newest one; where ``a`` is no name then, it is the other root, and the newest of both are
+    compared.
+
     Raises:
         WrongUsageError: If an option cannot be meant.
         CkptKitError: As `ckptkit.run.difference.compare`, and if one of the two does not exist.
     """
+    if b is None and other_root is None and a != LATEST and CheckpointName.parse(a) is None:
+        a, other_root = LATEST, a
     here = open_root(root, options)
     there = here if other_root is None else open_root(other_root, other_options, flag="--other-option")
-    one, other = open_wanted(here, a), open_wanted(there, b)
+    one, other = open_wanted(here, a), open_wanted(there, b if b is not None else LATEST)
     read_bytes = 0
     with byte_bar(Console(stderr=True)) as bar:
         task = bar.add_task("comparing", total=None)

@@ -88,7 +88,6 @@ def run_import(file: str, root: str, options: Iterable[str], names: NameOptions,
     storage = open_root(root, options, writes=True)
     with _as_usage():
         done = import_weights(file, storage, renames=names.read())
-    done = dataclasses.replace(done, root=done.root)
     if as_json:
         print(json.dumps(dataclasses.asdict(done)))
     else:

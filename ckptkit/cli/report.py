@@ -19,6 +19,7 @@ from rich.console import Console
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import visible
+from ckptkit.errors import StorageError
 
 
 def run_report(root: str, options: Iterable[str] = (), *, output: str, now: datetime, as_json: bool = False) -> int:
@@ -27,15 +28,14 @@ def run_report(root: str, options: Iterable[str] = (), *, output: str, now: date
     Args:
         root: A path or a URL.
         options: Of its storage.
-        output: Where the page goes; overwritten.
+        output: Where the page goes; a page that is there stays until the new one is whole.
         now: When the report is made.
         as_json: As one document on stdout, and no page.
 
     Raises:
         WrongUsageError: If an option cannot be meant, or plotly is not installed.
         CheckpointNotFoundError: If there is no run.
-        StorageError: If the storage failed.
-        OSError: If the page cannot be written.
+        StorageError: If the storage failed, or the page cannot be written.
     """
     from ckptkit.report.judge import judge, lines_of
     from ckptkit.report.tell import read_story
@@ -54,11 +54,22 @@ def run_report(root: str, options: Iterable[str] = (), *, output: str, now: date
     else:
         from ckptkit.report.page import page_of
 
-        Path(output).write_text(page_of(story), encoding="utf-8")
+        _write(page_of(story).encode(), Path(output))
         console = Console()
         for line in (*lines_of(story), f"The page is {output}"):
             console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
     return 1 if story.problems else 0
+
+
+def _write(page: bytes, path: Path) -> None:
+    from ckptkit.interchange.new_file import NewFile
+
+    try:
+        with NewFile(path.resolve(), len(page), overwrite=True) as file:  # a link stays one
+            file.put(memoryview(page), 0)
+            file.publish()
+    except ValueError as error:  # of the place
+        raise StorageError(str(error)) from error
 
 
 def _need_plotly() -> None:

@@ -25,7 +25,7 @@ class Options:
         steps: Micro-steps to do.
         kills: How many lives are killed.
         every_micro_step: Kill after each micro-step instead.
-        seed: Of every life.
+        seed: Of every life that begins the training; one that resumes it is left alone, as a restart is.
         time_limit: Of each life.
     """
 
@@ -147,7 +147,7 @@ class Examination:
             stop=stop,
             saves=(death.save,) if death else (),
             kill=death.kill if death else None,
-            seed=self._options.seed,
+            seed=None if begun else self._options.seed,
         )
         limit, clock = self._options.time_limit, self._monotonic
         life = live(self._command, name, plan, time_limit=limit, monotonic=clock, on_step=self._stepped)
@@ -205,4 +205,8 @@ def _begun_too_early(life: Life, first: Life, begun: int) -> Difference | None:
 def _failure(life: Life) -> str:
     if life.exit_code is None:
         return f"{life.name} was not done in time and was ended after {life.last_step} micro-steps"
-    return f"{life.name} ended with exit code {life.exit_code} after {life.last_step} micro-steps"
+    restart = "; it was started as a restart is, without the seeds that the doctor sets in the lives before"
+    return (
+        f"{life.name} ended with exit code {life.exit_code} after {life.last_step} micro-steps"
+        f"{'' if life.seeded else restart}"
+    )

@@ -32,6 +32,7 @@ class Life:
         events: Of its trace.
         log: File with all that it printed.
         planned_kill: After which micro-step it was to kill itself, or None.
+        seeded: Whether it was seeded before its script began.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Life:
     events: Sequence[Event]
     log: Path
     planned_kill: int | None = None
+    seeded: bool = True
     steps: dict[int, Stepped] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -119,7 +121,7 @@ def live(
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     events = read_trace(Path(plan.trace))
-    return Life(name, process.returncode if in_time else None, events, log, plan.kill)
+    return Life(name, process.returncode if in_time else None, events, log, plan.kill, plan.seed is not None)
 
 
 def _wait(
@@ -143,10 +145,10 @@ def _wait(
         os.close(ended)
 
 
-def _environment(document: Path, seed: int) -> dict[str, str]:
+def _environment(document: Path, seed: int | None) -> dict[str, str]:
     inherited = os.environ.get("PYTHONPATH")
     return {
-        "PYTHONHASHSEED": str(seed % 2**32),
+        **({} if seed is None else {"PYTHONHASHSEED": str(seed % 2**32)}),
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(_SEEDING), *([inherited] if inherited else [])]),
         VARIABLE: str(document),

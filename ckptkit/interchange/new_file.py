@@ -17,7 +17,9 @@ from types import TracebackType
 from typing_extensions import Self
 
 from ckptkit.errors import StorageError
+from ckptkit.storage.system_calls import SYSTEM
 
+_OVER_IT = ", with --force (overwrite=True)"
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 
 
@@ -49,7 +51,7 @@ class NewFile:
         if not self._path.parent.is_dir():
             raise ValueError(f"there is no folder {self._path.parent} to write {self._path.name} into; make it first")
         with self._as_ours():
-            self._descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            self._descriptor = SYSTEM.open_new(self._temporary)
         return self
 
     def __exit__(
@@ -57,7 +59,8 @@ class NewFile:
     ) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
-        self._temporary.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            SYSTEM.unlink(self._temporary)
 
     def put(self, data: memoryview, offset_bytes: int) -> None:
         """Write ``data`` at its place.
@@ -66,9 +69,7 @@ class NewFile:
             StorageError: If there is no room for it, or the disk fails.
         """
         with self._as_ours():
-            done = 0
-            while done < len(data):
-                done += os.pwrite(self._descriptor, data[done:], offset_bytes + done)
+            SYSTEM.write_all(self._descriptor, data, offset_bytes)
 
     def publish(self) -> None:
         """Give it its name.
@@ -79,15 +80,11 @@ class NewFile:
         """
         self._name()
         try:
-            folder = os.open(self._path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            SYSTEM.fsync_folder(self._path.parent)
         except OSError as error:
             raise StorageError(
                 f"{self._path} is written and whole, but a power loss may undo that: {self._path.parent} could not be "
-                f"fsynced: {error.strerror or error}. Write it again, with --force (overwrite=True)"
+                f"fsynced: {error.strerror or error}. Write it again{'' if self._overwrite else _OVER_IT}"
             ) from error
 
     def _name(self) -> None:
@@ -95,15 +92,15 @@ class NewFile:
             found = os.fstat(self._descriptor).st_size
             if found != self._size_bytes:
                 raise StorageError(f"{self._temporary} has {found} bytes, not {self._size_bytes}: another wrote to it")
-            os.fsync(self._descriptor)
+            SYSTEM.fsync(self._descriptor)
             if self._overwrite:
-                self._temporary.replace(self._path)
+                SYSTEM.replace(self._temporary, self._path)
             else:
                 self._link()
 
     def _link(self) -> None:
         try:
-            os.link(self._temporary, self._path)
+            SYSTEM.link(self._temporary, self._path)
         except FileExistsError:
             self._refuse_existing()
             raise
@@ -111,7 +108,7 @@ class NewFile:
             if error.errno not in _NO_LINKS:
                 raise
             self._refuse_existing()
-            self._temporary.replace(self._path)
+            SYSTEM.replace(self._temporary, self._path)
 
     def _refuse_existing(self) -> None:
         if os.path.lexists(self._path):

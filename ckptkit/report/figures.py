@@ -203,7 +203,7 @@ def _add_ends(figure: go.Figure, story: RunStory) -> None:
 
 def _end_of(attempt: Attempt, story: RunStory) -> str:
     if attempt.how is None:
-        how = "the last that was heard of it" if attempt is story.last else "killed"
+        how = "the last that was heard of it" if attempt is story.last else "killed, or not closed"
     else:
         how = ENDS[attempt.how] + (f": {escape(attempt.error)}" if attempt.error else "")
     return f"attempt {attempt.number}, {when(attempt.seen_at)}<br>{how}, at step {number(attempt.to_step)}"

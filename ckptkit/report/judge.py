@@ -15,12 +15,12 @@ _LAST_POINTS = 20
 
 _HEADLINES = {
     "finished": "The training has finished.",
-    "closed": "The last attempt ended without an error, before its training did.",
+    "closed": "The last attempt ended without an error, and saved nothing at its end.",
     "failed": "The last attempt failed.",
     "preempted": "The last attempt was preempted and may be started again.",
     "interrupted": "The last attempt was interrupted.",
     "overtaken": "The last attempt was taken over by another process.",
-    None: "The last attempt did not say that it ended: it is running, or it was killed.",
+    None: "The last attempt did not say that it ended: it runs, it was killed, or its loop ended without close().",
 }
 
 

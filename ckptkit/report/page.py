@@ -147,11 +147,11 @@ def _attempts(story: RunStory) -> str:
 
 
 def _attempt(attempt: Attempt, story: RunStory) -> list[str]:
-    how, tone = "killed", "attention"
+    how, tone = "killed, or not closed", "attention"
     if attempt.how is not None:
         how, tone = ENDS[attempt.how], _TONES.get(attempt.how, "attention")
     elif attempt is story.last:
-        how = "running, or killed"
+        how = "running, killed, or not closed"
     error = f' <span class="quiet">{escape(attempt.error)}</span>' if attempt.error else ""
     ranks = f" · {many(attempt.world_size, 'rank')}" if attempt.world_size and attempt.world_size > 1 else ""
     dot = f'<span class="dot" style="background:{colour_of(attempt)}"></span>'

@@ -167,11 +167,21 @@ class _Teller:
             ]
             if attempt.from_step is None and attempt.host:
                 attempt.from_step = 0 if attempt.parent is None else steps.get(attempt.parent)
+        for attempt in attempts:
+            if attempt.how == "closed" and self._found_nothing_to_do(attempt):
+                attempt.how = "finished"
         lowest: int | None = None
         for attempt in reversed(attempts):
             attempt.redone_from = lowest
             if attempt.from_step is not None:
                 lowest = attempt.from_step if lowest is None else min(lowest, attempt.from_step)
+
+    def _found_nothing_to_do(self, attempt: Attempt) -> bool:
+        """Whether it began with the last state of a training that had finished, and left it at that."""
+        parent = CheckpointName.parse(attempt.parent or "")
+        before = self._attempts.get(parent.attempt) if parent is not None else None
+        trained = attempt.saves or attempt.points or attempt.to_step != attempt.from_step
+        return before is not None and before.how == "finished" and before.to_step == attempt.from_step and not trained
 
 
 def _save_of(event: Saved, at: datetime | None) -> Save:

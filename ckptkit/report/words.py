@@ -6,7 +6,7 @@ from datetime import datetime
 
 ENDS = {
     "finished": "finished",
-    "closed": "closed early",
+    "closed": "no last save",
     "failed": "failed",
     "preempted": "preempted",
     "interrupted": "interrupted",

@@ -1,9 +1,9 @@
 """Opens an attempt: chooses a checkpoint, applies it, and fences every earlier start of the run.
 
-The order is the protocol: list, choose, read, verify, apply; create ``attempts/N+1.json`` with what was really
-applied as parent; list again. So a wrong model fails before it fences a running job, and of two starts the
-last one wins. Guarantees: the returned attempt's parent is exactly what the target holds, and no newer commit
-was on its lineage when it opened. Training thread only, once per process and run.
+The order is the protocol: list, choose, read, verify, apply; make sure that what was really applied stays; create
+``attempts/N+1.json`` with that as parent; list again. So a wrong model fails before it fences a running job, and of two
+starts the last one wins. Guarantees: the returned attempt's parent is exactly what the target holds, and no newer
+commit was on its lineage when it opened. Training thread only, once per process and run.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from ckptkit.manifest import (
     AttemptDocument,
     PassedOver,
     RunDocument,
+    Void,
     decode,
     encode,
 )
 from ckptkit.run.choose import Choice, choose, first_choice
-from ckptkit.run.commit import create_once
-from ckptkit.run.find import Index, list_attempts
+from ckptkit.run.commit import create_once, void
+from ckptkit.run.find import Documents, Index, list_attempts, list_names
 from ckptkit.run.libraries import changed
-from ckptkit.run.names import RUN, CheckpointName, attempt_key
+from ckptkit.run.names import RUN, CheckpointName, attempt_key, checkpoints_prefix
 from ckptkit.run.origin import read_run, refuse_emptied, refuse_unfinished
 from ckptkit.run.read import committed, open_checkpoint
 from ckptkit.run.target import Target
@@ -112,6 +113,7 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
     """
     storage.probe()  # now and not after an hour of training, nor after gigabytes were read
     abandoned: set[int] = set()
+    copies = copies or (lambda name: [storage])
     run = read_run(storage)  # a newer format raises: before anything is applied
     for _ in range(_ROUNDS):
         index = Index(storage, ignoring=abandoned)
@@ -120,17 +122,20 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
         if choice.first is None:
             refuse_emptied(storage, run)
         try:
-            applied = _apply_first(storage, index, choice, target, abandoned, copies=copies or (lambda name: [storage]))
+            applied = _apply_first(storage, index, choice, target, abandoned, copies=copies)
         except CheckpointNotFoundError:
             if choice.branch is not None:
                 raise
             continue  # retention of a running attempt removed it meanwhile: list again
         run_id = _ensure_run(storage, index, opening)
         document = _document(index.highest + 1, choice, applied, opening)
+        if not _parent_stays(document, copies):
+            continue
         data = encode(document)
         if create_once(storage, attempt_key(document.attempt), data) != data:
             continue
         check_fence(storage, document)
+        _refuse_replaced(storage, document)
         abandoned.add(document.attempt)
         if _still_newest(storage, abandoned, choice, document, opening):
             _warn_of(applied.passed_over, document, storage.url)
@@ -171,7 +176,26 @@ def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: str | N
     if there is None:
         there = _put_back(storage, attempt, put_back)
     if not _may_be(there, attempt):
+        _tell_of_replaced(storage, attempt)
         raise _begun_anew(storage, attempt)
+
+
+def _refuse_replaced(storage: Storage, attempt: AttemptDocument) -> None:
+    """Give the number back if another process was at work under it: this one's document came late, and replaced its.
+
+    Only where a lease takes the place of conditions (``docs/adr/0016-conditions-and-leases.md``): a folder is made
+    after its attempt's document. The other process puts that back at its next save.
+
+    Raises:
+        StaleAttemptError: If so.
+    """
+    if not list_names(storage, checkpoints_prefix(attempt.attempt)):
+        return
+    storage.delete([attempt_key(attempt.attempt)])
+    raise StaleAttemptError(
+        f"another process took the run {storage.url} over while this one stood still in its start, and has saved "
+        "since. This process must stop: the other one goes on. Make sure that only one job is started on the run."
+    )
 
 
 def _may_be(data: bytes, attempt: AttemptDocument) -> bool:
@@ -182,6 +206,27 @@ def _may_be(data: bytes, attempt: AttemptDocument) -> bool:
         return True
     except FormatVersionError:
         return False
+
+
+def _tell_of_replaced(storage: Storage, attempt: AttemptDocument) -> None:
+    """Say how to use the own commits again, where a start put its document over the own one.
+
+    It began from the same checkpoint then; a run that was begun anew has another one, or none.
+    """
+    index = Documents(storage)
+    try:
+        if attempt.parent is None or index.document(attempt.attempt).parent != attempt.parent:
+            return
+        own = list_names(storage, checkpoints_prefix(attempt.attempt))
+        newest = next((name for name in reversed(own) if index.is_foreign(name)), None)
+    except (CkptKitError, FileNotFoundError):
+        return  # the process ends with an error in any case
+    if newest is not None:
+        _log.warning(
+            "a start that stood still for too long replaced %s below %s. Nothing was deleted. To go on from %s, stop "
+            "all jobs, and have that file hold this line again, without a line end:\n%s",
+            *(attempt_key(attempt.attempt), storage.url, newest, encode(attempt).decode()),
+        )
 
 
 def _put_back(storage: Storage, attempt: AttemptDocument, run_id: str | None) -> bytes:
@@ -241,7 +286,7 @@ def _apply_first(
             f"no checkpoint of the run {storage.url} can be used, and starting afresh would lose it. Restore one of "
             f"them from a copy (`ckptkit copy BACKUP ROOT`), or start under another root:\n  {each}"
         )
-    target.begin()
+    target.begin(storage.url)
     return Applied(None, tuple(passed_over))
 
 
@@ -307,6 +352,7 @@ def _ensure_run(storage: Storage, index: Index, opening: Opening) -> str:
 
 
 def _document(number: int, choice: Choice, applied: Applied, opening: Opening) -> AttemptDocument:
+    parent = applied.contents.checkpoint if applied.contents else None
     if number > MAX_ATTEMPT:
         raise ResumeError(
             f"the run has an attempt {number - 1}, and the format has no number after it; start under another root"
@@ -314,12 +360,28 @@ def _document(number: int, choice: Choice, applied: Applied, opening: Opening) -
     return AttemptDocument(
         attempt=number,
         token=opening.new_token(),
-        parent=applied.contents.checkpoint if applied.contents else None,
+        parent=parent,
         branch=choice.branch,
         host=opening.host,
         created_at=opening.now().isoformat(),
         passed_over=[*applied.passed_over][-20:],
     ).sealed()
+
+
+def _parent_stays(document: AttemptDocument, copies: Copies) -> bool:
+    """Have the parent survive a power loss, before a document that survives names it; False if it has gone.
+
+    A local file system shows a COMMIT before its folder was fsynced, and whoever made it may have died in between.
+    To ask for its void tells, and where retention has just removed it, brings nothing back.
+    """
+    parent = CheckpointName.parse(document.parent) if document.parent is not None else None
+    if parent is None:
+        return True
+    for storage in copies(parent):
+        with contextlib.suppress(CorruptCheckpointError):  # of two copies, the one that was not taken
+            if not storage.is_remote and isinstance(void(storage, parent, document.token), Void):
+                return False
+    return True
 
 
 def _still_newest(storage: Storage, own: set[int], choice: Choice, document: AttemptDocument, opening: Opening) -> bool:

@@ -7,6 +7,7 @@ What follows the first candidate is found when it is asked for. Any single threa
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -15,7 +16,7 @@ from typing import Protocol
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.manifest import Commit, PassedOver, Void
 from ckptkit.run.find import Glance, Index
-from ckptkit.run.lineage import Ancestry, AttemptLookup, Segment
+from ckptkit.run.lineage import Ancestry, AttemptLookup, Segment, segment_before
 from ckptkit.run.names import CHECKPOINTS, CheckpointName, attempt_key
 from ckptkit.storage import Storage
 
@@ -101,14 +102,13 @@ def choose(index: Index, checkpoint: str = "latest", *, rewind: bool = False) ->
     Raises:
         CheckpointNotFoundError: If the named checkpoint is not committed.
         CorruptCheckpointError: If there are commits, but no attempt document leads to them; or documents that name
-            commits, but none is there.
+            commits, but none is there; or a document without which it cannot be told whether the lineage already grew
+            from the named one.
     """
     head, passed_over = newest_head(index)
-    if checkpoint != "latest":
-        grown = head is not None and head.lineage.has_branch(checkpoint)
-        if rewind or not grown:
-            name = _named(index, checkpoint)
-            return Choice(name, (name,), branch=checkpoint)
+    if checkpoint != "latest" and (rewind or head is None or not _went_on(index, head, checkpoint)):
+        name = _named(index, checkpoint)
+        return Choice(name, (name,), branch=checkpoint, passed_over=() if rewind else passed_over)
     if head is None:
         _refuse_orphans(index, passed_over)
         _refuse_emptied(index)
@@ -135,41 +135,62 @@ def first_choice(
 def newest_head(look: Look) -> tuple[Head | None, tuple[PassedOver, ...]]:
     """The head of the run, and what was passed over to find it."""
     passed_over: dict[str, PassedOver] = {}
-    for attempt in sorted(look.attempts | look.orphans, reverse=True):
-        if attempt in look.orphans and not any(map(look.is_committed, reversed(look.names_of(attempt)))):
-            continue
-        lineage = Ancestry(look, attempt)
-        if _has_nothing(look, lineage):
-            continue
-        candidates = Candidates(look, lineage)
-        first = next((name for name in candidates if not look.is_foreign(name)), None)
-        if first is not None:
-            return Head(lineage, first), tuple(passed_over.values())
-        if lineage.broken_at is not None:
-            key = attempt_key(lineage.broken_at)
-            passed_over.setdefault(key, PassedOver(checkpoint=key, reason=str(lineage.broken)))
-        for name in candidates:
-            reason = f"its COMMIT has another token than {attempt_key(name.attempt)}"
-            passed_over.setdefault(str(name), PassedOver(checkpoint=str(name), reason=reason))
-    return None, tuple(passed_over.values())
+    empty: list[int] = []  # attempts that committed nothing
+    head: Head | None = None
+    numbers = sorted(look.attempts | look.orphans, reverse=True)
+    for attempt in numbers if any(map(look.names_of, numbers)) else _down_to_readable(look, numbers):
+        if any(map(look.is_committed, reversed(look.names_of(attempt)))):
+            head = _head_at(look, attempt, passed_over)
+            if head is not None:
+                break
+        elif attempt not in look.orphans:
+            empty.append(attempt)
+    return _chosen(look, empty, head, passed_over) or head, tuple(passed_over.values())
 
 
-def _has_nothing(look: Look, lineage: Ancestry) -> bool:
-    """Whether the newest attempt of ``lineage`` has no say in where a start goes on: it committed nothing.
+def _head_at(look: Look, attempt: int, passed_over: dict[str, PassedOver]) -> Head | None:
+    """What a start goes on from if ``attempt`` is the one; None if nothing on its lineage counts."""
+    lineage = Ancestry(look, attempt)
+    candidates = Candidates(look, lineage)
+    first = next((name for name in candidates if not look.is_foreign(name)), None)
+    if first is not None:
+        return Head(lineage, first)
+    if lineage.broken_at is not None:
+        key = attempt_key(lineage.broken_at)
+        passed_over.setdefault(key, PassedOver(checkpoint=key, reason=str(lineage.broken)))
+    for name in candidates:
+        reason = f"its COMMIT has another token than {attempt_key(name.attempt)}"
+        passed_over.setdefault(str(name), PassedOver(checkpoint=str(name), reason=reason))
+    return None
 
-    Others may have gone on from its parent, before it or after: on a root that it did not see, or while it was
-    starting, so that retention removed its parent. It counts where a person chose that parent, which nothing else
-    remembers.
+
+def _chosen(look: Look, empty: Iterable[int], head: Head | None, passed_over: dict[str, PassedOver]) -> Head | None:
+    """The head of the newest of the ``empty`` attempts whose parent a person chose, which nothing else remembers.
+
+    Any other of them has no say in where a start goes on: others may have gone on from its parent, before it or after,
+    on a root that it did not see, or while it was starting, so that retention removed its parent. But the newest one
+    whose document can be read has looked at those before it: if it went on from where ``head`` is, and passed nothing
+    over, nobody had chosen otherwise, and none of their documents is read, however many there are.
     """
-    steps = iter(lineage)
-    own = next(steps, None)
-    if own is None or any(True for _ in Candidates(look, (own,))):
-        return False
-    parent = next(steps, None)
-    if parent is None:
-        return False
-    is_chosen = look.document(own.attempt).branch is not None
-    return not is_chosen or parent.last is None or not look.is_committed(parent.last)
+    for attempt in empty:
+        try:
+            document = look.document(attempt)
+            before = segment_before(document)
+        except CorruptCheckpointError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):  # else forgotten since, by a start beside this one
+                key = attempt_key(attempt)
+                passed_over.setdefault(key, PassedOver(checkpoint=key, reason=str(error)))
+            continue
+        if document.branch is not None and before is not None and before.last is not None:
+            chosen = _head_at(look, attempt, passed_over) if look.is_committed(before.last) else None
+            if chosen is not None:
+                return chosen
+            # Perhaps a mirror that is away has it: who starts then, says so, and is not taken for who saw it.
+            reason = f"it went back to {document.branch}, which is not there to go on from"
+            passed_over.setdefault(attempt_key(attempt), PassedOver(checkpoint=attempt_key(attempt), reason=reason))
+        if document.parent == (str(head.first) if head is not None else None) and not document.passed_over:
+            return None
+    return None
 
 
 def _named(index: Index, checkpoint: str) -> CheckpointName:
@@ -183,19 +204,47 @@ def _named(index: Index, checkpoint: str) -> CheckpointName:
     return name
 
 
+def _went_on(index: Index, head: Head, checkpoint: str) -> bool:
+    """Whether ``head`` went on from ``checkpoint`` after somebody had named it.
+
+    The attempt that it was named for may be on no lineage: it died before it committed, or what it did is corrupt.
+    """
+    name = CheckpointName.parse(checkpoint)
+    if name is None:
+        return False
+    later = [segment.attempt for segment in head.lineage.down_to(name.attempt) if segment.attempt > name.attempt]
+    unreadable = head.lineage.broken if (head.lineage.broken_at or 0) > name.attempt else None
+    if unreadable is None:
+        if not later or index.document(later[-1]).parent != checkpoint:
+            return False
+        for number in sorted((one for one in index.attempts if name.attempt < one <= later[-1]), reverse=True):
+            try:
+                if index.document(number).branch == checkpoint:
+                    return True
+            except CorruptCheckpointError as error:
+                unreadable = error
+    if unreadable is None or not index.is_committed(name):
+        return False
+    raise CorruptCheckpointError(
+        f"{unreadable}. So nothing tells whether the run went on from {name} already. Leave checkpoint= out to go on "
+        f"from {head.first}, or add rewind=True to go back to {name}."
+    )
+
+
 def _refuse_orphans(index: Index, passed_over: tuple[PassedOver, ...]) -> None:
     orphans = _newest_committed(index, 3)
     if orphans:
         why = "; ".join(dict.fromkeys(one.reason for one in passed_over)) or "no attempt document leads to them"
         raise CorruptCheckpointError(
             f"the run has committed checkpoints ({', '.join(orphans)}) that cannot be used: {why}. "
-            "Restore the files below attempts/, or start again under another root."
+            "Restore the files below attempts/ (a job whose own one was replaced has logged it), or start again under "
+            "another root."
         )
 
 
 def _refuse_emptied(index: Index) -> None:
     """Raise where documents show that there were commits: an empty folder may be a disk that is not mounted."""
-    for number in sorted(index.documented, reverse=True):
+    for number in _down_to_readable(index, sorted(index.documented, reverse=True)):
         try:
             parent = index.document(number).parent
         except CorruptCheckpointError:
@@ -206,6 +255,15 @@ def _refuse_emptied(index: Index) -> None:
                 "it is on a disk of its own, mount that; else bring it back from a copy. To give the run up, use "
                 "another root."
             )
+
+
+def _down_to_readable(look: Look, newest_first: Iterable[int]) -> Iterator[int]:
+    """Attempts down to the first whose document can be read: whoever made that one looked at all before it."""
+    for attempt in newest_first:
+        yield attempt
+        with contextlib.suppress(CorruptCheckpointError):
+            look.document(attempt)
+            return
 
 
 def _newest_committed(index: Index, most: int) -> list[str]:

@@ -16,7 +16,7 @@ from ckptkit.events import MAX_SEGMENT_BYTES
 from ckptkit.manifest import MAX_SEALED_BYTES, Commit, CopiedFrom, RunDocument, Void, decode
 from ckptkit.run.commit import keys_below, make_durable, remove_data, void
 from ckptkit.run.find import Index, read_commit
-from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN, CheckpointName, parse_frozen
+from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN, CheckpointName, attempt_of, parse_frozen
 from ckptkit.run.read import open_checkpoint
 from ckptkit.run.transfer import ADVICE, document_at, files_of, is_hidden
 from ckptkit.run.verify import verify
@@ -94,6 +94,7 @@ class Destination:
         Raises:
             ResumeError: If there is a file that the copy does not have; names it.
         """
+        self.events = frozenset(key for key in self.events if not self._is_forgotten(key, index))
         others = self._others(index, planned)
         expected = {*planned, *others.kept, *others.left}
         for key in sorted(self._keys if self._is_alone else self._keys - self.events):
@@ -165,10 +166,23 @@ class Destination:
         name = _checkpoint_of(key)
         if name is not None:
             return name in expected or (key == name.commit_key and isinstance(self._commit(name), Void))
+        if self._is_forgotten(key, index):
+            return True
         folder, _, file = key.rpartition("/")
         attempt = parse_frozen(folder.removeprefix(f"{FROZEN}/"))
         # One that nothing refers to is left of a checkpoint that the source lost; the next start here removes it.
         return attempt in index.attempts and _FROZEN_FILE.fullmatch(file) is not None
+
+    def _is_forgotten(self, key: str, index: Index) -> bool:
+        """Whether the source may have removed ``key`` since it was copied, with all that a start left."""
+        attempt = attempt_of(key)
+        return (
+            not self._is_alone
+            and key.startswith((f"{ATTEMPTS}/", f"{EVENTS}/"))
+            and attempt is not None
+            and index.has_forgotten(attempt)
+            and all(name.attempt != attempt for name in self._names)
+        )
 
     def _read_run(self) -> RunDocument:
         try:

@@ -118,9 +118,10 @@ class DigestingStream:
             self._cost.streamed_bytes += filled
         return filled
 
-    def exhaust(self) -> str:
-        """Read all of it to no other end; returns its digest."""
-        piece = memoryview(bytearray(PIECE_BYTES))
+    def exhaust(self, size_bytes: int) -> str:
+        """Read all of it, which is ``size_bytes``, to no other end; returns its digest."""
+        # No more than it takes: these come and go with every save, and larger ones leave holes in the process's memory.
+        piece = memoryview(bytearray(min(PIECE_BYTES, size_bytes + 1)))
         while self.readinto(piece) == len(piece):
             pass
         return self.digest()

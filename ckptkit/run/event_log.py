@@ -1,4 +1,4 @@
-"""Writes and reads the files below ``events/``: each is written once, and none is ever removed.
+"""Writes and reads the files below ``events/``: each is written once, and never changed.
 
 Guarantees: what `EventLog.send` has stored is durable and is stored once, also when a reply was lost; an `EventLog`
 writes to its own attempt's files only, and holds at most one segment that it could not store. A reader is given every
@@ -70,6 +70,12 @@ class EventFiles:
 
     segments: Sequence[Segment]
     problems: dict[str, str]
+
+
+def segments_of(storage: Storage, attempt: int) -> list[str]:
+    """Keys of the files of ``attempt``, the last one first, so that those that are left have no gap."""
+    files = map(parse_segment, storage.list(EVENTS, f"a{attempt:06d}-").files)
+    return [segment_key(*place) for place in sorted(filter(None, files), reverse=True)]
 
 
 def read_events(storage: Storage, documents: Documents) -> EventFiles:

@@ -9,11 +9,25 @@ should try is `ckptkit.run.choose`'s. An `Index` or a `Glance` is one look and g
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError
-from ckptkit.manifest import MAX_SEALED_BYTES, AttemptDocument, Commit, Void, decode, decode_commit
-from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, CheckpointName, attempt_key, checkpoints_prefix, parse_attempt
+from ckptkit.manifest import MAX_SEALED_BYTES, AttemptDocument, Commit, Void, decode, decode_commit, encode
+from ckptkit.run.names import (
+    ATTEMPTS,
+    CHECKPOINTS,
+    COMMIT,
+    CheckpointName,
+    attempt_key,
+    checkpoints_prefix,
+    parse_attempt,
+)
 from ckptkit.storage import Storage
+
+_FEW_VOIDS = 2
+_SOME = "0" * 32  # tokens and digests are of one length
+
+VOID_BYTES = len(encode(Void(void_by=_SOME)))
 
 
 def read_commit(storage: Storage, name: CheckpointName) -> Commit | Void | None:
@@ -62,6 +76,7 @@ class Documents:
         self._storage = storage
         self._documents: dict[int, AttemptDocument] = {}
         self._commits: dict[CheckpointName, Commit | Void | CorruptCheckpointError | None] = {}
+        self._voids = 0  # that were found
 
     def document(self, attempt: int) -> AttemptDocument:
         """The document of ``attempt``.
@@ -91,8 +106,25 @@ class Documents:
         return self._commits[name]
 
     def is_committed(self, name: CheckpointName) -> bool:
-        """Whether the folder has a COMMIT that is not void; one that does not parse counts."""
-        return isinstance(self.commit(name), Commit | CorruptCheckpointError)
+        """Whether the folder has a COMMIT that is not void; one that does not parse counts.
+
+        Where many jobs died in their saves, void markers that are alone in their folders are not read one by one.
+        """
+        if name not in self._commits and self._voids >= _FEW_VOIDS and name in self._bare_voids:
+            return False
+        commit = self.commit(name)
+        self._voids += isinstance(commit, Void)
+        return isinstance(commit, Commit | CorruptCheckpointError)
+
+    @cached_property
+    def _bare_voids(self) -> frozenset[CheckpointName]:
+        """By size, as `ckptkit.run.survey.Folders` has it."""
+        files: dict[str, list[tuple[str, int]]] = {}
+        for key, size_bytes in self._storage.walk(f"{CHECKPOINTS}/").items():
+            _, folder, file = key.split("/", 2)
+            files.setdefault(folder, []).append((file, size_bytes))
+        bare = (CheckpointName.parse(folder) for folder, there in files.items() if there == [(COMMIT, VOID_BYTES)])
+        return frozenset(name for name in bare if name is not None)
 
     def is_foreign(self, name: CheckpointName) -> bool:
         """Whether the COMMIT of ``name`` is by another process than the one whose attempt this is.
@@ -135,6 +167,10 @@ class Index(Documents):
     def names_of(self, attempt: int) -> Sequence[CheckpointName]:
         """Folders of ``attempt``, committed or not, in order."""
         return self._by_attempt.get(attempt, ())
+
+    def has_forgotten(self, attempt: int) -> bool:
+        """Whether ``attempt`` may have been a start that came to nothing, which a later one removed."""
+        return attempt < self.highest and attempt not in self.documented and attempt not in self._by_attempt
 
     def _list_names(self) -> tuple[CheckpointName, ...]:
         return list_names(self._storage)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from ckptkit.errors import StateMismatchError, StorageError
 from ckptkit.manifest import AttemptDocument, Blocks
+from ckptkit.run.attempt import check_fence
 from ckptkit.run.digesting import BlockDigests, DigestingStream, LeafDigests
 from ckptkit.run.names import frozen_folder
 from ckptkit.run.staged import Staged
@@ -31,6 +32,7 @@ class FrozenShards:
 
     def __init__(self, storage: Storage, attempt: AttemptDocument) -> None:
         self._storage = storage
+        self._attempt = attempt
         self._folder = frozen_folder(attempt.attempt)
         self._written: dict[tuple[str, ...], str] = {}
         self._blocks: dict[str, Blocks] = {}
@@ -49,6 +51,7 @@ class FrozenShards:
         Raises:
             StateMismatchError: If a leaf of it changed since it was written, or while it was; from the next save on
                 that leaf is demoted.
+            StaleAttemptError: If another process has the number by now, whose shard it may be.
             StorageError: If it could not be written.
         """
         shard = staged.shards[number]
@@ -72,9 +75,11 @@ class FrozenShards:
     def _write(self, staged: Staged, number: int) -> str:
         shard = staged.shards[number]
         before, written = LeafDigests(shard), LeafDigests(shard)
-        digest = DigestingStream(staged.open_shard(number, last=False), leaves=before).exhaust()
+        digest = DigestingStream(staged.open_shard(number, last=False), leaves=before).exhaust(shard.size_bytes)
         if self._is_there(digest):
-            # What a failed write left may be whole and yet not durable; no commit refers to it.
+            # What a failed write left may be whole and yet not durable; no commit refers to it. Unless somebody removed
+            # the run, and the shard is of the job that began anew under this number.
+            check_fence(self._storage, self._attempt)
             self._storage.delete([self._key(digest)])
         blocks = BlockDigests() if shard.has_blocks else None
         stream = DigestingStream(staged.open_shard(number), leaves=written, blocks=blocks, cost=staged.cost)
@@ -86,8 +91,9 @@ class FrozenShards:
         return digest
 
     def _check(self, staged: Staged, number: int) -> None:
-        now = LeafDigests(staged.shards[number])
-        DigestingStream(staged.open_shard(number), leaves=now).exhaust()
+        shard = staged.shards[number]
+        now = LeafDigests(shard)
+        DigestingStream(staged.open_shard(number), leaves=now).exhaust(shard.size_bytes)
         self._refuse_change(self._digests, now.found)
 
     def _is_there(self, digest: str) -> bool:

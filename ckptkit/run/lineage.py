@@ -42,13 +42,11 @@ class Lineage:
     Attributes:
         segments: Newest first; only of attempts whose document can be read, since without it nothing that an
             attempt wrote can be checked.
-        branches: Checkpoints that the user chose by name on the way.
         broken: Why it could not be followed further, or None where it ends at a fresh start.
         broken_at: The attempt whose document cannot be read, or None.
     """
 
     segments: tuple[Segment, ...]
-    branches: frozenset[str]
     broken: CorruptCheckpointError | None = None
     broken_at: int | None = None
 
@@ -66,17 +64,23 @@ class Ancestry:
         newest: Where to begin.
 
     Attributes:
+        newest: The attempt that it begins with.
         broken: As that of `Lineage`, once the last segment was asked for.
         broken_at: Likewise.
     """
 
     def __init__(self, attempts: AttemptLookup, newest: int) -> None:
         self._attempts = attempts
+        self.newest = newest
         self._next: Segment | None = Segment(newest, None)
         self._segments: list[Segment] = []
-        self._branches: list[str | None] = []
         self.broken: CorruptCheckpointError | None = None
         self.broken_at: int | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether it is broken because there is no such document."""
+        return self.broken is not None and isinstance(self.broken.__cause__, FileNotFoundError)
 
     def __iter__(self) -> Iterator[Segment]:
         at = 0
@@ -91,15 +95,10 @@ class Ancestry:
             if segment.attempt <= attempt:  # parents only ever point to lower attempts
                 return
 
-    def has_branch(self, checkpoint: str) -> bool:
-        """Whether the user chose ``checkpoint`` by name on the way."""
-        return any(self._branches[at] == checkpoint for at, _ in enumerate(self))
-
     def whole(self) -> Lineage:
         """All of it, read to the end."""
         segments = tuple(self)
-        branches = frozenset(branch for branch in self._branches if branch is not None)
-        return Lineage(segments, branches, self.broken, self.broken_at)
+        return Lineage(segments, self.broken, self.broken_at)
 
     def _go_back(self) -> bool:
         step = self._next
@@ -112,7 +111,6 @@ class Ancestry:
             self._next, self.broken, self.broken_at = None, error, step.attempt
             return False
         self._segments.append(step)
-        self._branches.append(document.branch)
         self._next = before
         return True
 

@@ -78,7 +78,7 @@ def prune(
             pruned.emptied.append(str(name))
     for number in now.frozen:
         if number in plan.frozen:
-            remove_frozen(storage, number)
+            remove_frozen(storage, number, token)
     return pruned
 
 

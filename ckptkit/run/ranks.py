@@ -148,10 +148,10 @@ class Leader:
         self._together(act)
         return applied[0]
 
-    def begin(self) -> None:
+    def begin(self, root: str) -> None:
         """As `ckptkit.run.target.Target`."""
         _tell(self, _Order(do="begin"))
-        self._together(self._state.begin)
+        self._together(functools.partial(self._state.begin, root))
 
     def go(self, opened: Opened) -> None:
         """Tell the others that the attempt is open; raises if one of them cannot see that."""
@@ -217,7 +217,7 @@ def follow(world: World, storage: Storage, state: Counted) -> Opened:
             raise order.failure.error(0) from own
         applied = None
         if order.do == "begin":
-            own, _ = _act(world, state.begin, state)
+            own, _ = _act(world, functools.partial(state.begin, storage.url), state)
             continue
         taken: list[Contents] = []
 

@@ -66,7 +66,7 @@ class Retention:
         left = {name.attempt for name in listed if isinstance(self._commits.get(name), Commit)}
         for number in sorted({name.attempt for name in doomed} - left):
             if number < self._attempt.attempt:
-                remove_frozen(self._storage, number)
+                remove_frozen(self._storage, number, self._attempt.token)
         return doomed
 
     def _list(self) -> list[CheckpointName]:

@@ -9,16 +9,15 @@ sound: that is `ckptkit.run.read`. One look at the run, which grows stale; any s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.manifest import Commit, Void, encode
-from ckptkit.run.find import Index, read_commit
+from ckptkit.manifest import Commit, encode
+from ckptkit.run.find import VOID_BYTES, Index, read_commit
 from ckptkit.run.names import CHECKPOINTS, COMMIT, CheckpointName, checkpoints_prefix
 from ckptkit.storage import Storage
 
 _SOME = "0" * 32  # digests and tokens are of one length
-
-VOID_BYTES = len(encode(Void(void_by=_SOME)))
 
 
 def commit_bytes(manifest_bytes: int) -> int:
@@ -56,6 +55,10 @@ class Folders:
         files = self.files(name)
         return files.get(COMMIT) == VOID_BYTES and len(files) > 1
 
+    def is_bare_void(self, name: CheckpointName) -> bool:
+        """Whether a COMMIT of the size of a void marker is all that the folder holds."""
+        return self.files(name) == {COMMIT: VOID_BYTES}
+
     def is_committed(self, name: CheckpointName) -> bool:
         """Whether the folder has a COMMIT that is not void; one that does not parse counts."""
         if self.may_be_void_with_data(name):
@@ -70,7 +73,7 @@ class Folders:
         Either a folder of its own is there, which is void, or two commits of later ones, which do without it. Else
         ``checkpoints/`` may be an empty mount point, and what it needs is needed again.
         """
-        newest = [name for name in self.names if self.is_committed(name)][-2:]
+        newest = list(islice(filter(self.is_committed, reversed(self.names)), 2))
         return any(name.attempt == attempt for name in self.names) or (
             len(newest) == 2 and all(name.attempt > attempt for name in newest)
         )

@@ -2,42 +2,50 @@
 
 Guarantees: nothing is deleted before its folder is known to be void; a COMMIT that lands meanwhile wins, and its folder
 and its attempt's frozen shards stay, as do those of an attempt of which not even a folder is there: it may be on a disk
-that is not mounted; what belongs to the own or a higher attempt, or cannot be told, is not touched; events stay for
-good. Committed folders cost no read. Training thread, once per start.
+that is not mounted; what belongs to the own or a higher attempt, or cannot be told, is not touched; events stay, and so
+do the documents of attempts that committed. Committed folders cost no read. Training thread, once per start.
 """
 
 from __future__ import annotations
 
 import logging
+from itertools import islice
 
 from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.manifest import AttemptDocument, Void
 from ckptkit.run.attempt import check_fence
 from ckptkit.run.commit import keys_below, remove_data, void
-from ckptkit.run.find import Documents, list_names
+from ckptkit.run.event_log import segments_of
+from ckptkit.run.find import Documents, list_attempts, list_names
+from ckptkit.run.lineage import Ancestry
 from ckptkit.run.names import (
     ATTEMPTS,
     CHECKPOINTS,
     EVENTS,
     FROZEN,
+    RUN,
     CheckpointName,
+    attempt_key,
     attempt_of,
     checkpoints_prefix,
     frozen_folder,
     parse_frozen,
 )
+from ckptkit.run.origin import read_run
 from ckptkit.run.survey import Folders
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")
+_FAILED_STARTS = 2  # that stay on record, so that only what is three starts old is forgotten
 
 
-def sweep(storage: Storage, attempt: AttemptDocument) -> list[CheckpointName]:
+def sweep(storage: Storage, attempt: AttemptDocument, *, has_mirror: bool) -> list[CheckpointName]:
     """Void, then empty, the uncommitted folders of earlier attempts; returns what was emptied.
 
     Args:
         storage: The run root.
         attempt: The attempt that owns the run.
+        has_mirror: Whether the run lies on two roots, which are told apart by the documents of all starts.
 
     Raises:
         StaleAttemptError: If a later attempt exists; nothing was deleted.
@@ -52,31 +60,44 @@ def sweep(storage: Storage, attempt: AttemptDocument) -> list[CheckpointName]:
     found = {number for folder in storage.list(FROZEN).folders if (number := parse_frozen(folder)) is not None}
     for number in sorted(found - living):
         if number < attempt.attempt and folders.shows_end_of(number):
-            remove_frozen(storage, number)
+            remove_frozen(storage, number, attempt.token)
+    _remove_old_voids(storage, folders, attempt)
+    if not has_mirror:
+        _forget_failed_starts(storage, folders, attempt)
     return emptied
 
 
-def remove_frozen(storage: Storage, attempt: int) -> None:
-    """Delete the frozen shards of ``attempt``, a dead one, if it has no commit left to refer to them."""
+def remove_frozen(storage: Storage, attempt: int, token: str) -> None:
+    """Delete the frozen shards of ``attempt``, a dead one, if it has no commit left to refer to them.
+
+    Folders of it without a COMMIT are void then, by ``token``.
+    """
     # A new look: a COMMIT that came before its void, or after the look before, is in no other answer.
     folders = Folders(storage, attempt)
     if any(map(folders.is_committed, folders.names)):
         return
     # And another kind of look: what is deleted here, a commit that both looks missed could not do without.
     index = Documents(storage)
-    if not any(map(index.is_committed, list_names(storage, checkpoints_prefix(attempt)))):
+    names = list_names(storage, checkpoints_prefix(attempt))
+    if any(map(index.is_committed, names)):
+        return
+    # Where the removal of a COMMIT failed, a power loss may bring it back, unless a void has its place.
+    undecided = [name for name in names if index.commit(name) is None]
+    if all(_becomes_void(storage, name, token) for name in undecided):
         storage.delete(keys_below(storage, frozen_folder(attempt)))
 
 
 def _clear_unfinished(storage: Storage, attempt: AttemptDocument) -> None:
     def is_dead(key: str) -> bool:
         writer = attempt_of(key)
-        return writer is not None and writer < attempt.attempt
+        # run.json is there since this attempt was opened: whoever still creates it finds that out, without the file.
+        return key == RUN or (writer is not None and writer < attempt.attempt)
 
+    # Of what is created by one small put, an object store keeps no half: no request is spent on it there.
+    small = () if storage.is_remote else (f"{EVENTS}/", RUN)
     try:
-        # A segment of events is one small put, of which an object store keeps no half: no request is spent on it there.
-        for folder in (ATTEMPTS, CHECKPOINTS, FROZEN, *(() if storage.is_remote else (EVENTS,))):
-            storage.clear_unfinished(f"{folder}/", is_dead)
+        for prefix in (f"{ATTEMPTS}/", f"{CHECKPOINTS}/", f"{FROZEN}/", *small):
+            storage.clear_unfinished(prefix, is_dead)
     except StorageError as error:
         # It may need rights of its own, and what is left costs space and nothing else: the rest must not wait for it.
         _log.warning("unfinished writes of earlier attempts could not be cleared, a later start will: %s", error)
@@ -86,7 +107,65 @@ def _is_dead(storage: Storage, folders: Folders, name: CheckpointName, attempt: 
     """Whether ``name`` may be void and have data, after voiding it if it was uncommitted."""
     if not folders.is_uncommitted(name):
         return folders.may_be_void_with_data(name) and not folders.is_committed(name)
+    return _becomes_void(storage, name, attempt.token)
+
+
+def _becomes_void(storage: Storage, name: CheckpointName, token: str) -> bool:
     try:
-        return isinstance(void(storage, name, attempt.token), Void)
+        return isinstance(void(storage, name, token), Void)
     except CorruptCheckpointError:
         return False
+
+
+def _forget_failed_starts(storage: Storage, folders: Folders, attempt: AttemptDocument) -> None:
+    """Remove what is left of the starts between the parent's attempt and the own one: they came to nothing.
+
+    All but the last few, and that which ends a copy; only such as began with the same checkpoint, which this start has
+    read, so that it would have seen what they committed.
+    """
+    parent = CheckpointName.parse(attempt.parent or "")
+    if parent is None or attempt.attempt - parent.attempt - 1 <= _FAILED_STARTS:
+        return  # without a parent, nothing shows that checkpoints/ is not away
+    documents = Documents(storage)
+    numbers = list_attempts(storage) | {name.attempt for name in folders.names}
+    failed = sorted(number for number in numbers if parent.attempt < number < attempt.attempt)
+    run = read_run(storage)
+    ends_copy = run.copied_from.last_attempt if run is not None and run.copied_from is not None else None
+    for place, number in enumerate(reversed(failed)):
+        names = [name for name in folders.names if name.attempt == number]
+        if any(map(folders.is_committed, names)):
+            return  # its attempt may have gone on from one of those below
+        if place < _FAILED_STARTS or number == ends_copy:
+            continue
+        if not all(map(folders.is_bare_void, names)) or not _began_alike(documents, number, attempt):
+            return
+        # The document last: without it, nobody would look for the rest.
+        storage.delete([*(name.commit_key for name in names), *segments_of(storage, number)])
+        storage.delete([attempt_key(number)])
+
+
+def _began_alike(documents: Documents, number: int, attempt: AttemptDocument) -> bool:
+    try:
+        document = documents.document(number)
+    except CorruptCheckpointError:
+        return False
+    return (document.parent, document.branch) == (attempt.parent, attempt.branch)
+
+
+def _remove_old_voids(storage: Storage, folders: Folders, attempt: AttemptDocument) -> None:
+    """Remove the void markers of attempts below those of the two newest commits of the own lineage.
+
+    A COMMIT that comes as late as that makes no difference any more: a start takes one of these two.
+    """
+    second = next(islice(filter(folders.is_committed, reversed(folders.names)), 1, None), None)
+    voids = [name for name in folders.names if second and name.attempt < second.attempt and folders.is_bare_void(name)]
+    if not voids:
+        return
+    documents = Documents(storage)
+    newer: list[CheckpointName] = []
+    for segment in Ancestry(documents, attempt.attempt).down_to(voids[0].attempt):
+        there = (name for name in reversed(folders.names) if name in segment and folders.is_committed(name))
+        newer += [name for name in islice(there, 2) if not documents.is_foreign(name)]
+        if len(newer) > 1:
+            storage.delete([name.commit_key for name in voids if name.attempt < newer[1].attempt])
+            return

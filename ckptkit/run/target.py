@@ -21,8 +21,8 @@ class Restorable(Protocol):
         """Take over ``contents``, all of it or nothing: what reading it overwrote is out of use until another call."""
         ...
 
-    def begin(self) -> None:
-        """Take the state as it is for a fresh start; raises if it is not one."""
+    def begin(self, root: str) -> None:
+        """Take the state as it is for a fresh start at ``root``; raises if it is not one."""
         ...
 
 
@@ -33,8 +33,8 @@ class Target(Protocol):
         """Load and apply ``opened`` in every rank, and return what this one applied; raises what any of them raised."""
         ...
 
-    def begin(self) -> None:
-        """Begin afresh in every rank; raises what any of them raised."""
+    def begin(self, root: str) -> None:
+        """Begin afresh at ``root`` in every rank; raises what any of them raised."""
         ...
 
 
@@ -54,6 +54,6 @@ class OneRank:
         self._state.apply(contents)
         return contents
 
-    def begin(self) -> None:
+    def begin(self, root: str) -> None:
         """As `Target`."""
-        self._state.begin()
+        self._state.begin(root)

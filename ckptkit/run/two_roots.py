@@ -3,8 +3,8 @@
 Guarantees: what either root has is there, so that lineages, branches and parents are those of the whole run; of two
 documents under one key the one that is whole counts, and a real COMMIT counts before a void one, which only says that
 this root's own folder never became a checkpoint. A file is created at the mirror first, which is the fence between
-jobs with different local roots, and then, byte by byte the same, at the local root. Nothing is ever deleted by it. An
-error of either root is an error. Any thread.
+jobs with different local roots, and then, byte by byte the same, at the local root. An error of either root is an
+error. Any thread.
 """
 
 from __future__ import annotations
@@ -115,8 +115,9 @@ class TwoRoots:
         raise NotImplementedError("two roots are only looked at, and documents are created there")
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Refused: each root has a retention of its own."""
-        raise NotImplementedError("two roots are only looked at, and documents are created there")
+        """Take back what was created; each root has a retention of its own."""
+        for root in (self._mirror, self._local):
+            root.delete(keys)
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
         """Refused, as `delete`."""

@@ -99,7 +99,7 @@ class Uploader:
 
     def sweep(self) -> None:
         """Remove at the mirror what earlier attempts left uncommitted; as `ckptkit.run.sweep.sweep`."""
-        sweep(self._mirror, self._attempt)
+        sweep(self._mirror, self._attempt, has_mirror=True)
 
     def _document(self, name: CheckpointName) -> AttemptDocument:
         own = name.attempt == self._attempt.attempt

@@ -73,6 +73,7 @@ def _contents(
         rank=rank,
         world_size=opened.manifest.world_size,
         of_rank=functools.partial(_contents, storage, opened, stored, report=report),
+        root=storage.url,
     )
 
 

@@ -58,8 +58,8 @@ class Capturable(Protocol):
         """As `capture`, of the state in which the running cycle began."""
         ...
 
-    def begin(self) -> None:
-        """Take the state as it is for a fresh start; called instead of `apply`, maybe more than once.
+    def begin(self, root: str) -> None:
+        """Take the state as it is for a fresh start at ``root``; called instead of `apply`, maybe more than once.
 
         Raises:
             ResumeError: If it is not a fresh one, such as a training that has gone on already.

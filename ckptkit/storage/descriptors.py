@@ -1,4 +1,4 @@
-"""Files that are being written, which no process that is forked off meanwhile keeps open.
+"""Closes the files that are being written in every process that is forked off meanwhile.
 
 A data worker lives as long as training does: what it held open would take space on the disk long after retention has
 deleted it, and keep a network file system from removing the folder.

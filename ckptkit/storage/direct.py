@@ -25,7 +25,7 @@ from types import TracebackType
 from typing_extensions import Self
 
 from ckptkit.storage.descriptors import hide, show
-from ckptkit.storage.system_calls import RealCalls, SystemCalls
+from ckptkit.storage.system_calls import SYSTEM, SystemCalls
 
 _log = logging.getLogger("ckptkit")
 
@@ -47,7 +47,7 @@ class DirectWriter:
     def __init__(
         self, calls: SystemCalls | None = None, *, buffer_bytes: int = BUFFER_BYTES, buffers: int = BUFFERS
     ) -> None:
-        self._calls = calls or RealCalls()
+        self._calls = calls or SYSTEM
         self._buffer_bytes = buffer_bytes
         self._buffers = buffers
         self._lock = threading.Lock()
@@ -251,7 +251,7 @@ class DirectFile:
                 self._go_on_buffered()
         self._written_bytes += size_bytes
         if done > size_bytes:
-            os.ftruncate(self._descriptor, self._written_bytes)
+            self._calls.truncate(self._descriptor, self._written_bytes)
 
     def _go_on_buffered(self) -> None:
         self._calls.set_direct(self._descriptor, False)

@@ -26,6 +26,7 @@ from ckptkit.storage.direct import DirectWriter
 from ckptkit.storage.folders import walk_folders
 from ckptkit.storage.protocol import Listing
 from ckptkit.storage.source import ByteStream, Source
+from ckptkit.storage.system_calls import SYSTEM
 
 LARGE_BYTES = 1 << 20
 
@@ -165,11 +166,11 @@ class LocalStorage:
         try:
             self._fill(descriptor, source, path)
             with _storage_errors("write", path):
-                _fsync_folder(path.parent)
+                SYSTEM.fsync_folder(path.parent)
         except BaseException:
             # The page cache may have all of it while the disk has not: nobody could tell that from its bytes.
             with contextlib.suppress(OSError):
-                path.unlink()
+                SYSTEM.unlink(path)
             raise
 
     def _fill(self, descriptor: int, source: Source, path: Path) -> None:
@@ -181,7 +182,7 @@ class LocalStorage:
                 self._write_large(descriptor, source, path)
             source.expect_end()
             with _storage_errors("write", path):
-                os.fsync(descriptor)
+                SYSTEM.fsync(descriptor)
         except BaseException:
             show(descriptor)
             with contextlib.suppress(OSError):  # network file systems fail again here, and the first error says more
@@ -213,10 +214,10 @@ class LocalStorage:
             is_new = not os.path.lexists(path) and _link_new(path, data)
             try:
                 # Also where it exists: "exists" is an answer that others build on, so it must be durable.
-                _fsync_folder(path.parent)
+                SYSTEM.fsync_folder(path.parent)
             except OSError:
                 if is_new:
-                    path.unlink(missing_ok=True)
+                    _remove(path)
                 raise
             if not is_new:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
@@ -229,7 +230,7 @@ class LocalStorage:
         for key in keys:
             path = self._root / key
             with _storage_errors("delete", path):
-                path.unlink(missing_ok=True)
+                _remove(path)
                 parents.add(path.parent)
         # Deepest first, so that a folder emptied by the removal of its last folder goes too.
         for parent in sorted(parents, key=lambda path: len(path.parts), reverse=True):
@@ -237,18 +238,35 @@ class LocalStorage:
                 self._fsync_or_remove(parent)
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
-        """Remove the temporary files of creates that were killed."""
+        """Remove the temporary files of creates that were killed, and folders in which nothing came to lie."""
         folder, _, start = prefix.rpartition("/")
-        below = f"{folder}/" if folder else ""
-        dead = []
-        for key in self.walk(below):
-            parent, slash, file = key.rpartition("/")
-            match = _TEMPORARY.fullmatch(file)
-            target = f"{parent}{slash}{match[1]}" if match else ""
-            if match and target.startswith(below + start) and is_dead(target):
-                dead.append(key)
-        self.delete(dead)
-        return len(dead)
+        files, empty = [], []
+        for path, folders, names in self._below(folder, start):
+            parent = f"{path}/" if path else ""
+            targets = {name: f"{parent}{match[1]}" for name in names if (match := _TEMPORARY.fullmatch(name))}
+            files += [f"{parent}{name}" for name, key in targets.items() if key.startswith(prefix) and is_dead(key)]
+            if "/" in path and not folders and not names and is_dead(f"{path}/"):
+                empty.append(path)
+        self.delete(files)
+        for path in empty:
+            with _storage_errors("delete", self._root / path):
+                self._fsync_or_remove(self._root / path)
+        return len(files) + len(empty)
+
+    def _below(self, folder: str, start: str) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
+        """Key, folders and files of ``folder`` and of all below it whose names begin with ``start``; no link's."""
+
+        def refuse(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):  # somebody removed it, or it was never there
+                raise error
+
+        top = self._root / folder
+        with _storage_errors("list", top):
+            for path, folders, names in os.walk(top, onerror=refuse):
+                if Path(path) == top:
+                    folders[:] = [name for name in folders if name.startswith(start)]
+                key = Path(path).relative_to(self._root).as_posix()
+                yield "" if key == "." else key, folders, names
 
     def _refuse_links(self, folder: Path) -> None:
         # The first level may be a link, as to a larger disk: below it, only names of ckptkit's are looked at.
@@ -263,7 +281,7 @@ class LocalStorage:
     def _fsync_or_remove(self, folder: Path) -> None:
         while len(folder.relative_to(self._root).parts) > 1:
             try:
-                folder.rmdir()
+                SYSTEM.rmdir(folder)
             except FileNotFoundError:
                 pass
             except OSError:
@@ -272,13 +290,13 @@ class LocalStorage:
                 break
             folder = folder.parent
         if folder.is_dir():
-            _fsync_folder(folder)
+            SYSTEM.fsync_folder(folder)
 
     def _open_new(self, path: Path) -> int:
         for remaining in reversed(range(_FOLDER_TRIES)):
             try:
                 self._make_folder(path.parent)
-                return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+                return SYSTEM.open_new(path)
             except FileNotFoundError:
                 # Another process removed the folder, which was empty, between the two calls.
                 if not remaining:
@@ -299,17 +317,18 @@ class LocalStorage:
             self._durable.add(folder)
         for one in reversed(missing):
             try:
-                one.mkdir(exist_ok=True)
+                SYSTEM.mkdir(one)
             except FileExistsError as error:
-                _refuse_dangling(one)
-                # A file in the folder's place; as FileExistsError it would mean that a create lost its race.
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(one)) from error
+                if not one.is_dir():
+                    _refuse_dangling(one)
+                    # A file in the folder's place; as FileExistsError it would mean that a create lost its race.
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(one)) from error
             # The new name must be durable before anything below it claims to be.
             try:
-                _fsync_folder(one.parent)
+                SYSTEM.fsync_folder(one.parent)
             except OSError:
                 with contextlib.suppress(OSError):
-                    one.rmdir()
+                    SYSTEM.rmdir(one)
                 raise
             self._durable.add(one)
 
@@ -320,7 +339,7 @@ class LocalStorage:
                 if os.path.ismount(one):
                     break
                 try:
-                    _fsync_folder(one.parent)
+                    SYSTEM.fsync_folder(one.parent)
                 except PermissionError:
                     if self._root in one.parents:
                         raise
@@ -331,15 +350,15 @@ def _link_new(path: Path, data: bytes) -> bool:
     """Publish ``data`` at ``path`` unless it exists; returns whether it was free."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with open(temporary, "xb", buffering=0) as file:
-            _write_all(file.fileno(), memoryview(data))
-            os.fsync(file.fileno())
+        with os.fdopen(SYSTEM.open_new(temporary), "wb", buffering=0) as file:
+            SYSTEM.write_all(file.fileno(), memoryview(data))
+            SYSTEM.fsync(file.fileno())
         # rename() would replace a rival's file; link() fails if there is one.
-        os.link(temporary, path)
+        SYSTEM.link(temporary, path)
     except FileExistsError:
         return False
     finally:
-        temporary.unlink(missing_ok=True)
+        _remove(temporary)
     return True
 
 
@@ -347,7 +366,7 @@ def _write_small(descriptor: int, source: Source, path: Path) -> None:
     data = memoryview(bytearray(source.left_bytes))
     source.fill(data)
     with _storage_errors("write", path):
-        _write_all(descriptor, data)
+        SYSTEM.write_all(descriptor, data)
 
 
 def _with_open(path: str, read: Callable[[int], _T]) -> _T:
@@ -395,9 +414,9 @@ def _read_all(descriptor: int, buffers: Sequence[memoryview], offset_bytes: int)
     return done
 
 
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
+def _remove(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        SYSTEM.unlink(path)
 
 
 def _refuse_dangling(path: Path) -> None:
@@ -408,14 +427,6 @@ def _refuse_dangling(path: Path) -> None:
                 f"{one} is a link to {os.readlink(one)}, which is not there. Mount the disk that it leads to; only if "
                 "what was there is not needed, remove the link."
             )
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -136,13 +136,13 @@ class Storage(Protocol):
         ...
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
-        """Remove what writes and creates that never ended have left, such as parts of uploads.
+        """Remove what writes and creates that never ended have left, such as parts of uploads, or empty folders.
 
         What a listing shows as a file under the key itself is not meant: `delete` removes that.
 
         Args:
             prefix: Where: only what was to become a key that begins with it.
-            is_dead: Whether nobody writes the given key any more.
+            is_dead: Whether nobody writes the given key any more; of a folder, which ends in ``/``, any key in it.
 
         Returns:
             How many were removed.

@@ -148,7 +148,7 @@ class NumpyRun:
             leaves.append(leaf_of("accumulators", self.accumulators, role="accumulators"))
         return Capture(progress, tuple(leaves), {"rng": rng})
 
-    def begin(self) -> None:
+    def begin(self, root: str) -> None:
         """Any state may begin: what a run began with is no part of its checkpoints."""
 
     def apply(self, contents: Contents) -> None:

@@ -65,4 +65,6 @@ def _run_shadowed() -> None:
 
 _run_shadowed()
 if os.environ.get("CKPTKIT_DOCTOR"):
-    _seed_everything(json.loads(Path(os.environ["CKPTKIT_DOCTOR"]).read_text())["seed"])
+    _seed = json.loads(Path(os.environ["CKPTKIT_DOCTOR"]).read_text())["seed"]
+    if _seed is not None:
+        _seed_everything(_seed)
