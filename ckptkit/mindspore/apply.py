@@ -1,4 +1,4 @@
-"""From stored bits to live MindSpore parameters.
+"""From stored bits to live MindSpore parameters, and to buffers likewise.
 
 Guarantees: the bits arrive unchanged, bfloat16 included, and are seen by graphs that are compiled already. The
 caller has compared shapes and dtypes. Main thread only.
@@ -25,7 +25,7 @@ def can_be_live() -> bool:
     return bool(ms.get_context("device_target") == "CPU")
 
 
-def live_bytes(parameter: ms.Parameter, seen: Array | None = None) -> memoryview | None:
+def live_bytes(parameter: ms.Tensor, seen: Array | None = None) -> memoryview | None:
     """The parameter's own storage, or None where ``asnumpy()`` copies; good until the next micro-step.
 
     Args:
@@ -51,13 +51,13 @@ def tensor_of(bits: Array, dtype: str) -> ms.Tensor:
     return ms.Tensor(bits)
 
 
-def assign(parameter: ms.Parameter, bits: Array, dtype: str) -> None:
+def assign(parameter: ms.Tensor, bits: Array, dtype: str) -> None:
     """Give ``parameter`` the stored value."""
     with _no_grad():
         parameter.copy_(tensor_of(bits, dtype))
 
 
-def assign_zeros(parameter: ms.Parameter) -> None:
+def assign_zeros(parameter: ms.Tensor) -> None:
     """Give ``parameter`` all zeros."""
     with _no_grad():
         parameter.copy_(ms.Tensor(np.zeros_like(parameter.asnumpy())))

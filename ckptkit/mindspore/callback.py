@@ -209,7 +209,7 @@ class CheckpointCallback(Callback):
 
         Raises:
             ResumeError: If the run could not continue exactly; says what to change.
-            StateMismatchError: If the checkpoint does not fit the model; names every leaf.
+            StateMismatchError: If the checkpoint does not fit the model; names the first leaves that differ.
             CkptKitError: Any other of the tree, as for `CheckpointManager.restore`.
             TypeError: If ``model`` or ``dataset`` is something else.
             ValueError: If ``epochs`` is no positive number.

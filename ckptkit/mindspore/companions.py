@@ -1,8 +1,8 @@
 """The other callbacks of a training: which of them have state, and how that state resumes.
 
 Guarantees: `EarlyStopping` and `ReduceLROnPlateau` go on where they were, although their own ``on_train_begin``
-resets them; every other callback that keeps something between steps is named in a warning unless it was given
-by ``stateful=``. Main thread only.
+resets them; every other callback that keeps something between steps, and what their subclasses keep beside that, is
+named in a warning unless it was given by ``stateful=``. Main thread only.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
+from mindspore import nn
 from mindspore.train import Callback, EarlyStopping, History, ReduceLROnPlateau
 
 from ckptkit.mindspore.apply import tensor_of
+from ckptkit.mindspore.holder import Stateful, fits
 from ckptkit.tensors import leaf_of
 
 _log = logging.getLogger("ckptkit")
+
+_MOST_NAMES = 5
 
 # Public attributes of the two classes; a test compares a resumed run with an uninterrupted one.
 _FIELDS: dict[type[Callback], tuple[str, ...]] = {
@@ -42,8 +46,14 @@ class Companions:
         self.others: list[Callback] = []
         self._loaded: Mapping[str, Any] | None = None
 
-    def bind(self, callbacks: Sequence[Callback], stateful: Sequence[object]) -> None:
-        """Take note of the callbacks of this training; names those whose state would be lost."""
+    def bind(self, callbacks: Sequence[Callback], given: Sequence[object], stored: Callable[[nn.Cell], bool]) -> None:
+        """Take note of the callbacks of this training; names those whose state would be lost.
+
+        Args:
+            callbacks: All but `CheckpointCallback`.
+            given: Objects that are stored by name.
+            stored: Whether the checkpoints have all parameters of a cell.
+        """
         self._adapted = {}
         self.others = [one for one in callbacks if _adapted_kind(one) is None]
         for callback in callbacks:
@@ -51,12 +61,12 @@ class Companions:
             if kind is not None:
                 nth = sum(name.partition("#")[0] == kind.__name__ for name in self._adapted) + 1
                 self._adapted[kind.__name__ if nth == 1 else f"{kind.__name__}#{nth}"] = callback
-            elif _keeps_something(callback) and not any(callback is one for one in stateful):
+            kept = [] if any(callback is one for one in given) else _kept(callback, stored)
+            if kept:
+                shown = [*kept[:_MOST_NAMES], *["..."] * (len(kept) > _MOST_NAMES)]
                 _log.warning(
-                    "the callback %s may keep state that is not in the checkpoints; if it matters, give it "
-                    "state_dict() and load_state_dict() and pass it by name: stateful={'%s': it}",
-                    type(callback).__name__,
-                    type(callback).__name__.lower(),
+                    "the callback %s may keep state that is not in the checkpoints: %s. If it matters, %s",
+                    *(type(callback).__name__, ", ".join(shown), _way_out(callback, kept)),
                 )
 
     def is_adapted(self, callback: Callback) -> bool:
@@ -96,10 +106,23 @@ def _adapted_kind(callback: Callback) -> type[Callback] | None:
     return next((kind for kind in _FIELDS if isinstance(callback, kind)), None)
 
 
-def _keeps_something(callback: Callback) -> bool:
-    """Whether it may keep state: MindSpore's own do not matter for exactness, but for `History`."""
-    from_mindspore = type(callback).__module__.partition(".")[0] == "mindspore"
-    return isinstance(callback, History) if from_mindspore else bool(vars(callback))
+def _kept(callback: Callback, stored: Callable[[nn.Cell], bool]) -> list[str]:
+    """Names of what may be state and is not stored: of MindSpore's own only `History` has such."""
+    if type(callback).__module__.partition(".")[0] == "mindspore":
+        return [*vars(callback)] if isinstance(callback, History) else []
+    kind = _adapted_kind(callback)
+    known = {*vars(kind()), *_FIELDS[kind], "best_weights_param_dict"} if kind is not None else ()
+    own = {name: value for name, value in vars(callback).items() if name not in known}
+    return [name for name, value in own.items() if not (isinstance(value, nn.Cell) and stored(value))]
+
+
+def _way_out(callback: Callback, kept: Sequence[str]) -> str:
+    name = type(callback).__name__.lower()
+    if isinstance(callback, Stateful):
+        return f"pass it by name: stateful={{'{name}': it}}"
+    if all(fits(getattr(callback, one)) for one in kept):
+        return f"pass it by name: stateful={{'{name}': ckptkit.attributes(it, {str(kept)[1:-1]})}}"
+    return f"give it state_dict() and load_state_dict(), and pass it by name: stateful={{'{name}': it}}"
 
 
 def _state_of(callback: Callback) -> dict[str, Any]:

@@ -7,7 +7,7 @@ every save and before every restore; a disagreement raises, and nothing is ever 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import mindspore as ms
@@ -35,6 +35,7 @@ from ckptkit.tensors import Array
 _log = logging.getLogger("ckptkit")
 
 _FENCES = "_ckptkit_fences"
+_STEPS = ("global_step", "state_step", "step_t")  # of MindSpore's optimizers, its experimental ones among them
 
 
 class Arrays(Protocol):
@@ -90,6 +91,14 @@ class Counting(Protocol):
         """Raise ResumeError unless the parameters, given by name, counted the same as ``progress``."""
         ...
 
+    def begin_loop(self) -> None:
+        """From now on batches of `ckptkit.data.resumable` are taken."""
+        ...
+
+    def read_ahead(self) -> str | None:
+        """How some of them seem to have been taken that were not trained; says it once, before the first save."""
+        ...
+
     def end_epoch(self) -> None:
         """An epoch has ended."""
         ...
@@ -127,7 +136,7 @@ class OwnCounting:
         self._cell = cell
         self._may_change_k = may_change_k
         self._delivered: int | None = None
-        step = _global_step(cell)
+        step = global_step_of(cell)
         self._base = None if step is None else step - cell.counters.updates
 
     def deliver(self, batches: int | None) -> None:
@@ -144,12 +153,12 @@ class OwnCounting:
 
     def record(self) -> dict[str, Any]:
         """As `Counting`."""
-        return {"accumulation": self._accumulation(), "global_step_at_start": self._base}
+        return {"accumulation": accumulation_of(self._cell), "global_step_at_start": self._base}
 
     def check(self, contents: Contents, recorded: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
         """As `Counting`."""
         before = recorded["accumulation"]
-        check_same_training(contents, before, self._accumulation())
+        check_same_training(contents, before, accumulation_of(self._cell))
         left = self._left(contents, before, worlds)
         # When EarlyStopping ends a training, it may put the best weights back, accumulators and counters with them.
         if recorded["ended"] is None:
@@ -182,6 +191,12 @@ class OwnCounting:
     def prove(self, progress: Progress, arrays: Arrays) -> None:
         """As `Counting`."""
         self._prove(progress, arrays, self._base)
+
+    def begin_loop(self) -> None:
+        """Nothing: the cell counts its calls."""
+
+    def read_ahead(self) -> str | None:
+        """Never: `now` gives both counts, which have to agree."""
 
     def end_epoch(self) -> None:
         """As `Counting`."""
@@ -225,10 +240,6 @@ class OwnCounting:
                 return CycleLeft(contents.progress.accumulation_steps, fitting)
         return CycleLeft(check_cycle(contents, before, schedule, may_change=self._may_change_k), schedule)
 
-    def _accumulation(self) -> dict[str, Any]:
-        cell = self._cell
-        return {"steps": cell.schedule.recorded(), "normalize": cell.normalize, "remainder": cell.remainder}
-
     def _prove_stored(self, contents: Contents, base: int | None) -> None:
         step = getattr(self._cell.optimizer, "global_step", None)
         counters = [self._cell.accumulators[-1].name, *([step.name] if isinstance(step, ms.Parameter) else [])]
@@ -254,15 +265,18 @@ class ForeignCounting:
     Args:
         cell: The train cell.
         cycle: Says K and the micro-step; None where every call counts as a cycle.
+        optimizers: Of all cells.
     """
 
-    def __init__(self, cell: nn.Cell, cycle: CycleAdapter | None) -> None:
+    def __init__(self, cell: nn.Cell, cycle: CycleAdapter | None, optimizers: Sequence[nn.Cell]) -> None:
         self._cell = cell
         self._cycle = cycle
+        self._optimizers = optimizers
         self._delivered = 0
+        self._began: tuple[CycleCounters, list[int]] | None = None
         # On the cell, past nn.Cell's own bookkeeping: whoever restores into it must find the fences of all others.
         self._fences: list[Callable[[], None]] = vars(cell).setdefault(_FENCES, [])
-        self._base = _global_step(cell)
+        self._base = global_step_of(cell)
 
     def deliver(self, batches: int | None) -> None:
         """As `Counting`."""
@@ -293,6 +307,38 @@ class ForeignCounting:
 
     def prove(self, progress: Progress, arrays: Arrays) -> None:
         """Nothing: what a foreign cell counts is its own affair, but for its adapter, whom `now` asks."""
+
+    def begin_loop(self) -> None:
+        """As `Counting`."""
+        self._began = self.now()[0], self._steps()
+
+    def read_ahead(self) -> str | None:
+        """As `Counting`, at the first look after a batch was taken: later ones may well have been left out on purpose.
+
+        A single batch is the one that was trained. More were trained if some optimizer counted as many cycles; where
+        none counts at all, nobody knows. Without an adapter, one that has not moved yet may be about to.
+        """
+        if self._began is None or self._delivered == self._began[0].micro_steps:
+            return None
+        before, steps = self._began
+        taken, cycles = self._delivered - before.micro_steps, self.now()[0].cycles - before.cycles
+        updates = max((now - then for now, then in zip(self._steps(), steps, strict=True)), default=cycles)
+        if taken > 1 and self._cycle is None and updates == 0:
+            return None
+        self._began = None
+        if taken == 1 or updates >= cycles:
+            return None
+        return (
+            f"{taken} batches of resumable() were taken before the first step() or save(), but the optimizers counted "
+            f"{updates} updates. If the loop reads ahead, a resume leaves out the batches that it holds: read ahead in "
+            "front of resumable() instead. If it adds up gradients or leaves batches out, all is well; say cycle=, or "
+            "call manager.step(state) after each batch, and this is not asked again"
+        )
+
+    def _steps(self) -> list[int]:
+        """What the optimizers count, those of them that do."""
+        counts = (getattr(one, name, None) for one in self._optimizers for name in _STEPS)
+        return [int(one.asnumpy().reshape(-1)[0]) for one in counts if isinstance(one, ms.Parameter)]
 
     def end_epoch(self) -> None:
         """Nothing: whether its cycles end there is its own affair."""
@@ -325,8 +371,21 @@ class ForeignCounting:
             self.fence()
 
 
-def counting_of(cell: nn.Cell, cycle: CycleAdapter | None, *, may_change_k: bool) -> Counting:
-    """Who counts for ``cell``.
+def accumulation_of(cell: AccumulationTrainCell) -> dict[str, Any]:
+    """How ``cell`` accumulates, as checkpoints record it and as it is compared."""
+    return {
+        "steps": cell.schedule.recorded(),
+        "normalize": cell.normalize,
+        "remainder": cell.remainder,
+        "clip_norm": cell.clip_norm,
+        "loss_scaler": None if cell.loss_scale is None else cell.loss_scale.described(),
+    }
+
+
+def counting_of(
+    cell: nn.Cell, optimizers: Sequence[nn.Cell], cycle: CycleAdapter | None, *, may_change_k: bool
+) -> Counting:
+    """Who counts for ``cell``; ``optimizers`` are all of the training.
 
     Raises:
         ValueError: If ``cycle`` is given beside an `AccumulationTrainCell`.
@@ -340,10 +399,10 @@ def counting_of(cell: nn.Cell, cycle: CycleAdapter | None, *, may_change_k: bool
         cycle = cell
     if cycle is None:
         _hint_at_boost(cell)
-        return ForeignCounting(cell, None)
+        return ForeignCounting(cell, None, optimizers)
     if not isinstance(cycle, CycleAdapter):
         raise TypeError(f"cycle must have accumulation_steps and micro_step, got {type(cycle).__name__}")
-    return ForeignCounting(cell, cycle)
+    return ForeignCounting(cell, cycle, optimizers)
 
 
 def _hint_at_boost(cell: nn.Cell) -> None:
@@ -357,6 +416,7 @@ def _hint_at_boost(cell: nn.Cell) -> None:
             )
 
 
-def _global_step(cell: nn.Cell) -> int | None:
+def global_step_of(cell: nn.Cell) -> int | None:
+    """What the optimizer of ``cell`` counts, if it does."""
     step = getattr(getattr(cell, "optimizer", None), "global_step", None)
     return int(step.asnumpy().reshape(-1)[0]) if isinstance(step, ms.Parameter) else None

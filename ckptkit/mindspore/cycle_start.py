@@ -16,6 +16,7 @@ from mindspore import nn
 
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.nn.dropout import Dropout
+from ckptkit.mindspore.proof import some
 from ckptkit.progress import Progress
 from ckptkit.tensors import Leaf
 
@@ -47,20 +48,20 @@ class CycleStart:
         """Compare ``leaves``, as they are now, with those of the beginning.
 
         Raises:
-            ResumeError: If one has changed; names each.
+            ResumeError: If one has changed; names some.
         """
         changed = sorted(leaf.name for leaf in leaves if self._digests.get(leaf.name) != _digest(leaf))
         if changed:
-            raise ResumeError(f"{', '.join(changed)} changed since the cycle began. {_WHY}.")
+            raise ResumeError(f"{some(changed)} changed since the cycle began. {_WHY}.")
 
 
 def check_rewindable(cell: nn.Cell) -> None:
-    """Raise ResumeError if the forward pass of ``cell`` is known to change its parameters; names the cells."""
+    """Raise ResumeError if the forward pass of ``cell`` is known to change its parameters; names some of the cells."""
     # MindSpore's classes share no public base class.
     kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, Dropout)
     found = [f"{name} ({type(one).__name__})" for name, one in cell.cells_and_names() if isinstance(one, kinds)]
     if found:
-        raise ResumeError(f"{', '.join(found)} keeps something of every micro-batch. {_WHY}.")
+        raise ResumeError(f"{some(found)} keeps something of every micro-batch. {_WHY}.")
 
 
 def _digest(leaf: Leaf) -> str:

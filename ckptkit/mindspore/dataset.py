@@ -6,9 +6,9 @@ the order of the epoch it is in; another size, batch size, seed, set of columns 
 refused before the first batch. So that the iterator that training itself makes is the positioned one, the
 dataset's two methods that make iterators are shadowed from `prepare` to `iterator_made`.
 
-The digest of the last delivered batch, where the checkpoint has it, is compared with the batch that the pipeline
-gives there now. It is a net and no proof: batches that differ in a few random bits only (a lone flip) may agree
-there and differ later. What is positioned fast is decided by what is known to be exact, and the net is under that.
+The digest of the last delivered batch, taken before anybody may change it in place, is compared with the batch that
+the pipeline gives there now. It is a net and no proof: batches that differ in a few random bits only (a lone flip) may
+agree there and differ later. What is positioned fast is decided by what is known to be exact; the net is under that.
 
 A pipeline that draws from the process's global generators is replayed from where they stood when the run began,
 and they then stay where the replay leaves them. That is exact as long as nothing else draws from them while data
@@ -21,7 +21,7 @@ import inspect
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -37,6 +37,7 @@ from ckptkit.mindspore.data.pipeline import (
     is_fast,
     python_code_here,
     samplers_that_carry_epochs,
+    told_by_training,
 )
 from ckptkit.mindspore.data.replay import Replay, replay_epochs
 from ckptkit.mindspore.rng import capture_host_rng, host_rng_drawn, restore_host_rng, undisturbed
@@ -65,7 +66,8 @@ class DatasetPosition:
         own_draws: The global generators that the pipeline itself was seen to draw from.
 
     Raises:
-        ResumeError: If positioning does not work in this process (dataset debug mode).
+        ResumeError: If positioning does not work in this process (dataset debug mode), or training tells the pipeline
+            what to do (``sync_wait`` with a callback).
         ValueError: If ``augmentation`` is something else, or ``seed`` is MindSpore's word for "not set".
     """
 
@@ -80,6 +82,13 @@ class DatasetPosition:
     ) -> None:
         if ds.config.get_debug_mode():
             raise ResumeError("dataset debug mode ignores positions; call ds.config.set_debug_mode(False)")
+        told = told_by_training(dataset)
+        if told:
+            raise ResumeError(
+                f'sync_wait("{told[0]}", callback=...): no checkpoint has what training tells the pipeline there, so '
+                "nothing could give its batches again. Let it depend on (seed, epoch, index of the sample) only, as "
+                "with ckptkit.data.Augmented, and take the callback out"
+            )
         if augmentation not in (None, "stateless"):
             raise ValueError(f'augmentation must be None or "stateless", got {augmentation!r}')
         if seed == _UNSET_SEED:
@@ -101,6 +110,7 @@ class DatasetPosition:
         self._seed_before: int | None = None
         self._delivered = 0
         self._probe: str | None = None
+        self._probed = 0
         self._base: Mapping[str, Any] | None = None
         self._shadows: dict[str, Callable[..., Any]] = {}
         self._made = False
@@ -137,11 +147,9 @@ class DatasetPosition:
         """As `at`: the size is the recorded one, or `check` has raised."""
         return self.at(delivered)
 
-    def state(self, delivered: int, batch: Any) -> dict[str, Any]:
+    def state(self, delivered: int) -> dict[str, Any]:
         """The fingerprint, the seed, the last delivered batch's digest, and the generators that it began with."""
-        probe = self._probe if delivered == self._delivered else None  # saved again before anything was trained
-        if batch is not None:
-            probe = self._digests.of(batch)
+        probe = self._probe if delivered == self._probed else None  # of a loop that reads ahead and counts for itself
         return {**asdict(self._fingerprint), "seed": self.seed, "probe": probe, "generators": self._base}
 
     def check(self, recorded: Mapping[str, Any]) -> None:
@@ -215,6 +223,7 @@ class DatasetPosition:
             ds.config.set_seed(self._seed)
         self._delivered = delivered
         self._probe = recorded["probe"] if recorded is not None else None
+        self._probed = delivered
         self._base = recorded["generators"] if recorded is not None else None
         self.own_draws = frozenset()
         self._made = False
@@ -292,7 +301,10 @@ class DatasetPosition:
                 _log.info("past a shuffle buffer, MindSpore reads every sample before batch %d again", self._delivered)
             iterator = (self._forwarded(make) if self._fast else None) or self._replayed(make)
         self._made = True
-        return iterator
+        return _HandedOut(iterator, self._delivered, self._hand_out)
+
+    def _hand_out(self, batch: Any, delivered: int) -> None:
+        self._probe, self._probed = self._digests.of(batch), delivered
 
     def _forwarded(self, make: Callable[[int], Any]) -> Any:
         """An iterator by MindSpore's fast recovery; None if the last delivered batch turns out to be another one."""
@@ -334,7 +346,8 @@ class DatasetPosition:
         base = self._base if self._base is not None else before
         restore_host_rng(base)
         iterator = make()
-        last = replay_epochs(iterator, self._delivered, self.size, Replay(self._delivered, monotonic=self._monotonic))
+        replay = Replay(self._delivered, monotonic=self._monotonic)
+        last = replay_epochs(iterator, self._delivered, self.size, replay, self._let_go_on)
         if self._probe is not None and digest_of(last) != self._probe:
             iterator.stop()
             restore_host_rng(before)
@@ -349,6 +362,11 @@ class DatasetPosition:
                 *(describe(self.dataset), " and ".join(sorted(self.own_draws))),
             )
         return iterator
+
+    def _let_go_on(self) -> None:
+        """Let what waits in the pipeline (``sync_wait``) pass one batch more."""
+        for name in self.dataset.get_sync_notifiers():
+            self.dataset.sync_update(name, num_batch=1)
 
     def _check_seed(self) -> None:
         seed = ds.config.get_seed()
@@ -377,13 +395,33 @@ class DatasetPosition:
         return seed
 
 
+class _HandedOut:
+    """A MindSpore iterator that tells of each batch, and how many that makes, before it gives it."""
+
+    def __init__(self, iterator: Any, delivered: int, tell: Callable[[Any, int], None]) -> None:
+        self._iterator = iterator
+        self._delivered = delivered
+        self._tell = tell
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self._iterator)
+        self._delivered += 1
+        self._tell(batch, self._delivered)
+        return batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
+
+
 def _another_batch(data: str, batch: int) -> str:
     return (
         f"{data}: batch {batch}, the last one that was trained, is another one now although all before it was "
         "replayed, so the run cannot go on exactly. Either the data files changed, or something in the pipeline "
         "is not the same twice: Python code that draws from the global `random` or `numpy.random` together with the "
-        "training loop, or in several threads; a source or sampler that remembers earlier iterators; the time of day; "
-        "a loop that changed the batch in place before it was saved. "
+        "training loop, or in several threads; a source or sampler that remembers earlier iterators; the time of day. "
         "Put the data back, or let random code draw from ckptkit.data.sample_rng(seed, epoch, index) and start under "
         "another root"
     )

@@ -1,25 +1,41 @@
-"""State of objects that hold parameters but do not say what of them belongs in a checkpoint.
+"""Stores objects that do not say what of them belongs in a checkpoint.
 
-Guarantees: an object with ``state_dict()`` and ``load_state_dict()`` of its own is asked for them; of any other
-one, every parameter that it holds is stored under its place in it (``scale_value``, ``_last_lr/0``), restored
-bit for bit into the storage that it has, and compared before anything is changed. Plain Python attributes of
-such an object are not stored. Main thread only.
+Guarantees: an object with ``state_dict()`` and ``load_state_dict()`` of its own is asked for them; of any other one,
+every parameter that it holds, and every buffer of a cell, is stored under its place in it (``scale_value``,
+``_last_lr/0``), restored bit for bit into the storage that it has, and compared before anything is changed; of objects
+of the user's so are the plain attributes (numbers, texts, arrays, tensors, containers of them). What an object of
+MindSpore's changes, it keeps in parameters. Main thread only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, cast, runtime_checkable
+import logging
+import random
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from operator import setitem
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import mindspore as ms
+import numpy as np
 from mindspore import nn
 
 from ckptkit.errors import StateMismatchError
-from ckptkit.mindspore.apply import assign
-from ckptkit.mindspore.findings.attributes import own_attributes
-from ckptkit.tensors import Leaf, leaf_of
+from ckptkit.mindspore.apply import assign, tensor_of
+from ckptkit.mindspore.cell_buffers import Buffers
+from ckptkit.mindspore.findings.attributes import attributes_of, is_users
+from ckptkit.mindspore.plain import digest_of_value, generator_state, in_words, is_plain
+from ckptkit.mindspore.proof import listed, some
+from ckptkit.tensors import DTYPES, leaf_of
+from ckptkit.tree import encode_tree
+
+_log = logging.getLogger("ckptkit")
 
 _MAX_DEPTH = 8  # of containers and objects in an object; deeper ones are no state of it
+_CONTAINERS = (Mapping, list, tuple, deque)
 
 
 @runtime_checkable
@@ -35,68 +51,181 @@ class Stateful(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class NamedAttributes:
+    """What `attributes` was given: an object, and the names of those of its attributes that are stored."""
+
+    owner: Any
+    names: tuple[str, ...]
+
+
+def attributes(owner: Any, *names: str) -> NamedAttributes:
+    """Some attributes of an object, to be stored by name where its class cannot be given the two methods.
+
+    As in ``StateManager(..., trainer=ckptkit.attributes(trainer, "step", "accumulate_grads"))``, or in ``stateful=`` of
+    `CheckpointCallback`. A restore gives parameters in them their value where they are and assigns everything else.
+    What else the object holds is not stored.
+
+    Args:
+        owner: The object.
+        names: Of attributes that have a value when training begins: None, a number, a text, an array, a tensor, a
+            parameter, or a list, tuple or dict of these.
+
+    Raises:
+        ValueError: If there are no names, or the object has no attribute of that name.
+        TypeError: If an attribute is something else.
+    """
+    missing = [name for name in names if not hasattr(owner, name)]
+    if missing or not names:
+        raise ValueError(
+            f"ckptkit.attributes: {type(owner).__name__} has no attribute {', '.join(missing) or 'without a name'}. "
+            "Name those that have a value when training begins; None is one"
+        )
+    for name in names:
+        _refuse_other_kinds(owner, name)
+    return NamedAttributes(owner, names)
+
+
+class _Place(NamedTuple):
+    """A parameter or buffer, which is written in place, or a value and what puts another one there."""
+
+    value: Any
+    put: Callable[[Any], None] | None
+
+    @property
+    def packed(self) -> list[Any]:
+        """As what `ckptkit.tree` stores."""
+        return _bits(self.value) if self.put is None else _packed(self.value)
+
+
 class ParameterHolder:
-    """The parameters of an object, as a stateful object.
+    """The parameters and buffers of an object and its plain attributes, as a stateful object.
 
     Args:
         name: That the object was given by.
-        parameters: By their place in the object.
+        one: The object; what it holds is looked up each time.
     """
 
-    def __init__(self, name: str, parameters: Mapping[str, ms.Parameter]) -> None:
+    def __init__(self, name: str, one: Any) -> None:
         self._name = name
-        self._parameters = dict(parameters)
+        self._one = one
+
+    def parameters(self) -> list[ms.Parameter]:
+        """Each that it stores."""
+        return [place.value for place in self._places().values() if isinstance(place.value, ms.Parameter)]
+
+    def holds_tensors(self) -> bool:
+        """Whether there are parameters or buffers in it."""
+        return any(place.put is None for place in self._places().values())
+
+    def not_stored(self) -> list[str]:
+        """Attributes that may be state and cannot be stored, each with its kind: generators, sets, queues."""
+        if isinstance(self._one, NamedAttributes) or not _is_users(self._one):
+            return []
+        values = [(name, value) for name, value in attributes_of(self._one) if is_plain(value)]
+        return [f"{name} ({type(value).__name__})" for name, value in values if not fits(value)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Of each its dtype and its bits, which may be live memory: good between two micro-steps."""
-        return {place: [leaf.dtype, leaf.array] for place, leaf in self._leaves().items()}
+        """By place, of a parameter its dtype and its bits, which may be live memory, and of a value what it is."""
+        return {place: one.packed for place, one in self._places().items()}
 
     def check(self, state: Any) -> None:
-        """Compare with what a checkpoint has, before anything is changed.
+        """Compare the parameters with what a checkpoint has, before anything is changed.
 
         Raises:
-            StateMismatchError: If the parameters are others; names each one.
+            StateMismatchError: If they are others; names each one.
         """
-        found = state if isinstance(state, dict) else {}
-        mine = self._leaves()
+        stored = state if isinstance(state, dict) else {}
+        found = {place: packed for place, packed in stored.items() if packed[0] in DTYPES}
+        now = self._places()
+        mine = {place: one.packed for place, one in now.items() if one.put is None}
+        lost = {place for place in stored.keys() - found.keys() - now.keys() if self._late(place) is None}
         problems = [f"missing in the checkpoint: {place}" for place in sorted(mine.keys() - found.keys())]
-        problems += [f"not in this object: {place}" for place in sorted(found.keys() - mine.keys())]
+        problems += [f"not in this object: {place}" for place in sorted((found.keys() - mine.keys()) | lost)]
         for place in sorted(mine.keys() & found.keys()):
-            dtype, array = found[place]
-            if (dtype, array.shape) != (mine[place].dtype, mine[place].shape):
+            (dtype, array), (my_dtype, my_array) = found[place], mine[place]
+            if (dtype, array.shape) != (my_dtype, my_array.shape):
                 problems.append(
                     f"{place}: the checkpoint has {dtype} {list(array.shape)}, "
-                    f"this object has {mine[place].dtype} {list(mine[place].shape)}"
+                    f"this object has {my_dtype} {list(my_array.shape)}"
                 )
         if problems:
             raise StateMismatchError(
                 f"the checkpoint does not fit the stateful object {self._name}. Nothing was changed. Build it as it "
-                "was, or start under another root:\n  " + "\n  ".join(problems)
+                f"was, or start under another root:{listed(problems)}"
             )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Give each parameter its stored value."""
-        for place, (dtype, array) in state.items():
-            assign(self._parameters[place], array, dtype)
+        """Give each parameter and each attribute its stored value."""
+        now = self._places()
+        taken = []
+        for place, packed in state.items():
+            if packed[0] in DTYPES:
+                assign(now[place].value, packed[1], packed[0])
+                continue
+            value, put = _unpacked(packed), now[place].put if place in now else self._late(place)
+            if put is not None and (place not in now or digest_of_value(now[place].value) != digest_of_value(value)):
+                put(value)
+                taken.append(f"{place} = {in_words(value)}")
+        if taken:
+            _log.info("%s goes on with %s, from the checkpoint", self._name, some(taken))
 
-    def _leaves(self) -> dict[str, Leaf]:
-        return {place: leaf_of(place, one.asnumpy(), role="state") for place, one in self._parameters.items()}
+    def _late(self, place: str) -> Callable[[Any], None] | None:
+        """What makes an attribute that the object had when it was stored, and in this process has not yet."""
+        if "/" in place or not _is_users(self._one):
+            return None
+        return partial(setattr, self._one, place.removeprefix("."))
+
+    def _places(self) -> dict[str, _Place]:
+        one = self._one
+        if not isinstance(one, NamedAttributes):
+            return dict(_places(one, "", None, plain=True))
+        found: dict[str, _Place] = {}
+        for name in one.names:
+            _refuse_other_kinds(one.owner, name)
+            found.update(_places(getattr(one.owner, name), name, partial(setattr, one.owner, name), plain=True))
+        return found
+
+
+class GeneratorHolder:
+    """A random generator of Python's or NumPy's, as a stateful object."""
+
+    def __init__(self, one: np.random.Generator | np.random.RandomState | random.Random) -> None:
+        self._one = one
+
+    def state_dict(self) -> Any:
+        """Where it stands."""
+        return generator_state(self._one)
+
+    def load_state_dict(self, state: Any) -> None:
+        """Put it there."""
+        if isinstance(self._one, np.random.Generator):
+            self._one.bit_generator.state = state
+        elif isinstance(self._one, np.random.RandomState):
+            self._one.set_state(state)
+        else:
+            self._one.setstate(state)
 
 
 def stateful_of(name: str, one: Any) -> Stateful:
     """How the state of ``one``, given as ``name``, is stored.
 
     Raises:
-        TypeError: If it has neither the two methods nor a parameter.
+        TypeError: If it has neither the two methods nor a parameter, and is no random generator.
     """
+    if isinstance(one, (np.random.Generator, np.random.RandomState, random.Random)):
+        return GeneratorHolder(one)
     # nn.Cell has both methods, but they take and give parameters, which have no place in a checkpoint.
     own = not isinstance(one, nn.Cell) or type(one).state_dict is not nn.Cell.state_dict
     if own and not isinstance(one, type) and all(_has(one, method) for method in ("state_dict", "load_state_dict")):
         return cast(Stateful, one)
-    parameters = dict(_parameters(one, ""))
-    if not parameters:
-        raise TypeError(f"{name}: a {type(one).__name__} has no state_dict() and load_state_dict(), and no parameters")
-    return ParameterHolder(name, parameters)
+    holder = ParameterHolder(name, one)
+    if not isinstance(one, NamedAttributes) and not holder.holds_tensors():
+        raise TypeError(
+            f"{name}: a {type(one).__name__} has no state_dict() and load_state_dict(), and no parameters. Give it the "
+            f'two methods, or say what of it to store: {name}=ckptkit.attributes(it, "NAME", ...)'
+        )
+    return holder
 
 
 def _has(one: Any, method: str) -> bool:
@@ -106,21 +235,103 @@ def _has(one: Any, method: str) -> bool:
         return False
 
 
-def _parameters(one: Any, place: str, depth: int = 0) -> Iterator[tuple[str, ms.Parameter]]:
+def _places(
+    one: Any, place: str, put: Callable[[Any], None] | None, *, plain: bool, above: tuple[int, ...] = ()
+) -> Iterator[tuple[str, _Place]]:
+    """What is stored of ``one``, by its place; ``plain`` says whether values are, beside parameters."""
     if isinstance(one, ms.Parameter):
-        yield place or "value", one
-    elif isinstance(one, nn.Cell):
-        # A cell inside of an object is its tool (a scheduler's optimizer), and state of the training's cells.
-        yield from ((parameter.name, parameter) for parameter in one.get_parameters() if not place)
-    elif depth < _MAX_DEPTH:
-        for key, value in _children(one):
-            yield from _parameters(value, f"{place}/{key}" if place else str(key), depth + 1)
+        yield place or "value", _Place(one, None)
+    elif plain and put is not None and _is_storable(one):
+        yield place, _Place(one, put)
+    elif len(above) < _MAX_DEPTH and id(one) not in above:
+        if isinstance(one, nn.Cell):
+            if place:
+                return  # a tool (a scheduler's optimizer), and state of the training's cells
+            parameters = {parameter.name: parameter for parameter in one.get_parameters()}
+            tensors = {**parameters, **Buffers([one], parameters).now()}
+            yield from ((name, _Place(tensor, None)) for name, tensor in tensors.items())
+        plain = plain and (isinstance(one, _CONTAINERS) or _is_users(one))
+        for key, value, put_there in _children(one):
+            there = f"{place}/{key}" if place else str(key)
+            yield from _places(value, there, put_there, plain=plain, above=(*above, id(one)))
 
 
-def _children(one: Any) -> Iterator[tuple[Any, Any]]:
+def _children(one: Any) -> Iterator[tuple[Any, Any, Callable[[Any], None] | None]]:
+    """Items or attributes, each with what replaces it, where something can."""
     if isinstance(one, Mapping):
-        yield from one.items()
-    elif isinstance(one, (list, tuple)):
-        yield from enumerate(one)
-    elif not isinstance(one, (type, ms.Tensor)):
-        yield from own_attributes(one).items()
+        yield from ((key, value, partial(setitem, one, key)) for key, value in one.items())
+    elif isinstance(one, (list, deque)):
+        yield from ((index, value, partial(setitem, one, index)) for index, value in enumerate(one))
+    elif isinstance(one, tuple):
+        yield from ((index, value, None) for index, value in enumerate(one))
+    elif isinstance(one, nn.Cell):
+        bare = vars(nn.Cell()).keys() if _is_users(one) else vars(one).keys()
+        own = ((name, value) for name, value in attributes_of(one) if name not in bare)
+        yield from ((f".{name}", value, partial(setattr, one, name)) for name, value in own)
+    elif not isinstance(one, (type, ms.Tensor, ModuleType, FunctionType, MethodType)):
+        yield from ((name, value, partial(setattr, one, name)) for name, value in attributes_of(one))
+
+
+def _is_users(one: Any) -> bool:
+    return is_users(type(one).__module__)
+
+
+def _refuse_other_kinds(owner: Any, name: str) -> None:
+    value = getattr(owner, name)
+    if not fits(value):
+        raise TypeError(
+            f"ckptkit.attributes: {type(owner).__name__}.{name} is a {type(value).__name__}; only numbers, texts, "
+            "arrays, tensors, parameters and lists, tuples and dicts of them can be stored. Give an object or a cell "
+            "by a name of its own"
+        )
+
+
+def fits(one: Any) -> bool:
+    """Whether all of it is stored: values, and parameters in containers."""
+    if isinstance(one, ms.Parameter) or _is_storable(one):
+        return True
+    return isinstance(one, (dict, list, tuple)) and all(map(fits, one.values() if isinstance(one, dict) else one))
+
+
+def _is_storable(one: Any) -> bool:
+    """Whether it is a value without parameters that a checkpoint takes as a whole."""
+    if isinstance(one, ms.Tensor):
+        return not isinstance(one, ms.Parameter) and not one.has_init
+    if type(one) in (dict, OrderedDict):
+        return _encodes(dict.fromkeys(one)) and all(map(_is_storable, one.values()))
+    return all(map(_is_storable, one)) if type(one) in (list, tuple) else _encodes(one)
+
+
+def _encodes(one: Any) -> bool:
+    try:
+        encode_tree(one, "", [])
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _bits(one: ms.Tensor) -> list[Any]:
+    leaf = leaf_of("", one.asnumpy(), role="state")
+    return [leaf.dtype, leaf.array]
+
+
+def _packed(one: Any) -> list[Any]:
+    """As what `ckptkit.tree` stores; `_unpacked` gives it back, unless it is a parameter."""
+    if isinstance(one, ms.Tensor):
+        return _bits(one) if isinstance(one, ms.Parameter) else ["tensor", _bits(one)]
+    if _encodes(one):
+        return ["plain", one]
+    if isinstance(one, dict):
+        return [type(one).__name__, [[key, _packed(value)] for key, value in one.items()]]
+    return [type(one).__name__, [_packed(value) for value in one]]
+
+
+def _unpacked(packed: list[Any]) -> Any:
+    kind, held = packed
+    if kind == "tensor":
+        return tensor_of(held[1], held[0])
+    if kind == "plain":
+        return held
+    if kind in ("list", "tuple"):
+        return (list if kind == "list" else tuple)(map(_unpacked, held))
+    return (dict if kind == "dict" else OrderedDict)((key, _unpacked(value)) for key, value in held)

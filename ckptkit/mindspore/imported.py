@@ -1,6 +1,6 @@
 """A checkpoint that `ckptkit.interchange.import_weights` made: weights to begin with, and nothing else.
 
-Guarantees: compares before anything is changed, and names every leaf that does not fit. Pure but for the log; main
+Guarantees: compares before anything is changed, and names the first leaves that do not fit. Pure but for the log; main
 thread only.
 """
 
@@ -13,11 +13,10 @@ from typing import Any
 from ckptkit.contents import Contents
 from ckptkit.errors import StateMismatchError
 from ckptkit.interchange.importing import NOT_IN_IT, SECTION
-from ckptkit.mindspore.proof import difference
+from ckptkit.mindspore.proof import difference, listed, some
 from ckptkit.tensors import Leaf
 
 _log = logging.getLogger("ckptkit")
-_SHOWN = 5
 
 
 def holds_weights_only(contents: Contents) -> bool:
@@ -26,7 +25,7 @@ def holds_weights_only(contents: Contents) -> bool:
 
 
 def check_weights(contents: Contents, leaves: Mapping[str, Leaf], wanted: Collection[str]) -> None:
-    """Raise StateMismatchError, naming every leaf, unless the checkpoint gives all that is ``wanted``, and no more.
+    """Raise StateMismatchError, naming the first leaves, unless the checkpoint gives just what is ``wanted``.
 
     Args:
         contents: Of the import.
@@ -44,7 +43,7 @@ def check_weights(contents: Contents, leaves: Mapping[str, Leaf], wanted: Collec
         raise StateMismatchError(
             f"the weights of {contents.checkpoint}, imported from {_record(contents)['file']}, do not fit this "
             "training. Nothing was changed. Import them once more into another root, with --rename OLD=NEW for names "
-            "that differ and --drop NAME for what is not wanted:\n  " + "\n  ".join(problems)
+            f"that differ and --drop NAME for what is not wanted:{listed(problems)}"
         )
 
 
@@ -55,10 +54,12 @@ def tell_what_is_fresh(contents: Contents, leaves: Mapping[str, Leaf], wanted: C
         "beginning with the weights of %s, imported from %s: %d parameters. Not in it, and begun afresh: %s",
         *(contents.checkpoint, _record(contents)["file"], len(taken), ", ".join(NOT_IN_IT)),
     )
+    as_built = sorted(name for name in leaves.keys() - set(wanted) if leaves[name].role == "weights")
+    if as_built:
+        _log.info("in this training, but not imported, and as they were built: %s", some(as_built))
     ignored = sorted((contents.entries.keys() & leaves.keys()) - taken)
     if ignored:
-        more = f" and {len(ignored) - _SHOWN} more" if len(ignored) > _SHOWN else ""
-        _log.info("imported, but no weights of this training, and ignored: %s%s", ", ".join(ignored[:_SHOWN]), more)
+        _log.info("imported, but no weights of this training, and ignored: %s", some(ignored))
 
 
 def _record(contents: Contents) -> Mapping[str, Any]:

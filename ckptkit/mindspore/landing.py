@@ -29,7 +29,7 @@ class Landing(Mapping[str, memoryview]):
 
     def __init__(
         self,
-        parameters: Mapping[str, ms.Parameter],
+        parameters: Mapping[str, ms.Tensor],
         entries: Mapping[str, TensorInfo],
         seen: Mapping[str, Leaf],
         wanted: Collection[str],

@@ -45,6 +45,14 @@ class LossScale(nn.Cell):
                 f"nn.FixedLossScaleUpdateCell, got {type(scaler).__name__}"
             )
 
+    def described(self) -> str:
+        """What it was made with, as far as no parameter holds it."""
+        options = {name: getattr(self.scaler, name, None) for name in ("scale_factor", "scale_window")}
+        said = [
+            f"{name}={one}" for name, one in options.items() if one is not None and not isinstance(one, ms.Parameter)
+        ]
+        return f"{type(self.scaler).__name__}({', '.join(said)})"
+
     def adapt(self, *, finite: bool) -> None:
         """Tell the scaler how the cycle's gradients were; it may change the scale."""
         if isinstance(self.scaler, nn.Cell):

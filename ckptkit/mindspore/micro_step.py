@@ -62,7 +62,7 @@ class WeightedMicroStep(nn.Cell):
 
 
 class _Loss(nn.Cell):
-    """What is differentiated: the network, called with the inputs by position.
+    """Calls the network with the inputs by position; gradients are taken of this.
 
     GRAPH can differentiate no cell whose ``construct`` has ``*inputs`` or default arguments, hence the tuple.
     """
@@ -76,7 +76,7 @@ class _Loss(nn.Cell):
 
 
 class _Objective(_Loss):
-    """What is differentiated, then the micro-batch's mean loss and its weight, which are not."""
+    """Returns what gradients are taken of, then the micro-batch's mean loss and its weight."""
 
     def __init__(self, network: nn.Cell, normalize: Normalize, scale: ms.Parameter | None) -> None:
         super().__init__(network)

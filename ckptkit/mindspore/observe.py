@@ -8,14 +8,17 @@ objects that training code can reach, and so may miss some. Main thread only, be
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mindspore import nn
 
 from ckptkit.mindspore.companions import Companions
+from ckptkit.mindspore.findings.frames import locals_of, running_frames, variables_ahead
+from ckptkit.mindspore.named_cell import NamedCell
 from ckptkit.mindspore.parameters import CellParameters
 from ckptkit.mindspore.plain import digest_of_value, is_plain
-from ckptkit.mindspore.reach import Reach, code_of, script_frames
+from ckptkit.mindspore.reach import Reach, code_of
 from ckptkit.mindspore.rng import capture_rng, restore_rng
 from ckptkit.rehearsal import Suspect, Unseen
 
@@ -52,6 +55,9 @@ class StateObserver:
                 shapes.add(leaf.shape)
         for name, value in self._state.progress().model_dump().items():
             digests[f"counters/{name}"] = str(value)
+        for name, one in self._named_cells().items():
+            digests.update((f"weights/{name}/{held.name}", digest_of_value(held)) for held in one.parameters())
+            digests.update((f"counters/{name}/{part}", str(value)) for part, value in asdict(one.cell.counters).items())
         digests.update((f"rng/{name}", digest_of_value(value)) for name, value in _generators(capture_rng()))
         return digests, self._unseen(shapes, set(digests.values()))
 
@@ -72,6 +78,9 @@ class StateObserver:
         found = self._state.examined()
         return [Suspect(kind=one.kind, where=one.where, why=one.why, fix=one.fix) for one in found]
 
+    def _named_cells(self) -> dict[str, NamedCell]:
+        return {name: one for name, one in self._stateful.items() if isinstance(one, NamedCell)}
+
     def _dataset(self) -> Any:
         return getattr(self._state.position, "dataset", None)
 
@@ -87,7 +96,13 @@ class StateObserver:
             yield "loss", outputs
 
     def _unseen(self, weight_shapes: set[tuple[int, ...]], known: set[str]) -> dict[str, Unseen]:
-        reach = Reach(self._parameters.objects(), weight_shapes)
+        named = [held for one in self._named_cells().values() for held in one.parameters()]
+        reach = Reach([*self._parameters.tensors().values(), *named], weight_shapes)
+        # The nearest first: what several reach is found by the shortest way.
+        for where, frame in running_frames():
+            for name, value in {**dict(variables_ahead(frame)), **locals_of(frame)}.items():
+                if not name.startswith("__"):
+                    reach.walk(f"{where}:{name}", value)
         reach.walk(type(self._state.cell).__name__, self._state.cell)
         given = dict(zip(self._stateful, self._state.stateful_objects(), strict=True))
         for name, one in given.items():
@@ -97,9 +112,6 @@ class StateObserver:
                 reach.walk(f"callback {type(other).__name__}", other)
         for where, code in code_of(self._dataset()):
             reach.walk(where, code)
-        for where, names in script_frames():
-            for name, value in names.items():
-                reach.walk(f"{where}:{name}", value)
         # A loop's `loss` and `image` are those already digested above.
         return {path: one for path, one in reach.found.items() if ":" not in path or one.digest not in known}
 

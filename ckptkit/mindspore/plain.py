@@ -40,7 +40,7 @@ def is_plain(value: Any) -> bool:
             if one.dtype.hasobject:
                 return False
             size_bytes += one.nbytes
-        elif not _is_container(one) and type(one) not in _ATOMS and _generator_state(one) is None:
+        elif not _is_container(one) and type(one) not in _ATOMS and generator_state(one) is None:
             return False
         if size_bytes > _MAX_BYTES:
             return False
@@ -80,7 +80,7 @@ def in_words(value: Any) -> str:
     if _is_container(value):
         arrays = sum(1 for _ in tensors_in(value))
         return f"{type(value).__name__} of {len(value)}" + (f" ({arrays} arrays)" if arrays else "")
-    if _generator_state(value) is not None:
+    if generator_state(value) is not None:
         return f"state of a {type(value).__name__}"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -88,7 +88,7 @@ def in_words(value: Any) -> str:
 
 def _parts(value: Any, depth: int = 0) -> Iterator[tuple[Any, int]]:
     """``value`` and all in it, in an order that does not depend on the process; generators as their state."""
-    state = _generator_state(value)
+    state = generator_state(value)
     if state is not None:
         yield from _parts(state, depth)
         return
@@ -107,7 +107,8 @@ def _parts(value: Any, depth: int = 0) -> Iterator[tuple[Any, int]]:
             yield from _parts(one, depth + 1)
 
 
-def _generator_state(value: Any) -> Any:
+def generator_state(value: Any) -> Any:
+    """What a random generator of Python's or NumPy's stands at; None of anything else."""
     if isinstance(value, np.random.Generator):
         return value.bit_generator.state
     if isinstance(value, np.random.RandomState):

@@ -12,15 +12,42 @@ from typing import Any
 from ckptkit.accumulation import AccumulationSchedule
 from ckptkit.contents import Contents, TensorInfo
 from ckptkit.errors import ResumeError, StateMismatchError
+from ckptkit.mindspore.cycle import CycleCounters
 from ckptkit.mindspore.data.position import Position
 from ckptkit.placement import Box
 from ckptkit.progress import Progress
 from ckptkit.tensors import Leaf
+from ckptkit.uncaught import wants_details
 
-_ADVICE = {
-    False: "Build network and optimizer as they were",
-    True: "The weights fit, so build the optimizer as it was",
-}
+_MOST_NAMES = 5  # in a sentence
+_MOST_LISTED = 24  # in a message: a screen
+_NETWORK = "Build network and optimizer as they were"
+_OPTIMIZER = "The weights fit, so build the optimizer as it was"
+_RATES = (
+    "Only learning rates differ: give the list that the run began with, and train the epochs that it is for. To train "
+    "longer, begin a run with these weights (`ckptkit export`, `ckptkit import`); a rate that is a cell, such as "
+    "nn.CosineDecayLR, is not stored and may change. Do so"
+)
+
+
+def is_rate(name: str) -> bool:
+    """Whether MindSpore's optimizers keep under that name what they were made with: learning rates, and momentum."""
+    last = name.rpartition(".")[2]
+    return last.startswith("learning_rate") or last == "momentum"
+
+
+def some(names: Sequence[str]) -> str:
+    """The first ``names`` and how many more there are, for a sentence."""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def listed(problems: Sequence[str]) -> str:
+    """The end of a message: a line for each of the first ``problems``, or, with ``CKPTKIT_DEBUG=1``, for all."""
+    shown = problems if wants_details() else problems[:_MOST_LISTED]
+    left_out = len(problems) - len(shown)
+    last = [f"and {left_out} more; CKPTKIT_DEBUG=1 lists them"] if left_out else []
+    return "".join(f"\n  {one}" for one in [*shown, *last])
 
 
 def difference(name: str, leaf: Leaf, stored: TensorInfo) -> str | None:
@@ -35,24 +62,26 @@ def difference(name: str, leaf: Leaf, stored: TensorInfo) -> str | None:
 
 
 def check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
-    """Raise StateMismatchError, naming every leaf, unless the checkpoint holds exactly ``expected``."""
+    """Raise StateMismatchError, naming the first leaves, unless the checkpoint holds exactly ``expected``."""
     stored = {name: one for name, one in contents.entries.items() if one.role != "state"}
     # By role and place, the weights' first: one that was renamed then stands beside what it is called now.
-    problems: list[tuple[bool, int, str]] = []
+    problems: list[tuple[bool, int, str, str]] = []
     for place, name in enumerate(sorted(expected.keys() - stored.keys())):
-        problems.append((expected[name].role != "weights", place, f"missing in the checkpoint: {name}"))
+        problems.append((expected[name].role != "weights", place, f"missing in the checkpoint: {name}", name))
     for place, name in enumerate(sorted(stored.keys() - expected.keys())):
-        problems.append((stored[name].role != "weights", place, f"not in this training: {name}"))
+        problems.append((stored[name].role != "weights", place, f"not in this training: {name}", name))
     for name in sorted(expected.keys() & stored.keys()):
         problem = difference(name, expected[name], stored[name])
         if problem is not None:
-            problems.append((expected[name].role != "weights", -1, problem))
+            problems.append((expected[name].role != "weights", -1, problem, name))
     if problems:
         problems.sort()
+        rates = all(name.rpartition(".")[2].startswith("learning_rate") for *_, name in problems)
+        advice = _RATES if rates else _OPTIMIZER if problems[0][0] else _NETWORK
         raise StateMismatchError(
             f"the checkpoint {contents.checkpoint} does not fit this training: {len(problems)} of its tensors differ. "
-            f"Nothing was changed. {_ADVICE[problems[0][0]]}, or start under another root, such as "
-            'CheckpointCallback("NEW_ROOT"):\n  ' + "\n  ".join(text for *_, text in problems)
+            f"Nothing was changed. {advice}, or start under another root, such as "
+            f'CheckpointCallback("NEW_ROOT"):{listed([text for *_, text, _ in problems])}'
         )
 
 
@@ -80,12 +109,21 @@ def check_same_training(contents: Contents, recorded: Mapping[str, Any] | None, 
         )
     if recorded is None or mine is None:
         return
-    for option in ("normalize", "remainder"):
+    for option in mine.keys() & recorded.keys() - {"steps"}:
         if recorded[option] != mine[option]:
             raise ResumeError(
                 f"the checkpoint {contents.checkpoint} was taken with {option}={recorded[option]!r}, this train cell "
                 f"has {mine[option]!r}. Build it with {option}={recorded[option]!r}, or start under another root."
             )
+
+
+def check_mode(contents: Contents, recorded: str | None, mine: str) -> None:
+    """Raise ResumeError if the training ran in another execution mode, where that was said."""
+    if recorded not in (None, mine):
+        raise ResumeError(
+            f"the checkpoint {contents.checkpoint} was taken in {recorded}_MODE, this process is in {mine}_MODE, which "
+            f"rounds otherwise. Call ms.set_context(mode=ms.{recorded}_MODE), or start under another root."
+        )
 
 
 def check_cycle(
@@ -138,7 +176,7 @@ def check_data(contents: Contents, position: Position | None, recorded: Mapping[
         )
 
 
-def prove_divisor(progress: Progress, divisor: str, counted: float) -> None:
+def prove_divisor(progress: Progress | CycleCounters, divisor: str, counted: float) -> None:
     """Raise ResumeError unless ``divisor``, which divides the sums, counted the micro-steps of the cycle."""
     if counted != progress.micro_step:
         raise ResumeError(
@@ -148,7 +186,7 @@ def prove_divisor(progress: Progress, divisor: str, counted: float) -> None:
         )
 
 
-def prove_updates(progress: Progress, global_step: int | None, base: int | None) -> None:
+def prove_updates(progress: Progress | CycleCounters, global_step: int | None, base: int | None) -> None:
     """Raise ResumeError unless the optimizer's own counter grew by the updates that were counted.
 
     An optimizer of the user's own may have the counter and never move it; then it proves nothing.

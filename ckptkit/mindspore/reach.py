@@ -1,27 +1,30 @@
 """What training code can reach and no checkpoint holds: attributes, closures, variables of the running script.
 
 Guarantees: it reads attributes as they lie in the objects, so that no property and no other code of the user's
-runs. It stops at a depth, at a number of finds, and at objects of libraries. Main thread only.
+runs. It stops at a depth, at a number of finds below each thing that it is given, and at objects of libraries. Main
+thread only.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import mindspore as ms
 from mindspore import nn
 
+from ckptkit.mindspore.findings.attributes import below, is_users
 from ckptkit.mindspore.plain import arrays_in, digest_of_value, in_words, is_plain, tensors_in
 from ckptkit.rehearsal import Unseen
 
 _MAX_DEPTH = 5
-_MAX_FOUND = 1000
+_MAX_FOUND = 1000  # below one thing: a large network must not hide what comes after it
 _MAX_ITEMS = 64
-_LIBRARIES = sys.stdlib_module_names | {"mindspore", "ckptkit", "numpy", "pytest", "rich", "tqdm"}
+_CODE_KINDS = (FunctionType, MethodType, GeneratorType, functools.partial)
 
 # Of a dataset node: where it keeps the user's Python code. Public attributes but for the two of BatchDataset, whose
 # absence costs a name in a report and nothing else.
@@ -32,23 +35,28 @@ class Reach:
     """Collects plain values below given objects.
 
     Args:
-        stored: The parameters that a checkpoint holds.
+        stored: The parameters and buffers that a checkpoint holds.
         weight_shapes: Of the weights, to recognise accumulated gradients by.
 
     Attributes:
         found: What was found, by its path.
     """
 
-    def __init__(self, stored: Sequence[ms.Parameter], weight_shapes: set[tuple[int, ...]]) -> None:
+    def __init__(self, stored: Sequence[ms.Tensor], weight_shapes: set[tuple[int, ...]]) -> None:
         self._stored = {id(one) for one in stored}
         self._weight_shapes = weight_shapes
         self._visited: set[int] = set()
         self._bare = frozenset(vars(nn.Cell()))  # what every cell has
+        self._full = 0  # so many finds end the walk
         self.found: dict[str, Unseen] = {}
 
-    def walk(self, path: str, value: Any, depth: int = 0) -> None:
+    def walk(self, path: str, value: Any) -> None:
         """Collect ``value`` and what is below it."""
-        if depth > _MAX_DEPTH or len(self.found) >= _MAX_FOUND or isinstance(value, str | bytes | type | ModuleType):
+        self._full = len(self.found) + _MAX_FOUND
+        self._walk(path, value, 0)
+
+    def _walk(self, path: str, value: Any, depth: int) -> None:
+        if depth > _MAX_DEPTH or len(self.found) >= self._full or isinstance(value, str | bytes | type | ModuleType):
             return
         if isinstance(value, ms.Parameter) and id(value) in self._stored:
             return
@@ -63,7 +71,7 @@ class Reach:
             self.found[path] = Unseen(digest=digest_of_value(value), text=in_words(value), like_weights=like)
         else:
             for name, one in _below(value):
-                self.walk(f"{path}{name}", one, depth + 1)
+                self._walk(f"{path}{name}", one, depth + 1)
 
     def _walk_cell(self, path: str, cell: nn.Cell, depth: int) -> None:
         for name, one in cell.cells_and_names():
@@ -71,7 +79,7 @@ class Reach:
             here = f"{path}.{name}" if name else path
             for attribute, value in vars(one).items():
                 if attribute not in self._bare and (_is_users(one) or isinstance(value, ms.Parameter)):
-                    self.walk(f"{here}.{attribute}", value, depth + 1)
+                    self._walk(f"{here}.{attribute}", value, depth + 1)
 
 
 def code_of(dataset: Any) -> Iterator[tuple[str, Any]]:
@@ -84,47 +92,14 @@ def code_of(dataset: Any) -> Iterator[tuple[str, Any]]:
                     yield f"{type(node).__name__}: {_named(one)}", one
 
 
-def script_frames() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Variables of the functions of the user's that are running now, innermost first."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if _top(frame.f_globals.get("__name__")) not in _LIBRARIES:
-            name = frame.f_code.co_name
-            names = {key: value for key, value in frame.f_locals.items() if not key.startswith("__")}
-            yield ("script" if name == "<module>" else f"{name}()"), names
-        frame = frame.f_back  # type: ignore[assignment] # None ends the loop
-
-
 def _below(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        yield from ((f"[{key!r}]", one) for key, one in list(value.items())[:_MAX_ITEMS])
-    elif isinstance(value, list | tuple):
-        yield from ((f"[{index}]", one) for index, one in enumerate(value[:_MAX_ITEMS]))
-    elif isinstance(value, MethodType):
-        yield ".__self__", value.__self__
-    elif isinstance(value, FunctionType):
-        yield from _closure(value)
-    elif _is_users(value):
-        yield from ((f".{name}", one) for name, one in _attributes(value))
-    elif _top(type(value).__module__) == "mindspore":  # such as amp.DynamicLossScaler, which is no cell
-        yield from ((f".{name}", one) for name, one in _attributes(value) if isinstance(one, ms.Parameter))
-
-
-def _closure(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            yield f".{name}", cell.cell_contents
-        except ValueError:  # a variable that has no value yet
-            continue
-
-
-def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    yield from getattr(value, "__dict__", {}).items()
-    for kind in type(value).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for name in [slots] if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                yield name, getattr(value, name)
+    kind = type(value)
+    if _is_users(value) or isinstance(value, _CODE_KINDS):
+        yield from below(value)
+    elif isinstance(value, dict | list | tuple):
+        yield from itertools.islice(below(value), _MAX_ITEMS)
+    elif _top(kind.__module__) == "mindspore":  # such as amp.DynamicLossScaler, which is no cell
+        yield from ((path, one) for path, one in below(value) if isinstance(one, ms.Parameter))
 
 
 def _nodes(dataset: Any) -> Iterator[Any]:
@@ -143,7 +118,7 @@ def _named(code: Any) -> str:
 
 
 def _is_users(value: Any) -> bool:
-    return _top(type(value).__module__) not in _LIBRARIES | {"builtins"}
+    return is_users(type(value).__module__)
 
 
 def _top(module: Any) -> str:

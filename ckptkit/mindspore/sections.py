@@ -17,7 +17,7 @@ from ckptkit.tensors import Leaf
 from ckptkit.tree import decode_tree, encode_tree
 
 _SECTIONS = ("rng", "data", "train", "user")
-_TRAIN_KEYS = {"cell", "ended", "accumulation", "global_step_at_start", "first_world"}
+_TRAIN_KEYS = {"cell", "ended", "accumulation", "global_step_at_start", "first_world", "mode", "switches", "rates"}
 
 
 def captured(progress: Progress, leaves: list[Leaf], sections: Mapping[str, Any]) -> Capture:
@@ -38,6 +38,8 @@ def decoded(contents: Contents) -> dict[str, Any]:
         state = {name: decode_tree(section, contents.state_tensors) for name, section in sections.items()}
     except ValueError as error:
         raise CorruptCheckpointError(f"{contents.checkpoint}: {error}") from error
+    for unsaid in ("mode", "switches", "rates"):
+        state["train"].setdefault(unsaid, None)
     # A run that knows one world only need not have said so.
     first_world = state["train"].setdefault("first_world", contents.world_size)
     if isinstance(first_world, bool) or not isinstance(first_world, int) or first_world < 1:

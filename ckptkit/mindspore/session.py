@@ -65,9 +65,15 @@ class TrainingSession:
         self.manager.watch_preemption()
         self._refuse_other_training(params)
         callbacks = [one for one in params.list_callback if isinstance(one, Callback) and one is not me]
+        if any(isinstance(one, type(me)) for one in callbacks):
+            raise ResumeError(
+                "two CheckpointCallbacks in one training: each would put the data where its own checkpoint was taken. "
+                "Keep one of them; with mirror= its checkpoints come to a second root as well"
+            )
         # Ranks may have different callbacks, such as a log in rank 0 only: where none can stop, no rank has to ask.
         self._may_stop = self.manager.agree(any(may_stop(one) for one in callbacks))
-        self._companions.bind(callbacks, self._state.stateful_objects())
+        self._companions.bind(callbacks, self._state.stateful_objects(), self._state.has_all_of)
+        self._state.judge_callbacks(callbacks)
         self._refuse_late_callbacks(list(params.list_callback), me)
         writers = may_write_in_window(callbacks, self._read_only, followed=params.list_callback[-1] is not me)
         if writers:

@@ -8,10 +8,12 @@ only, between two micro-steps.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
+import mindspore as ms
 import mindspore.dataset as ds
 from mindspore import nn
 from pydantic import ValidationError
@@ -19,34 +21,51 @@ from pydantic import ValidationError
 from ckptkit.contents import Capture, Contents
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.adapter import CycleAdapter
+from ckptkit.mindspore.begun import mark_begun, refuse_trained
+from ckptkit.mindspore.companions import Companions
 from ckptkit.mindspore.counting import counting_of
 from ckptkit.mindspore.cycle_start import CycleStart, check_rewindable
 from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable
 from ckptkit.mindspore.dataset import Augmentation, DatasetPosition
+from ckptkit.mindspore.detached import Detached
 from ckptkit.mindspore.elastic import Worlds, in_this_world, tell
-from ckptkit.mindspore.findings import Finding, find
+from ckptkit.mindspore.findings import (
+    Finding,
+    constants_in_callbacks,
+    constants_in_loops,
+    find,
+    find_in_loops,
+    left_out,
+    loop_variables,
+)
 from ckptkit.mindspore.half_restored import (
     clear_half_restored,
     half_restored_from,
     mark_half_restored,
     refuse_half_restored,
 )
-from ckptkit.mindspore.holder import ParameterHolder, Stateful, stateful_of
+from ckptkit.mindspore.holder import NamedAttributes, ParameterHolder, Stateful, stateful_of
 from ckptkit.mindspore.imported import check_weights, holds_weights_only, tell_what_is_fresh
-from ckptkit.mindspore.parameters import CellParameters, PlacementByName
+from ckptkit.mindspore.named_cell import NamedCell, refuse_uncounted, steady_beside
+from ckptkit.mindspore.parameters import CellParameters, PlacementByName, optimizers_of
 from ckptkit.mindspore.proof import (
     check_data,
     check_leaves,
+    check_mode,
     check_stateful,
+    some,
 )
 from ckptkit.mindspore.rng import capture_rng, restore_rng, seed_operators
 from ckptkit.mindspore.sections import captured, decoded
 from ckptkit.mindspore.steadiness import watch_forward
+from ckptkit.mindspore.switches import Switches, mode_in_force
+from ckptkit.mindspore.taking import give
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.mindspore.world import world
 from ckptkit.progress import Progress
 from ckptkit.rehearsal import Observer
+from ckptkit.tensors import Leaf
 from ckptkit.world import World
 
 __all__ = ["StateManager", "Stateful"]
@@ -62,7 +81,9 @@ class StateManager:
     Args:
         train_cell: The cell that is called once per micro-batch: an `AccumulationTrainCell`, or any other
             training cell, of which every call counts as a cycle unless there is a `CycleAdapter`. A loop without
-            a train cell gives its network, its optimizer and what else it has, as a list.
+            a train cell gives its network, its optimizer and what else it has, as a list. Another
+            `AccumulationTrainCell`, such as that of a GAN's second network, comes by name. Their parameters and their
+            buffers (``register_buffer``, persistent or not) are stored.
         dataset: The pipeline that feeds it, or what `ckptkit.data.resumable` made of it; None if the loop
             positions its data itself.
         frozen: Names of the network's parameters that training never changes, or a predicate, which is asked about
@@ -82,8 +103,12 @@ class StateManager:
         placement: Of many ranks, by the name of a parameter: ``"replicated"``, ``"per_rank"``, or a `Box` of the whole
             tensor where a rank holds a part; None for what is known without being told. Replicated are what an
             optimizer owns, what is declared frozen and the loss scale; all else is each rank's own.
-        **stateful: Objects with ``state_dict()`` and ``load_state_dict()``, or with parameters in them
-            (`amp.DynamicLossScaler`, learning-rate schedulers, cells, a parameter), stored by name.
+        **stateful: Objects with ``state_dict()`` and ``load_state_dict()``, random generators of NumPy's and Python's,
+            or objects with parameters in them (`amp.DynamicLossScaler`, learning-rate schedulers, cells, a parameter),
+            stored by name; of objects of your own with their plain attributes. `attributes` of an object stores those
+            that it names. An `AccumulationTrainCell` is stored with its K and cycle, may be called in any rhythm, and
+            has no part in the others' ``end_epoch``: where its ``remainder`` is not ``"carry"``, the loop calls it
+            before the save.
 
     Attributes:
         cell: The train cell; of several cells the first `AccumulationTrainCell`, or else the first.
@@ -101,11 +126,12 @@ class StateManager:
     Raises:
         TypeError: If a stateful object has neither the two methods nor a parameter, a cell is not an `nn.Cell`,
             ``cycle`` is no `CycleAdapter`, or ``placement`` gives something else.
-        ValueError: If ``placement`` cuts parameters of an `AccumulationTrainCell` in a job of many ranks, an option is
+        ValueError: If an `AccumulationTrainCell` is among the cells or in them, beside the first of them, and has no
+            name, ``placement`` cuts parameters of an `AccumulationTrainCell` in a job of many ranks, an option is
             none of those named, a box does not fit its parameter, ``cycle`` is given beside an
             `AccumulationTrainCell`, which counts for itself, or ``augmentation`` beside a `ckptkit.data.resumable`.
-        StateMismatchError: If parameters of two cells have one name, or ``frozen`` names none, one that is no
-            network's, or one that an optimizer updates.
+        StateMismatchError: If parameters or buffers of two cells have one name, or ``frozen`` names none, one that is
+            no network's, or one that an optimizer updates.
     """
 
     def __init__(
@@ -125,20 +151,37 @@ class StateManager:
         if on_k_change not in get_args(OnKChange):
             raise ValueError(f"on_k_change must be 'refuse' or 'next_cycle', got {on_k_change!r}")
         self._cells = _cells(train_cell)
+        refuse_uncounted(self._cells, stateful)
         self.cell = next((one for one in self._cells if isinstance(one, AccumulationTrainCell)), self._cells[0])
-        self._counting = counting_of(self.cell, cycle, may_change_k=on_k_change == "next_cycle")
+        self._counting = counting_of(
+            self.cell, optimizers_of(self._cells), cycle, may_change_k=on_k_change == "next_cycle"
+        )
         self._strict = strict
         self._elastic = elastic
         self._first_world: int | None = None
         self._judged = False
         self._unreadable = False
+        self._told_of_buffers = False
         self._batches = dataset if isinstance(dataset, Resumable) else None
         self.position = self._position_of(dataset, augmentation)
         self._ended: str | None = None
         self._given = stateful
-        self._stateful = {name: stateful_of(name, one) for name, one in stateful.items()}
-        self._parameters = CellParameters(self._cells, frozen, self._counting.steady_optimizers(), placement)
+        self._stateful = {
+            name: NamedCell(name, one, may_change_k=on_k_change == "next_cycle")
+            if isinstance(one, AccumulationTrainCell)
+            else stateful_of(name, one)
+            for name, one in stateful.items()
+        }
+        self._named_cells = [one for one in self._stateful.values() if isinstance(one, NamedCell)]
+        self._others = [one.cell for one in self._named_cells]
+        steady = steady_beside(self._counting.steady_optimizers(), self._others)
+        self._parameters = CellParameters(self._cells, frozen, steady, placement)
+        self._built_rates = self._rates = self._parameters.rates()
+        self._detached = Detached(self._cells, self._parameters.moved)
         self._refuse_sums_of_parts()
+        networks = self._parameters.of_networks()
+        trainable = [one for name, one in self._parameters.tensors().items() if name in networks]
+        self._switches = Switches(self._cells, [one for one in trainable if isinstance(one, ms.Parameter)])
         self.last_batch: Any = None
         self.last_outputs: Any = None
         self._rng: dict[str, Any] | None = None
@@ -162,13 +205,35 @@ class StateManager:
         self._ended = why
 
     def stateful_objects(self) -> list[Any]:
-        """The objects that are stored by name, as they were given."""
-        return list(self._given.values())
+        """The objects that are stored by name, as they were given, or of which attributes are."""
+        return [one.owner if isinstance(one, NamedAttributes) else one for one in self._given.values()]
+
+    def has_all_of(self, cell: nn.Cell) -> bool:
+        """Whether the checkpoints have all parameters of ``cell``."""
+        stored = {id(one) for one in self._parameters.tensors().values()}
+        return all(id(one) in stored for one in cell.get_parameters())
 
     def findings(self) -> tuple[Finding, ...]:
         """What of this training no checkpoint can make exact, in the present mode; runs nothing."""
         pipeline = self.position.dataset if isinstance(self.position, DatasetPosition) else None
-        return find(self._cells, pipeline, named=self.stateful_objects())
+        holders = {name: one for name, one in self._stateful.items() if isinstance(one, ParameterHolder)}
+        # Of an object that is not asked for its state, what is not stored is looked for as anywhere else.
+        named = [one for name, one in self._given.items() if name not in holders]
+        named += [parameter for one in holders.values() for parameter in one.parameters()]
+        left = tuple(left_out(name, one.not_stored()) for name, one in holders.items() if one.not_stored())
+        given = [(name, self._given[name]) for name in holders]
+        variables = itertools.chain(given, () if self._by_model() else loop_variables())
+        cells = (*self._cells, *self._others)
+        found = (*find(cells, pipeline, named=named, variables=variables), *left)
+        if self._by_model():
+            return found
+        stored = [*self.stateful_objects(), self.position, pipeline]
+        constants = constants_in_loops(cells) if mode_in_force() == "GRAPH" else ()
+        return (*found, *constants, *find_in_loops(stored))
+
+    def _by_model(self) -> bool:
+        """Whether ``Model`` trains, so that what follows in the code that is running is no part of it."""
+        return any(isinstance(one, Companions) for one in self._given.values())
 
     def examined(self) -> tuple[Finding, ...]:
         """As `findings`, but nothing where the code cannot be examined, which is logged once.
@@ -176,8 +241,21 @@ class StateManager:
         Raises:
             ResumeError: If it cannot, and ``strict`` is set.
         """
+        return self._examined(self.findings)
+
+    def judge_callbacks(self, callbacks: Sequence[object]) -> None:
+        """Tell what ``callbacks`` do that no checkpoint can make exact.
+
+        Raises:
+            ResumeError: If ``strict`` refuses it.
+        """
+        if mode_in_force() == "GRAPH":
+            cells = (*self._cells, *self._others)
+            self._tell_found(self._examined(lambda: tuple(constants_in_callbacks(callbacks, cells))))
+
+    def _examined(self, find_all: Callable[[], tuple[Finding, ...]]) -> tuple[Finding, ...]:
         try:
-            return self.findings()
+            return find_all()
         except Exception as error:  # code of any kind is read: no surprise in it may stop a training
             if self._strict:
                 raise ResumeError(
@@ -224,11 +302,22 @@ class StateManager:
         """Where the training stands.
 
         Raises:
-            ResumeError: If the cell's and the data's counters disagree, so that no resume could be exact, or if a
-                restore failed after it had changed something, and none succeeded since.
+            ResumeError: If the cell's and the data's counters disagree, so that no resume could be exact, if another
+                thread takes the batches of a `ckptkit.data.resumable`, or if a restore failed after it had changed
+                something, and none succeeded since.
         """
-        refuse_half_restored(self._cells)
-        return self._progress()
+        refuse_half_restored([*self._cells, *self._others])
+        if self._batches is not None:
+            self._batches.refuse_another_thread()
+            self._tell_of(self._counting.read_ahead())
+        progress = self._progress()
+        if self._detached.binds(progress.updates):
+            self._parameters.leaves(at_boundary=False)
+            self._detached.bind()
+        self._switches.look(progress.batches_delivered)
+        for one in self._named_cells:
+            one.look()
+        return progress
 
     def _progress(self) -> Progress:
         counters, delivered = self._counting.now()
@@ -256,13 +345,15 @@ class StateManager:
         """References to the whole state as it is now.
 
         Raises:
-            ResumeError: As `progress`: such a checkpoint could not be resumed exactly.
+            ResumeError: As `progress`: such a checkpoint could not be resumed exactly. Or ``strict`` refuses.
             TypeError: If something in the state has no place in a checkpoint; names it.
         """
         progress = self.progress()
         leaves = self._parameters.leaves(at_boundary=progress.at_boundary)
+        self._judge_buffers(leaves)
         if self._ended is None:
             self._counting.prove(progress, self._parameters)
+            self._detached.refuse(progress.updates)
         return captured(progress, leaves, self._sections(progress))
 
     def guard(self, fence: Callable[[], None]) -> None:
@@ -302,7 +393,9 @@ class StateManager:
         if start is None or start.progress.cycles != self.progress().cycles:
             return self.capture()
         start.check_unchanged(self._parameters.mutable_leaves())
-        return captured(start.progress, self._parameters.leaves(at_boundary=True), start.sections)
+        leaves = self._parameters.leaves(at_boundary=True)
+        self._detached.refuse(start.progress.updates)
+        return captured(start.progress, leaves, start.sections)
 
     def apply(self, contents: Contents) -> None:
         """Take over a checkpoint: parameters, counters, user objects, data position, random state.
@@ -316,7 +409,7 @@ class StateManager:
         by itself, cannot be refused: do not train it after a restore that raised.
 
         Raises:
-            StateMismatchError: If leaves or stateful objects differ; names every one. Nothing was changed.
+            StateMismatchError: If leaves or stateful objects differ; names the first of them. Nothing was changed.
             ResumeError: If K, the data pipeline or the counters differ, the number of ranks does and ``elastic`` is
                 not set or does not fit, or ``strict`` refuses. Nothing was changed.
             CorruptCheckpointError: If the stored state makes no sense: nothing was changed. Or if a file of the
@@ -337,13 +430,19 @@ class StateManager:
             if isinstance(one, ParameterHolder):
                 one.check(state["user"][name])
         check_data(contents, self.position, state["data"])
+        check_mode(contents, state["train"]["mode"], mode_in_force())
         worlds = Worlds(contents.world_size, self.world.size, state["train"]["first_world"])
+        if self._others and worlds.before != worlds.now:
+            raise ResumeError(
+                f"{contents.checkpoint} is of {worlds.before} ranks, here are {worlds.now}, and the cycles of a train "
+                f"cell that is given by name cannot be folded. Start {worlds.before} ranks"
+            )
         left = self._counting.check(contents, state["train"], worlds if self._elastic else None)
         self._judge()
         self._cycle_start = None
         self._restored = None
         self._counting.fence()
-        mark_half_restored(self._cells, contents.checkpoint)
+        mark_half_restored([*self._cells, *self._others], contents.checkpoint)
         self._parameters.read_from(contents, seen)
         progress = contents.progress
         self.last_batch = self.last_outputs = None
@@ -352,36 +451,45 @@ class StateManager:
             self.position.prepare(progress.batches_delivered, state["data"])
         self._prepared = True
         for name, one in self._stateful.items():
-            one.load_state_dict(state["user"][name])
+            if isinstance(one, (ParameterHolder, Companions)):  # which compare, or hand out later
+                one.load_state_dict(state["user"][name])
+            else:
+                self._tell_of(give(name, one, state["user"][name]))
         self._first_world = worlds.first
         self._counting.load(progress, state["train"], left)  # last: a foreign cell may count in one of those objects
-        clear_half_restored(self._cells)
+        self._switches.load(state["train"]["switches"], progress.batches_delivered)
+        self._detached.begin(progress.updates)
+        clear_half_restored([*self._cells, *self._others])
+        self._keep_rates(state["train"]["rates"])
         self._rng = state["rng"]
         restore_rng(self._rng)
         self._restored = contents
         if worlds.before != worlds.now:
             tell(stored, contents, worlds, self.world.rank, positioned=self.position is not None)
+        self._parameters.note_buffers()
         watch_forward(self.cell, self._parameters)
 
-    def begin(self) -> None:
+    def begin(self, root: str) -> None:
         """Start afresh: settle the seeds of the data and of the operators where the user has set none.
 
         With a dataset, make its iterator next and then call `iterator_made`.
 
         Raises:
-            ResumeError: If the train cell has been called already: a later resume could not begin there. Or
-                ``strict`` refuses. Or as `progress`.
+            ResumeError: If the train cell has been called already: a later resume could not begin there. Or if this
+                process began the run at ``root`` before and changed parameters since, which no checkpoint brings back.
+                Or ``strict`` refuses. Or as `progress`.
         """
         if self._batches is not None:
             self._batches.refuse_begun()
-        refuse_half_restored(self._cells)
+        refuse_half_restored([*self._cells, *self._others])
         self._refuse_called("there is no checkpoint to resume")
+        refuse_trained(self._parameters, root)
         self._judge()
-        self._prepare_afresh()
+        self._prepare_afresh(root)
 
     def _begin_with(self, contents: Contents) -> None:
         """Start afresh with imported weights: all else is as `begin` finds it."""
-        half = half_restored_from(self._cells)
+        half = half_restored_from([*self._cells, *self._others])
         if half not in (None, contents.checkpoint):
             raise ResumeError(
                 f"{half} is corrupt, and reading it has changed the optimizer's state. {contents.checkpoint}, from "
@@ -389,31 +497,36 @@ class StateManager:
                 f'process again with checkpoint="{contents.checkpoint}", rewind=True'
             )
         self._refuse_called(f"{contents.checkpoint} holds imported weights only, to begin with")
+        refuse_trained(self._parameters, contents.root)
         seen = {leaf.name: leaf for leaf in self._parameters.leaves(at_boundary=False)}
-        wanted = self._parameters.of_networks()
+        wanted = self._parameters.importable(contents)
         check_weights(contents, seen, wanted)
         self._judge()
         self._cycle_start = None
         self._counting.fence()
-        mark_half_restored(self._cells, contents.checkpoint)
+        mark_half_restored([*self._cells, *self._others], contents.checkpoint)
         self._parameters.read_weights_from(contents, seen)
-        clear_half_restored(self._cells)
+        clear_half_restored([*self._cells, *self._others])
         tell_what_is_fresh(contents, seen, wanted)
-        self._prepare_afresh()
+        self._prepare_afresh(contents.root)
 
     def _refuse_called(self, why: str) -> None:
-        called = self._progress().batches_delivered
+        called = max(self._progress().batches_delivered, *(one.counters.micro_steps for one in self._others), 0)
         if called:
             raise ResumeError(
                 f"{why}, but the train cell was called {called} times already. "
                 "Build a new one for another run, or give the root of the run that it belongs to."
             )
 
-    def _prepare_afresh(self) -> None:
+    def _prepare_afresh(self, root: str) -> None:
+        mark_begun(self._parameters, root)
         seed_operators()
         if self.position is not None and not self._prepared:
             self.position.prepare(0, None)
         self._prepared = True
+        self._parameters.note_buffers()
+        for one in self._every_switches():
+            one.load(None, 0)
         watch_forward(self.cell, self._parameters)
 
     def iterator_made(self) -> None:
@@ -424,7 +537,10 @@ class StateManager:
         """
         if self.position is not None:
             self.position.iterator_made()
+        if self._batches is not None:
+            self._counting.begin_loop()
         self.restore_random_state()
+        self._put_back()
         self.trained()
         self.mark_again()
 
@@ -443,17 +559,20 @@ class StateManager:
         """
         if self._restored is not None:
             self._counting.fence()
-            mark_half_restored(self._cells, self._restored.checkpoint)
+            mark_half_restored([*self._cells, *self._others], self._restored.checkpoint)
             self._parameters.read_again_from(self._restored)
             user = decoded(self._restored)["user"]
             for name, one in self._stateful.items():
                 one.load_state_dict(user[name])
-            clear_half_restored(self._cells)
+            clear_half_restored([*self._cells, *self._others])
+            self._put_back()
             self.restore_random_state()
 
     def trained(self) -> None:
         """Say that training goes on from here; `restore_again` has nothing to undo any more."""
         self._restored = None
+        for one in self._every_switches():
+            one.trained()
 
     def mark_again(self) -> None:
         """Where cycle starts are marked, mark this one once more: what was drawn since the restore stays drawn."""
@@ -465,18 +584,44 @@ class StateManager:
         if self.position is not None:
             self.position.leave()
 
+    def _every_switches(self) -> list[Switches]:
+        return [self._switches, *(one.switches for one in self._named_cells)]
+
+    def _put_back(self) -> None:
+        for one in self._every_switches():
+            one.put_back()
+
     def _sections(self, progress: Progress) -> dict[str, Any]:
         return {
             "rng": capture_rng(),
-            "data": self.position.state(progress.batches_delivered, self.last_batch) if self.position else None,
+            "data": self.position.state(progress.batches_delivered) if self.position else None,
             "train": {
                 "cell": type(self.cell).__qualname__,
                 "ended": self._ended,
                 "first_world": self.world.size if self._first_world is None else self._first_world,
+                "mode": mode_in_force(),
+                "switches": self._switches.record(),
+                "rates": self._rates,
                 **self._counting.record(),
             },
             "user": {name: one.state_dict() for name, one in self._stateful.items()},
         }
+
+    def _keep_rates(self, begun_with: Mapping[str, str] | None) -> None:
+        """Tell of rates that the script gave, and that others took the place of, restored from a checkpoint."""
+        if begun_with is None:
+            return
+        self._rates = dict(begun_with)
+        restored = self._parameters.rates()
+        built = self._built_rates
+        other = [name for name in built if built[name] not in (begun_with.get(name, built[name]), restored[name])]
+        if other:
+            _log.warning(
+                "%s: the script gives other values than the run began with, and those of the checkpoint stay in force. "
+                "To train with others, set them while training (ops.assign, LearningRateScheduler), or begin a run "
+                "with these weights (`ckptkit export`, `ckptkit import`)",
+                some(sorted(other)),
+            )
 
     def _in_this_world(self, contents: Contents, state: dict[str, Any]) -> Contents:
         """``contents`` as they are for this rank, with the data of ``state`` put likewise."""
@@ -495,17 +640,40 @@ class StateManager:
             )
 
     def _judge(self) -> None:
-        if self._judged:
-            return
-        found = self.examined()
+        if not self._judged:
+            self._tell_found(self.examined())
+            self._judged = True
+
+    def _tell_found(self, found: Sequence[Finding]) -> None:
         if found and self._strict:
             raise ResumeError(
                 "strict=True refuses what cannot be resumed exactly. Change it, or allow it with strict=False:\n  "
                 + "\n  ".join(str(one) for one in found)
             )
         for one in found:
-            _log.warning("The resumed run will not be bit-exact. %s", one)
-        self._judged = True
+            _log.warning("The resumed run %s not be bit-exact. %s", "will" if one.certain else "may", one)
+
+    def _judge_buffers(self, leaves: Sequence[Leaf]) -> None:
+        if self._told_of_buffers or ms.get_context("mode") != ms.GRAPH_MODE:
+            return
+        changed = self._parameters.changed_buffers(leaves)
+        if not changed:
+            return
+        why = (
+            f"training changes the buffers {some(changed)}, but a graph reads a buffer as it was when the graph "
+            "was compiled, and a resumed run compiles again. Make them Parameters with requires_grad=False, or train "
+            "in PYNATIVE mode"
+        )
+        if self._strict:
+            raise ResumeError(f"strict=True refuses what cannot be resumed exactly: {why}, or allow it: strict=False")
+        _log.warning("A resumed run may not be bit-exact: %s", why)
+        self._told_of_buffers = True
+
+    def _tell_of(self, doubt: str | None) -> None:
+        if doubt is not None and self._strict:
+            raise ResumeError(doubt)
+        if doubt is not None:
+            _log.warning("The resumed run may not be bit-exact. %s", doubt)
 
     def _position_of(self, dataset: ds.Dataset | Resumable | None, augmentation: Augmentation) -> Position | None:
         if not isinstance(dataset, Resumable):

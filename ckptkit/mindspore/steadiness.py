@@ -12,6 +12,7 @@ from functools import partial
 from mindspore import nn
 
 from ckptkit.mindspore.parameters import CellParameters
+from ckptkit.mindspore.proof import some
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 
 _log = logging.getLogger("ckptkit")
@@ -43,6 +44,6 @@ def _demote_changed(parameters: CellParameters, before: dict[str, str]) -> None:
         _log.warning(
             "the forward pass changes %s, which only an update should: each save copies them at once. If that is "
             "not meant, take them out of the optimizer, or of frozen=",
-            ", ".join(changed),
+            some(changed),
         )
         parameters.demote(changed)

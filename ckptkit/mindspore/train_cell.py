@@ -41,6 +41,7 @@ from ckptkit.mindspore.half_restored import clear_half_restored, refuse_half_res
 from ckptkit.mindspore.loss_scale import LossScale, LossScaler
 from ckptkit.mindspore.micro_step import MicroStep, Normalize, WeightedMicroStep
 from ckptkit.mindspore.nesting import refuse_capture, refuse_graph, wrapper_name
+from ckptkit.mindspore.proof import some
 from ckptkit.mindspore.reduce import Reduce, ranks_to_reduce_over
 from ckptkit.mindspore.update import Clear, Finite, Update
 from ckptkit.mindspore.world import world
@@ -107,6 +108,7 @@ class AccumulationTrainCell(nn.Cell):
         self.optimizer = optimizer
         self.normalize = normalize
         self.remainder = remainder
+        self.clip_norm = None if clip_norm is None else float(clip_norm)
         self.loss_scale = LossScale(loss_scaler) if loss_scaler is not None else None
         prefix = _prefix_beside(optimizer)
         sums = ms.ParameterTuple([_zeros(f"{prefix}{w.name}", w.shape) for w in optimizer.parameters])
@@ -329,4 +331,4 @@ def _check_names_unique(cell: nn.Cell) -> None:
     names = Counter(parameter.name for parameter in cell.get_parameters())
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:
-        raise ValueError(f"parameter names must differ, these are used more than once: {', '.join(twice)}")
+        raise ValueError(f"parameter names must differ, these are used more than once: {some(twice)}")

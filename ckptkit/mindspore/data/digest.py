@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from ckptkit.tensors import bytes_of
+
 _log = logging.getLogger("ckptkit")
 
 
@@ -48,7 +50,7 @@ class _NoBytesError(Exception):
     pass
 
 
-def _parts(value: Any) -> Iterator[bytes]:
+def _parts(value: Any) -> Iterator[bytes | memoryview]:
     if isinstance(value, (list, tuple)):
         yield f"[{len(value)}".encode()
         for one in value:
@@ -74,6 +76,7 @@ def _array(value: Any) -> np.ndarray[Any, Any]:
     raise _NoBytesError
 
 
-def _parts_of_array(array: np.ndarray[Any, Any]) -> Iterator[bytes]:
+def _parts_of_array(array: np.ndarray[Any, Any]) -> Iterator[bytes | memoryview]:
     yield f"{array.dtype.name} {array.shape};".encode()
-    yield np.ascontiguousarray(array).tobytes()
+    if array.nbytes:
+        yield bytes_of(np.ascontiguousarray(array)).data

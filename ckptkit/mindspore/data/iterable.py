@@ -1,14 +1,17 @@
 """The position of a Python iterable inside training: with a state of its own, or by counting.
 
-Guarantees: a batch counts once it was handed out, and the state of an iterable that has one is taken right then,
-before it is trained on. An iterable without a state is iterated again from its beginning, with the global
-generators as they were back then, and must give the same batches again. It must read nothing ahead by itself
-whose state would then be ahead too: put a prefetch behind it, on the batches. Main thread only.
+Guarantees: a batch counts once it was handed out; its digest, and the state of an iterable that has one, are taken
+right then, before anybody may change it in place. An iterable without a state is iterated again from its beginning,
+with the global generators as they were back then, and must give the same batches again. One with a state is put before
+the batch that was trained last and asked for it: a state that is behind is refused, any other doubt is logged, since
+a loader may learn from the loop; one that draws from the global generators cannot be asked, which is said. Main thread
+only.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
@@ -19,9 +22,11 @@ from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.digest import Probe, digest_of
 from ckptkit.mindspore.data.global_order import GlobalIndices
 from ckptkit.mindspore.data.replay import Replay
-from ckptkit.mindspore.rng import capture_host_rng, restore_host_rng
+from ckptkit.mindspore.rng import capture_host_rng, host_rng_drawn, restore_host_rng
 
 _log = logging.getLogger("ckptkit")
+
+_MOST_BEHIND = 4  # batches
 
 _END = object()
 
@@ -60,8 +65,10 @@ class IterablePosition:
         self._place = (0, 0)
         self._delivered = 0
         self._state: Any = None
+        self._before: Any = None
         self._probe: str | None = None
         self._base: Mapping[str, Any] | None = None
+        self._told_ahead = False
 
     @property
     def delivered(self) -> int:
@@ -101,8 +108,8 @@ class IterablePosition:
         epoch, batch = recorded["place"]
         return epoch, batch
 
-    def state(self, delivered: int, batch: Any) -> dict[str, Any]:
-        """Place, size, the iterable's own state, and the last batch's digest."""
+    def state(self, delivered: int) -> dict[str, Any]:
+        """Place, size, the iterable's own state, that before the last batch, and the last batch's digest."""
         return {
             "iterable": self._kind,
             "size": self._size,
@@ -110,6 +117,7 @@ class IterablePosition:
             "delivered": self.delivered,
             "has_state": self._has_state,
             "state": self._state,
+            "before": self._before,
             "probe": self._probe,
             "generators": self._base,
         }
@@ -152,7 +160,8 @@ class IterablePosition:
         if order != asdict(self._iterable.order):
             raise ResumeError(f"the order of the samples was {order}, it is {asdict(self._iterable.order)} now")
         size, delivered, batch = (ranks * number // onto for number in numbers.values())
-        return {**recorded, "size": size, "delivered": delivered, "place": (epoch, batch)}
+        # Without the digest, since no rank of this world ever gives that batch.
+        return {**recorded, "size": size, "delivered": delivered, "place": (epoch, batch), "probe": None}
 
     def prepare(self, delivered: int, recorded: Mapping[str, Any] | None) -> None:
         """Let `batches` begin after ``delivered``."""
@@ -161,6 +170,7 @@ class IterablePosition:
         epoch, batch = recorded["place"] if recorded is not None else (0, 0)
         self._place = (epoch, batch)
         self._state = recorded["state"] if recorded is not None else None
+        self._before = recorded["before"] if recorded is not None else None
         self._probe = recorded["probe"] if recorded is not None else None
         self._base = recorded["generators"] if recorded is not None else None
 
@@ -174,36 +184,43 @@ class IterablePosition:
         """Epoch and batch of all that is left of ``epochs``; positioned when this returns.
 
         Raises:
-            ResumeError: If it does not give the batches again that were trained.
+            ResumeError: If it does not give the batches again that were trained, or the last of them.
         """
         if self._place[0] >= epochs:
             return iter(())
         iterator = None
-        if self._has_state and self._delivered:
-            self._iterable.load_state_dict(copy.deepcopy(self._state))
-            iterator = iter(self._iterable) if self._place[1] else None
-        elif self._delivered:
-            iterator = self._replayed()
+        if self._delivered:
+            iterator = self._continued() if self._has_state else self._replayed()
+        elif self._has_state:
+            self._state = copy.deepcopy(self._iterable.state_dict())
         return self._left(iterator, epochs)
 
     def _left(self, iterator: Iterator[Any] | None, epochs: int) -> Iterator[tuple[int, Any]]:
         epoch, batch_in_epoch = self._place
+        generators: Mapping[str, Any] | None = None
         while epoch < epochs:
             if iterator is None:
                 # Only now, with the random state of training in place: it may draw, and then as ever.
+                generators = capture_host_rng()
                 if self._base is None and not self._has_state:
-                    self._base = capture_host_rng()
+                    self._base = generators
                 iterator = iter(self._iterable)
             for batch in iterator:
                 batch_in_epoch += 1
                 self._delivered += 1
                 self._place = (epoch, batch_in_epoch)
                 self._observe(batch)
+                if batch_in_epoch == 1 and self._has_state and generators is not None:
+                    self._refuse_same_state(generators)
                 yield epoch, batch
+                if epoch + 1 < epochs and isinstance(self._iterable, (list, tuple)):
+                    self._refuse_changed(batch)
             if batch_in_epoch == 0:
                 raise ResumeError(
                     f"the {self._kind} delivered no batch in epoch {epoch}; can it be iterated once only?"
                 )
+            if generators is not None:
+                self._tell_of_same_state(generators)
             iterator = None
             epoch, batch_in_epoch = epoch + 1, 0
             self._place = (epoch, 0)
@@ -211,15 +228,97 @@ class IterablePosition:
                 self._state = copy.deepcopy(self._iterable.state_dict())
 
     def _observe(self, batch: Any) -> None:
-        """Before the loop gets it, which may change it in place: the state right after it, or its digest."""
+        """Before the loop gets it, which may change it in place: its digest, and the state right after it."""
         if self._has_state:
-            self._state = copy.deepcopy(self._iterable.state_dict())
-        else:
-            self._probe = self._digests.of(batch)
+            self._before, self._state = self._state, copy.deepcopy(self._iterable.state_dict())
+        self._probe = self._digests.of(batch)
+
+    def _refuse_same_state(self, generators: Mapping[str, Any]) -> None:
+        """Raise ResumeError if a batch was given out of nothing: neither the state nor the ``generators`` moved."""
+        if self._is_same_state(generators):
+            raise ResumeError(
+                f"state_dict() of the {self._kind} is the same before and after the first batch of epoch "
+                f"{self._place[0]}, so a resume would train that batch twice. Count a batch in it before the batch is "
+                "given (before the `yield`), not when the next one is asked for"
+            )
+
+    def _tell_of_same_state(self, generators: Mapping[str, Any]) -> None:
+        """Warn once if the last batch of an epoch was given so: the state had counted it before."""
+        if not self._told_ahead and self._has_state and self._is_same_state(generators):
+            self._told_ahead = True
+            _log.warning(
+                "The resumed run may not be bit-exact. state_dict() of the %s was the same before and after the last "
+                "batch of epoch %d: if it counts what was read ahead, a resume leaves out batches that were not "
+                "trained. Count a batch in it when the batch is given",
+                *(self._kind, self._place[0]),
+            )
+
+    def _is_same_state(self, generators: Mapping[str, Any]) -> bool:
+        """Whether neither the state moved with the last batch, nor the ``generators`` since they were taken."""
+        same = digest_of([self._before])
+        return same is not None and same == digest_of([self._state]) and not host_rng_drawn(generators)
 
     def ends_epoch(self, delivered: int) -> bool:
         """Whether an epoch is known to end there; False where the iterable has no length."""
         return self._place[1] == self._size
+
+    def _refuse_changed(self, batch: Any) -> None:
+        """Raise ResumeError if the loop changed a batch in place that is given again in the next epoch."""
+        if digest_of(batch) != self._probe:
+            raise ResumeError(
+                f"batch {self._delivered - 1} was changed in place, and the {self._kind} holds it: the next epoch "
+                "would get it as it is now, and after a resume as it was. Change a copy of it, or give resumable() a "
+                "loader that makes its batches anew in each epoch"
+            )
+
+    def _continued(self) -> Iterator[Any] | None:
+        """An iterator past all that was trained, by the iterable's own state; None at the beginning of an epoch."""
+        if self._probe is not None:
+            generators = capture_host_rng()
+            iterator, last = self._read_again()
+            if host_rng_drawn(generators):
+                restore_host_rng(generators)
+                _log.warning(
+                    "the %s draws from the global generators of `random` or `numpy.random`, so nobody can check that "
+                    "its state_dict() tells where it stands",
+                    self._kind,
+                )
+            elif self._is_probe(last):
+                return iterator if self._place[1] else None
+            else:
+                self._refuse_behind(iterator)
+                restore_host_rng(generators)
+                self._doubt()
+        self._iterable.load_state_dict(copy.deepcopy(self._state))
+        return iter(self._iterable) if self._place[1] else None
+
+    def _read_again(self) -> tuple[Iterator[Any], Any]:
+        """An iterator from before the batch that was trained last, and that batch."""
+        self._iterable.load_state_dict(copy.deepcopy(self._before))
+        iterator = iter(self._iterable)
+        last = next(iterator, _END)
+        return iterator, _END if self._place[1] == 0 and next(iterator, _END) is not _END else last
+
+    def _is_probe(self, batch: Any) -> bool:
+        return batch is not _END and digest_of(batch) == self._probe
+
+    def _refuse_behind(self, following: Iterator[Any]) -> None:
+        """Raise ResumeError if the batch that was trained last is yet to come: that is proven, the contrary is not."""
+        if any(map(self._is_probe, itertools.islice(following, _MOST_BEHIND))):
+            raise ResumeError(
+                f"state_dict() of the {self._kind} was behind: from where it stood before batch {self._delivered - 1}, "
+                "that batch comes later, so batches would be trained twice. It may count a batch only when the next "
+                "one is asked for: count it before the `yield`, and start under another root"
+            )
+
+    def _doubt(self) -> None:
+        _log.warning(
+            "The resumed run may not be bit-exact: read again from the state before it, the %s gives another batch %d "
+            "than the one that was trained last. If what it gives depends on what training told it since, all is well. "
+            "If state_dict() reads ahead of what it gives, or its data changed, batches are left out",
+            self._kind,
+            self._delivered - 1,
+        )
 
     def _replayed(self) -> Iterator[Any] | None:
         """An iterator past all that was trained; None at the beginning of an epoch."""

@@ -7,6 +7,7 @@ Main thread only.
 Public attributes of the pipeline's nodes where there are any. ``operations``, ``per_batch_map``,
 ``batch_size_func`` and ``python_multiprocessing`` are undocumented; where they cannot be seen any
 more, a node counts as the user's code and is replayed, and tests/with_mindspore/test_dataset.py fails.
+So is what is behind a function of ``get_sync_notifiers()``; tests/with_mindspore/test_positioning.py fails.
 """
 
 from __future__ import annotations
@@ -111,6 +112,12 @@ def global_order(dataset: ds.Dataset) -> GlobalOrder | None:
 def has_shuffle_buffer(dataset: ds.Dataset) -> bool:
     """Whether MindSpore has to read what it skips, for one of its nodes."""
     return any(type(node).__name__ == "ShuffleDataset" for node in nodes(dataset))
+
+
+def told_by_training(dataset: ds.Dataset) -> list[str]:
+    """Names of the conditions in it whose ``sync_update`` calls code of the user's."""
+    pairs = {name: getattr(let_go, "__self__", None) for name, let_go in dataset.get_sync_notifiers().items()}
+    return [name for name, pair in pairs.items() if getattr(pair, "callback", None) is not None]
 
 
 def python_code_here(dataset: ds.Dataset) -> list[str]:

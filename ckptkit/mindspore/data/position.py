@@ -26,8 +26,8 @@ class Position(Protocol):
         """As `at`, from what a checkpoint recorded; raises ResumeError if that contradicts itself."""
         ...
 
-    def state(self, delivered: int, batch: Any) -> dict[str, Any]:
-        """What a checkpoint records; ``batch`` is the last delivered one, or None where nobody told it."""
+    def state(self, delivered: int) -> dict[str, Any]:
+        """What a checkpoint records after ``delivered`` batches, with the last one's digest as it was handed out."""
         ...
 
     def check(self, recorded: Mapping[str, Any]) -> None:

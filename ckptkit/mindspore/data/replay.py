@@ -73,10 +73,13 @@ class Replay:
             _log.info("the replay of %d more batches will take about %s", left, timedelta(seconds=seconds))
 
 
-def replay_epochs(iterator: Iterator[Any], batches: int, size: int, replay: Replay) -> Any:
+def replay_epochs(
+    iterator: Iterator[Any], batches: int, size: int, replay: Replay, let_go_on: Callable[[], None] = lambda: None
+) -> Any:
     """Move ``iterator`` past ``batches`` batches in epochs of ``size``; returns the last of them.
 
-    A MindSpore iterator ends once per epoch and then goes on with the next one.
+    A MindSpore iterator ends once per epoch and then goes on with the next one. ``let_go_on`` is called after every
+    batch, as training would.
 
     Raises:
         ResumeError: If an epoch has another number of batches.
@@ -86,6 +89,7 @@ def replay_epochs(iterator: Iterator[Any], batches: int, size: int, replay: Repl
     def read() -> Any:
         nonlocal done
         batch = next(iterator, _END)
+        let_go_on()
         done += 1
         over = done % size == 0 and batch is not _END and next(iterator, _END) is not _END
         if batch is _END or over:

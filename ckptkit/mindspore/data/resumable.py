@@ -1,11 +1,13 @@
 """`resumable`: the batches of one's own training loop, from where the last start got to.
 
 Guarantees: after ``manager.restore(state)``, one ``for`` loop delivers exactly the batches that are left of all
-epochs, and the checkpoint knows of each whether it was delivered. It iterates once per start. Main thread only.
+epochs, and the checkpoint knows of each whether it was delivered. It iterates once per start. Main thread only: batches
+that another thread takes are refused at the next look at the counters.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
@@ -72,6 +74,7 @@ class Resumable:
         self._observer: Observer | None = None
         self._begun = False
         self._epoch: int | None = None
+        self._taken_by: int | None = None
 
     @property
     def epoch(self) -> int:
@@ -97,6 +100,15 @@ class Resumable:
         if self._begun:
             raise ResumeError("these batches are being iterated already; make new ones, and restore before the loop")
 
+    def refuse_another_thread(self) -> None:
+        """Raise ResumeError if another thread than this one took the last batch: nobody knows what it takes next."""
+        if self._taken_by not in (None, threading.get_ident()):
+            raise ResumeError(
+                "another thread than the one that trains and saves takes the batches of resumable(), ahead of "
+                "training: a resume would leave out those that it holds. Read ahead in front of resumable() instead: "
+                "a MindSpore pipeline does, or let the loader that you give it do so"
+            )
+
     def __iter__(self) -> Iterator[Any]:
         """What is left, once.
 
@@ -106,7 +118,8 @@ class Resumable:
         if self._observer is None:
             raise ResumeError(
                 "these batches belong to no training: state = StateManager(cell, batches); manager.restore(state); "
-                "then `for batch in batches`"
+                "then `for batch in batches`. A training has one resumable(): of two loaders that it reads, make one "
+                "that gives the batches of both (zip), and give that to resumable()"
             )
         if self._begun:
             raise ResumeError(
@@ -129,6 +142,7 @@ class Resumable:
                 running, inside = epoch, True
                 delivered += 1
                 self._epoch = epoch
+                self._taken_by = threading.get_ident()
                 observer.count_delivered(delivered)
                 observer.observe_step(batch, None)
                 observer.expect_epoch_end(self.position.ends_epoch(delivered))

@@ -11,15 +11,30 @@ from collections.abc import Collection, Iterable
 import mindspore.dataset as ds
 from mindspore import nn
 
-from ckptkit.mindspore.findings.cells import find_in_cells
+from ckptkit.mindspore.findings.cells import find_in_cells, left_out
+from ckptkit.mindspore.findings.constants import constants_in_callbacks, constants_in_loops
 from ckptkit.mindspore.findings.finding import Finding
+from ckptkit.mindspore.findings.frames import loop_variables
+from ckptkit.mindspore.findings.loops import find_in_loops
 from ckptkit.mindspore.findings.pipelines import find_in_pipeline
 
-__all__ = ["Finding", "find"]
+__all__ = [
+    "Finding",
+    "constants_in_callbacks",
+    "constants_in_loops",
+    "find",
+    "find_in_loops",
+    "left_out",
+    "loop_variables",
+]
 
 
 def find(
-    cell: nn.Cell | Iterable[nn.Cell], dataset: ds.Dataset | None = None, *, named: Collection[object] = ()
+    cell: nn.Cell | Iterable[nn.Cell],
+    dataset: ds.Dataset | None = None,
+    *,
+    named: Collection[object] = (),
+    variables: Iterable[tuple[str, object]] = (),
 ) -> tuple[Finding, ...]:
     """What would not be exact, in the present mode.
 
@@ -27,9 +42,10 @@ def find(
         cell: The train cell, or the cells of a training without one.
         dataset: The pipeline that feeds it.
         named: Objects that checkpoints hold by name: what they hold is not reported.
+        variables: Of the loop that trains, if it is one's own, each with its place; see `loop_variables`.
     """
     cells = (cell,) if isinstance(cell, nn.Cell) else tuple(cell)
-    found = list(find_in_cells(cells, {id(one) for one in named}))
+    found = list(find_in_cells(cells, {id(one) for one in named}, variables))
     if dataset is not None:
         found += find_in_pipeline(dataset)
     return tuple(found)

@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ckptkit.mindspore.findings.attributes import CACHED, UNKNOWN, attribute, own_attributes
+from ckptkit.mindspore.findings.attributes import CACHED, UNKNOWN, attribute, in_class, own_attributes
 
 _MOST = 5_000  # code objects read for one callable: a second or two, more than any augmentation calls
 
 _STARTS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_GLOBAL", "LOAD_NAME")
+_CHAIN = (*_STARTS, "LOAD_ATTR")
 _STORES = ("STORE_FAST", "STORE_DEREF", "STORE_NAME")
 _CALLS = ("CALL", "CALL_FUNCTION", "CALL_METHOD", "CALL_FUNCTION_KW")
 # May stand between a name and what is done with it, and change neither.
@@ -46,6 +47,7 @@ class Use:
         where: ``augment() in train.py:12``.
         compiled: Whether MindSpore compiles that code in any mode, because it is under ``@ms.jit``.
         called_empty: Whether it is called right there without an argument, or with None alone.
+        sets: The attribute of it that is assigned there; empty where it is only named.
     """
 
     target: Any
@@ -53,6 +55,7 @@ class Use:
     where: str
     compiled: bool
     called_empty: bool
+    sets: str = ""
 
 
 def uses(code: Any, enters: Callable[[str], bool], *, compiled: bool = False) -> Iterator[Use]:
@@ -63,7 +66,36 @@ def uses(code: Any, enters: Callable[[str], bool], *, compiled: bool = False) ->
         enters: Whether to follow calls into functions of the module of that name.
         compiled: Whether all of it is.
     """
-    yield from _Walk(enters).run(code, compiled)
+    yield from (use for use in _Walk(enters).run(code, compiled) if not use.sets)
+
+
+def assignments(code: Any, enters: Callable[[str], bool]) -> Iterator[Use]:
+    """Every assignment to an attribute in ``code`` and all that it calls; of `UNKNOWN` where its object is not known.
+
+    Args:
+        code: As of `uses`.
+        enters: As of `uses`.
+    """
+    yield from (use for use in _Walk(enters).run(code, False) if use.sets)
+
+
+def assignments_in_loops(
+    code: types.CodeType,
+    loops: Sequence[range],
+    scopes: tuple[Mapping[str, Any], Mapping[str, Any]],
+    enters: Callable[[str], bool],
+) -> Iterator[Use]:
+    """As `assignments`, in those parts of code that is running.
+
+    Args:
+        code: What is running.
+        loops: Offsets of its instructions.
+        scopes: Its local and its global variables.
+        enters: As of `uses`.
+    """
+    walk, (own, module) = _Walk(enters), scopes
+    walk.wait_for(_Frame(code, module, {}, False, code.co_name, known={**own}, loops=loops))
+    yield from (use for use in walk.read() if use.sets)
 
 
 @dataclass
@@ -77,6 +109,7 @@ class _Frame:
     name: str
     instance: Any = UNKNOWN
     known: dict[str, Any] = field(default_factory=dict)
+    loops: Sequence[range] | None = None  # read these parts only
 
     def value(self, opcode: str, name: str) -> Any:
         if opcode in ("LOAD_GLOBAL", "LOAD_NAME") and name not in self.known:
@@ -94,6 +127,12 @@ class _Walk:
 
     def run(self, target: Any, compiled: bool) -> Iterator[Use]:
         self._add(target, compiled, anyone=True)
+        yield from self.read()
+
+    def wait_for(self, frame: _Frame) -> None:
+        self._waiting.append(frame)
+
+    def read(self) -> Iterator[Use]:
         while self._waiting and len(self._visited) < _MOST:
             frame = self._waiting.popleft()
             key = (frame.code, id(frame.instance), tuple(map(id, frame.free.values())), frame.compiled)
@@ -104,7 +143,8 @@ class _Walk:
                 frame.known[frame.code.co_varnames[0]] = frame.instance
             for use in _named(frame):
                 yield use
-                self._follow(frame, use)
+                if not use.sets:
+                    self._follow(frame, use)
 
     def _follow(self, frame: _Frame, use: Use) -> None:
         if isinstance(use.target, types.CodeType):
@@ -120,26 +160,39 @@ class _Walk:
             self._add(use.target, frame.compiled)
 
     def _add(self, target: Any, compiled: bool, *, anyone: bool = False) -> None:
-        for function, instance in _functions(target):
+        for function, instance in functions_of(target):
             if not anyone and not self._enters(getattr(function, "__module__", None) or ""):
                 continue
-            wrapped = getattr(function, "__wrapped__", None)
-            if wrapped is not None and function.__globals__.get("__name__") in _JIT_MODULES:
+            if is_compiled(function):
+                wrapped = vars(function)["__wrapped__"]
                 self._add(wrapped if instance is UNKNOWN else types.MethodType(wrapped, instance), True, anyone=True)
                 continue
             code = function.__code__
-            free = {name: _content(one) for name, one in zip(code.co_freevars, function.__closure__ or (), strict=True)}
-            self._waiting.append(_Frame(code, function.__globals__, free, compiled, code.co_name, instance))
+            closure = closure_of(function)
+            self._waiting.append(_Frame(code, function.__globals__, closure, compiled, code.co_name, instance))
+
+
+def is_compiled(one: Any) -> bool:
+    """Whether it is what ``@ms.jit`` made of a function."""
+    if type(one) is not types.FunctionType or one.__globals__.get("__name__") not in _JIT_MODULES:
+        return False
+    return vars(one).get("__wrapped__") is not None
 
 
 def _named(frame: _Frame) -> Iterator[Use]:
     """The objects that one code object names, nested code objects among them; each once."""
-    instructions = [one for one in dis.get_instructions(frame.code) if one.opname not in _NEUTRAL]
+    instructions = _in_loops(instructions_of(frame.code), frame.loops)
     file = Path(frame.code.co_filename).name
     target, name, line, imported = UNKNOWN, "", frame.code.co_firstlineno, _Import()
     seen = set()
+    owners: dict[str, Any] = {}  # of the attributes that were read last, for `owner.count += 1`
     for index, one in enumerate(instructions):
         line = one.starts_line or line
+        if one.opname == "STORE_ATTR":
+            owner = target if instructions[index - 1].opname.startswith(_CHAIN) else owners.get(one.argval, UNKNOWN)
+            yield Use(owner, one.argval, f"{frame.name}() in {file}:{line}", frame.compiled, False, sets=one.argval)
+        if one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            owners[one.argval] = target
         if one.opname.startswith(_STARTS):
             target, name = frame.value(one.opname, one.argval), str(one.argval)
         elif one.opname in ("LOAD_ATTR", "LOAD_METHOD") and target is not UNKNOWN:
@@ -161,6 +214,18 @@ def _named(frame: _Frame) -> Iterator[Use]:
         if target is not UNKNOWN and (id(target), empty) not in seen:
             seen.add((id(target), empty))
             yield Use(target, name, f"{frame.name}() in {file}:{line}", frame.compiled, empty)
+
+
+@functools.lru_cache(maxsize=1024)
+def instructions_of(code: types.CodeType) -> list[dis.Instruction]:
+    """What of ``code`` names something; kept, because a network has many cells of one class."""
+    return [one for one in dis.get_instructions(code) if one.opname not in _NEUTRAL]
+
+
+def _in_loops(instructions: list[dis.Instruction], loops: Sequence[range] | None) -> list[dis.Instruction]:
+    if loops is None:
+        return instructions
+    return [one for one in instructions if any(one.offset in loop for loop in loops)]
 
 
 def _called_empty(following: Sequence[dis.Instruction]) -> bool:
@@ -208,7 +273,7 @@ class _Import:
         return _Import() if self.is_alias or opcode not in _STORES else self
 
 
-def _functions(target: Any, inside: tuple[int, ...] = ()) -> Iterator[tuple[types.FunctionType, Any]]:
+def functions_of(target: Any, inside: tuple[int, ...] = ()) -> Iterator[tuple[types.FunctionType, Any]]:
     """The Python functions that calling ``target`` runs, each with its instance.
 
     Args:
@@ -218,9 +283,9 @@ def _functions(target: Any, inside: tuple[int, ...] = ()) -> Iterator[tuple[type
     kind = type(target)
     if issubclass(kind, functools.partial):
         for one in (target.func, *target.args, *target.keywords.values()):
-            yield from _functions(one)
+            yield from functions_of(one)
     elif kind is types.MethodType:
-        for function, instance in _functions(target.__func__):
+        for function, instance in functions_of(target.__func__):
             yield function, target.__self__ if instance is UNKNOWN else instance
     elif kind is types.FunctionType:
         yield target, UNKNOWN
@@ -230,13 +295,19 @@ def _functions(target: Any, inside: tuple[int, ...] = ()) -> Iterator[tuple[type
             if type(function) is types.FunctionType:
                 yield function, UNKNOWN
     elif not issubclass(kind, (types.ModuleType, types.CodeType)):
-        function = inspect.getattr_static(kind, "__call__", None)
+        function = in_class(kind, "__call__")
         if type(function) is types.FunctionType:
             yield function, target
     if not issubclass(kind, (type, types.ModuleType, types.CodeType, types.MethodType)):
         wrapped = own_attributes(target).get("__wrapped__")
         if id(wrapped) not in inside and type(wrapped) in (types.FunctionType, types.MethodType, CACHED):
-            yield from _functions(wrapped, (*inside, id(target)))
+            yield from functions_of(wrapped, (*inside, id(target)))
+
+
+def closure_of(function: types.FunctionType) -> dict[str, Any]:
+    """The variables that it has from around it; `UNKNOWN` where one has no value yet."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return {name: _content(one) for name, one in cells}
 
 
 def _content(one: types.CellType) -> Any:

@@ -22,12 +22,15 @@ class Finding:
         where: The cell or the code, such as ``network.drop (nn.Dropout)``.
         why: What is wrong with it.
         fix: What to do.
+        certain: Whether a resumed run was seen to differ; else it may: what else draws, or
+            whether training changes what is named, cannot be seen.
     """
 
     kind: Kind
     where: str
     why: str
     fix: str
+    certain: bool = True
 
     def __str__(self) -> str:
         return f"{self.where}: {self.why}. {self.fix}."

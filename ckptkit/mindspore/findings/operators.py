@@ -1,15 +1,18 @@
 """Which random operators of MindSpore resume exactly, and in which mode.
 
 Guarantees: what is listed was measured on CPU with one process drawing twelve times and another one restored
-after the fourth. An operator in neither table is taken for exact. Pure values, any thread.
+after the fourth, but for mint's, which have no kernel there. An operator in no table is taken for exact. What
+`mindspore.nn.probability` draws, it draws by these functions. Pure values, any thread.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+import pkgutil
+from typing import Any, Literal, TypeAlias
 
-from mindspore import Tensor, nn, ops
+import mindspore.numpy as mnp
+from mindspore import Tensor, mint, nn, ops
 from mindspore.ops import Primitive
 
 # In PYNATIVE they take a new seed at every call, from state that checkpoints hold. A graph freezes the seed when
@@ -50,6 +53,22 @@ _NEVER_EXACT = (
     "uniform_candidate_sampler",
 )
 
+# In mint. Whether their draws come back was never measured.
+_UNMEASURED = (
+    "bernoulli",
+    "multinomial",
+    "nn.functional.dropout",
+    "nn.functional.dropout2d",
+    "normal",
+    "rand",
+    "rand_like",
+    "randint",
+    "randint_like",
+    "randn",
+    "randn_like",
+    "randperm",
+)
+
 # Operator objects have their state inside of the kernel.
 _PRIMITIVES = {
     "Bernoulli",
@@ -78,19 +97,26 @@ _PRIMITIVES = {
     "UniformReal",
 }
 
+Exact: TypeAlias = Literal["pynative", "never", "unknown"]
+
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+DROPOUTS_OF_MINT = (mint.nn.Dropout, mint.nn.Dropout2d)
 
 
 @functools.cache
-def functional() -> dict[int, tuple[Any, str, bool]]:
-    """By identity: the function, its public name, and whether it is exact in PYNATIVE."""
-    found = {}
-    for names, exact in ((_EXACT_IN_PYNATIVE, True), (_NEVER_EXACT, False)):
+def functional() -> dict[int, tuple[Any, str, Exact]]:
+    """By identity: the function, its public name, and where it is exact."""
+    found: dict[int, tuple[Any, str, Exact]] = {}
+    tables: tuple[tuple[tuple[str, ...], Exact], ...] = ((_EXACT_IN_PYNATIVE, "pynative"), (_NEVER_EXACT, "never"))
+    for names, exact in tables:
         for name in names:
-            for owner, prefix in ((ops, "ops"), (Tensor, "Tensor")):
+            for owner, prefix in ((ops, "ops"), (Tensor, "Tensor"), (mnp, "mindspore.numpy")):
                 function = vars(owner).get(name)
                 if function is not None:
                     found[id(function)] = (function, f"{prefix}.{name}", exact)
+    for name in _UNMEASURED:
+        function = pkgutil.resolve_name(f"mindspore.mint:{name}")
+        found.setdefault(id(function), (function, f"mint.{name}", "unknown"))
     return found
 
 

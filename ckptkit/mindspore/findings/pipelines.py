@@ -1,4 +1,4 @@
-"""What in a data pipeline cannot be exact: Python code that shares a generator with the training, or with threads.
+"""What in a data pipeline cannot be exact: Python code that waits for training, or shares a generator.
 
 Guarantees: changes nothing, makes no iterator and runs no code of the user's. It reads the Python code that the
 pipeline would run (see `code`). Main thread only.
@@ -35,15 +35,26 @@ def find_in_pipeline(dataset: ds.Dataset) -> Iterator[Finding]:
     """Findings of the pipeline that ends in ``dataset``, each once."""
     seen = set()
     for node in _nodes(dataset):
-        for code, workers in ((_worker_code(node), _threads(node)), (_single_code(node), 1)):
+        for code, threads in ((_worker_code(node), _threads(node)), (_single_code(node), 1)):
             for use in (use for one in code for use in uses(one, _enters)):
-                found = _judged(node, use, workers)
+                found = _judged(node, use, threads)
                 if found is not None and found not in seen:
                     seen.add(found)
                     yield found
+    yield from _waits_for_training(dataset)
 
 
-def _judged(node: ds.Dataset, use: Use, threads: int) -> Finding | None:
+def _waits_for_training(dataset: ds.Dataset) -> Iterator[Finding]:
+    codes = (code for node in _nodes(dataset) for code in (*_worker_code(node), *_single_code(node)))
+    own = next((code for code in codes if _module(code) not in ("mindspore", "ckptkit")), None)
+    for name in dataset.get_sync_notifiers() if own is not None else ():
+        code = getattr(own, "__qualname__", type(own).__qualname__)
+        why = f"{code} waits for training there; if it reads what training changes, a replay gives other batches"
+        fix = "Let it depend on (seed, epoch, index of the sample) only, and take sync_wait out"
+        yield Finding("pipeline", f'sync_wait("{name}")', why, fix)
+
+
+def _judged(node: ds.Dataset, use: Use, threads: int | None) -> Finding | None:
     where = f"{type(node).__name__}: {use.where}"
     owner = owner_of(use.target)
     if use.called_empty and any(use.target is one for one in _FRESH):
@@ -52,17 +63,23 @@ def _judged(node: ds.Dataset, use: Use, threads: int) -> Finding | None:
     if not isinstance(owner, _GENERATORS) or use.target.__name__ in _READS:
         return None
     shared = owner is _PYTHON or owner is _NUMPY
-    if threads > 1:
+    if threads is not None and threads > 1:
         why = f"{use.name} is called by {threads} threads in no fixed order, so that no two runs agree"
         return Finding("pipeline", where, why, f"{_FIX}, or set num_parallel_workers=1 or python_multiprocessing=True")
     if not shared:
         return None  # replaying the pipeline brings it to where it was
     library = "Python's `random`" if owner is _PYTHON else "`numpy.random`"
-    why = (
-        f"{use.name} draws from {library}, one generator for the whole process: what the pipeline draws ahead and "
-        "what a restore puts back get into each other's way"
-    )
-    return Finding("pipeline", where, why, _FIX)
+    if threads is None:
+        why = (
+            f"{use.name} draws from {library} in worker processes, each of which has its own: that is exact as long as "
+            "each gets the same samples again, which nothing guarantees"
+        )
+    else:
+        why = (
+            f"{use.name} draws from {library} in a thread of this process, which has one for all: that is exact only "
+            "as long as nothing else draws from it while data is read"
+        )
+    return Finding("pipeline", where, why, _FIX, certain=False)
 
 
 def _nodes(dataset: ds.Dataset) -> Iterator[ds.Dataset]:
@@ -71,10 +88,12 @@ def _nodes(dataset: ds.Dataset) -> Iterator[ds.Dataset]:
         yield from _nodes(child)
 
 
-def _threads(node: ds.Dataset) -> int:
-    """How many threads of this process run what `_worker_code` gives."""
+def _threads(node: ds.Dataset) -> int | None:
+    """How many threads of this process run what `_worker_code` gives; None where other processes do."""
     workers: int = getattr(node, "num_parallel_workers", None) or ds.config.get_num_parallel_workers()
-    return 1 if getattr(node, "python_multiprocessing", False) else workers
+    if not getattr(node, "python_multiprocessing", False):
+        return workers
+    return 1 if workers == 1 and isinstance(node, ds.GeneratorDataset) else None
 
 
 def _worker_code(node: ds.Dataset) -> Iterator[Any]:
@@ -127,6 +146,10 @@ def _operations(given: Any, *, in_python: bool = False) -> Iterator[Any]:
             yield from _methods(one, ("_execute_py",))
         elif callable(getattr(one, "transform", None)):
             yield one.transform  # a function that MindSpore has wrapped
+
+
+def _module(code: Any) -> str:
+    return str(getattr(code, "__module__", "")).partition(".")[0]
 
 
 def _enters(module: str) -> bool:

@@ -1,0 +1,50 @@
+"""The source of code that runs or is called, as syntax trees.
+
+Guarantees: reads the files that the code came from, each once; of code without source there is nothing. Any thread.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def body_of(code: types.CodeType, module: Mapping[str, Any]) -> Sequence[ast.stmt]:
+    """The statements of a function or a module; a lambda's is what it returns."""
+    lines = tuple(linecache.getlines(code.co_filename, dict(module)))
+    return _bodies(lines).get((code.co_name, 0 if code.co_name == "<module>" else code.co_firstlineno), ())
+
+
+def ahead(body: Sequence[ast.stmt], line: int) -> list[ast.stmt]:
+    """The statements that are left where ``line`` is running, with those around it as far as they run again."""
+    found: list[ast.stmt] = []
+    for one in body:
+        if line > (one.end_lineno or one.lineno):
+            continue
+        if one.lineno <= line and isinstance(one, (ast.With, ast.AsyncWith, ast.If, ast.Try)):
+            parts = [getattr(one, name, []) for name in ("body", "orelse", "finalbody")]
+            inside = [part for part in parts if part and line <= (part[-1].end_lineno or 0)]
+            found += ahead(inside[0], line) if inside else []
+        else:
+            found.append(one)
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _bodies(lines: tuple[str, ...]) -> Mapping[tuple[str, int], Sequence[ast.stmt]]:
+    """Each body by the name and the first line that its code object has."""
+    try:
+        tree = ast.parse("".join(lines))
+    except (SyntaxError, ValueError):  # the file is another one by now
+        return {}
+    found: dict[tuple[str, int], Sequence[ast.stmt]] = {("<module>", 0): tree.body}
+    for one in ast.walk(tree):
+        if isinstance(one, ast.Lambda):
+            found[("<lambda>", one.lineno)] = [ast.copy_location(ast.Return(one.body), one)]
+        elif isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            found[(one.name, min([one.lineno, *(each.lineno for each in one.decorator_list)]))] = one.body
+    return found
