@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from long_run import long_run, names_of
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StorageError
-from ckptkit.manifest import AttemptDocument, Commit, Void, encode
+from ckptkit.manifest import AttemptDocument, Commit, PassedOver, Void, encode
 from ckptkit.run.catalogue import latest_checkpoint
 from ckptkit.run.choose import choose, first_choice
 from ckptkit.run.find import Index
@@ -36,6 +36,7 @@ class Made:
     attempts: dict[int, str | None]
     branches: dict[int, str]
     folders: dict[CheckpointName, str]
+    unsure: frozenset[int]  # attempts that passed something over
 
     def storage(self) -> DictStorage:
         files = {}
@@ -44,8 +45,9 @@ class Made:
                 files[attempt_key(number)] = b"{}"
             elif parent != "absent":
                 branch = self.branches.get(number)
+                over = [PassedOver(checkpoint="", reason="")] if number in self.unsure else []
                 document = AttemptDocument(
-                    attempt=number, token=TOKEN, parent=parent, branch=branch, host="", created_at=""
+                    attempt=number, token=TOKEN, parent=parent, branch=branch, host="", created_at="", passed_over=over
                 )
                 files[attempt_key(number)] = encode(document.sealed())
         for name, kind in self.folders.items():
@@ -62,6 +64,7 @@ RUNS = st.builds(
     st.dictionaries(st.integers(1, 5), DOCUMENT),
     st.dictionaries(st.integers(1, 5), NAME.map(str)),
     st.dictionaries(NAME, st.sampled_from([*COMMITS, "void alone", "real", "real"]), max_size=9),
+    st.frozensets(st.integers(1, 5)),
 )
 
 
@@ -71,28 +74,61 @@ def eagerly(made: Made, checkpoint: str, rewind: bool):
     committed = [name for name in index.names if index.is_committed(name)]
     passed_over: dict[str, str] = {}
     head = None
-    for attempt in sorted({*index.attempts, *(name.attempt for name in committed)}, reverse=True):
+    numbers = sorted({*index.attempts, *(name.attempt for name in committed)}, reverse=True)
+    readable = [number for number in numbers if made.attempts.get(number, "absent") not in ("absent", "corrupt")]
+    if not index.names:
+        numbers = [number for number in numbers if number >= max(readable, default=0)]
+
+    def head_at(attempt):
         lineage = trace(index, attempt)
         on_it = [name for segment in lineage.segments for name in reversed(committed) if name in segment]
-        own = [name for name in committed if name.attempt == attempt]
-        if len(lineage.segments) > 1 and not own:
-            chosen = made.branches.get(attempt) is not None
-            if not chosen or lineage.segments[1].last not in committed:
-                continue
-        if on_it:
-            head = (lineage, on_it)
-            break
-        if lineage.broken_at is not None:
+        if not on_it and lineage.broken_at is not None:
             passed_over.setdefault(attempt_key(lineage.broken_at), str(lineage.broken))
-    if checkpoint != "latest" and (rewind or head is None or checkpoint not in head[0].branches):
+        return (lineage, on_it) if on_it else None
+
+    with_commits = {name.attempt for name in committed}
+    head = next(filter(None, (head_at(attempt) for attempt in numbers if attempt in with_commits)), None)
+    for attempt in numbers if head is None else numbers[: numbers.index(head[0].segments[0].attempt)]:
+        if attempt in with_commits:
+            continue
+        own = trace(index, attempt)
+        if not own.segments:
+            passed_over.setdefault(attempt_key(attempt), str(own.broken))
+            continue
+        parent = made.attempts[attempt]
+        branch = made.branches.get(attempt)
+        if branch is not None and parent in map(str, committed):
+            head = head_at(attempt) or head
+            break
+        if branch is not None and parent is not None:
+            reason = f"it went back to {branch}, which is not there to go on from"
+            passed_over.setdefault(attempt_key(attempt), reason)
+        if parent == (str(head[1][0]) if head else None) and attempt not in made.unsure:
+            break  # it has looked at those before it
+    grown, hidden = went_on(made, head, checkpoint, readable) if head and checkpoint != "latest" else (False, False)
+    if checkpoint != "latest" and (rewind or not grown):
         if checkpoint not in map(str, committed):
             raise CheckpointNotFoundError(checkpoint)
-        return [checkpoint], checkpoint, {}
+        if not rewind and hidden:
+            raise CorruptCheckpointError("nothing tells whether it went on from there already")
+        return [checkpoint], checkpoint, {} if rewind else passed_over
     if head is None and committed:
         raise CorruptCheckpointError("orphans")
-    if head is None and any(made.attempts.get(number) not in (None, "absent", "corrupt") for number in index.attempts):
+    if head is None and readable and made.attempts[readable[0]] is not None:
         raise CorruptCheckpointError("emptied")
     return [str(name) for name in head[1]] if head else [], None, passed_over
+
+
+def went_on(made, head, checkpoint, readable):
+    """Whether the head began at what had been named before; and whether a document hides that."""
+    at = CheckpointName.parse(checkpoint).attempt
+    if (head[0].broken_at or 0) > at:
+        return False, True
+    began = [one.attempt for one in head[0].segments if made.attempts[one.attempt] == checkpoint]
+    between = [number for number in made.attempts if began and at < number <= began[0]]
+    if any(made.branches.get(number) == checkpoint for number in between if number in readable):
+        return True, False
+    return False, any(made.attempts[number] == "corrupt" for number in between)
 
 
 def outcome(function):

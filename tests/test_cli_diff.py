@@ -65,6 +65,17 @@ def test_equal_ones_are_said_to_be(root, tmp_path, capsys):
     assert tree(root) == before
 
 
+def test_two_roots_alone_are_compared_at_their_newest(tmp_path, capsys):
+    one, other = tmp_path / "one", tmp_path / "other"
+    (a,), (b, newest) = trained(one, NumpyRun(), 4), trained(other, NumpyRun(), 4, 12)
+    assert diff(one, str(other), None) == 0
+    assert capsys.readouterr().out.startswith(f"A: {a} at {one}\nB: {newest} at {other}\n")
+    assert diff(other, b, None) == 0  # one name alone: with the newest there
+    assert capsys.readouterr().out.startswith(f"A: {b} at {other}\nB: {newest} at {other}\n")
+    assert diff(one, a, None, other_root=str(other)) == 0
+    assert f"B: {newest} at {other}" in capsys.readouterr().out
+
+
 def test_a_stale_state_is_flagged_and_exits_1(tmp_path, capsys):
     a, b = trained(tmp_path, Stale("weights", "moments", accumulation_steps=2), 4, 8)
     assert diff(tmp_path, a, b) == 1
@@ -137,6 +148,8 @@ def test_diff_program_works_across_roots(root, bucket):
     assert done.returncode == 1
     assert f"{AT_4}/rank-00000/weights-000.safetensors has" in done.stderr
     assert "Traceback" not in done.stderr
+    done = run(root, f"s3://{bucket.name}/run", *other[1:])
+    assert "equal, to the bit" in done.stdout
     done = run(root, AT_6, name_at(1, 5))
     assert done.returncode == 1
     assert f"there are: {AT_4}, {AT_6}" in done.stderr

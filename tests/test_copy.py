@@ -179,8 +179,9 @@ def test_repeated_copy_adds_new_checkpoints_of_source(source, target):
     assert Life(target).restore().checkpoint == name_at(3, 14)
 
 
-@pytest.mark.covering(1)
-@pytest.mark.parametrize("moment", [f"{when} kill" for when in WHEN])
+@pytest.mark.parametrize(
+    "moment", ["after kill", *(pytest.param(f"{when} kill", marks=pytest.mark.extended) for when in WHEN[:-1])]
+)
 def test_copy_killed_during_update_stays_a_run(tmp_path, source, target, moment):
     """After a kill at any call, a start on the copy works, and the same command completes it."""
     copy(source, target)

@@ -94,3 +94,17 @@ def test_frozen_leaf_changed_while_written_is_demoted(tmp_path):
     assert storage.changed == 1
     assert frozen.demoted == {"leaf0"}
     assert not frozen.settled
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1])
+def test_exhausting_takes_memory_of_its_size(size):
+    """Beside each save, for as many saves as there are: pieces of 4 MiB left holes of that size in the memory."""
+    data, asked = np.arange(size, dtype=np.uint8).tobytes(), []
+
+    class Asked(io.BytesIO):
+        def readinto(self, buffer):
+            asked.append(len(buffer))
+            return super().readinto(buffer)
+
+    assert DigestingStream(Asked(data)).exhaust(size) == digest_of(data)
+    assert max(asked) <= min(size + 1, PIECE_BYTES)

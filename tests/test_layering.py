@@ -325,3 +325,70 @@ def test_a_module_without_a_layer_is_caught(tmp_path):
 )
 def test_a_circle_is_caught(tmp_path, changes, circle):
     assert set(circle) <= set(cycle_in(edges(small_package(tmp_path, **changes))))
+
+
+# What changes a disk: of `os`, and of paths.
+CALLS = {"write", "pwrite", "pwritev", "writev", "truncate", "ftruncate", "posix_fallocate", "sendfile"}
+CALLS |= {"fsync", "fdatasync", "sync", "link", "symlink", "unlink", "remove", "rename", "renames", "replace"}
+CALLS |= {"mkdir", "makedirs", "rmdir", "removedirs", "copy_file_range"}
+OF_PATHS = {"write_text", "write_bytes", "touch", "unlink", "rename", "mkdir", "rmdir", "symlink_to", "hardlink_to"}
+ELSEWHERE = {
+    "ckptkit.preemption": "stderr, in a signal's handler",
+    "ckptkit.signals": "the pipe that a signal wakes a thread by",
+    "ckptkit.rehearsal": "the doctor's trace",
+    "ckptkit.doctor": "a training that is thrown away",
+    "ckptkit.cli.demo": "a training that is thrown away",
+    "ckptkit.mindspore.demo": "a training that is thrown away",
+}
+
+
+def changes_of(package: Path) -> list[str]:
+    """Places that change a disk, or open a file to, past `SystemCalls`."""
+    found = []
+    for module, path in modules(package).items():
+        if module == "ckptkit.storage.system_calls" or any(f"{module}.".startswith(f"{one}.") for one in ELSEWHERE):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and _changes_disk(node):
+                found.append(f"{module}:{node.lineno} {ast.unparse(node.func)}")
+    return found
+
+
+def _changes_disk(call: ast.Call) -> bool:
+    owner, _, name = ast.unparse(call.func).rpartition(".")
+    if name == "open" and owner in ("", "io", "os", "builtins"):
+        how = ast.unparse(call.args[1]) if len(call.args) > 1 else ""
+        return "O_CREAT" in how if owner == "os" else bool(set("wxa+") & set(how))
+    if owner in ("os", "shutil"):
+        return owner == "shutil" or name in CALLS
+    return name in OF_PATHS and owner not in ("SYSTEM", "self._calls", "self._system")  # the last one is fsspec's
+
+
+def test_only_system_calls_change_a_disk():
+    assert changes_of(PACKAGE) == []
+
+
+def test_the_test_sees_what_changes_a_disk(tmp_path):
+    """Guards the guard."""
+    (tmp_path / "one.py").write_text("""
+open(a)
+open(a, "rb")
+os.open(a, os.O_RDONLY)
+text.replace("a", "b")
+SYSTEM.unlink(a)
+open(a, "wb")
+os.open(a, os.O_WRONLY | os.O_CREAT)
+os.replace(a, b)
+path.parent.mkdir()
+shutil.rmtree(a)
+""")
+    assert changes_of(tmp_path) == [
+        f"ckptkit.one:{line} {call}"
+        for line, call in [
+            (7, "open"),
+            (8, "os.open"),
+            (9, "os.replace"),
+            (10, "path.parent.mkdir"),
+            (11, "shutil.rmtree"),
+        ]
+    ]

@@ -55,7 +55,7 @@ A1C5, A2C9, A3C7 = str(named(1, 5)), str(named(2, 9)), str(named(3, 7))
 def test_the_walk_goes_from_parent_to_parent(parents, newest, segments):
     lineage = trace(Attempts(parents), newest)
     expected = tuple(Segment(attempt, CheckpointName.parse(last) if last else None) for attempt, last in segments)
-    assert lineage == Lineage(expected, frozenset(), None)
+    assert lineage == Lineage(expected, None)
 
 
 @pytest.mark.parametrize(
@@ -85,12 +85,6 @@ def test_a_skipped_attempt_is_not_on_the_lineage():
     lineage = trace(Attempts({1: None, 2: A1C5, 3: A1C5}), 3)
     assert named(2, 6) not in lineage
     assert named(1, 5) in lineage
-
-
-def test_branches_are_collected_along_the_way():
-    lineage = trace(Attempts({1: None, 2: A1C5, 3: A2C9}, {2: A1C5, 3: A2C9}), 3)
-    assert lineage.branches == {A1C5, A2C9}
-    assert trace(Attempts({1: None, 2: A1C5, 3: A2C9}, {2: A1C5}), 1).branches == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -304,6 +304,37 @@ def test_buffers_are_reused_without_mixing_saves(root):
         assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 
+class UpdatesNext(WatchedRun):
+    """Goes on within the save, as a train cell whose next call updates: there is no later moment to fence at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes = ["before"]
+
+    def capture(self) -> Capture:
+        capture = super().capture()
+        return dataclasses.replace(capture, state={**capture.state, "user": self.notes})
+
+    def guard(self, fence) -> None:
+        fence()
+        self.weights += 1
+        self.notes.append("after")
+
+
+def test_state_that_goes_on_at_once_is_not_torn(root):
+    run = UpdatesNext()
+    before = run.weights.copy()
+    with CheckpointManager(root, save=ON_REQUEST) as manager:
+        manager.restore(run)
+        train(run, 1)
+        name = manager.save(run).result()
+    assert run.notes == ["before", "after"]
+    storage = LocalStorage(root)
+    stored = load(storage, opened(storage, name))
+    assert np.array_equal(stored.tensors["weights"], before)
+    assert stored.state["user"] == ["before"]
+
+
 # When it saves
 
 
@@ -324,6 +355,12 @@ def test_step_saves_when_due_once_per_progress(root):
     manager.wait()
     assert manager.step(run) is None
     assert len(names(manager)) == 6
+
+
+def test_aligned_save_is_due_once(root):
+    """At the boundaries after 6, 12, 18 and 24 micro-steps, and at none between."""
+    manager, run = started(root, save=SaveEvery(micro_steps=6), mid_cycle="align")
+    assert saved_at(manager, run, 24) == [8, 12, 20, 24]
 
 
 def test_defaults_save_every_100_cycles_and_keep_three(root):
@@ -409,7 +446,7 @@ def test_skipped_saves_are_logged_once_then_counted(caplog):
         outcomes.skip()  # an interval that has passed stays due
     assert outcomes.skipped_saves == 109
     assert [record.getMessage() for record in caplog.records] == [
-        "a save is due and waits, because the previous one is still being written; others are counted",
+        "a save is due and skipped, because the previous one is still being written; others are counted",
         "10 times a save was due while the one before was still being written",
         "100 times a save was due while the one before was still being written",
     ]
@@ -522,8 +559,8 @@ def test_a_closed_manager_saves_no_more(root, verb):
 
 
 def test_close_ends_the_writer_thread(root):
-    before = set(threading.enumerate())
     manager, run = started(root)
+    before = set(threading.enumerate())
     manager.save(run)
     (writer,) = set(threading.enumerate()) - before
     manager.close()
@@ -863,6 +900,7 @@ def test_loop_that_does_not_count_batches_is_refused(root):
         assert manager.step(again) is not None
 
 
+@pytest.mark.extended
 def test_memory_is_flat_over_many_saves(root, monkeypatch):
     """Of each save nothing stays: no report, no name, no folder, no exit handler."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)

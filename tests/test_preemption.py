@@ -21,6 +21,7 @@ from ranks.job import new_run
 
 import ckptkit as ck
 from ckptkit.pace import Pace, fits
+from ckptkit.signals import Ears
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.ranks import results_of, run_ranks
@@ -617,3 +618,39 @@ def test_unwritable_rank_fails_last_save_of_all(root):
     assert {error.checkpoint for _, error, _ in lives} == {None}
     assert all("the last save failed" in str(error) and "rank 1" in str(error) for _, error, _ in lives)
     assert names(root) == []
+
+
+class Unwatched(Ears):
+    """Has a thread that comes to read only when all is over."""
+
+    def _watch(self, line):
+        while not line.over:
+            line.wait()
+        line.close()
+
+
+class Hearing:
+    def __init__(self):
+        self.signals = []
+
+    def heard(self, number):
+        self.signals.append(number)
+
+
+def test_a_signal_before_the_training_is_no_preemption():
+    """The last listener left in another thread, so that the line to the thread that reads is still there."""
+    ears, earlier, later, own = Unwatched(), Hearing(), Hearing(), []
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ears.listen(earlier)
+        leaving = threading.Thread(target=ears.leave, args=(earlier,))
+        leaving.start()
+        leaving.join()
+        signal.signal(signal.SIGTERM, lambda *_: own.append("heard"))
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert own == ["heard"]
+        ears.listen(later)
+        assert ears.leave(later)
+        assert later.signals == []
+    finally:
+        signal.signal(signal.SIGTERM, before)

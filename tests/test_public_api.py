@@ -41,6 +41,7 @@ PUBLIC = [
     "StateManager",
     "StateMismatchError",
     "StorageError",
+    "attributes",
     "data",
     "nearest_plans",
     "nn",

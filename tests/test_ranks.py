@@ -227,7 +227,7 @@ def test_incomplete_or_overlapping_parts_are_not_saved(tmp_path: Path, boxes: li
         check_whole(tmp_path, name, 2)
 
 
-@pytest.mark.parametrize("slow", [0, 1, 2])
+@pytest.mark.parametrize("slow", [1, *(pytest.param(rank, marks=pytest.mark.extended) for rank in (0, 2))])
 def test_final_save_outwaits_collective_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: int) -> None:
     """The save at the end of training waits for slow storage longer than a collective does."""
     for module in (manager_module, orders):

@@ -64,3 +64,16 @@ def test_failed_part_is_noticed_when_asked_alone():
     with pytest.raises(SaveFailedError, match="rank 2 could not write a part"):
         collect(storage, 3, [lambda: post_failure(storage, NAME, 2, 1)])
     assert storage.prefixes == ["0000", "00002-"]
+
+
+def test_patience_begins_anew_with_every_part():
+    """Parts that come one by one may take longer than that in all."""
+    storage, now = Asked(), [0.0]
+
+    def pause(_: float) -> None:
+        now[0] += 40
+        post(storage, NAME, written(storage, round(now[0]) // 40))
+
+    receipts = Receipts(storage, 4, PATIENCE, monotonic=lambda: now[0], pause=pause)
+    assert len(receipts.collect(NAME, written(storage, 0), lambda: None)) == 4
+    assert now[0] == 2 * PATIENCE.total_seconds()

@@ -12,6 +12,7 @@ import pytest
 from dict_storage import DictStorage
 from grown import ON_REQUEST, WatchedRun, train
 
+import ckptkit.events
 from ckptkit import recorder
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.events import Began, Ended, LeftOut, Point, Removed, Saved, SaveFailed
@@ -406,6 +407,23 @@ def test_failing_storage_warns_once_without_losing_events(storage, time, caplog)
     assert kinds_in(storage).count("began") == 1
 
 
+def test_events_behind_failed_segment_keep_their_order(storage, time, monkeypatch):
+    monkeypatch.setattr(ckptkit.events, "MAX_SEGMENT_BYTES", 3000)
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time)
+    manager.restore(run)
+    for batches in run.train_until(30):
+        manager.step(run, {"loss": float(batches)})
+    storage.failures = 3  # those of one put
+    manager.save(run).result()
+    assert storage.failures == 0
+    manager.close()
+    events = events_in(storage)
+    assert len(segments_in(storage)) > 2
+    assert [event.last for event in events if isinstance(event, Point)] == [*range(1, 31)]
+    assert [isinstance(events[0], Began), isinstance(events[-1], Ended)] == [True, True]
+
+
 def test_a_lost_reply_stores_nothing_twice(storage, time, caplog):
     run = NumpyRun(accumulation_steps=1)
     manager = manager_of(storage, time)
@@ -467,6 +485,22 @@ def test_long_outage_drops_oldest_events_with_count(storage, time, monkeypatch):
     told = len(points) + sum(isinstance(event, Saved | Removed) for event in events)
     assert told + left_out == 300 + 3 + 1  # points, saves, a removal
     assert isinstance(events[0], Began)
+
+
+def test_many_saves_in_short_time_lose_nothing(storage, time, monkeypatch):
+    """A storage that works has them before memory is full, however short the time is."""
+    monkeypatch.setattr(recorder, "_MOST_EVENTS", 40)
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time)
+    manager.restore(run)
+    time.pass_by(hours=2)  # the next files are not due for minutes
+    for _ in run.train_until(60):
+        manager.save(run).result()
+    manager.close()
+    events = events_in(storage)
+    assert sum(isinstance(event, Saved) for event in events) == 60
+    assert not any(isinstance(event, LeftOut) for event in events)
+    assert len(segments_in(storage)) <= 2 + 120 / 10
 
 
 def test_run_ended_by_failed_saves_records_failure(storage, monkeypatch):

@@ -60,6 +60,34 @@ def test_invalid_listing_is_not_an_empty_one(storage, status, body):
     assert server.requests > 4  # it may have been a gateway's page: it was asked again
 
 
+class UploadsOnPages(Server):
+    """Lists two unfinished uploads on a page each, and aborts them."""
+
+    def __init__(self, storage) -> None:
+        super().__init__(storage, 200)
+        self.aborted = []
+
+    def answer(self, request, **_):
+        if request.method == "DELETE":
+            self.aborted.append(request.url.partition("uploadId=")[2])
+            self.status, self.body = 204, b""
+        else:
+            number = 2 if "upload-id-marker=id-1" in request.url else 1
+            more = b"<IsTruncated>true</IsTruncated><NextKeyMarker>runs/vit/a/1</NextKeyMarker>"
+            more += b"<NextUploadIdMarker>id-1</NextUploadIdMarker>"
+            one = b"<Upload><Key>runs/vit/a/%d</Key><UploadId>id-%d</UploadId></Upload>" % (number, number)
+            end = more if number == 1 else b"<IsTruncated>false</IsTruncated>"
+            self.status = 200
+            self.body = b"<ListMultipartUploadsResult>%s%s</ListMultipartUploadsResult>" % (end, one)
+        return super().answer(request)
+
+
+def test_unfinished_uploads_of_all_pages_are_aborted(storage):
+    server = UploadsOnPages(storage)
+    assert storage.clear_unfinished("a/", lambda key: True) == 2
+    assert server.aborted == ["id-1", "id-2"]
+
+
 def test_keys_beside_those_asked_for_are_an_error(storage):
     foreign = b"<IsTruncated>false</IsTruncated><Contents><Key>other/run/a</Key><Size>1</Size></Contents>"
     Server(storage, 200, LIST % foreign)

@@ -119,7 +119,15 @@ def test_trouble_that_passes_at_any_request_changes_nothing(action, call, storag
 
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("action", STALLS)
-@pytest.mark.parametrize("call", [listed, read_large, written, written_large, created], ids=lambda call: call.__name__)
+@pytest.mark.parametrize(
+    "call",
+    [
+        read_large,
+        created,
+        *(pytest.param(call, marks=pytest.mark.extended) for call in (listed, written, written_large)),
+    ],
+    ids=lambda call: call.__name__,
+)
 def test_silent_server_is_asked_again(action, call, proxy, bucket):
     if action == "stall_body" and call not in (listed, read_large):
         action = "stall_request"
@@ -205,6 +213,31 @@ def test_upload_cleared_by_later_attempt_is_error(operation, storage, bucket, mo
     with pytest.raises(StorageError, match="its upload is gone"):
         storage.write("a/1", io.BytesIO(LARGE), len(LARGE))
     assert bucket.get(BELOW + "a/1") is None
+
+
+def test_parts_that_fail_together_end_the_write(storage, bucket, monkeypatch):
+    """Each gives its memory back: who fills the next part waits for that, and would for ever."""
+    together = threading.Barrier(4)  # as many as are on their way at once
+
+    def denied(**_):
+        together.wait(60)
+        raise ClientError(
+            {"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}}, "UploadPart"
+        )
+
+    monkeypatch.setattr(storage._bucket._client.api, "upload_part", denied)
+    told = []
+
+    def write():
+        with pytest.raises(StorageError) as error:
+            storage.write("a/1", io.BytesIO(bytes(9 * PART)), 9 * PART)
+        told.append(error.value)
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    writer.join(60)
+    assert len(told) == 1
+    assert bucket.uploads() == []
 
 
 def test_an_upload_that_fails_leaves_no_parts(storage, proxy, bucket):

@@ -40,6 +40,27 @@ def saved(tmp_path):
     assert set(threads) <= {threading.main_thread()}
 
 
+class SlowToReturn:
+    """A clock for `monotonic`, at which the training thread looks again only after the writer has ended."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        for thread in threading.enumerate():
+            if thread.name == "ckptkit-writer" and threading.current_thread() is threading.main_thread():
+                thread.join(60)
+        self.seconds += 0.25
+        return self.seconds
+
+
+def test_fast_writer_stores_what_training_waited(tmp_path):
+    run = NumpyRun()
+    with ck.CheckpointManager(tmp_path, monotonic=SlowToReturn()) as manager:
+        manager.restore(run)
+        name = manager.save(run).result()
+    assert opened(tmp_path, name).manifest.cost.stall_seconds > 0
+
+
 def test_a_boundary_copies_nothing_of_the_model(saved):
     manager, run, reports = saved
     list(run.train_until(4))

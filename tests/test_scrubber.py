@@ -79,6 +79,7 @@ def planted(name: str) -> object:
     }.get(name, SECRET)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("scheme", ["s3", "obs"])
 @pytest.mark.parametrize("name", sorted({field.name for field in dataclasses.fields(S3Options)} - {"profile"}))
 def test_a_secret_in_any_option_stays_hidden(scheme, name, caplog):

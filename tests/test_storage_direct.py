@@ -16,7 +16,7 @@ from ckptkit.storage import LocalStorage
 from ckptkit.storage import descriptors as descriptors_module
 from ckptkit.storage.direct import BUFFER_BYTES, BUFFERS, DirectWriter
 from ckptkit.storage.local import LARGE_BYTES
-from ckptkit.storage.system_calls import RealCalls
+from ckptkit.storage.system_calls import SystemCalls
 
 BUFFER = 1 << 20
 O_DIRECT = os.O_DIRECT
@@ -54,9 +54,9 @@ def in_part(size_bytes):
 
     def write(descriptor, data, offset):
         # Asked for so few, the file system would refuse a direct write instead of breaking off in it.
-        RealCalls().set_direct(descriptor, False)
+        SystemCalls().set_direct(descriptor, False)
         count = os.pwrite(descriptor, data[:size_bytes], offset)
-        RealCalls().set_direct(descriptor, True)
+        SystemCalls().set_direct(descriptor, True)
         return count
 
     return write
@@ -70,7 +70,7 @@ def failing_start(thread):
     raise RuntimeError("can't start new thread")
 
 
-class Calls(RealCalls):
+class Calls(SystemCalls):
     """The system's calls with faults in them; records the writes."""
 
     def __init__(self, *, direct=never, pwrite=never) -> None:
@@ -161,7 +161,7 @@ def direct_writes_work_here(tmp_path_factory):
     path = tmp_path_factory.mktemp("probe") / "probe"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
     try:
-        RealCalls().set_direct(descriptor, True)
+        SystemCalls().set_direct(descriptor, True)
     except OSError as error:
         pytest.skip(f"no direct writes below {path.parent}: {error}")
     finally:

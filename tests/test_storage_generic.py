@@ -5,11 +5,15 @@ from datetime import timedelta
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from grown import ON_REQUEST, run_at, train
 
-from ckptkit.errors import StorageError
+from ckptkit.errors import CkptKitError, StorageError
 from ckptkit.manager import CheckpointManager
 from ckptkit.storage import open_storage
+from ckptkit.storage.generic import FsspecStorage
 from ckptkit.testing.contract import StorageContract
+from ckptkit.testing.faults import Killed
 from ckptkit.testing.state import NumpyRun
 
 QUICK = {"settle": timedelta(milliseconds=1)}
@@ -80,3 +84,66 @@ def test_a_failing_file_system_is_no_answer(url, monkeypatch):
         storage.create("a", b"x")
     with pytest.raises(StorageError, match="own"):
         storage.delete(["a"])
+
+
+class Torn(MemoryFileSystem):
+    """Its put is no more atomic than that of sftp: the first one of a key that ends so breaks off in the middle.
+
+    Attributes:
+        fired: How often.
+    """
+
+    cachable = False
+
+    def __init__(self, end, error):
+        super().__init__()
+        self.end, self.error, self.fired = end, error, 0
+
+    def pipe_file(self, path, value, mode="overwrite", **kwargs):
+        if path.endswith(self.end) and not self.fired:
+            self.fired += 1
+            super().pipe_file(path, value[: len(value) // 2], mode, **kwargs)
+            raise self.error
+        super().pipe_file(path, value, mode, **kwargs)
+
+
+@pytest.mark.parametrize("error", [OSError("connection lost"), Killed("killed")], ids=["error", "kill"])
+@pytest.mark.parametrize(
+    "end", ["attempts/000002.json", "c0000000001-m0000/COMMIT", "lease.json", "a000002-0001.jsonl"]
+)
+def test_torn_put_loses_no_reported_checkpoint(url, end, error):
+    """A document that is there by half counts as damaged: nothing is concluded from it."""
+    system = Torn(end, error)
+    path = url.removeprefix("memory:/")
+
+    def begun():
+        storage = FsspecStorage(url, system, path, settle=timedelta(milliseconds=1))
+        manager, run = CheckpointManager(storage, save=ON_REQUEST, on_save_error="raise"), run_at(0)
+        manager.restore(run)
+        return manager, run
+
+    system.fired = 1
+    manager, run = begun()
+    train(run, 3)
+    reported = [manager.save(run).result()]
+    manager.close()
+    system.fired = 0
+    try:
+        manager, run = begun()
+        for at in (4, 5):
+            train(run, at)
+            handle = manager.save(run)
+            if handle.exception() is None:
+                reported.append(handle.result())
+            elif isinstance(error, Killed):
+                break
+        manager.close()
+    except (CkptKitError, Killed):
+        pass
+    assert system.fired == 1
+    manager, run = begun()
+    assert run.applied == reported[-1:] or (isinstance(error, Killed) and run.applied > reported[-1:])
+    train(run, 7)
+    assert manager.save(run).result()
+    assert run.digest() == run_at(7).digest()
+    manager.close()

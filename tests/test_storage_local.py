@@ -50,10 +50,10 @@ class Disk:
         self._root = root
         self._open: dict[int, str] = {}
         self._real = {
-            name: getattr(os, name) for name in ("open", "fsync", "link", "mkdir", "write", "unlink", "rmdir")
+            name: getattr(os, name) for name in ("open", "fsync", "link", "mkdir", "pwrite", "unlink", "rmdir")
         }
         patch.setattr(os, "open", self._opened)
-        patch.setattr(os, "write", self._written)
+        patch.setattr(os, "pwrite", self._written)
         patch.setattr(os, "fsync", self._synced)
         for name in ("mkdir", "unlink", "rmdir"):
             patch.setattr(os, name, self._on_path(name))
@@ -71,9 +71,9 @@ class Disk:
     def _of(self, descriptor: int) -> str:
         return self._name(os.readlink(f"/proc/self/fd/{descriptor}"))
 
-    def _written(self, descriptor, data):
+    def _written(self, descriptor, data, offset):
         self.events.append(("write", self._of(descriptor)))
-        return self._real["write"](descriptor, data)
+        return self._real["pwrite"](descriptor, data, offset)
 
     def _synced(self, descriptor):
         self.events.append(("fsync", self._of(descriptor)))
@@ -157,15 +157,15 @@ def test_empty_folders_go_except_at_first_level(local, tmp_path):
 
 
 def test_interrupted_write_is_storage_error_and_leaves_nothing(local, monkeypatch):
-    real = os.write
+    real = os.pwrite
     written = iter([b"1"])
 
-    def full_after_one_byte(descriptor, data):
+    def full_after_one_byte(descriptor, data, offset):
         if next(written, None) is None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(descriptor, data[:1])
+        return real(descriptor, data[:1], offset)
 
-    monkeypatch.setattr(os, "write", full_after_one_byte)
+    monkeypatch.setattr(os, "pwrite", full_after_one_byte)
     with pytest.raises(StorageError, match="No space left") as raised:
         local.write("a/1", io.BytesIO(b"12345"), 5)
     assert isinstance(raised.value.__cause__, OSError)
@@ -235,8 +235,8 @@ def test_names_behind_symbolic_links_are_synced(tmp_path, monkeypatch):
 
 
 def test_a_short_write_of_the_system_is_continued(local, monkeypatch):
-    real = os.write
-    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:2]))
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, offset: real(descriptor, data[:2], offset))
     local.write("a/1", io.BytesIO(b"12345"), 5)
     assert local.read("a/1", 100) == b"12345"
 

@@ -35,6 +35,7 @@ class TestS3Storage(InBucket):
     def storage(self, bucket):
         return opened(bucket.endpoint, bucket)
 
+    @pytest.mark.extended
     def test_more_files_than_one_request_deletes(self, storage):
         self.many_files = StorageContract.many_files
         self.test_deleting_many_files_removes_all(storage)

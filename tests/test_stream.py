@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from collections.abc import Mapping
 
 import numpy as np
 import pytest
+import xxhash
 from grown import opened
 
 from ckptkit.contents import Capture
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.manager import CheckpointManager
+from ckptkit.manifest import ShardEntry, TensorEntry
 from ckptkit.run import stream
+from ckptkit.run.leaves import StoredLeaf, StoredPiece
+from ckptkit.run.names import CheckpointName
 from ckptkit.run.verify import load, verify
 from ckptkit.storage import LocalStorage, local
 from ckptkit.tensors import leaf_of
@@ -200,6 +205,27 @@ def test_bytes_beyond_memory_between_tensors_are_reread(checkpoint, monkeypatch)
     _, held = all_held(contents)
     contents.read_into(held)
     assert contents.differing(held) == frozenset(held)
+
+
+def test_differing_compares_all_that_is_between_tensors(root):
+    storage = LocalStorage(root)
+    data = bytes(range(24))
+    storage.write("file", io.BytesIO(data), len(data))
+    tensors = [
+        TensorEntry(name=name, dtype="U8", shape=[4], offset_bytes=at, size_bytes=4, placement="per_rank", part=None)
+        for name, at in (("a", 8), ("b", 16))  # bytes of no tensor lie before, between and behind them
+    ]
+    digest = xxhash.xxh3_128_hexdigest(data)
+    shard = ShardEntry(key="file", size_bytes=24, digest=digest, role="weights", tensors=tensors, blocks=None)
+    pieces = [StoredPiece(shard, one) for one in tensors]
+    leaves = {piece.entry.name: StoredLeaf(piece.info, (piece,)) for piece in pieces}
+    files = stream.ShardStream(storage, CheckpointName(1, 1, 0), leaves)
+    held = {"a": bytearray(4), "b": bytearray(4)}
+    files.read_into({name: memoryview(one) for name, one in held.items()})
+    assert held == {"a": data[8:12], "b": data[16:20]}
+    assert files.differing({name: memoryview(one) for name, one in held.items()}) == frozenset()
+    held["b"][0] ^= 1
+    assert files.differing({name: memoryview(one) for name, one in held.items()}) == {"a", "b"}
 
 
 MEMORY = """

@@ -248,12 +248,10 @@ def test_k_1_with_float16_matches_stock_cells_bitwise(mode, optimizer):
     ("network", "given"),
     [
         (Defaults, "x"),
-        (Defaults, "xy"),
-        (Defaults, "x-m"),
-        (Defaults, "xym"),
         (Defaults, "xym2m"),
-        (Nested, "x"),
         (Nested, "xym"),
+        *(pytest.param(Defaults, given, marks=pytest.mark.extended) for given in ("xy", "x-m", "xym")),
+        pytest.param(Nested, "x", marks=pytest.mark.extended),
         (Starred, "xy"),
         (KeywordOnly, "xy"),
         (Jitted, "xy"),
@@ -427,6 +425,27 @@ def test_clips_the_average_once(mode):
         np.testing.assert_allclose(got, expected, rtol=2e-6, atol=1e-8)
     assert max(np.abs(a - b).max() for a, b in zip(seen, clipped_each, strict=True)) > 1e-3
     assert norm(seen) == pytest.approx(clip_norm, rel=1e-6)
+
+
+@each_mode
+def test_float16_gradients_are_clipped_in_float32(mode):
+    """The squares of these gradients are beyond the largest number of float16."""
+
+    class Scaled(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.w = ms.Parameter(ops.ones(4, ms.float16), name="w")
+
+        def construct(self, x):
+            return (self.w * x).sum()
+
+    cell = AccumulationTrainCell(
+        network := Scaled(), Recorder(network.trainable_params()), 2, clip_norm=1.0
+    ).set_train()
+    for value in (200, 400):
+        cell(ms.Tensor(np.full(4, value), ms.float16))
+    assert cell.gradient_norm.asnumpy() == 600
+    assert cell.optimizer.seen[0].asnumpy().tolist() == [0.5] * 4
 
 
 @each_mode

@@ -9,8 +9,8 @@ import os
 from datetime import datetime, timezone
 
 import pytest
-from bad_disk import BadDisk
 from grown import WatchedRun, grow, run_at
+from support.bad_disk import BadDisk
 from test_audit import Watch
 from test_copy import Told
 
@@ -129,7 +129,7 @@ def test_a_failure_without_proof_names_the_way_on(root, names, monkeypatch, numb
     assert (root / FILES["weights"].format(newest)).exists()
 
 
-def test_what_could_not_be_read_is_kept_as_evidence(root, names, monkeypatch):
+def test_unreadable_checkpoint_is_kept_as_evidence(root, names, monkeypatch):
     disk = BadDisk(FILES["manifest"].format(names[-1])).install(monkeypatch)
     later = grow(root, 20, 24, 28)
     assert disk.fired
@@ -140,7 +140,7 @@ def test_what_could_not_be_read_is_kept_as_evidence(root, names, monkeypatch):
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_the_mirrors_copy_is_taken_of_an_unreadable_one(tmp_path, monkeypatch, file):
+def test_an_unreadable_checkpoint_comes_from_the_mirror(tmp_path, monkeypatch, file):
     here, there = tmp_path / "here", tmp_path / "there"
     run = WatchedRun()
     with CheckpointManager(here, mirror=there, on_preempt="off") as manager:

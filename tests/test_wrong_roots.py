@@ -119,7 +119,7 @@ def test_what_the_system_refuses_comes_with_advice(monkeypatch, number, advice):
     def refuse(*given, **options):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr(os, "mkdir", refuse)
     monkeypatch.setattr(os, "makedirs", refuse)
     with pytest.raises(StorageError) as raised:
         open_storage("runs/x").create("run.json", b"{}")

@@ -72,7 +72,7 @@ PIPELINES = [
 def seconds_to_first_batch(make, augmentation, delivered) -> float:
     position = DatasetPosition(make(), augmentation=augmentation)
     position.prepare(0, None)
-    recorded = position.state(0, None)
+    recorded = position.state(0)
     position.release()
     position.prepare(delivered, recorded)
     began = time.perf_counter()

@@ -21,7 +21,7 @@ from mindspore import nn
 
 from ckptkit.contents import Capture, Contents
 from ckptkit.errors import StateMismatchError
-from ckptkit.mindspore.tracked import TrackedParameter, synchronize
+from ckptkit.mindspore.tracked import TrackedTensor, synchronize
 from ckptkit.progress import Progress
 from ckptkit.tensors import Leaf, Lifetime, Role
 from ckptkit.world import ALONE, World
@@ -90,7 +90,7 @@ class Trainer:
         self._fence: Callable[[], None] = lambda: None
         self.micro_step = self.cycles = self.batches = 0
         self.parameters: dict[str, ms.Parameter] = {}
-        self._tracked: list[TrackedParameter] = []
+        self._tracked: list[TrackedTensor] = []
         self.cell = nn.Cell()
         ms.set_device("CPU")
         ms.set_context(mode=ms.PYNATIVE_MODE)
@@ -202,8 +202,8 @@ class Trainer:
         """As a `ckptkit.StateManager` takes them."""
         if not self._tracked:
             self._tracked = [_tracked(name, parameter) for name, parameter in self.parameters.items()]
-        chosen = [one for one in self._tracked if not (at_boundary and one.parameter.name[0] == "a")]
-        synchronize([one.parameter for one in chosen])
+        chosen = [one for one in self._tracked if not (at_boundary and one.name[0] == "a")]
+        synchronize([one.tensor for one in chosen])
         return [one.leaf() for one in chosen]
 
     def mark_cycle_start(self) -> Progress:
@@ -214,7 +214,7 @@ class Trainer:
         """As `mark_cycle_start`."""
         raise NotImplementedError
 
-    def begin(self) -> None:
+    def begin(self, root: str) -> None:
         """Any state may begin."""
 
     def apply(self, contents: Contents) -> None:
@@ -235,13 +235,13 @@ class Trainer:
         self.micro_step, self.cycles, self.batches = progress.micro_step, progress.cycles, progress.batches_delivered
 
 
-def _tracked(name: str, parameter: ms.Parameter) -> TrackedParameter:
+def _tracked(name: str, parameter: ms.Parameter) -> TrackedTensor:
     roles: dict[str, Role] = {"p": "weights", "a": "accumulators", "m": "optimizer", "v": "optimizer"}
 
     def lifetime_of(size_bytes: int) -> Lifetime:
         return "micro" if name[0] == "a" or size_bytes < 64 << 10 else "cycle"
 
-    return TrackedParameter(parameter, roles[name[0]], lifetime_of, deferred=False)
+    return TrackedTensor(name, parameter, roles[name[0]], lifetime_of, deferred=False)
 
 
 def _values(rng: Any, kind: str, shape: tuple[int, ...], *, fresh: bool) -> np.ndarray:

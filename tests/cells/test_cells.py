@@ -87,12 +87,14 @@ def kinds_for(data: str) -> tuple[str, ...]:
 
 # Each kind with each mode, each kind with data that is positioned at once and with data that is replayed, and the
 # data of one's own loops with every loop.
-# The default suite has each kind in one of the modes.
+# The default suite has half of the kinds, each in one of the modes.
 @pytest.mark.parametrize(
     ("mode", "data", "until", "share"),
     [
-        ("graph", "augmented", 10, slice(0, None, 2)),
-        ("pynative", "generator", 11, slice(1, None, 2)),
+        ("graph", "augmented", 10, slice(0, None, 4)),
+        ("pynative", "generator", 11, slice(1, None, 4)),
+        pytest.param("graph", "augmented", 10, slice(0, None, 2), marks=pytest.mark.extended),
+        pytest.param("pynative", "generator", 11, slice(1, None, 2), marks=pytest.mark.extended),
         pytest.param("graph", "augmented", 10, slice(1, None, 2), marks=pytest.mark.extended),
         pytest.param("pynative", "generator", 11, slice(0, None, 2), marks=pytest.mark.extended),
     ],

@@ -170,7 +170,7 @@ def attempts(files: Tree) -> dict[int, dict]:
     return {int(match[1]): json.loads(data) for key, data in files.items() if (match := _ATTEMPT.fullmatch(key))}
 
 
-def swept(files: Tree, attempt: int, token: str) -> Tree:
+def swept(files: Tree, attempt: int, token: str, parent: str | None, branch: str | None) -> Tree:
     """What the sweep of ``attempt`` must leave of ``files``: the expectation, by the text of the protocol."""
     state = folders(files)
     living = {int(name[1:7]) for name in state.committed}
@@ -189,7 +189,47 @@ def swept(files: Tree, attempt: int, token: str) -> Tree:
             left[key] = data  # its commits may be on a disk that is not mounted
     for name in state.uncommitted:
         left[f"checkpoints/{name}/COMMIT"] = json.dumps({"void_by": token}, separators=(",", ":")).encode()
-    return left
+    bare = [name for name in state.void if f"checkpoints/{name}/COMMIT" in files and _is_alone(files, name)]
+    gone = {f"checkpoints/{name}/COMMIT" for name in bare if int(name[1:7]) < _second_newest(files, parent)}
+    return {
+        key: data
+        for key, data in left.items()
+        if key not in gone | _failed_starts(files, attempt, parent, branch, bare)
+    }
+
+
+def _is_alone(files: Tree, name: str) -> bool:
+    return sum(key.startswith(f"checkpoints/{name}/") for key in files) == 1
+
+
+def _second_newest(files: Tree, parent: str | None) -> int:
+    """The attempt of the second newest commit on the lineage that ends in ``parent``; 0 where there is none."""
+    on_line: list[str] = []
+    while parent is not None and len(on_line) < 2:
+        of_attempt = [name for name in folders(files).committed if name[:7] == parent[:7] and name <= parent]
+        on_line += sorted(of_attempt, reverse=True)
+        parent = attempts(files)[int(parent[1:7])]["parent"]
+    return int(on_line[1][1:7]) if len(on_line) > 1 else 0
+
+
+def _failed_starts(files: Tree, attempt: int, parent: str | None, branch: str | None, bare: list[str]) -> set[str]:
+    """The keys of starts that came to nothing, all but those of the last two."""
+    if parent is None:
+        return set()
+    documents = attempts(files)
+    there = {int(name[1:7]) for name in folders(files).committed}
+    with_data = {int(match[2]) for key in files if (match := _FOLDER.fullmatch(key)) and match[1] not in bare}
+    gone: set[str] = set()
+    origin = json.loads(files["run.json"])["copied_from"]
+    between = sorted((n for n in documents if int(parent[1:7]) < n < attempt), reverse=True)
+    for number in [n for n in between if n > max(there, default=0)][2:]:
+        document = documents[number]
+        if number in with_data or (document["parent"], document["branch"]) != (parent, branch):
+            break
+        mine = re.compile(rf"attempts/{number:06d}\.json|(events|checkpoints)/a{number:06d}-.+")
+        if origin is None or number != origin["last_attempt"]:
+            gone |= {key for key in files if mine.fullmatch(key)}
+    return gone
 
 
 def check_new_start(root: Place, latest: str | None) -> Life:
@@ -216,7 +256,7 @@ def check_new_start(root: Place, latest: str | None) -> Life:
     assert own == max([0, *attempts(before)]) + 1
     assert newest[own]["parent"] == latest
     assert life.run.digest() == digest_at(batches_of(latest) if latest else 0)
-    expected = swept(before, own, newest[own]["token"])
+    expected = swept(before, own, newest[own]["token"], latest, newest[own]["branch"])
     expected[f"attempts/{own:06d}.json"] = after[f"attempts/{own:06d}.json"]
     expected.setdefault("run.json", after["run.json"])
     assert after == expected

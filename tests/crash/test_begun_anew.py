@@ -7,8 +7,9 @@ from ckptkit.policies import KeepLatest
 from ckptkit.run.catalogue import latest_checkpoint
 from ckptkit.run.prune_plan import Rule, plan_prune
 from ckptkit.run.wanted import open_wanted
-from ckptkit.testing.faults import Fault
+from ckptkit.testing.faults import Fault, FaultyStorage
 
+from .roots import copied
 from .scenario import Life, attempts, check_new_start, committed, digest_at, digest_of, name_at, tree
 
 
@@ -129,3 +130,79 @@ def test_document_replaced_by_late_put_ends_process(root, new_root):
         Life(root).restore()
     root.put("attempts/000001.json", sound)
     check_new_start(root, latest=name_at(1, 8))
+
+
+def test_late_start_gives_the_number_back(root):
+    """As on a storage without conditions: it stood still between its lease and its put, and the other job saved."""
+    started(root, 2)
+    number = "attempts/000002.json"
+    running = []
+
+    def meanwhile():
+        running.append(started(root, 4, 6))
+        root.remove(number)  # so that the put that comes late replaces it
+
+    late = Life(root, faults=[Fault(meanwhile, operations={"create"}, key=number)])
+    with pytest.raises(StaleAttemptError, match="while this one stood still in its start"):
+        late.restore()
+    assert number not in tree(root)
+    assert running[0].saved_at(8) == name_at(2, 8)  # its document is there again
+    assert committed(root) == [name_at(2, 6), name_at(2, 8)]
+    check_new_start(root, latest=name_at(2, 8))
+
+
+def test_late_start_gives_the_number_back_at_both_roots(root, new_root):
+    two, mirror, number = new_root(), new_root(), "attempts/000002.json"
+    started(root, 2, mirror=mirror.storage()).manager.wait()
+    running = []
+
+    def meanwhile():
+        running.append(started(root, 4, 6, mirror=mirror.storage()))
+        running[0].manager.wait()
+        mirror.remove(number)
+
+    faults = [Fault(meanwhile, operations={"create"}, key=number)]
+    with pytest.raises(StaleAttemptError, match="while this one stood still in its start"):
+        Life(two, mirror=FaultyStorage(mirror.storage(), faults)).restore()
+    assert number not in {*tree(two), *tree(mirror)}
+    running[0].saved_at(8)
+    running[0].manager.wait()
+    assert committed(mirror)[-1] == name_at(2, 8)
+    assert tree(mirror)[number] == tree(root)[number]
+    assert Life(two, mirror=mirror.storage()).restore().checkpoint == name_at(2, 8)
+
+
+def test_replaced_document_is_told_word_by_word(root, new_root, caplog):
+    """Where the job that is replaced looks before the late start does."""
+    started(root, 2)
+    elsewhere = new_root()
+    copied(tree(root), elsewhere)
+    running = started(root, 4, 6)
+    sound = root.get("attempts/000002.json")
+    started(elsewhere)
+    root.put("attempts/000002.json", elsewhere.get("attempts/000002.json"))
+    assert_stopped(running, 8)
+    assert f"To go on from {name_at(2, 6)}, stop all jobs" in caplog.text
+    assert sound.decode() in caplog.text
+    with pytest.raises(CorruptCheckpointError, match="a job whose own one was replaced has logged it"):
+        Life(root).restore()
+    (line,) = [line for line in caplog.text.splitlines() if line.startswith('{"')]
+    root.put("attempts/000002.json", line.encode())
+    check_new_start(root, latest=name_at(2, 6))
+
+
+def test_begun_anew_keeps_its_equal_frozen_shard(root):
+    """The old job's first save finds the shard of the new one, which has its digest."""
+    old = started(root)
+    new = []
+
+    def begin():
+        root.clear()
+        new.append(started(root, 2))
+
+    begun = old.storage.inject(Fault(begin, operations={"list"}, key="frozen/a000001"))
+    assert isinstance(old.save_at(4).exception(), StaleAttemptError)
+    assert begun.fired == 1
+    assert not [call for call in old.storage.calls if call.operation == "delete"]
+    assert digest_of(root, name_at(1, 2)) == digest_at(2)
+    check_new_start(root, latest=name_at(1, 2))

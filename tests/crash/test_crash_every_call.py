@@ -290,6 +290,7 @@ def test_next_save_settles_unconfirmed_commit(kind, made):
     check_new_start(root, latest=AT_8)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("make", [history, wreck, None], ids=["sound run", "died before COMMIT", "nothing there"])
 @at_every_moment
 def test_fault_at_any_start_call_keeps_the_run(made, each, make, when, action):

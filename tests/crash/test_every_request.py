@@ -1,8 +1,9 @@
 """The network fails at every single request of a start on a run with history and of two saves with retention.
 
 With patience nobody may see it afterwards; without, the call may fail, and then all that holds after a crash holds. The
-default suite strikes the decisive requests: those that begin or complete the uploads of the second save, or publish
-something. ``-m full`` also lets each request meet one action, in turn among those of its method, and every action.
+default suite strikes one of each kind of the decisive requests: those that begin or complete the uploads of the second
+save, or publish something. ``-m full`` also lets each request meet one action, in turn among those of its method, and
+every action.
 """
 
 from collections import Counter
@@ -130,6 +131,13 @@ def undisturbed(made, patient, proxy):
     return sorted(tree(root)), shards(root), requests
 
 
+def kind_of(request):
+    """What it is done to: a method, a query, and the last part of the path or the folder that it lies in."""
+    last = request.path.rsplit("/", 1)[-1]
+    where = last if last in ("COMMIT", "manifest.json") else request.path.split("/")[-2]
+    return request.method, request.query.partition("=")[0], where if request.method == "PUT" else ""
+
+
 def is_decisive(request):
     """Whether a lost answer leaves a doubt: what begins or ends an upload, and what must not exist yet."""
     return (request.method == "POST" and AT_10 in request.path) or "if-none-match" in request.headers
@@ -149,13 +157,13 @@ def injected(proxy, what, fault):
 
 
 @pytest.fixture(
-    params=["decisive", *(pytest.param(share, marks=pytest.mark.extended) for share in ("in turn", "in full"))]
+    params=["one of each", *(pytest.param(share, marks=pytest.mark.extended) for share in ("in turn", "in full"))]
 )
 def struck(request, proxy, undisturbed):
     """Gives, for each request that the action shall meet, what that is in words and a context in which it happens."""
 
     def each(action):
-        seen = Counter()
+        seen, kinds = Counter(), set()
         for index, one in enumerate(undisturbed[2]):
             has_answer = one.method in ("GET", "POST")
             actions = ACTIONS if has_answer else ACTIONS[:-1]
@@ -163,7 +171,8 @@ def struck(request, proxy, undisturbed):
             methods, nth = (("GET", "POST"), seen["answer"] + 1) if has_answer else (None, index + 1)
             turn = actions[seen[one.method] % len(actions)]
             seen.update([one.method, *(["answer"] if has_answer else [])])
-            strikes = {"decisive": is_decisive(one), "in turn": action == turn, "in full": True}
+            is_first = is_decisive(one) and (kind := kind_of(one)) not in kinds and not kinds.add(kind)
+            strikes = {"one of each": is_first, "in turn": action == turn, "in full": True}
             if action in actions and strikes[request.param]:
                 what = f"{action} at request {index}: {one.method} {one.path}?{one.query}"
                 yield what, injected(proxy, what, RequestFault(action, method=methods, nth=nth))

@@ -358,7 +358,9 @@ def test_start_overtaken_before_sweep_deletes_nothing(root, nth):
         late.restore()
     assert fault.fired == 1
     created = [key for call in late.storage.calls if call.operation == "create" for key in call.keys]
-    assert created == ["attempts/000002.json"]
+    # On a disk the COMMIT of its parent is asked for, so that it is durable; nothing is voided.
+    asked = [] if late.storage.is_remote else [f"checkpoints/{name_at(1, 4)}/COMMIT"]
+    assert created == [*asked, "attempts/000002.json"]
     assert not [call for call in late.storage.calls if call.operation == "delete"]
     assert newer.saved_at(6) == name_at(3, 6)
 
@@ -393,6 +395,52 @@ def test_chosen_checkpoint_is_rewound_to_only_once(root):
         None,
     ]
     assert {name_at(1, 6), name_at(1, 8), name_at(2, 5), name_at(3, 7)} <= set(committed(root))
+
+
+@pytest.mark.parametrize("again", ["the same call", "latest"])
+@pytest.mark.parametrize("first", ["saves nothing", "is corrupt"])
+def test_branch_without_usable_commit_is_not_repeated(root, first, again):
+    """The attempt that went back is on no later lineage then, so the next one has to remember it."""
+    started(root, saved_at=(4, 6, 8), keep=KeepLatest(3))
+    chosen = name_at(1, 4)
+    went_back = Life(root)
+    went_back.restore(chosen)
+    if first == "is corrupt":
+        corrupt(root, went_back.saved_at(5))
+    second = Life(root)
+    assert second.restore(chosen if again == "the same call" else "latest").checkpoint == chosen
+    second.saved_at(7)
+    assert Life(root).restore(chosen).checkpoint == name_at(3, 7)
+    assert Life(root).restore(chosen, rewind=True).checkpoint == chosen
+
+
+def test_start_that_died_sets_no_commit_of_branch_aside(root):
+    """It had looked before that commit, and died before its second look."""
+    started(root, saved_at=(4, 6), keep=KeepLatest(3))
+    went_back = Life(root)
+    went_back.restore(name_at(1, 4))
+    late = Life(root, faults=[Fault(lambda: went_back.saved_at(5), operations={"create"}, key="attempts/*")])
+    late.storage.inject(Fault("kill", operations={"create"}, key="attempts/*", when="after"))
+    with pytest.raises(Killed):
+        late.restore()
+    check_new_start(root, latest=name_at(2, 5))
+
+
+def test_branch_that_cannot_be_told_is_error(root):
+    """What was committed since must not be set aside because a document on the way to it is damaged."""
+    started(root, saved_at=(4, 6, 8), keep=KeepLatest(3))
+    chosen = name_at(1, 4)
+    for batches in (5, 7):
+        life = Life(root, keep=KeepLatest(9))
+        life.restore(chosen)
+        life.saved_at(batches)
+    root.put("attempts/000002.json", b"{}")
+    with pytest.raises(CorruptCheckpointError, match=name_at(3, 7)):
+        Life(root).restore(chosen)
+    assert Life(root).restore().checkpoint == name_at(3, 7)
+    with pytest.raises(CheckpointNotFoundError):
+        Life(root).restore(name_at(1, 3))
+    assert Life(root).restore(chosen, rewind=True).checkpoint == chosen
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_create_reports_exists_only_after_folder_sync(tmp_path, monkeypatch):
 
 
 class Refusing(NumpyRun):
-    def begin(self):
+    def begin(self, root):
         raise ValueError("not a fresh one")
 
 

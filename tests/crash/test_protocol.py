@@ -21,6 +21,7 @@ needs_spin = pytest.mark.skipif(
 HOLDS = [
     "run STARTS=2 LATE_DELETE",
     "run STARTS=3",
+    "run FORGETS_VOIDS",
     "run BEGUN_ANEW",
     "run AWAY",
     "run AWAY ONLY_ONE_ATTEMPT WITHOUT_I3",
@@ -40,6 +41,7 @@ NEEDED = {
     "run AWAY ONLY_ONE_ATTEMPT WITHOUT_I3 SWEEP_FROZEN_BLINDLY": "lost",
     "run STARTS=2 EMPTY_ATTEMPT_COUNTS": "lost",
     "run STARTS=2 WITHOUT_VOID": "hollow",
+    "run FORGETS_VOIDS FORGETS_VOIDS_AT_ONCE": "hollow",
     "run STARTS=2 WITHOUT_SECOND_LOOK": "lost",
     "run STARTS=2 REPORTED_AT_COMMIT": "lost",
     "mirror EMPTY_ATTEMPT_COUNTS": "lost",

@@ -35,7 +35,9 @@ def calls_of_second_life(root: Root) -> list[list]:
 
 
 @pytest.mark.parametrize("rank", range(SIZE))
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize(
+    "chunk", [chunk if chunk % 3 == 1 else pytest.param(chunk, marks=pytest.mark.extended) for chunk in range(CHUNKS)]
+)
 def test_a_rank_that_dies_at_any_call(kind: str, new_root: Callable[[], Root], rank: int, chunk: int) -> None:
     calls = calls_of_second_life(new_root())[rank]
     assert len(calls) > 15

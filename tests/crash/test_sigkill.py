@@ -87,6 +87,7 @@ def killed_at(root, *place):
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_run_resumes_bit_exact_after_sigkill(root, moment):
     place = MOMENTS[moment]

@@ -7,6 +7,7 @@ import pytest
 
 from ckptkit.errors import StaleAttemptError
 from ckptkit.manifest import Void, encode
+from ckptkit.run.commit import create_once
 from ckptkit.run.find import Index
 from ckptkit.run.sweep import sweep
 from ckptkit.storage import LocalStorage
@@ -63,7 +64,7 @@ def reads(storage):
 
 def test_committed_folders_are_not_read(root):
     storage, document = owner(root)
-    assert sweep(storage, document) == []
+    assert sweep(storage, document, has_mirror=False) == []
     assert reads(storage) == ["attempts/000002.json"]  # the fence's
     assert len(committed(root)) == 2
 
@@ -74,13 +75,13 @@ def test_sweep_reads_only_void_sized_commits_with_data(root):
     put(root, f"checkpoints/{name_at(1, 9)}/COMMIT", encode(Void(void_by="1" * 32)))
     put(root, f"checkpoints/{name_at(1, 10)}/COMMIT", encode(Void(void_by="1" * 32)))
     put(root, f"checkpoints/{name_at(1, 10)}/manifest.json")
-    assert [str(name) for name in sweep(storage, document)] == [name_at(1, 10), AT_8]
+    assert [str(name) for name in sweep(storage, document, has_mirror=False)] == [name_at(1, 10), AT_8]
     # The last one is looked at again before its attempt's frozen shards go.
     assert reads(storage)[1:] == [f"checkpoints/{name}/COMMIT" for name in (name_at(1, 10), name_at(1, 10), AT_8, AT_8)]
     check_void_before_delete(storage.calls, [name_at(1, 10)])
     assert len(committed(root)) == 2
     again = FaultyStorage(LocalStorage(root))
-    assert sweep(again, document) == []
+    assert sweep(again, document, has_mirror=False) == []
     assert reads(again) == ["attempts/000003.json"]
 
 
@@ -91,7 +92,7 @@ def test_incomplete_walk_keeps_listed_frozen_shards(root, monkeypatch):
     storage, document = owner(root)
     monkeypatch.setattr(storage, "walk", lambda prefix: {})
     before = tree(root)
-    assert sweep(storage, document) == []
+    assert sweep(storage, document, has_mirror=False) == []
     assert tree(root) == before
 
 
@@ -100,7 +101,7 @@ def test_damaged_commit_of_void_size_keeps_data(root):
     path.write_bytes(path.read_bytes()[:46])
     storage, document = owner(root)
     before = tree(root)
-    assert sweep(storage, document) == []
+    assert sweep(storage, document, has_mirror=False) == []
     assert tree(root) == before
     assert AT_6 in [info.name for info in Life(root).manager.checkpoints()]
 
@@ -116,7 +117,7 @@ def test_late_commit_keeps_its_frozen_shards(root):
     path.unlink()
     landing = storage.inject(Fault(lambda: path.write_bytes(data), operations={"create"}, key=f"*{AT_8}/COMMIT"))
     before = tree(root)
-    assert sweep(storage, document) == []
+    assert sweep(storage, document, has_mirror=False) == []
     assert landing.fired == 1
     assert tree(root) == {**before, f"checkpoints/{AT_8}/COMMIT": data}
     assert any(key.startswith("frozen/a000002/") for key in before)
@@ -132,7 +133,7 @@ def test_commit_before_void_keeps_frozen_shards(root):
     os.rename(root / "checkpoints" / AT_8, moved)
     back = Fault(lambda: os.rename(moved, root / "checkpoints" / AT_8), operations={"list"}, key="frozen", when="after")
     storage.inject(back)
-    sweep(storage, document)
+    sweep(storage, document, has_mirror=False)
     assert back.fired == 1
     check_new_start(root, latest=AT_8)
 
@@ -143,7 +144,7 @@ def test_sweep_removes_frozen_shards_of_dead_attempts(root):
     storage, document = owner(root)
     for number in (document.attempt, document.attempt + 1):
         put(root, f"frozen/a{number:06d}/{'0' * 32}.safetensors")
-    sweep(storage, document)
+    sweep(storage, document, has_mirror=False)
     left = {key.split("/")[1] for key in tree(root) if key.startswith("frozen/")}
     assert left == {"a000001", f"a{document.attempt:06d}", f"a{document.attempt + 1:06d}"}
 
@@ -169,27 +170,75 @@ UNFINISHED = ".{}.0123456789abcdef.tmp"
         ("frozen/a000003", "x.safetensors", False),
         ("frozen", "a000001", False),
         ("elsewhere/a000001", "x", False),
+        ("", "run.json", True),
+        ("", "run.json.txt", False),
     ],
 )
 def test_sweep_clears_only_earlier_attempts_unfinished_writes(root, folder, file, goes):
     storage, document = owner(root)
     assert document.attempt == 2
-    put(root, f"{folder}/{UNFINISHED.format(file)}")
+    key = f"{folder}/{UNFINISHED.format(file)}".removeprefix("/")
+    put(root, key)
     before = tree(root)
-    sweep(storage, document)
-    left = set(before) - set(tree(root))
-    assert bool(left) == goes
-    assert left <= {f"{folder}/{UNFINISHED.format(file)}"}
+    sweep(storage, document, has_mirror=False)
+    assert set(before) - set(tree(root)) == ({key} if goes else set())
+
+
+@pytest.mark.parametrize(
+    ("folder", "goes"),
+    [
+        (f"checkpoints/{name_at(1, 9)}", True),
+        (f"checkpoints/{name_at(1, 9)}/rank-00000", True),
+        (f"checkpoints/{name_at(1, 4)}/receipts", True),
+        (f"checkpoints/{name_at(2, 9)}/rank-00000", False),
+        (f"checkpoints/{name_at(3, 9)}/rank-00000", False),
+        ("checkpoints/mine", False),
+        ("frozen/a000001", True),
+        ("frozen/a000002", False),
+        ("elsewhere/a000001", False),
+    ],
+)
+def test_sweep_removes_only_earlier_attempts_empty_folders(root, folder, goes):
+    storage, document = owner(root)
+    before = tree(root)
+    for key in [key for key in before if key.startswith("frozen/a000001/")]:
+        (root / key).unlink()
+    (root / folder).mkdir(parents=True, exist_ok=True)
+    before = tree(root)
+    sweep(storage, document, has_mirror=False)
+    assert (root / folder).exists() != goes
+    assert tree(root) == before
+    assert all((root / top).is_dir() for top in ("attempts", "checkpoints", "frozen"))
+
+
+def test_late_creator_of_run_json_survives_its_clearing(root, monkeypatch):
+    """Its temporary file went, since another start was the first; it takes that one's document."""
+    (root / "run.json").unlink()
+    storage, document = owner(root)
+    theirs = (root / "run.json").read_bytes()
+    (root / "run.json").unlink()
+    link = os.link
+
+    def late(source, target):
+        monkeypatch.setattr(os, "link", link)
+        LocalStorage(root).create("run.json", theirs)
+        sweep(storage, document, has_mirror=False)
+        assert not os.path.exists(source)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", late)
+    assert create_once(LocalStorage(root), "run.json", b"{}") == theirs
+    assert sorted(path.name for path in root.iterdir() if path.is_file()) == ["run.json"]
 
 
 def test_they_are_cleared_right_after_a_fence_check(root):
     storage, document = owner(root)
-    sweep(storage, document)
+    sweep(storage, document, has_mirror=False)
     operations = [(call.operation, call.keys[0]) for call in storage.calls]
     at = operations.index(("list", "attempts"))
     assert operations[at + 1] == ("read", "attempts/000002.json")
-    assert operations[at + 2 : at + 5] == [
-        ("clear_unfinished", f"{folder}/") for folder in ("attempts", "checkpoints", "frozen")
+    assert operations[at + 2 : at + 7] == [
+        ("clear_unfinished", prefix) for prefix in ("attempts/", "checkpoints/", "frozen/", "events/", "run.json")
     ]
 
 
@@ -199,7 +248,7 @@ def test_who_was_overtaken_clears_nothing(root):
     put(root, f"attempts/{UNFINISHED.format('000001.json')}")
     before = tree(root)
     with pytest.raises(StaleAttemptError):
-        sweep(storage, document)
+        sweep(storage, document, has_mirror=False)
     assert tree(root) == before
 
 
@@ -208,7 +257,7 @@ def test_clear_failure_does_not_stop_sweep(root, caplog):
     storage, document = owner(root)
     storage.inject(Fault("error", operations={"clear_unfinished"}))
     with caplog.at_level(logging.WARNING, "ckptkit"):
-        assert [str(name) for name in sweep(storage, document)] == [AT_8]
+        assert [str(name) for name in sweep(storage, document, has_mirror=False)] == [AT_8]
     assert "could not be cleared" in caplog.text
     assert folders(tree(root)).uncommitted == []
 

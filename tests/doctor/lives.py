@@ -66,8 +66,9 @@ class Run(NumpyRun):
 
 if "sleeps" in what:
     time.sleep(600)
-if "seeds" in what:
+if "unseeded" not in what:
     random.seed(99)
+    np.random.seed(99)
 state = NumpyRun() if "blind" in what else Run()
 root = f"runs/{time.time_ns()}" if "other-root" in what else "runs/mine"
 manager = ck.CheckpointManager(root)

@@ -72,3 +72,13 @@ def test_a_planted_defect_is_named(tmp_path: Path, script: str, code: str, where
     assert report["diagnosis"]["fix"]
     assert report["difference"]["names"][0] in first
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.extended
+def test_data_drawn_without_a_seed_are_noticed(tmp_path: Path) -> None:
+    """A restarted process is not seeded as the first was."""
+    exit_code, report, said = doctor(tmp_path, "drawn_data.py", "--kills", "1", "--steps", "6")
+    assert (exit_code, report) == (1, {})
+    assert "ended with exit code 1 after 0 micro-steps" in said
+    assert "was started as a restart is, without the seeds that the doctor sets in the lives before" in said
+    assert "the last one that was trained, is another one now" in said

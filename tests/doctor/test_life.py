@@ -67,20 +67,20 @@ def test_unplanned_kill_is_no_planned_end(here):
 
 
 def test_doctor_seeds_generators_and_script_may_override(here):
-    seeded = lived(here, seed=7, trace=str(here / "a"))
-    other = lived(here, seed=8, trace=str(here / "b"))
-    own = lived(here, "seeds", seed=8, trace=str(here / "c"))
+    seeded = lived(here, "unseeded", seed=7, trace=str(here / "a"))
+    other = lived(here, "unseeded", seed=8, trace=str(here / "b"))
+    own = lived(here, seed=8, trace=str(here / "c"))
     digests = [one.steps[1].digests for one in (seeded, other, own)]
     assert digests[0]["rng/python"] == repr(random.Random(7).getstate())
     assert digests[2]["rng/python"] == repr(random.Random(99).getstate())
-    assert digests[0]["rng/numpy"] != digests[1]["rng/numpy"] == digests[2]["rng/numpy"]
+    assert len({one["rng/numpy"] for one in digests}) == 3
 
 
 def test_the_sitecustomize_that_is_shadowed_runs_as_well(here, monkeypatch):
     (here / "site").mkdir()
     (here / "site/sitecustomize.py").write_text("print('mine ran')\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here / "site"), os.environ.get("PYTHONPATH", "")]))
-    life = lived(here)
+    life = lived(here, "unseeded", seed=0)
     assert life.log.read_text().count("mine ran") == 1
     assert life.steps[1].digests["rng/python"] == repr(random.Random(0).getstate())
 

@@ -89,15 +89,19 @@ def plan(case: Case) -> list[Kill]:
     ]
 
 
-def by_default(cases: list[Case]) -> list:
-    """The cases, with those that ``BY_DEFAULT`` has not marked as extended."""
-    marks = {True: (), False: pytest.mark.extended}
-    return [pytest.param(case, marks=marks[case in BY_DEFAULT], id=str(case)) for case in cases]
+# Of the moments at which a case's processes die; each second one, the first in one case and the second in the next.
+SOME = {case: slice(number % 2, None, 2) for number, case in enumerate(BY_DEFAULT)}
 
 
-@pytest.mark.parametrize("case", by_default([*CASES, *SPECIAL]))
+@pytest.mark.parametrize("case", BY_DEFAULT, ids=str)
+def test_killed_at_some_moments_equals_uninterrupted(case, tmp_path):
+    hold(plan(case)[SOME[case]], case, Chain(case, tmp_path, run_uninterrupted(case, tmp_path)))
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("case", [*CASES, *SPECIAL], ids=str)
 def test_killed_and_resumed_equals_uninterrupted(case, tmp_path):
-    hold(case, Chain(case, tmp_path, run_uninterrupted(case, tmp_path)))
+    hold(plan(case), case, Chain(case, tmp_path, run_uninterrupted(case, tmp_path)))
 
 
 # In a bucket, where each save takes longer: both modes, both ways to train, both ways to take the state.
@@ -107,19 +111,19 @@ def test_killed_and_resumed_in_a_bucket_equals_uninterrupted(case, tmp_path, buc
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    hold(case, Chain(case, tmp_path, run_uninterrupted(case, tmp_path), root=f"s3://{bucket.name}/run"))
+    hold(plan(case), case, Chain(case, tmp_path, run_uninterrupted(case, tmp_path), root=f"s3://{bucket.name}/run"))
     assert any(key.endswith("/COMMIT") for key in bucket.keys())  # noqa: SIM118 - of a bucket
 
 
-def hold(case: Case, chain: Chain) -> None:
+def hold(kills: list[Kill], case: Case, chain: Chain) -> None:
     """Let the processes of the chain die one after the other, and the last one end."""
-    for kill in plan(case):
+    for kill in kills:
         chain.start(kill)
     chain.start()
     missing = {(line.event, line.at) for line in chain.reference} - chain.covered
     # Death right after COMMIT comes from the writer's thread: a step that is traced only after its save may or may
     # not be reached before it. The step after it was compared in any case.
-    at_commits = {kill.at for kill in plan(case) if kill.moment == "committed" and case.traced == "after_save"}
+    at_commits = {kill.at for kill in kills if kill.moment == "committed" and case.traced == "after_save"}
     assert {at for _, at in missing} <= at_commits
     assert len(missing) <= len(at_commits)
 
@@ -143,6 +147,10 @@ def test_cases_cover_every_pair_of_values():
 def test_every_moment_is_killed_at(api):
     killed = {kill.moment for case in CASES if case.api == api for kill in plan(case)}
     assert killed == set(get_args(Moment)) - ({"in_eval"} if api == "train" else {"epoch_end"})
+
+
+def test_default_kills_strike_every_moment():
+    assert {kill.moment for case in BY_DEFAULT for kill in plan(case)[SOME[case]]} == set(get_args(Moment))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

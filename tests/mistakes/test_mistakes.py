@@ -191,7 +191,7 @@ def run_on_a_full_disk(folder: Path, *changes: tuple[str, str]) -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("on_save_error", ["warn", "raise"])
+@pytest.mark.parametrize("on_save_error", ["warn", pytest.param("raise", marks=pytest.mark.extended)])
 def test_full_disk(tmp_path: Path, on_save_error: str) -> None:
     keep = f'keep=ck.KeepLatest(100), on_save_error="{on_save_error}"'
     outcome = run_on_a_full_disk(tmp_path, (OPTION, f"{OPTION}, {keep}"))

@@ -9,11 +9,9 @@ mutation table FOLDER`` prints the result.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -24,12 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from support.process import WarmServer
+
 from mutation.coverage_map import CoverageMap
 from mutation.sample import Mutant, draw, mutated
 
 REPOSITORY = Path(__file__).parents[2]
 CONFIGURATION = REPOSITORY / "tests/mutation/coveragerc"
 SUITES = {"default": "not extended and not radosgw and not rclone and not browser", "full": "full"}
+IMPORTED = ("mindspore.dataset", "mindspore.train", "pytest", "botocore.session")  # nothing of ckptkit, no plugin
+OPTIONS = ("-n", "0", "-x", "-q", "-m", "", "-p", "no:cacheprovider", "--tb=no")
 STARTING_SECONDS = 60.0  # of pytest, MindSpore and a server, on a busy machine
 SLOWER = 5.0  # a test that takes as many times longer than it did hangs
 
@@ -70,12 +72,12 @@ def main() -> None:
 
 
 def record(folder: Path) -> None:
-    """Run the default suite and record which test runs which line."""
+    """Run the default suite and record which test runs which line; one that the recording itself disturbs may fail."""
     folder.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "MUTATION_DATA": str(folder.resolve())}
     options = [f"--cov-config={CONFIGURATION}", "--cov=ckptkit", "--cov-context=test", "--cov-report="]
     kept = ["--store-durations", f"--durations-path={folder.resolve() / 'durations'}"]
-    subprocess.run([sys.executable, "-m", "pytest", *options, *kept], cwd=REPOSITORY, env=environment, check=True)
+    subprocess.run([sys.executable, "-m", "pytest", *options, *kept], cwd=REPOSITORY, env=environment, check=False)
 
 
 def run(folder: Path, count: int, seed: int, workers: int, budget: Budget) -> None:
@@ -89,6 +91,7 @@ def run(folder: Path, count: int, seed: int, workers: int, budget: Budget) -> No
 
     def work(worker: int) -> None:
         copy = Copy(folder.resolve() / f"worker-{worker}")
+        copy.check([min(collected["default"], key=lines.seconds)])
         while True:
             with lock:
                 if not waiting:
@@ -115,6 +118,7 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._server = WarmServer(IMPORTED)
         shutil.rmtree(folder, ignore_errors=True)
         command = ["git", "ls-files", "-z"]
         files = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=True, text=True)
@@ -122,61 +126,55 @@ class Copy:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(REPOSITORY / name, folder / name)
 
+    def check(self, tests: Sequence[str]) -> None:
+        """Run ``tests`` on unchanged code.
+
+        Raises:
+            RuntimeError: If one fails: then it would fail for every mutant.
+        """
+        verdict, by = self._run(tests, 0)
+        if verdict != "survived":
+            raise RuntimeError(f"{by} fails without a mutant; {self.folder / 'said'} has its words")
+
     def try_tests(self, mutant: Mutant, tests: Sequence[str], seconds: float) -> tuple[Verdict, str]:
         """Run ``tests`` against the mutant until one fails; returns which did."""
         if not tests:
             return "not covered", ""
         module = self.folder / mutant.path
         original = module.read_bytes()
-        chosen = self.folder / "chosen-tests"
-        chosen.write_text("\n".join(tests))
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "pytest",
-            f"@{chosen}",
-            "-n",
-            "0",
-            "-x",
-            "-q",
-            "-m",
-            "",
-            "-p",
-            "no:cacheprovider",
-            "--tb=no",
-        ]
-        environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1", "GLOG_v": "3"}
         try:
             module.write_text(mutated(REPOSITORY, mutant), encoding="utf-8")
-            with subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,  # so that what a mutant leaves behind ends with its tests
-            ) as process:
-                try:
-                    said, _ = process.communicate(timeout=STARTING_SECONDS + SLOWER * seconds)
-                except subprocess.TimeoutExpired:
-                    return "hung", ""
-                finally:
-                    _end_group(process.pid)
+            return self._run(tests, seconds)
         finally:
             module.write_bytes(original)
-        if process.returncode == 0:
+
+    def _run(self, tests: Sequence[str], seconds: float) -> tuple[Verdict, str]:
+        chosen = self.folder / "chosen-tests"
+        chosen.write_text("\n".join(tests))
+        said = self.folder / "said"
+        request = {
+            "arguments": ["-m", "pytest", f"@{chosen}", *OPTIONS],
+            "folder": str(self.folder),
+            "environment": {
+                **os.environ,
+                "PYTHONPATH": str(self.folder),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "GLOG_v": "3",
+            },
+            "out": str(said),
+            "err": str(said.with_suffix(".err")),
+            "timeout": STARTING_SECONDS + SLOWER * seconds,
+            "session": True,  # so that what a mutant leaves behind ends with its tests
+        }
+        try:
+            returncode = self._server.run(request)
+        except subprocess.TimeoutExpired:
+            return "hung", ""
+        if returncode == 0:
             return "survived", ""
-        failed = [line.split(" ", 1)[1] for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-        return "killed", failed[0].split(" - ")[0] if failed else f"pytest ended with {process.returncode}"
-
-
-def _end_group(leader: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(leader, signal.SIGKILL)
+        lines = said.read_text(errors="replace").splitlines()
+        failed = [line.split(" ", 1)[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
+        return "killed", failed[0].split(" - ")[0] if failed else f"pytest ended with {returncode}"
 
 
 def judge(

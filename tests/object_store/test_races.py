@@ -47,8 +47,8 @@ DROPPED = {
 @pytest.mark.parametrize(
     ("dropped", "races"),
     [
-        ("none", 5),
-        ("commit", 4),
+        ("none", 2),
+        ("commit", 2),
         # The second of the two jobs' puts meets the same code as the first's, in half as many races.
         *(
             pytest.param(one, RACES if one in ("none", "attempt") else RACES // 2, marks=pytest.mark.extended)

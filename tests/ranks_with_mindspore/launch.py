@@ -124,7 +124,11 @@ def environment() -> dict[str, str]:
     """Of a worker: this tree on the path, quiet, one thread per kernel so that ranks do not fight for the cores."""
     python_path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, "PYTHONPATH": python_path, "PATH": path, "GLOG_v": "3", "OMP_NUM_THREADS": "1"}
+    soon = {
+        "MS_RETRY_INTERVAL_LOWER": "1",
+        "MS_RETRY_INTERVAL_UPPER": "1",
+    }  # seconds between tries to meet, else 3 to 5
+    return {**os.environ, **soon, "PYTHONPATH": python_path, "PATH": path, "GLOG_v": "3", "OMP_NUM_THREADS": "1"}
 
 
 def free_port() -> int:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -249,6 +251,29 @@ def test_the_command_writes_the_page_and_exits_0(tmp_path):
     assert done.exit_code == 0, done.output
     assert "The training has finished. Step 75 after 1 attempt." in done.output
     assert (tmp_path / "x.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_full_disk_keeps_the_page_before(root, tmp_path, monkeypatch):
+    page, behind = tmp_path / "x.html", tmp_path / "behind.html"
+    behind.write_text("the one before")
+    page.symlink_to(behind)
+    real, rooms = os.pwrite, iter([1000])
+
+    def pwrite(descriptor, data, offset_bytes):
+        room = next(rooms, None)
+        if room is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data[:room], offset_bytes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", pwrite)
+        done = run(root, "-o", page)
+    assert done.exit_code == 3
+    assert "No space left" in done.output
+    assert behind.read_text() == "the one before"
+    run(root, "-o", page)
+    assert page.is_symlink()
+    assert behind.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 def test_corrupt_file_exits_1_and_is_on_page(root, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.report.judge import judge
-from ckptkit.report.story import RunStory
+from ckptkit.report.story import Attempt, RunStory
 from ckptkit.report.tell import read_story, time_of
 from ckptkit.storage import LocalStorage
 
@@ -37,6 +37,13 @@ def test_the_attempts_are_told_as_they_went(grown):
     assert story.latest == "a000004-c0000000640-m0000" == story.attempts[-1].saves[-1].checkpoint
     gaps = timedelta(minutes=41, hours=3) + timedelta(minutes=5) + timedelta(minutes=12)
     assert gaps < timedelta(seconds=story.gap_seconds) < gaps + timedelta(minutes=10)
+
+
+def test_redone_steps_are_counted_from_attempt_before():
+    """A branch that began far back has not done again what it never came to."""
+    attempts = [Attempt(1, from_step=0, to_step=100), Attempt(2, from_step=50, to_step=60), Attempt(3, from_step=55)]
+    story = RunStory("root", None, None, NOW, attempts, None, [])
+    assert story.redone_steps == (100 - 50) + (60 - 55)
 
 
 def test_the_losses_are_those_of_the_steps(grown):
@@ -96,6 +103,22 @@ def test_a_short_run_that_went_well_is_healthy(tmp_path):
     assert verdict.good == [note for note in verdict.good if note.startswith("3 saves kept training waiting")]
 
 
+def test_starts_of_a_complete_training_finish_it(tmp_path):
+    grow_short(tmp_path)
+    clock = Clock()
+    clock.pass_by(days=1)
+    for steps in (0, 0, 76):  # nothing was left to be done, twice; then more was, and the loop saved nothing at its end
+        again = Life(LocalStorage(tmp_path), clock, "node")
+        with again.manager:
+            again.manager.restore(again.run)
+            again.train(steps)
+        story = story_of(tmp_path)
+        assert story.last.how == ("closed" if steps else "finished")
+        headline = "The last attempt ended without an error, and saved nothing at its end."
+        assert judge(story).headline == (headline if steps else "The training has finished.")
+    assert [one.how for one in story.attempts] == ["finished", "finished", "finished", "closed"]
+
+
 def test_missing_run_error_names_root(tmp_path):
     with pytest.raises(CheckpointNotFoundError, match=r"no run at .*nowhere"):
         story_of(tmp_path / "nowhere")
@@ -106,7 +129,7 @@ def test_possibly_running_job_is_not_reported_dead(tmp_path):
     life = Life(LocalStorage(tmp_path), clock, "node")
     life.manager.restore(life.run)
     life.train(30)
-    assert judge(story_of(tmp_path)).headline.endswith("it is running, or it was killed.")
+    assert judge(story_of(tmp_path)).headline.endswith("killed, or its loop ended without close().")
 
 
 def test_repeated_step_with_different_loss_is_reported(tmp_path, monkeypatch):

@@ -106,7 +106,7 @@ class TinyState:
         self.contents = contents
         assert contents.tensors
 
-    def begin(self) -> None:
+    def begin(self, root: str) -> None:
         pass
 
     def progress(self) -> Progress:
@@ -228,7 +228,7 @@ class Job:
 
     def sweep(self) -> list[CheckpointName]:
         """Clear away what dead attempts left."""
-        return sweep(self.storage, self.opened.document)
+        return sweep(self.storage, self.opened.document, has_mirror=False)
 
     def save(self, parts_take: Callable[[int], float] = lambda rank: 0.0) -> Commit:
         """Save in all ranks, of which each sends bytes for so many seconds beside what its requests take."""

@@ -1,11 +1,10 @@
 """Runs Python programs in processes of their own and says how each one ended.
 
 A process is forked from a server that has imported MindSpore and done nothing else, since an import of MindSpore takes
-1.3 s. It has its own memory, files, signals and exit code, so a SIGKILL
-is a real one. Under ``-m full`` every process is a new interpreter.
+1.3 s. It has its own memory, files, signals and exit code, so a SIGKILL is a real one. Under ``-m full`` every process
+is a new interpreter.
 
-One server serves one pytest process and ends with it. Any thread may call `run_python`; the server takes one program at
-a time.
+A server ends with the process that started it. Any thread may call `run_python`; a server takes one program at a time.
 """
 
 from __future__ import annotations
@@ -17,14 +16,22 @@ import shlex
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 _SERVER = Path(__file__).with_name("warm_server.py")
 ALWAYS_FRESH = threading.Event()  # once set, every process is a new interpreter
-_lock = threading.Lock()
+
+IMPORTED = (
+    "mindspore",
+    "mindspore.dataset",
+    "mindspore.train",
+    "numpy",
+    "ckptkit.mindspore",
+    "ckptkit.mindspore.state",
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ def run_python(*arguments: str, folder: Path, environment: Mapping[str, str], ti
         "err": str(err),
         "timeout": timeout,
     }
-    returncode = _in_new_interpreter(request) if ALWAYS_FRESH.is_set() else _in_server(request)
+    returncode = _in_new_interpreter(request) if ALWAYS_FRESH.is_set() else _server().run(request)
     changed = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
     repeat = f"cd {shlex.quote(str(folder))} && {changed} {sys.executable} {shlex.join(arguments)}"
     return Ended(returncode, out.read_text(errors="replace"), err.read_text(errors="replace"), repeat, logs)
@@ -102,27 +109,46 @@ def _in_new_interpreter(request: Mapping[str, Any]) -> int:
         ).returncode
 
 
+class WarmServer:
+    """Forks processes that have imported ``modules``.
+
+    Args:
+        modules: Their names. None may start a thread.
+    """
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, str(_SERVER), *modules],
+            env={**os.environ, "GLOG_v": "3", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdin=subprocess.PIPE,  # the server ends when this process does, since nobody holds the other end then
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, request: Mapping[str, Any]) -> int:
+        """Run a program to its end; returns its exit code.
+
+        Args:
+            request: ``arguments`` after ``python``, ``folder``, ``environment`` (all of it), the files ``out`` and
+                ``err``, ``timeout`` in seconds and, if all that the program starts is killed with it, ``session``.
+
+        Raises:
+            subprocess.TimeoutExpired: If the program had to be killed.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._lock:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        assert answer, "the server of warm processes has died; its stderr says why"
+        returncode = json.loads(answer)
+        if returncode is None:
+            raise subprocess.TimeoutExpired(request["arguments"], request["timeout"])
+        return int(returncode)
+
+
 @functools.cache
-def _server() -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(_SERVER)],
-        env={**os.environ, "GLOG_v": "3", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stdin=subprocess.PIPE,  # the server ends when this process does, since nobody holds the other end then
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def _in_server(request: Mapping[str, Any]) -> int:
-    with _lock:
-        server = _server()
-        assert server.stdin is not None
-        assert server.stdout is not None
-        server.stdin.write(json.dumps(request) + "\n")
-        server.stdin.flush()
-        answer = server.stdout.readline()
-    assert answer, "the server of warm processes has died; its stderr says why"
-    returncode = json.loads(answer)
-    if returncode is None:
-        raise subprocess.TimeoutExpired(request["arguments"], request["timeout"])
-    return int(returncode)
+def _server() -> WarmServer:
+    return WarmServer(IMPORTED)

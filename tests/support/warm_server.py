@@ -1,4 +1,4 @@
-"""Forks a process for each program that it is asked to run, with MindSpore imported before: see `support.process`.
+"""Forks a process for each program that it is asked to run, with its arguments imported before: see `support.process`.
 
 Reads one JSON object a line from stdin, and answers with the exit code of the program, null if it was killed after its
 time. A forked process leaves the loop and becomes the program: it ends as any interpreter does, exit handlers included.
@@ -6,6 +6,7 @@ time. A forked process leaves the loop and becomes the program: it ends as any i
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -14,19 +15,12 @@ import runpy
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-for _name in (
-    "mindspore",
-    "mindspore.dataset",
-    "mindspore.train",
-    "numpy",
-    "ckptkit.mindspore",
-    "ckptkit.mindspore.state",
-):
+for _name in sys.argv[1:]:
     importlib.import_module(_name)
-
 
 gc.collect()
 gc.freeze()  # MindSpore collects before it compiles; a forked process would go through all of this, and copy its pages
@@ -39,19 +33,25 @@ def serve() -> dict[str, Any]:
         request = json.loads(line)
         child = os.fork()
         if child == 0:
+            if request.get("session"):
+                os.setsid()
             return request
-        answers.write(json.dumps(_returncode(child, request["timeout"])) + "\n")
+        answers.write(json.dumps(_returncode(child, request)) + "\n")
         answers.flush()
     os._exit(0)
 
 
-def _returncode(child: int, timeout: float) -> int | None:
-    timer = threading.Timer(timeout, os.kill, (child, signal.SIGKILL))
+def _returncode(child: int, request: Mapping[str, Any]) -> int | None:
+    kill = os.killpg if request.get("session") else os.kill
+    timer = threading.Timer(request["timeout"], kill, (child, signal.SIGKILL))
     timer.start()
     _, status = os.waitpid(child, 0)
     in_time = timer.is_alive()
     timer.cancel()
     timer.join()  # no thread may run when the next process is forked
+    if request.get("session"):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # what it has left behind
     return os.waitstatus_to_exitcode(status) if in_time else None
 
 

@@ -100,7 +100,7 @@ class Summing(nn.TrainOneStepCell):
         self.sums = self.optimizer.parameters.clone(prefix="sums", init="zeros")
 
 
-def test_what_a_train_cell_holds_itself_is_no_weight():
+def test_state_of_a_train_cell_is_no_weight():
     roles = role_of(Summing())
     assert {role for name, role in roles.items() if name.startswith("sums.")} == {"optimizer"}
     assert roles["norm.moving_mean"] == roles["hidden.weight"] == "weights"
@@ -166,7 +166,7 @@ def test_called_cell_is_no_fresh_start():
     cell, cycle = boosted()
     trained(StateManager(cell, cycle=cycle), cell, 1)
     with pytest.raises(ck.ResumeError, match="micro-step 1"):
-        StateManager(cell, cycle=cycle).begin()
+        StateManager(cell, cycle=cycle).begin("runs")
 
 
 def saved(root, cell, cycle, calls):

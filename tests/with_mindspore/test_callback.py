@@ -58,9 +58,9 @@ def part(steps, first, last):
     "at",
     [
         pytest.param(7, id="mid-cycle-in-epoch-0"),
-        pytest.param(9, id="boundary-in-epoch-0"),
+        pytest.param(9, id="boundary-in-epoch-0", marks=pytest.mark.extended),
         pytest.param(12, id="epoch-boundary-in-mid-cycle"),
-        pytest.param(19, id="mid-cycle-in-epoch-1"),
+        pytest.param(19, id="mid-cycle-in-epoch-1", marks=pytest.mark.extended),
         pytest.param(33, id="last-batch"),
     ],
 )
@@ -521,7 +521,9 @@ def test_what_differs_is_refused_before_anything_changes(stored, changed, messag
     assert sorted(stored.glob("attempts/*")) == attempts
 
 
-def test_another_model_is_refused_before_anything_changes(stored):
+def test_another_model_is_refused_before_anything_changes(stored, monkeypatch):
+    monkeypatch.setenv("CKPTKIT_DEBUG", "1")
+
     class Wider(Mlp):
         def __init__(self):
             super().__init__()
@@ -782,6 +784,17 @@ def test_stateful_callback_after_the_checkpoint_callback_is_refused(root):
     assert steps.begun == 0
 
 
+def test_a_second_checkpoint_callback_is_refused_at_once(root):
+    job, steps = Job(), Steps()
+    both = [checkpoints(root), checkpoints(root.with_name("other"))]
+    for ckpt in both:
+        ckpt.resume(job.model, job.data, epochs=1)
+    with pytest.raises(ck.ResumeError, match=r"two CheckpointCallbacks in one training.*mirror="):
+        job.model.train(1, job.data, callbacks=[steps, *both])
+    assert steps.begun == 0
+    assert names(root) == []
+
+
 def test_stateful_objects_that_differ_are_refused_by_name(root):
     crashed(root, 7, 2, stateful={"old": Counter(), "both": Counter()})
     job = Job()
@@ -880,7 +893,7 @@ def test_overflowing_steps_are_there_in_the_test_above():
     assert 0 < job.cell.optimizer.global_step.asnumpy()[0] < 22
 
 
-@pytest.mark.parametrize("hook", ["on_train_begin", "on_train_epoch_begin"])
+@pytest.mark.parametrize("hook", ["on_train_epoch_begin", pytest.param("on_train_begin", marks=pytest.mark.extended)])
 def test_a_stateful_callback_that_resets_itself_goes_on(tmp_path, hook):
     """Resumed in the middle of an epoch, where both hooks come a second time."""
 

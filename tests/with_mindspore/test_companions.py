@@ -93,7 +93,10 @@ PLATEAUS = (5.0, 4.0, 4.0, 4.0, 4.0, 4.0, 4.0)
 @pytest.mark.parametrize(
     ("make", "losses"), [(stopping, FALLING), (reducing, PLATEAUS)], ids=["EarlyStopping", "ReduceLROnPlateau"]
 )
-@pytest.mark.parametrize("crash_at", [2 * SHORT + 2, 3 * SHORT + 1, 3 * SHORT + 2, 4 * SHORT + 3])
+@pytest.mark.parametrize(
+    "crash_at",
+    [2 * SHORT + 2, 3 * SHORT + 1, *(pytest.param(3 * SHORT + n, marks=pytest.mark.extended) for n in (2, SHORT + 3))],
+)
 def test_callback_state_survives_reset_in_on_train_begin(root, make, losses, crash_at):
     whole, whole_job = run(root.with_name("whole"), make, losses)
     first, _ = run(root, make, losses, crash_at=crash_at)
@@ -253,6 +256,10 @@ class KeepsNothing(Callback):
     pass
 
 
+def none_stored(cell):
+    return False
+
+
 @pytest.mark.parametrize(
     ("callback", "named"),
     [
@@ -266,13 +273,92 @@ class KeepsNothing(Callback):
     ],
 )
 def test_callbacks_whose_state_would_be_lost_are_named(callback, named, shown):
-    Companions().bind([callback()], [])
+    Companions().bind([callback()], [], none_stored)
     assert ("may keep state that is not in the checkpoints" in shown()) == named
+
+
+class Holds(Callback):
+    """Holds a layer, beside which it may keep something."""
+
+    def __init__(self, layer, **kept):
+        super().__init__()
+        self.layer = layer
+        vars(self).update(kept)
+
+
+def test_layer_of_the_training_is_no_lost_state(shown):
+    layer = nn.BatchNorm1d(4)
+    Companions().bind([Holds(layer)], [], lambda cell: cell is layer)
+    assert "may keep state" not in shown()
+
+
+@pytest.mark.parametrize(
+    ("kept", "advice"),
+    [
+        ({"seen": 3}, "pass it by name: stateful={'holds': ckptkit.attributes(it, 'seen')}"),
+        (
+            dict.fromkeys(("a", "b", "c", "d", "e", "f"), 1),
+            "pass it by name: stateful={'holds': ckptkit.attributes(it, 'a', 'b', 'c', 'd', 'e', 'f')}",
+        ),
+        ({"seen": object()}, "give it state_dict() and load_state_dict(), and pass it by name: stateful={'holds': it}"),
+    ],
+)
+def test_advice_for_a_callback_can_be_followed(kept, advice, shown):
+    layer = nn.BatchNorm1d(4)
+    Companions().bind([Holds(layer, **kept)], [], lambda cell: cell is layer)
+    named = ", ".join([*list(kept)[:5], *["..."] * (len(kept) > 5)])
+    assert f"not in the checkpoints: {named}. If it matters, {advice}" in shown()
+
+
+class Decay(EarlyStopping):
+    """Keeps something beside what its base class keeps."""
+
+    def __init__(self):
+        super().__init__(monitor="loss", patience=100)
+        self.seen = 0
+        self.last = None
+
+
+def test_own_state_of_a_subclass_is_named(shown):
+    callback = Decay()
+    callback.best = 3.0
+    Companions().bind([callback], [], none_stored)
+    text = shown()
+    assert "the callback Decay may keep state that is not in the checkpoints: seen, last." in text
+    assert "stateful={'decay': ckptkit.attributes(it, 'seen', 'last')}" in text
+    Companions().bind([callback, Impatient(monitor="loss")], [callback], none_stored)
+    assert shown() == text
+
+
+def test_advice_for_a_subclass_makes_it_exact(root):
+    def life(crash_at=None):
+        job, callback = Job(data=short), Decay()
+        ckpt = checkpoints(root, 2 * SHORT + 1, stateful={"decay": ck.attributes(callback, "seen", "last")})
+
+        class Sees(Callback):
+            def on_train_epoch_end(self, run_context):
+                callback.seen += 1
+
+        try:
+            others = [Losses(*FALLING), callback, Sees(), *([Interrupt(crash_at)] if crash_at else [])]
+            ckpt.train(job.model, 4, job.data, callbacks=others)
+        except CrashError:
+            assert crash_at
+        return callback
+
+    life(crash_at=2 * SHORT + 2)
+    resumed = life()
+    assert resumed.seen == 4
+    assert resumed.best == 3.5
+
+
+class Impatient(EarlyStopping):
+    pass
 
 
 def test_callback_stored_by_name_is_not_warned_of(shown):
     callback = Keeps()
-    Companions().bind([callback], [callback])
+    Companions().bind([callback], [callback], none_stored)
     assert shown() == ""
 
 
@@ -282,12 +368,12 @@ def test_state_comes_back_of_the_same_types():
     network = accumulation_cell().network
     one.best_weights_param_dict = network.parameters_dict()
     companions = Companions()
-    companions.bind([one], [])
+    companions.bind([one], [], none_stored)
     leaves: list[Leaf] = []
     stored = encode_tree(companions.state_dict(), "user/callbacks", leaves)
     other = stopping(restore_best_weights=True)
     resumed = Companions()
-    resumed.bind([other], [])
+    resumed.bind([other], [], none_stored)
     resumed.load_state_dict(decode_tree(stored, {leaf.name: leaf.array for leaf in leaves}))
     assert (other.wait, other.best) == (0, np.inf)  # only when it has reset itself
     resumed.restore()
@@ -303,7 +389,7 @@ def test_state_comes_back_of_the_same_types():
 def test_restoring_happens_once():
     one = stopping()
     companions = Companions()
-    companions.bind([one], [])
+    companions.bind([one], [], none_stored)
     companions.load_state_dict({"EarlyStopping": {"wait": np.array(2)}})
     companions.restore()
     one.wait = 9
@@ -316,7 +402,7 @@ def test_subclass_goes_by_the_class_that_mindspore_knows():
         pass
 
     companions = Companions()
-    companions.bind([Mine(monitor="loss")], [])
+    companions.bind([Mine(monitor="loss")], [], none_stored)
     assert set(companions.state_dict()) == {"EarlyStopping"}
 
 
@@ -326,3 +412,9 @@ def test_cell_of_mindspore_works_with_them_too(root):
     rate = model.train_network.optimizer.learning_rate
     checkpoints(root).train(model, EPOCHS, short(), callbacks=[Losses(*PLATEAUS), reducing()])
     assert rate.asnumpy() < 1e-2
+
+
+def test_two_callbacks_of_one_class_are_kept_apart():
+    companions = Companions()
+    companions.bind([stopping(), stopping(), stopping()], [], none_stored)
+    assert list(companions.state_dict()) == ["EarlyStopping", "EarlyStopping#2", "EarlyStopping#3"]

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import mindspore as ms
 import mindspore.dataset as ds
+import mindspore.numpy as mnp
 import numpy as np
 import pytest
-from mindspore import amp, nn, ops
+from mindspore import amp, mint, nn, ops
 from mindspore.dataset import transforms, vision
+from mindspore.nn.probability import distribution
 from training import Mlp, accumulation_cell, adam, begin_process, pipeline
 
+import ckptkit as ck
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore import findings
 from ckptkit.mindspore.findings import Finding, find
@@ -185,7 +188,7 @@ def test_layer_only_in_sequential_cell_list_is_found(kind):
     assert found.where == "network.layers.cell_list[1].1 (nn.Dropout)"
     assert "ckptkit.nn.replace_dropout(network)" in found.fix
     with pytest.raises(ResumeError, match=r"network\.layers\.cell_list\[1\]\.1 \(nn\.Dropout\)"):
-        StateManager(cell, strict=True).begin()
+        StateManager(cell, strict=True).begin("runs")
     layers[1] = nn.ReLU()
     assert find(cell) == ()
 
@@ -249,6 +252,43 @@ def test_unnamed_objects_with_parameters_are_found():
     assert "scale_value, counter would be in no checkpoint" in found.why
     assert "StateManager(..., dynamiclossscaler=it)" in found.fix
     assert find(cell, named=[scaler]) == ()
+
+
+class Carries(nn.Cell):
+    """Keeps something in plain attributes, all of which but the last two are state."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.average, self.history = 0, ms.Tensor(0.0), []
+        self.rng = np.random.default_rng(1)
+        self.mask, self.shown = None, None
+        self.total = ms.Parameter(ms.Tensor(0.0), name="total")
+
+    def construct(self, x):
+        if self.mask is None:
+            self.mask = ops.zeros(x.shape)
+        self.calls += 1
+        self.average = 0.9 * self.average + x.mean()
+        self.history = [*self.history[-3:], x.mean()]
+        self.total = self.total + x.sum()
+        self.shown = x.max()
+        if self.training:
+            x = x + self.rng.normal()
+        return x + self.average + self.mask + self.shown
+
+
+class CarriesToo(Carries):
+    """Inherits its construct."""
+
+
+@pytest.mark.parametrize(("mode", "names"), [("pynative", ["rng", "calls", "average", "history"]), ("graph", [])])
+def test_what_construct_carries_in_attributes_is_found(mode, names):
+    begin_process(mode=mode)
+    found = find(CarriesToo())
+    assert {one.where for one in found} == {
+        f"the train cell (CarriesToo): {name} ({type(getattr(Carries(), name)).__name__})" for name in names
+    }
+    assert all("in no checkpoint" in one.why for one in found)
 
 
 def test_accumulation_that_never_updates_is_found():
@@ -463,8 +503,38 @@ def test_threads_that_draw_from_shared_generator_are_found():
     assert find(Mlp(), mapped(own_generator, num_parallel_workers=2)) == ()
     assert find(Mlp(), mapped(generator_of_the_module, num_parallel_workers=2, python_multiprocessing=True)) == ()
     assert "2 threads" in find(Mlp(), mapped(generator_of_the_module, num_parallel_workers=None))[0].why  # the default
-    (still,) = find(Mlp(), mapped(global_numpy, num_parallel_workers=2, python_multiprocessing=True))
-    assert "threads" not in still.why
+    assert found.certain
+
+
+@pytest.mark.parametrize(
+    ("make", "where"),
+    [
+        (lambda: mapped(global_numpy, num_parallel_workers=2, python_multiprocessing=True), "in worker processes"),
+        (lambda: mapped(global_numpy, num_parallel_workers=1, python_multiprocessing=True), "in worker processes"),
+        (lambda: ds.GeneratorDataset(Source(np.random.rand), ["x"], num_parallel_workers=2), "in worker processes"),
+        (lambda: mapped(global_numpy, num_parallel_workers=1), "in a thread of this process"),
+        (lambda: ds.GeneratorDataset(Source(np.random.rand), ["x"]), "in a thread of this process"),
+    ],
+    ids=["map", "map-of-one", "generator", "map-here", "generator-here"],
+)
+def test_what_was_exact_in_trials_may_differ(make, where, tmp_path, shown):
+    """It is said as what it is, by where it runs."""
+    dataset = make()
+    (found,) = find(Mlp(), dataset)
+    assert where in found.why
+    assert not found.certain
+    ck.CheckpointManager(tmp_path).restore(ck.StateManager(Mlp(), dataset.batch(2)))
+    assert f"The resumed run may not be bit-exact. {found}" in shown()
+
+
+def test_code_that_waits_for_training_is_found():
+    def synced(operation):
+        data = ds.NumpySlicesDataset({"x": np.ones((8, 2))}).sync_wait("policy").map(operation, "x")
+        return find(Mlp(), data.batch(2))
+
+    (found,) = synced(one_argument)
+    assert str(found).startswith('sync_wait("policy"): one_argument waits for training there; if it reads what')
+    assert synced(vision.Rescale(1.0, 0.0)) == ()
 
 
 class Source:
@@ -641,6 +711,76 @@ def test_what_cells_hold_is_not_asked():
     assert find(cell) == ()
     vars(cell)["own_more"].append(amp.DynamicLossScaler(1024, 2, 50))
     assert [one.kind for one in find(cell)] == ["unseen"]
+
+
+class Sampling(nn.Cell):
+    """Draws by a distribution, or asks it for a density only."""
+
+    def __init__(self, kind, draws=True):
+        super().__init__()
+        self.distribution = kind(0.0, 1.0, dtype=ms.float32)
+        self.draws = self.sample if draws else self.density
+
+    def sample(self, x):
+        return x + self.distribution.sample(x.shape)
+
+    def density(self, x):
+        return self.distribution.log_prob(x)
+
+    def construct(self, x):
+        return self.draws(x)
+
+
+def rand(x):
+    return x + mnp.rand(2, 6)
+
+
+def randn(x):
+    return x + mnp.randn(2, 6)
+
+
+def randint(x):
+    return x + mnp.randint(0, 5, (2, 6))
+
+
+IN_A_GRAPH = [
+    *((lambda draw=draw: network(draw), f"mindspore.numpy.{draw.__name__} in") for draw in (rand, randn, randint)),
+    (lambda: Sampling(distribution.Normal), "ops.normal in _sample() in normal.py"),
+    (lambda: Sampling(distribution.Logistic), "ops.uniform in _sample() in logistic.py"),
+]
+
+
+@pytest.mark.parametrize(("make", "name"), IN_A_GRAPH)
+def test_random_code_of_mindspores_own_is_found_in_graph(make, name):
+    """`mindspore.numpy` and the distributions, which are exact in PYNATIVE."""
+    begin_process(mode="graph")
+    (found,) = find(make())
+    assert name in found.where
+    assert found.certain
+    begin_process()
+    assert find(make()) == ()
+
+
+def test_a_distribution_that_draws_nothing_is_no_finding():
+    begin_process(mode="graph")
+    assert find(Sampling(distribution.Normal, draws=False)) == ()
+    begin_process()
+
+
+def by_mint(x):
+    return mint.nn.functional.dropout(x + mint.rand(2, 6))
+
+
+def test_draws_of_mint_are_named_as_unmeasured():
+    found = find(network(by_mint))
+    assert [one.where.partition(": ")[2].partition(" in ")[0] for one in found] == [
+        "mint.nn.functional.dropout",
+        "mint.rand",
+    ]
+    assert not any(one.certain for one in found)
+    (found,) = find(network(drop=mint.nn.Dropout(0.5), nothing=mint.nn.Dropout(0.0)))
+    assert found.where.startswith("drop (")
+    assert not found.certain
 
 
 def test_what_is_recommended_exists():

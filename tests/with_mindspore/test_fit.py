@@ -65,7 +65,9 @@ def whole():
 
 @pytest.mark.covering(1)
 @both_modes
-@pytest.mark.parametrize("at", [7, SIZE, SIZE + 1, 2 * SIZE + 3])
+@pytest.mark.parametrize(
+    "at", [7, SIZE, *(pytest.param(at, marks=pytest.mark.extended) for at in (SIZE + 1, 2 * SIZE + 3))]
+)
 def test_resumed_fit_has_every_bit_and_every_evaluation(root, whole, mode, at):
     first = fitted(checkpoints(root, at - 1), 3, Interrupt(at), mode=mode)
     assert first.interrupted
@@ -86,6 +88,16 @@ def test_evaluation_is_neither_skipped_nor_saved_before(root):
     assert at_ends == ["evaluation of 1, 0 saved", "end of epoch 1", second, "end of epoch 2"]
     assert [one for one in order.events if one.startswith("step")] == [f"step {n}" for n in range(1, 2 * SIZE + 1)]
     assert len(names(root)) == 2
+
+
+def test_fit_goes_back_where_it_is_told(root):
+    ckpt = {"keep": ck.KeepLatest(99)}
+    fitted(checkpoints(root, SIZE, **ckpt), 2)
+    first = names(root)[0]
+    fitted(checkpoints(root, **ckpt), 2, checkpoint=first)
+    assert fitted(checkpoints(root, **ckpt), 2, checkpoint=first).trace.steps == {}  # it has grown from there
+    again = fitted(checkpoints(root, **ckpt), 2, checkpoint=first, rewind=True)
+    assert set(again.trace.steps) == set(range(SIZE + 1, 2 * SIZE + 1))
 
 
 def test_crash_in_the_evaluation_repeats_it(root, whole):
@@ -194,6 +206,7 @@ def test_finished_fit_evaluates_nothing(root):
 def test_metrics_without_single_number_are_omitted():
     given = {
         "number": 0.5,
+        "shape": np.ones((2, 3)),
         "scalar": np.float32(0.25),
         "array of one": np.array([3.0]),
         "confusion": np.eye(2),

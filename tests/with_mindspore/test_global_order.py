@@ -86,7 +86,7 @@ def test_another_world_goes_on_with_the_next_sample(samples, ranks, onto, caplog
     for rank in range(onto):
         old = DatasetPosition(pipeline(rank % ranks, ranks), seed=9)
         old.prepare(0, None)
-        recorded = old.state(before, None)
+        recorded = old.state(before)
         new = pipeline(rank, onto)
         position = DatasetPosition(new, seed=9)
         recorded = position.folded(recorded, ranks, onto)
@@ -160,7 +160,7 @@ def test_pipeline_with_other_sample_count_is_refused():
 def recorded_by(dataset):
     position = DatasetPosition(dataset, seed=9)
     position.prepare(0, None)
-    state = position.state(4, None)
+    state = position.state(4)
     position.leave()
     return state
 
@@ -249,7 +249,7 @@ def test_indices_go_on_in_another_world(samples, ranks, onto, ended):
             next(batches)
         if ended and samples in (PER_EPOCH, 2 * PER_EPOCH):
             assert next(batches, None) is None
-        recorded = old.state(before, None)
+        recorded = old.state(before)
         position = IterablePosition(indices(rank, onto))
         recorded = position.folded(recorded, ranks, onto)
         position.check(recorded)
@@ -264,14 +264,14 @@ def test_what_else_is_iterated_stays_in_its_world():
     old = IterablePosition([1, 2, 3, 4])
     old.prepare(0, None)
     with pytest.raises(ResumeError, match="nothing guarantees that 1 ranks go on in the data of list where 2 were"):
-        IterablePosition([1, 2, 3, 4]).folded(old.state(0, None), 2, 1)
+        IterablePosition([1, 2, 3, 4]).folded(old.state(0), 2, 1)
     mine = IterablePosition(indices(0, 2))
     mine.prepare(0, None)
     next(mine.batches(1))
     with pytest.raises(ResumeError, match="of 2 ranks are not whole for 4"):
-        IterablePosition(indices(0, 4)).folded(mine.state(1, None), 2, 4)
+        IterablePosition(indices(0, 4)).folded(mine.state(1), 2, 4)
     with pytest.raises(ResumeError, match="the order of the samples was"):
-        IterablePosition(indices(0, 1, seed=6)).folded(mine.state(1, None), 2, 1)
+        IterablePosition(indices(0, 1, seed=6)).folded(mine.state(1), 2, 1)
 
 
 def test_other_order_or_partial_micro_step_is_refused():

@@ -10,6 +10,7 @@ from mindspore.experimental import optim
 from training import Mlp, accumulation_cell, adam, pipeline, tensors
 
 import ckptkit as ck
+from ckptkit.mindspore.companions import Companions
 from ckptkit.mindspore.holder import ParameterHolder, stateful_of
 from ckptkit.mindspore.state import StateManager
 from ckptkit.nn import Dropout
@@ -136,6 +137,152 @@ def test_objects_without_state_are_refused(one):
         StateManager(accumulation_cell(2), thing=one)
 
 
+# Plain attributes
+
+
+class Average:
+    """Shadow weights, and what a warm-up of their decay counts."""
+
+    def __init__(self, weights, decay=0.99):
+        self.shadow = weights.clone(prefix="ema", init="zeros")
+        self.updates = 0
+        self.decay = decay
+        self.seen = [ms.Tensor(np.zeros(2, np.float32)), {"a": np.arange(3)}]
+        self.inner = Inner()
+        self.function = len
+
+    def update(self):
+        self.updates += 1
+        self.seen = [*self.seen, ms.Tensor(np.full(2, self.updates, np.float16))]
+        self.inner.level += 0.5
+        self.late = ("made", self.updates)
+
+
+class Inner:
+    def __init__(self):
+        self.level = 0.5
+
+
+def average():
+    return Average(ms.ParameterTuple(Mlp().trainable_params()))
+
+
+def test_plain_attributes_come_back_with_the_parameters(root, shown):
+    given = average()
+    given.update()
+    given.update()
+    stored(root, ema=given)
+    fresh = average()
+    restored(root, ema=fresh)
+    assert (fresh.updates, fresh.decay, fresh.inner.level, fresh.late) == (2, 0.99, 1.5, ("made", 2))
+    first, by_name, *others = fresh.seen
+    assert [(one.dtype, one.asnumpy().tolist()) for one in (first, *others)] == [
+        (ms.float32, [0, 0]),
+        (ms.float16, [1, 1]),
+        (ms.float16, [2, 2]),
+    ]
+    assert by_name["a"].tolist() == [0, 1, 2]
+    assert "ema goes on with updates = 2" in shown()
+
+
+def test_attributes_that_cannot_be_stored_are_named(root):
+    given = average()
+    given.rng, given.queue = np.random.default_rng(1), {3, 4}
+    (found,) = StateManager(accumulation_cell(2), ema=given, callbacks=Companions()).findings()
+    assert "rng (Generator), queue (set) cannot be stored" in found.why
+
+
+class Trainer:
+    def __init__(self):
+        self.step = 0
+        self.accumulate_grads = (ms.Parameter(ms.Tensor(np.zeros(3, np.float32)), name="sum"),)
+        self.best = None
+        self.network = Mlp()
+        self.rng = np.random.default_rng(2)
+        self.mixed = [self.network]
+        self._scale = 1.0
+
+    @property
+    def scale(self):
+        return self._scale
+
+    @scale.setter
+    def scale(self, value):
+        self._scale = value
+
+
+NAMES = ("accumulate_grads", "step", "best", "scale")
+
+
+def test_named_attributes_come_back_and_no_others(root):
+    given = Trainer()
+    given.accumulate_grads[0].set_data(ms.Tensor(np.full(3, 2.5, np.float32)))
+    given.step, given.best, given.scale = 7, [ms.Tensor(np.ones(2, np.float32))], 8.0
+    given.mixed = []
+    stored(root, trainer=ck.attributes(given, *NAMES))
+    fresh = Trainer()
+    memory = fresh.accumulate_grads[0].asnumpy()
+    restored(root, trainer=ck.attributes(fresh, *NAMES))
+    assert memory.tolist() == [2.5] * 3
+    assert (fresh.step, fresh.scale) == (7, 8.0)
+    assert [one.asnumpy().tolist() for one in fresh.best] == [[1, 1]]
+    assert fresh.mixed == [fresh.network]
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "match"),
+    [
+        ((), ValueError, "has no attribute without a name"),
+        (("step", "stepp"), ValueError, "Trainer has no attribute stepp"),
+        (("network",), TypeError, r"Trainer\.network is a Mlp"),
+        (("rng",), TypeError, r"Trainer\.rng is a Generator"),
+        (("mixed",), TypeError, r"Trainer\.mixed is a list"),
+    ],
+)
+def test_attributes_of_other_kinds_are_refused(names, error, match):
+    with pytest.raises(error, match=match):
+        ck.attributes(Trainer(), *names)
+
+
+def test_attribute_that_becomes_unstorable_fails_the_save():
+    given = Trainer()
+    state = StateManager(accumulation_cell(2), trainer=ck.attributes(given, "best"))
+    state.capture()
+    given.best = given.network
+    with pytest.raises(TypeError, match=r"Trainer\.best is a Mlp"):
+        state.capture()
+
+
+def test_parameters_replaced_in_an_object_are_those_stored(root):
+    given = Trainer()
+    state = StateManager(accumulation_cell(2), trainer=ck.attributes(given, "accumulate_grads"))
+    given.accumulate_grads = (ms.Parameter(ms.Tensor(np.ones(3, np.float32)), name="sum"),)
+    with ck.CheckpointManager(root) as manager:
+        manager.restore(state)
+        manager.save(state)
+    fresh = Trainer()
+    restored(root, trainer=ck.attributes(fresh, "accumulate_grads"))
+    assert fresh.accumulate_grads[0].asnumpy().tolist() == [1] * 3
+
+
+@pytest.mark.parametrize("how", ["replaced", "added", "removed"])
+def test_a_save_refuses_parameters_replaced_in_mid_run(root, how):
+    cell = accumulation_cell(2)
+    state = StateManager(cell)
+    with ck.CheckpointManager(root) as manager:
+        manager.restore(state)
+        if how == "replaced":
+            cell.network.out.bias = ms.Parameter(ms.Tensor(np.ones(3, np.float32)), name="out.bias")
+        elif how == "added":
+            cell.network.more = nn.Dense(2, 2)
+        else:
+            del cell.network.norm
+        name = {"replaced": r"out\.bias", "added": r"bias, weight|more", "removed": r"norm\.moving_mean"}[how]
+        with pytest.raises(ck.ResumeError, match=rf"took the place of parameters(?s:.*){name}"):
+            manager.save(state)
+        assert manager.checkpoints() == []
+
+
 # Trainings without one train cell
 
 
@@ -158,7 +305,7 @@ def test_accumulation_cell_among_others_is_train_cell():
 
 
 def test_duplicate_parameter_names_are_refused_with_advice():
-    with pytest.raises(ck.StateMismatchError, match=r"used twice: \['hidden\.bias'.*by name"):
+    with pytest.raises(ck.StateMismatchError, match=r"used twice: hidden\.bias, .*by name"):
         StateManager([Mlp(), Mlp()])
 
 
@@ -181,8 +328,8 @@ def test_findings_are_one_warning_each_and_once(root, shown):
     cell = accumulation_cell(2, network=Dropped)
     state = StateManager(cell, pipeline())
     assert [one.where for one in state.findings()] == ["network.drop (nn.Dropout)"]
-    state.begin()
-    state.begin()
+    state.begin("runs")
+    state.begin("runs")
     assert shown().count("network.drop (nn.Dropout)") == 1
     assert "will not be bit-exact" in shown()
 
@@ -262,6 +409,6 @@ def test_code_that_cannot_be_examined_stops_no_training(root, caplog, monkeypatc
     assert warning.exc_info[0] is KeyError
     strict = StateManager(accumulation_cell(2), pipeline(), strict=True)
     with pytest.raises(ck.ResumeError, match=r"could not be examined.*KeyError\('__self__'\).*strict=False"):
-        strict.begin()
+        strict.begin("runs")
     with pytest.raises(ck.ResumeError, match="could not be examined"):
-        strict.begin()
+        strict.begin("runs")

@@ -97,6 +97,17 @@ def test_scale_changes_once_per_cycle_by_scaler(scaler, mode):
     assert cell.counters.updates == overflows.count(False)
 
 
+def test_skipped_update_leaves_the_schedule_alone():
+    """K is a function of the updates, and an overflow is none."""
+    cell = build({0: 2, 1: 3}, loss_scaler=amp.DynamicLossScaler(1024, 2, WINDOW))
+    for data in (HUGE, rows(4)):
+        cell(ms.Tensor(data))
+    assert (cell.counters.cycles, cell.counters.updates, cell.accumulation_steps) == (1, 0, 2)
+    for seed in range(2):
+        cell(ms.Tensor(rows(4, seed)))
+    assert (cell.counters.cycles, cell.counters.updates, cell.accumulation_steps) == (2, 1, 3)
+
+
 @each_mode
 def test_a_scaler_goes_with_weights(mode):
     begin_process(mode=mode)

@@ -88,7 +88,7 @@ def test_align_stores_end_of_training_in_mid_cycle(tmp_path):
 
 @pytest.mark.covering(1)
 @each_mode
-@pytest.mark.parametrize("at", [3, 7, 12, 14, 24])
+@pytest.mark.parametrize("at", [7, 12, 24, *(pytest.param(at, marks=pytest.mark.extended) for at in (3, 14))])
 def test_rewind_begins_the_cycle_again(tmp_path, at, mode):
     expected = job(mode).uninterrupted(EPOCHS).steps
     interrupted(tmp_path, at, mode, every=at - 1, mid_cycle="rewind")
@@ -178,7 +178,9 @@ class Drawing(Callback):
         np.random.rand(3)
 
 
-@pytest.mark.parametrize("kills", [[3], [8, 9], [11, 13], [23]])
+@pytest.mark.parametrize(
+    "kills", [[8, 9], [11, 13], *(pytest.param([at], marks=pytest.mark.extended) for at in (3, 23))]
+)
 def test_rewind_leaves_epoch_begin_draws_to_next_start(tmp_path, kills):
     expected = job("pynative").uninterrupted(EPOCHS, Drawing()).steps
     options = {"every": 1, "mid_cycle": "rewind"}

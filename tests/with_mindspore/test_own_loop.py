@@ -78,6 +78,7 @@ def small_pipeline():
     return pipeline(SIZE * 4, 4)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("make", [rows, small_pipeline])
 @pytest.mark.parametrize("remainder", ["flush", "drop"])
 def test_saves_see_boundary_at_epoch_end(tmp_path, remainder, make):
@@ -105,7 +106,7 @@ def test_aligned_and_rewound_saves_see_it_too(tmp_path, mid_cycle):
         assert resumed.steps == {step: expected.steps[step] for step in range(begins + 1, 19)}
 
 
-@pytest.mark.parametrize("until", [5, 6, 7, 12, 18])
+@pytest.mark.parametrize("until", [6, 12, *(pytest.param(at, marks=pytest.mark.extended) for at in (5, 7, 18))])
 def test_next_batch_ends_epoch_of_unknown_size(tmp_path, until):
     options = {"remainder": "flush", "save": ck.SaveEvery(micro_steps=1)}
     expected = Life(tmp_path / "whole", Unsized, **options).run()

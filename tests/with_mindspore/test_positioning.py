@@ -16,6 +16,7 @@ from training import begin_process, pipeline, rng_digest, samples
 from ckptkit import data
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.digest import digest_of
+from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.replay import Replay
 from ckptkit.mindspore.dataset import DatasetPosition
 
@@ -45,11 +46,15 @@ def recorded_after(make, delivered, **options):
     begin_process()
     position = DatasetPosition(make(), **options)
     position.prepare(0, None)
-    batches = all_batches(position.dataset)
+    iterator = position.dataset.create_tuple_iterator(num_epochs=EPOCHS)
     position.iterator_made()
-    state = position.state(delivered, batches[delivered - 1])
+    batches = (digest_of(batch) for _ in range(EPOCHS) for batch in iterator)
+    for _ in range(delivered):
+        next(batches)
+    state = position.state(delivered)
+    expected = list(batches)
     begin_process()
-    return state, [digest_of(batch) for batch in batches[delivered:]]
+    return state, expected
 
 
 def resumed(make, delivered, state, **options):
@@ -79,10 +84,10 @@ def test_digest_depends_on_bits_types_shapes_only():
 
 
 def test_undigestible_batch_is_unchecked_and_logged_once(shown):
-    state, _ = recorded_after(pipeline, 5)
-    position = resumed(pipeline, 5, state)
-    assert position.state(6, [object()])["probe"] is None
-    assert position.state(6, [object()])["probe"] is None
+    position = IterablePosition([object(), object()])
+    position.prepare(0, None)
+    for delivered, _ in enumerate(position.batches(1), start=1):
+        assert position.state(delivered)["probe"] is None
     assert shown().count("a resume cannot check its position") == 1
 
 
@@ -115,8 +120,8 @@ def test_checkpoint_without_digest_is_positioned():
 def test_save_before_next_batch_keeps_digest():
     state, _ = recorded_after(pipeline, 5)
     position = resumed(pipeline, 5, state)
-    assert position.state(5, None) == state
-    assert position.state(6, None)["probe"] is None
+    assert position.state(5) == state
+    assert position.state(6)["probe"] is None
 
 
 @pytest.mark.parametrize("make", [pipeline, maps], ids=["fast", "replay"])
@@ -142,6 +147,25 @@ def test_positioning_disturbs_no_generator():
         position.iterator_made()
         assert rng_digest() == before
         assert position.own_draws == frozenset()
+
+
+class DrawingSampler:
+    """Takes its order from the global generator of NumPy, as code of a user may."""
+
+    def __iter__(self):
+        return iter(np.random.permutation(23).tolist())
+
+
+def test_sampler_that_draws_globally_draws_on_exactly(shown):
+    def make():
+        return ds.NumpySlicesDataset({"x": samples(23)["x"]}, sampler=DrawingSampler()).batch(4)
+
+    state, expected = recorded_after(make, 8)
+    np.random.seed(77)
+    position = resumed(make, 8, state)
+    assert rest(position, 8) == expected
+    assert position.own_draws == {"numpy"}
+    assert "draws from the global generators of numpy" in shown()
 
 
 def test_later_iterators_begin_at_the_first_epoch():
@@ -195,6 +219,43 @@ def test_an_epoch_of_another_length_ends_a_replay():
     position.prepare(6, None)
     with pytest.raises(ResumeError, match=r"an epoch has 3 batches, but epoch 1 has fewer"):
         position.dataset.create_tuple_iterator(num_epochs=EPOCHS)
+
+
+def waiting(**options):
+    return ds.NumpySlicesDataset({"x": samples(23)["x"]}, shuffle=True).sync_wait("trained", 2, **options).batch(4)
+
+
+@pytest.mark.parametrize("delivered", [5, 6])
+def test_a_waiting_pipeline_is_replayed_without_waiting(delivered):
+    """It goes on as after as many updates: where training tells it nothing, no batch waits for a timeout."""
+    begin_process()
+    ds.config.set_callback_timeout(20)
+    whole = DatasetPosition(waiting())
+    whole.prepare(0, None)
+    whole.iterator_made()
+    batches = (digest_of(batch) for batch in trained(whole.dataset, EPOCHS))
+    for _ in range(delivered):
+        next(batches)
+    state = whole.state(delivered)
+    expected = list(batches)
+    begin_process()
+    position = resumed(waiting, delivered, state)
+    found = [digest_of(batch) for batch in trained(position.dataset, EPOCHS - delivered // position.size)]
+    assert found == expected
+    assert not position.dataset.get_sync_notifiers()["trained"].__self__.disable  # as it is after a timeout
+
+
+def trained(dataset, epochs):
+    iterator = dataset.create_tuple_iterator(num_epochs=EPOCHS)
+    for _ in range(epochs):
+        for batch in iterator:
+            dataset.sync_update("trained", num_batch=1)
+            yield batch
+
+
+def test_a_pipeline_that_training_talks_to_is_refused():
+    with pytest.raises(ResumeError, match=r'sync_wait\("trained", callback=\.\.\.\)'):
+        DatasetPosition(waiting(callback=print))
 
 
 # What must not change
@@ -339,7 +400,7 @@ def numbered(columns, noise, info):
     return [column + info.get_epoch_num() for column in columns], noise
 
 
-def test_code_receives_correct_epoch_number():
+def test_code_receives_correct_epoch_number(shown):
     def make():
         source = data.Augmented(Source(), lambda sample, rng: (np.array([sample]), rng.random(2)), seed=3)
         return source.dataset(["x", "z"]).batch(5, per_batch_map=numbered, num_parallel_workers=1)
@@ -347,6 +408,7 @@ def test_code_receives_correct_epoch_number():
     for augmentation in (None, "stateless"):
         state, expected = recorded_after(make, 12)
         assert rest(resumed(make, 12, state, augmentation=augmentation), 12) == expected
+    assert "replaying it instead" not in shown()
 
 
 def test_epoch_dependent_pipeline_prevents_epoch_skip():

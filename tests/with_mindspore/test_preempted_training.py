@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from mindspore.train import Callback
 from support.process import run_python
-from training import SIZE, Job, checkpoints, reference
+from training import SIZE, Job, accumulation_cell, checkpoints, reference
 
 import ckptkit as ck
 from ckptkit.signals import EARS
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
 
 TERMINATED = 143
 
@@ -54,7 +56,15 @@ def alone(monkeypatch):
     assert signal.getsignal(signal.SIGTERM) in (before, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize(("mode", "at"), [("pynative", 6), ("graph", 6), ("graph", SIZE), ("graph", 3 * SIZE)])
+@pytest.mark.parametrize(
+    ("mode", "at"),
+    [
+        ("pynative", 6),
+        ("graph", 3 * SIZE),
+        pytest.param("graph", 6, marks=pytest.mark.extended),
+        pytest.param("graph", SIZE, marks=pytest.mark.extended),
+    ],
+)
 def test_what_was_preempted_goes_on_bit_for_bit(root, mode, at):
     """In mid-cycle, at an epoch's last micro-step, and at the last one of all."""
     first, kill = Job(mode=mode), Kill(step=at)
@@ -223,22 +233,23 @@ def test_signalled_process_always_exits_with_143(root, tmp_path):
     """With data workers in processes, whose ends are no preemption; then while MindSpore compiles."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    done = live(root, script, mode="pynative", depth=80, at=6, workers=True)
+    done = live(root, script, mode="pynative", depth=1, at=6, workers=True)
     done.expect(TERMINATED)
     assert "exported" not in done.stdout
     assert "SIGTERM: saved a000001-c0000000001-m0002" in done.stderr
     assert "Traceback" not in done.stderr
 
-    done = live(root, script, mode="graph", depth=80, at=7, after=0.3, grace=0.5)
+    empty = root.with_name("empty")
+    done = live(empty, script, mode="graph", depth=80, at=1, after=0.3, grace=0.5)
     done.expect(TERMINATED)
     assert "micro-step ended" not in done.stderr  # it was noticed while the first one was compiled
     *_, announced, last = done.stderr.splitlines()
     assert announced == "[ckptkit] SIGTERM: saving within 0.5 s and ending"
     assert last == (
-        "[ckptkit] SIGTERM: nothing was saved within 0.5 s. The newest checkpoint is a000001-c0000000001-m0002 at "
-        f"{root}: the same command goes on from it."
+        f"[ckptkit] SIGTERM: nothing was saved within 0.5 s. There is no checkpoint at {empty} yet: the same command "
+        "begins afresh."
     )
-    assert names(root) == ["a000001-c0000000001-m0002"]
+    assert names(empty) == []
 
 
 def test_ctrl_c_acts_like_sigterm(root, tmp_path):
@@ -248,3 +259,16 @@ def test_ctrl_c_acts_like_sigterm(root, tmp_path):
     done = live(root, script, mode="pynative", depth=1, at=6, signal="SIGINT")
     done.expect(TERMINATED)
     assert "SIGTERM: saved a000001-c0000000001-m000" in done.stderr
+
+
+def test_retried_last_save_has_its_metrics(root):
+    """The save of an evaluated epoch fails, and the preemption takes it again."""
+    fault = Fault("error", operations={"write"}, key="*c0000000022-*")
+    job = Job(fit=True, cell=lambda: accumulation_cell(1))
+    ckpt = checkpoints(FaultyStorage(LocalStorage(root), [fault]), keep=ck.KeepBest(2, "mae", "min"))
+    with pytest.raises(ck.Preempted):
+        ckpt.fit(job.model, 3, job.data, job.valid, callbacks=[job.trace, Kill(evaluation=2)])
+    assert fault.fired == 1
+    last = ck.CheckpointManager(root).latest()
+    assert last.progress.batches_delivered == 2 * SIZE
+    assert dict(last.metrics) == job.trace.evaluated[2]

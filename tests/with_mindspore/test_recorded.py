@@ -76,7 +76,9 @@ def points_in(root) -> list[Point]:
     return [event for event in events_in(root) if isinstance(event, Point)]
 
 
-@pytest.fixture(params=[ms.GRAPH_MODE, ms.PYNATIVE_MODE], ids=["graph", "pynative"])
+@pytest.fixture(
+    params=[pytest.param(ms.GRAPH_MODE, marks=pytest.mark.extended), ms.PYNATIVE_MODE], ids=["graph", "pynative"]
+)
 def mode(request):
     before = ms.get_context("mode")
     ms.set_context(mode=request.param)

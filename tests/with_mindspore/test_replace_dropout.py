@@ -8,7 +8,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
-from training import begin_process, both_modes, each_mode, tensors
+from training import begin_process, each_mode, tensors
 
 import ckptkit as ck
 from ckptkit.mindspore.findings import find
@@ -145,7 +145,7 @@ def averaging():
     return cell.set_train()
 
 
-@both_modes
+@each_mode
 def test_averages_made_before_the_replacement_resume(mode, tmp_path):
     begin_process(mode=mode)
     cell = averaging()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -77,16 +78,25 @@ def flip(root, name, file, position):
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory):
-    """A run with two checkpoints in mid-cycle, and what they hold."""
-    begin_process()
-    root = tmp_path_factory.mktemp("template") / "run"
-    return root, saved(root, 4, 3, box=Box({"array": np.arange(5)}))
+    """A run with two checkpoints in mid-cycle, in the mode of now, and what they hold."""
+
+    @functools.cache
+    def made(mode):
+        begin_process()
+        ms.set_context(mode=mode)
+        root = tmp_path_factory.mktemp("template") / "run"
+        return root, saved(root, 4, 3, box=Box({"array": np.arange(5)}))
+
+    return made
 
 
 @pytest.fixture
-def two(template, root):
-    shutil.copytree(template[0], root)
-    return root, *template[1]
+def two(template, root, request):
+    if "mode" in request.fixturenames:
+        request.getfixturevalue("mode")  # before the run is made
+    made, checkpoints = template(ms.get_context("mode"))
+    shutil.copytree(made, root)
+    return root, *checkpoints
 
 
 FILES = ["weights", "optimizer", "accumulators", "state"]
@@ -135,7 +145,7 @@ def refused(cell, state):
         state.progress,
         state.capture,
         state.capture_cycle_start,
-        state.begin,
+        lambda: state.begin("runs/vit"),
         StateManager(cell).progress,
         StateManager([nn.Dense(1, 1), cell]).capture,
     ):
@@ -234,7 +244,7 @@ def test_mark_of_foreign_cell_reaches_every_manager(root, tmp_path):
     with pytest.raises(ck.CorruptCheckpointError):
         manager(root).restore(StateManager(cell))
     for other in (StateManager(cell), StateManager([nn.Dense(1, 1), cell])):
-        for use in (other.progress, other.capture, other.begin):
+        for use in (other.progress, other.capture, functools.partial(other.begin, "runs/vit")):
             with pytest.raises(ck.ResumeError, match="this TrainOneStepCell are half restored"):
                 use()
     manager(tmp_path / "good").restore(StateManager(cell))

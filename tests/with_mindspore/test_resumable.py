@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
+import threading
 
 import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
 import pytest
 from mindspore import nn
+from mindspore.train import Callback
 from training import (
     SIZE,
     Job,
@@ -119,19 +122,20 @@ class Life:
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("cell", list(CELLS))
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_an_interrupted_loop_goes_on_exactly(tmp_path, kind, cell):
+@pytest.mark.parametrize("place", ["within", "epoch end", "later"])
+def test_an_interrupted_loop_goes_on_exactly(tmp_path, kind, cell, place):
     def life(root, **options):
         return Life(tmp_path / root, KINDS[kind], CELLS[cell], **options)
 
     expected = life("whole").run()
     size = len(expected.seen) // EPOCHS
     assert expected.epochs == [epoch for epoch in range(EPOCHS) for _ in range(size)]
-    for at in (2, size, 2 * size + 1):
-        life(str(at), every=at).run(until=at)
-        again = life(str(at)).run()
-        assert again.seen == {step: one for step, one in expected.seen.items() if step > at}
-        assert again.epochs == expected.epochs[at:]
-        assert again.point.batches_delivered == at
+    at = {"within": 2, "epoch end": size, "later": 2 * size + 1}[place]
+    life("cut", every=at).run(until=at)
+    again = life("cut").run()
+    assert again.seen == {step: one for step, one in expected.seen.items() if step > at}
+    assert again.epochs == expected.epochs[at:]
+    assert again.point.batches_delivered == at
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -176,7 +180,378 @@ def test_iterable_state_is_taken_at_delivery():
     position.prepare(0, None)
     next(position.batches(2))
     source.state["batch"] = 3  # as by a peek at the next batches
-    assert position.state(1, None)["state"] == {"epoch": 0, "batch": 1}
+    assert position.state(1)["state"] == {"epoch": 0, "batch": 1}
+
+
+class Nested(WithState):
+    """Its state is a list within a list, which it goes on changing; new in the next epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.drawn = [[0]]
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            self.drawn[0].append(self.state["batch"])
+            yield batch
+        self.drawn[0].clear()
+
+    def state_dict(self):
+        return {**super().state_dict(), "drawn": self.drawn}
+
+    def load_state_dict(self, state):
+        super().load_state_dict({name: state[name] for name in ("epoch", "batch")})
+        self.drawn = state["drawn"]
+
+
+def test_state_at_the_end_of_an_epoch_is_a_copy():
+    source = Nested()
+    position = IterablePosition(source)
+    position.prepare(0, None)
+    batches = position.batches(2)
+    for _ in range(5):
+        next(batches)
+    before = position.state(5)["before"]
+    assert before == {"epoch": 1, "batch": 0, "drawn": [[]]}
+    source.drawn[0].append(99)
+    assert before["drawn"] == [[]]
+
+
+class Behind(WithState):
+    """Counts a batch only when the next one is asked for."""
+
+    def __iter__(self):
+        order = np.random.default_rng(self.state["epoch"]).permutation(12).reshape(4, 3)
+        while self.state["batch"] < 4:
+            yield batch_of(order[self.state["batch"]])
+            self.state["batch"] += 1
+        self.state.update(epoch=self.state["epoch"] + 1, batch=0)
+
+
+class Ahead(WithState):
+    """Has read one batch more than it gave."""
+
+    def __iter__(self):
+        held = []
+        for batch in super().__iter__():
+            held.append(batch)
+            if len(held) == 2:
+                yield held.pop(0)
+        yield from held
+
+
+class Drawing(WithState):
+    """Has its place in its state, and its noise from NumPy's global generator."""
+
+    def __iter__(self):
+        for x, y in super().__iter__():
+            yield x + np.random.random(x.shape).astype(np.float32), y
+
+
+def test_a_state_behind_its_batches_is_refused(tmp_path):
+    """At its first batch, while nothing is lost."""
+    life = Life(tmp_path, Behind, every=1)
+    with pytest.raises(ck.ResumeError, match="same before and after the first batch of epoch 0"):
+        life.run()
+    assert life.seen == {}
+
+
+class BehindLater(WithState):
+    """Counts the first batch of an epoch in time, and every other one only when the next one is asked for."""
+
+    def __iter__(self):
+        order = np.random.default_rng(self.state["epoch"]).permutation(12).reshape(4, 3)
+        counted = self.state["batch"]
+        for at in range(counted, 4):
+            self.state["batch"] = max(1, at)
+            yield batch_of(order[at])
+        self.state.update(epoch=self.state["epoch"] + 1, batch=0)
+
+
+def test_a_state_that_falls_behind_is_refused(tmp_path):
+    Life(tmp_path, BehindLater, every=3).run(until=3)
+    life = Life(tmp_path, BehindLater)
+    with pytest.raises(ck.ResumeError, match="the BehindLater was behind: from where it stood before batch 2"):
+        life.run()
+    assert life.seen == {}
+
+
+@pytest.mark.parametrize("at", [2, 4, 6])
+def test_a_state_ahead_of_its_batches_is_named(tmp_path, at, shown):
+    Life(tmp_path, Ahead, every=at).run(until=at)
+    Life(tmp_path, Ahead).run()
+    assert f"the Ahead gives another batch {at - 1} than the one that was trained last" in shown()
+
+
+class Buffered(WithState):
+    """Has read all batches of an epoch before it gives one."""
+
+    def __iter__(self):
+        yield from list(super().__iter__())
+
+
+@pytest.mark.parametrize(("kind", "named"), [(Buffered, True), (WithState, False), (Drawing, False), (Loader, False)])
+def test_a_state_far_ahead_is_named_early(tmp_path, shown, kind, named):
+    """At the end of the first epoch, before a resume could leave anything out."""
+    Life(tmp_path, kind, epochs=2).run()
+    told = f"state_dict() of the {kind.__name__} was the same before and after the last batch of epoch 0"
+    assert shown().count(told) == named
+
+
+class Learning(WithState):
+    """Gives what training told it; what it was told is stored by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = 0.0
+
+    def __iter__(self):
+        for x, y in super().__iter__():
+            yield x + self.told, y
+
+
+class Told:
+    def __init__(self, source):
+        self.source = source
+
+    def state_dict(self):
+        return {"told": self.source.told}
+
+    def load_state_dict(self, state):
+        self.source.told = state["told"]
+
+
+def learned(root, until=None):
+    """Batches by number of a loop that tells its loader something after each."""
+    begin_process()
+    source, cells = Learning(), list(network_and_optimizer())
+    batches = data.resumable(source, 2)
+    seen = {}
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), when_busy="wait") as manager:
+        state = ck.StateManager(cells, batches, told=Told(source))
+        point = manager.restore(state)
+        for number, batch in enumerate(batches, point.batches_delivered + 1):
+            seen[number] = digest_of(batch)
+            source.told += float(number)
+            manager.step(state)
+            if number == until:
+                break
+    return seen
+
+
+def test_loader_that_learns_goes_on_exactly(tmp_path, shown):
+    expected = learned(tmp_path / "whole")
+    learned(tmp_path / "run", until=3)
+    assert learned(tmp_path / "run") == {number: one for number, one in expected.items() if number > 3}
+    assert "the Learning gives another batch 2 than the one that was trained last" in shown()
+
+
+@pytest.mark.parametrize("at", [1, 5, pytest.param(4, marks=pytest.mark.extended)])
+def test_a_state_beside_global_draws_goes_on_exactly(tmp_path, at, shown):
+    expected = Life(tmp_path / "whole", Drawing).run()
+    Life(tmp_path / "run", Drawing, every=at).run(until=at)
+    again = Life(tmp_path / "run", Drawing).run()
+    assert again.seen == {step: one for step, one in expected.seen.items() if step > at}
+    assert "the Drawing draws from the global generators" in shown()
+
+
+def read_ahead_by_thread(batches):
+    ready = queue.Queue(2)
+
+    def work():
+        for batch in batches:
+            ready.put(batch)
+
+    threading.Thread(target=work, daemon=True).start()
+    while True:
+        yield ready.get()
+
+
+def read_ahead(batches, depth=2):
+    held = []
+    for batch in batches:
+        held.append(batch)
+        if len(held) > depth:
+            yield held.pop(0)
+    yield from held
+
+
+class Functional:
+    """A loop over network and optimizer, neither of which counts its calls."""
+
+    def __init__(self, root, optimizer=nn.Adam, **options):
+        begin_process()
+        network, _ = network_and_optimizer()
+        self.network = network
+        self.optimizer = optimizer(network.trainable_params(), 1e-2)
+        self.gradients = ms.value_and_grad(network, None, list(self.optimizer.parameters))
+        self.batches = data.resumable(pipeline(), EPOCHS)
+        self.state = ck.StateManager([network, self.optimizer], self.batches, **options)
+        self.manager = ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), when_busy="wait")
+        self.manager.restore(self.state)
+
+    def train(self, batch):
+        _, gradients = self.gradients(*batch)
+        self.optimizer(gradients)
+
+
+def test_a_thread_that_reads_ahead_is_refused(tmp_path):
+    """Before the first save, so that no start goes on from a wrong place."""
+    loop = Functional(tmp_path)
+    for batch in read_ahead_by_thread(loop.batches):
+        loop.train(batch)
+        for save in (loop.manager.step, loop.manager.save_final, loop.manager.save):
+            with pytest.raises(ck.ResumeError, match="another thread than the one that trains"):
+                save(loop.state)
+        break
+    assert loop.manager.checkpoints() == []
+
+
+class EveryThird:
+    """Says that three batches are a cycle."""
+
+    accumulation_steps = 3
+    micro_step = 0
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_loop_that_reads_ahead_is_named(tmp_path, shown, depth):
+    loop = Functional(tmp_path)
+    for batch in read_ahead(loop.batches, depth):
+        loop.state.progress()  # a look before the batch is trained
+        loop.train(batch)
+        assert "batches of resumable() were taken" not in shown()
+        loop.manager.step(loop.state)
+        break
+    assert f"may not be bit-exact. {depth + 1} batches of resumable() were taken before" in shown()
+
+
+def test_strict_refuses_a_cycle_read_ahead(tmp_path):
+    cycle = EveryThird()
+    loop = Functional(tmp_path, cycle=cycle, strict=True)
+    for batch in read_ahead(loop.batches, depth=3):
+        loop.gradients(*batch)
+        cycle.micro_step = 1
+        with pytest.raises(ck.ResumeError, match="4 batches of resumable\\(\\) were taken before the first step"):
+            loop.manager.step(loop.state)
+        break
+    assert loop.manager.checkpoints() == []
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_loop_may_call_step_now_and_then(tmp_path, every, shown):
+    """The optimizer has counted the batches; later the loop may leave some out."""
+    loop = Functional(tmp_path, strict=True)
+    for taken, batch in enumerate(loop.batches, start=1):
+        if taken == 5:
+            continue
+        loop.train(batch)
+        if taken % every == 0:
+            loop.manager.step(loop.state)
+        if taken == 9:
+            break
+    loop.manager.close()
+    assert loop.manager.latest().progress.batches_delivered == 9
+
+
+@pytest.mark.parametrize("trained", [(), (2, 5), (3, 4, 5)], ids=["never", "added-up", "after-overflows"])
+def test_a_loop_that_steps_each_batch_is_sound(tmp_path, trained):
+    """However rarely its optimizer moves."""
+    loop = Functional(tmp_path, strict=True)
+    for taken, batch in enumerate(loop.batches, start=1):
+        if taken in trained:
+            loop.train(batch)
+        loop.manager.step(loop.state)
+        if taken == 6:
+            break
+    loop.manager.close()
+    assert loop.manager.latest().progress.batches_delivered == 6
+
+
+def test_a_loop_that_only_reads_is_sound(tmp_path):
+    """Nothing counts in it, so nothing is known of it."""
+    batches = data.resumable(pipeline(), EPOCHS)
+    state = ck.StateManager(nn.Dense(2, 2), batches, strict=True)
+    with ck.CheckpointManager(tmp_path) as manager:
+        manager.restore(state)
+        assert len(list(batches)) == EPOCHS * SIZE
+        manager.save_final(state)
+
+
+def test_a_changed_batch_that_comes_again_is_refused(tmp_path):
+    """Of a list, whose next epoch would get it changed, and after a resume not."""
+    life = Life(tmp_path, plain_list, epochs=2)
+    life.manager.restore(life.state)
+    batches = iter(life.batches)
+    next(batches)[0][:] *= 0.5
+    with pytest.raises(ck.ResumeError, match="batch 0 was changed in place, and the list holds it"):
+        next(batches)
+
+
+def dicts():
+    return ({"x": x, "y": y} for x, y in plain_list())
+
+
+class Dicts:
+    def __iter__(self):
+        return dicts()
+
+
+def test_a_batch_may_be_taken_apart(tmp_path):
+    """Columns that are popped, or changed in place, are compared as they were handed out."""
+
+    def life(root, until=None):
+        life = Life(tmp_path / root, Dicts, every=3)
+        life.manager.restore(life.state)
+        with life.manager:
+            for batch in life.batches:
+                x = batch.pop("x")
+                x *= 0.5
+                life.cell(ms.Tensor(x), ms.Tensor(batch.pop("y")))
+                step = life.state.progress().batches_delivered
+                life.seen[step] = digest(life.cell)
+                life.manager.step(life.state)
+                if step == until:
+                    break
+        return life.seen
+
+    expected = life("whole")
+    life("run", until=3)
+    assert life("run") == {step: one for step, one in expected.items() if step > 3}
+
+
+def test_a_loop_may_change_a_pipelines_batches(tmp_path):
+    def life(root, until=None):
+        life = Life(tmp_path / root, pipeline, every=3)
+        life.manager.restore(life.state)
+        with life.manager:
+            for x, y in life.batches:
+                x[:, 0] = 0.0
+                life.cell(x, y)
+                step = life.state.progress().batches_delivered
+                life.seen[step] = digest(life.cell)
+                life.manager.step(life.state)
+                if step == until:
+                    break
+        return life.seen
+
+    expected = life("whole")
+    life("run", until=3)
+    assert life("run") == {step: one for step, one in expected.items() if step > 3}
+
+
+class Masking(Callback):
+    """Changes the batch before it is trained."""
+
+    def on_train_step_begin(self, run_context):
+        run_context.original_args().train_dataset_element[0][:, 0] = 0.0
+
+
+def test_a_callback_may_change_the_batches(root):
+    expected = Job().uninterrupted(2, Masking()).steps
+    crashed(root, 4, 2, Masking())
+    again = Job().resumed(checkpoints(root), 2, Masking()).steps
+    assert again == {step: one for step, one in expected.items() if step > 3}
 
 
 def doubled(x):
@@ -206,7 +581,7 @@ def test_place_with_other_batch_count_is_refused():
     position = IterablePosition(plain_list())
     position.prepare(0, None)
     next(position.batches(2))
-    recorded = position.state(1, None)
+    recorded = position.state(1)
     assert position.placed(recorded, 1) == (0, 1)
     with pytest.raises(ck.ResumeError, match="2 batches were trained, but its data had handed out 1"):
         position.placed(recorded, 2)
@@ -261,6 +636,15 @@ def test_a_loop_before_the_restore_is_refused():
     ck.StateManager(accumulation_cell(), batches)
     with pytest.raises(ck.ResumeError, match="was not prepared"):
         iter(batches)
+
+
+def test_second_resumable_of_one_loop_is_refused(tmp_path):
+    begin_process()
+    cell, batches, others = accumulation_cell(), data.resumable(pipeline(), 2), data.resumable(Loader(), 2)
+    with ck.CheckpointManager(tmp_path) as manager:
+        manager.restore(ck.StateManager(cell, batches))
+        with pytest.raises(ck.ResumeError, match=r"one resumable\(\): of two loaders .* make one .*\(zip\)"):
+            zip(batches, others, strict=False)
 
 
 @pytest.mark.parametrize("kind", list(KINDS))

@@ -37,9 +37,8 @@ def test_schedule_is_asked_at_every_cycle_start():
     assert job.cell.counters.micro_step == (STEPS - 9) % 5
 
 
-@pytest.mark.covering(1)
 @each_mode
-@pytest.mark.parametrize("cell", [growing, by_function])
+@pytest.mark.parametrize("cell", [growing, pytest.param(by_function, marks=pytest.mark.extended)])
 def test_resumes_exactly_within_cycles_of_every_length(tmp_path, cell, mode):
     expected = Job(cell=cell, mode=mode).uninterrupted(EPOCHS).steps
     steps, _ = survived(tmp_path / "killed", (3, 4, 7, 9, 10, 13, 24), EPOCHS, cell=cell, mode=mode)
@@ -60,7 +59,7 @@ def test_changed_k_is_refused_with_advice(tmp_path, changed, at):
 
 @pytest.mark.covering(1)
 @both_modes
-@pytest.mark.parametrize("at", [9, 11, 12])
+@pytest.mark.parametrize("at", [11, 12, pytest.param(9, marks=pytest.mark.extended)])
 def test_changed_k_takes_effect_at_next_boundary(tmp_path, at, mode):
     crashed(tmp_path, at, mode=mode)
     job = Job(cell=lambda: accumulation_cell(3), mode=mode)

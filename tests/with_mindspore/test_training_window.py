@@ -164,7 +164,7 @@ def assert_window(report, *, copied_whole=False):
 # One's own loop
 
 
-@pytest.mark.covering(2)
+@pytest.mark.covering(1)
 @both_modes
 @each_window
 @pytest.mark.parametrize(("k", "at"), [(1, 2), (3, 3), (3, 4), (3, 5)])
@@ -242,6 +242,34 @@ def test_forward_that_changes_weight_is_reported(root, copies, mode, window, sho
     loop.run(3)
     loop.manager.save(loop.state).result()
     assert_whole(root, copies, at_least=2)
+
+
+class Remembering(Wide):
+    """Its forward pass changes a buffer of 100 KiB."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("bank", ms.Tensor(np.zeros((WIDTH, WIDTH), np.float32)))
+
+    def construct(self, x, y):
+        self.bank.copy_(self.bank + 1)
+        return super().construct(x, y)
+
+
+@pytest.mark.skipif(not hasattr(nn.Cell, "register_buffer"), reason="this MindSpore has no buffers")
+@each_window
+def test_buffer_changed_while_storage_stalls_is_whole(root, copies, window):
+    begin_process()
+    storage, stall = stalling(root)
+    loop = Loop(storage, train_cell(network=Remembering), calls=4, window=window)
+    handle = loop.manager.save(loop.state)
+    loop.run(1)
+    stall.let_go()
+    handle.result()
+    assert stall.reached.is_set()
+    assert int(loop.cell.network.bank.asnumpy()[0, 0]) == 5
+    assert_whole(root, copies)
+    assert "bank" in copies[1, 1]
 
 
 @pytest.mark.covering(1)

@@ -118,8 +118,10 @@ def sums_prefix():
 
 
 def tensors(cell):
-    """The bits of every parameter by name."""
-    return {one.name: one.asnumpy().tobytes() for one in cell.get_parameters()}
+    """The bits of every parameter and buffer by name."""
+    buffers = {f"buffer {name}": one for name, one in getattr(cell, "named_buffers", {}.items)()}
+    found = {**{one.name: one for one in cell.get_parameters()}, **buffers}
+    return {name: one.asnumpy().tobytes() for name, one in found.items()}
 
 
 def rng_digest():

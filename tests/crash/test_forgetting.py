@@ -1,0 +1,309 @@
+"""What a run forgets of its starts, so that it does not grow with them, and what it has to keep."""
+
+from datetime import datetime, timezone
+
+import pytest
+from dict_storage import Counted, DictStorage
+from grown import ON_REQUEST, WatchedRun
+from long_run import save, start
+
+from ckptkit.errors import StaleAttemptError
+from ckptkit.manager import CheckpointManager
+from ckptkit.policies import KeepLatest
+from ckptkit.run.audit import audit
+from ckptkit.run.catalogue import latest_checkpoint, list_checkpoints
+from ckptkit.run.copy import CopyRequest, copy_run
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, Killed
+
+from .roots import LocalRoot
+from .scenario import AT_6, Life, attempts, check_new_start, committed, folders, history, name_at, tree
+from .test_away import Quiet, bring_back, taken_away
+
+NOW, TOKEN = datetime(2030, 1, 1, tzinfo=timezone.utc), "1" * 32
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "run"
+
+
+def failed(root, times, *, saving=()):
+    """So many starts that commit nothing; some of them die while they save."""
+    for nth in range(times):
+        life = Life(root)
+        life.restore()
+        if nth in saving:
+            life.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
+            assert isinstance(life.save_at(life.run.batches + 2).exception(), Killed)
+
+
+def numbers(root):
+    return sorted(attempts(tree(root)))
+
+
+def tried(root, times, saving=()):
+    history(root)
+    failed(root, times, saving=saving)
+
+
+STARTS = [pytest.param(20, id="20"), pytest.param(1000, id="1000", marks=pytest.mark.extended)]
+
+
+@pytest.mark.parametrize("saves", [0, 1, 3])
+@pytest.mark.parametrize("starts", STARTS)
+def test_start_reads_twenty_files_after_any_restarts(starts, saves):
+    storage = Counted(DictStorage())
+    manager, run = start(storage, keep=KeepLatest(2))
+    save(manager, run)
+    save(manager, run)
+    manager.close()
+    for _ in range(starts):
+        manager, run = start(storage, keep=KeepLatest(2))
+        for _ in range(saves):
+            save(manager, run)
+        if saves:
+            manager.close()
+    storage.reset()
+    start(storage, keep=KeepLatest(2))
+    assert len(storage.keys("read")) <= 20
+    kept = {key for key in storage._inner.files if not key.startswith("events/")}
+    assert len(kept) <= 2 * 8 + 6 + (starts if saves else 0)  # the documents of who committed are the lineage
+
+
+def restarted(starts, *, commits, dies, mirrored):
+    """So many starts that commit nothing, on one root or on two, and what a further one reads of each."""
+    roots = [Counted(DictStorage()) for _ in range(1 + mirrored)]
+    roots[-1]._inner.url = "dict://mirror"
+
+    def start():
+        options = {"mirror": roots[1]} if mirrored else {}
+        manager = CheckpointManager(roots[0], save=ON_REQUEST, keep=KeepLatest(2), events=False, **options)
+        run = WatchedRun()
+        manager.restore(run)
+        manager.wait()
+        return manager, run
+
+    if commits:
+        manager, run = start()
+        for _ in range(2):
+            save(manager, run)
+        manager.close()
+    for _ in range(starts):
+        manager, run = start()
+        if dies:
+            fault = roots[0].inject(Fault("error", operations={"create"}, key="*/COMMIT", times=None))
+            manager.save(run).exception()
+            roots[0].clear()
+            assert fault.fired
+    for root in roots:
+        root.reset()
+    _, run = start()
+    assert len(run.applied) == commits
+    return roots
+
+
+@pytest.mark.parametrize("mirrored", [False, True], ids=["alone", "mirrored"])
+@pytest.mark.parametrize("dies", [False, True], ids=["at once", "in a save"])
+@pytest.mark.parametrize("commits", [False, True], ids=["never committed", "committed"])
+@pytest.mark.parametrize("starts", STARTS)
+def test_start_reads_few_files_whatever_stays(starts, commits, dies, mirrored):
+    """Also where all documents and void markers of failed starts have to stay."""
+    for root in restarted(starts, commits=commits, dies=dies, mirrored=mirrored):
+        assert len(set(root.keys("read"))) <= 20
+        assert len(root.keys("read")) <= 30
+        assert len(root.keys("list")) <= 20
+
+
+def test_only_last_failed_starts_stay(root):
+    tried(root, 6, saving={0, 2, 4})
+    assert numbers(root) == [1, 5, 6, 7]
+    assert {name[:7] for name in folders(tree(root)).void} == {"a000006"}
+    check_new_start(root, latest=AT_6)
+
+
+def test_numbers_are_never_used_again(root):
+    tried(root, 9)
+    assert numbers(root)[-1] == 10
+
+
+def test_voids_below_two_newer_commits_go(root):
+    tried(root, 1, saving={0})  # attempt 2
+    one = Life(root)
+    one.restore()
+    one.saved_at(8)
+    Life(root).restore()
+    assert name_at(2, 8) in folders(tree(root)).void  # of the two newest commits, one is older than it
+    two = Life(root)
+    two.restore()
+    two.saved_at(10)
+    Life(root).restore()
+    assert folders(tree(root)).void == []
+    check_new_start(root, latest=name_at(5, 10))
+
+
+def test_branch_of_failed_start_is_remembered(root):
+    """A person went back, and the job died again and again."""
+    history(root)
+    life = Life(root)
+    life.restore(name_at(1, 4), rewind=True)
+    failed(root, 8)
+    assert numbers(root) == [1, 2, 8, 9, 10]
+    check_new_start(root, latest=name_at(1, 4))
+
+
+def test_commit_between_keeps_what_is_below(root):
+    """Its attempt may have gone on from there."""
+    tried(root, 3)
+    other = Life(root)
+    other.restore()
+    other.saved_at(8)  # attempt 5
+    before = numbers(root)
+    life = Life(root)
+    life.restore(AT_6, rewind=True)
+    failed(root, 4)
+    assert set(numbers(root)) >= set(before)
+    check_new_start(root, latest=AT_6)
+
+
+def test_nothing_is_forgotten_while_checkpoints_are_away(root):
+    """Before two later commits, nothing tells whether a first attempt had any."""
+    life = Life(root)
+    life.restore()
+    life.saved_at(4)
+    away = taken_away(LocalRoot(root))
+    failed(root, 6)
+    assert numbers(root) == [1, 2, 3, 4, 5, 6, 7]
+    bring_back(LocalRoot(root), away)
+    check_new_start(root, latest=name_at(1, 4))
+
+
+def test_roots_with_mirror_keep_every_start(root, tmp_path):
+    mirror = LocalStorage(tmp_path / "mirror")
+    for saves in (True, *[False] * 5):
+        life = Life(root, mirror=mirror)
+        life.restore()
+        if saves:
+            life.saved_at(2)
+            life.manager.wait()
+    assert numbers(root) == numbers(tmp_path / "mirror") == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("action", ["kill", "error"])
+def test_forgetting_may_end_at_any_call(new_root, action):
+    """With voids to remove, and more than one start to forget, since the sweeps before failed."""
+
+    def grown(root):
+        tried(root, 1, saving={0})
+        for at in (8, 10):
+            life = Life(root)
+            life.restore()
+            life.saved_at(at)
+        for nth in range(4):
+            life = Life(root, faults=[Fault("error", operations={"list"}, key="frozen")])
+            life.restore()
+            if nth == 1:
+                life.storage.inject(Fault("kill", operations={"create"}, key="*/COMMIT"))
+                life.save_at(12)
+        return root
+
+    whole = Life(grown(new_root()))
+    calls = whole.calls_of(whole.restore)
+    deletes = [index for index, call in enumerate(calls, 1) if call.operation == "delete"]
+    assert len([key for index in deletes for key in calls[index - 1].keys]) >= 4
+    moments = ["before", "after"] + (["during"] if action == "kill" else [])
+    for index, when in ((index, when) for index in deletes for when in moments):
+        root = grown(new_root())
+        fault = Fault(action, nth=index, when=when)
+        try:
+            Life(root, faults=[fault]).restore()
+        except Killed:
+            assert action == "kill"
+        assert fault.fired == 1
+        check_new_start(root, latest=name_at(4, 10))
+
+
+def test_reader_and_start_beside_forgetting_are_not_misled(tmp_path, caplog):
+    root = tmp_path / "run"
+    tried(root, 2)
+    failed(root, 1, saving={0})
+    failed(root, 2)
+    seen = []
+
+    def beside():
+        storage = LocalStorage(root)
+        seen.append(latest_checkpoint(storage).name)
+        assert [info.problem for info in list_checkpoints(storage)] == [None, None]
+        assert audit(storage, Quiet()).is_fine
+        rival = Life(root)
+        seen.append(rival.restore().checkpoint)
+
+    for when in ("before", "after"):
+        fault = Fault(beside, operations={"delete"}, key="attempts/*", when=when)
+        Life(root, faults=[fault]).restore()
+        assert fault.fired == 1
+        failed(root, 2)
+    assert set(seen) == {AT_6}
+    assert "passed over" not in caplog.text
+
+
+def test_document_forgotten_after_listing_is_no_damage(root, caplog):
+    """A start that has listed the attempts, while another one forgets some."""
+    tried(root, 2)
+
+    def forget():
+        (root / "attempts/000003.json").unlink()
+
+    fault = Fault(forget, operations={"read"}, key="attempts/000003.json")
+    assert Life(root, faults=[fault]).restore().checkpoint == AT_6
+    assert fault.fired == 1
+    assert attempts(tree(root))[4]["passed_over"] == []
+    assert audit(LocalStorage(root), Quiet()).is_fine
+
+
+def test_late_commit_of_forgotten_start_costs_nothing(root, caplog):
+    """Its job stood still between its fence check and its COMMIT for as long as all the starts took."""
+    history(root)
+    late = Life(root)
+    late.restore()
+    fault = Fault(lambda: failed(root, 5), operations={"create"}, key="*/COMMIT")
+    late.storage.inject(fault)
+    assert isinstance(late.save_at(8).exception(), StaleAttemptError)
+    assert fault.fired == 1
+    assert (root / f"checkpoints/{name_at(2, 8)}/COMMIT").exists()
+    assert 2 not in numbers(root)
+    life = Life(root)
+    assert life.restore().checkpoint == AT_6
+    assert "COMMIT" in caplog.text or "attempts/000002.json" in caplog.text
+    life.saved_at(9)
+    life.saved_at(10)
+    assert committed(root)[-2:] == [name_at(8, 9), name_at(8, 10)]
+    assert Life(root).restore().checkpoint == name_at(8, 10)
+
+
+def test_copy_goes_on_after_source_forgot(root, tmp_path):
+    tried(root, 2)
+    copy = LocalStorage(tmp_path / "copy")
+    request = CopyRequest(None, lambda: NOW, lambda: TOKEN)
+    copy_run(LocalStorage(root), copy, request, Quiet())
+    (tmp_path / "copy/events").mkdir(exist_ok=True)
+    failed(root, 3)
+    assert 2 not in numbers(root)
+    life = Life(root)
+    life.restore()
+    life.saved_at(8)
+    copied = copy_run(LocalStorage(root), copy, request, Quiet())
+    assert copied.copied == [name_at(7, 8)]
+    assert 2 in numbers(tmp_path / "copy")
+    check_new_start(tmp_path / "copy", latest=name_at(7, 8))
+
+
+@pytest.mark.parametrize("checkpoint", [None, AT_6], ids=["whole run", "one checkpoint"])
+def test_copy_goes_on_after_any_failed_starts(root, tmp_path, checkpoint):
+    """The document that ends the copy is of an attempt without a commit."""
+    tried(root, 1)
+    copy = tmp_path / "copy"
+    copy_run(LocalStorage(root), LocalStorage(copy), CopyRequest(checkpoint, lambda: NOW, lambda: TOKEN), Quiet())
+    failed(copy, 6)
+    assert numbers(copy) == [1, 2, 6, 7, 8]
+    check_new_start(copy, latest=AT_6)

@@ -1,0 +1,35 @@
+"""All jobs."""
+
+from jobs import (
+    callbacks,
+    data,
+    loops,
+    losses,
+    networks,
+    optimizers,
+    precision,
+    randomness,
+    sources,
+    stages,
+    stateful,
+    trainers,
+    variables,
+)
+from jobs.job import JOBS
+
+__all__ = [
+    "JOBS",
+    "callbacks",
+    "data",
+    "loops",
+    "losses",
+    "networks",
+    "optimizers",
+    "precision",
+    "randomness",
+    "sources",
+    "stages",
+    "stateful",
+    "trainers",
+    "variables",
+]

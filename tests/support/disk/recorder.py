@@ -1,0 +1,238 @@
+"""A disk under this process: what changes it is written down, and may be killed or refused at any call.
+
+While a `Disk` is entered, whatever ckptkit does below its folder happens as ever and is written down, since all of it
+goes through `SystemCalls`. What a test does with `os` is not: that lies there durably, if it was there when the `Disk`
+was made. Faults of `ckptkit.testing.faults` happen before system calls: ``Fault("kill", operations=CALLS, nth=7)``
+ends the process before its seventh call, and `Disk.restart` begins the next one. A process whose disk is dead changes
+nothing any more, whatever its handlers try. Any thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typing_extensions import Self
+
+from ckptkit.storage.system_calls import SystemCalls
+from ckptkit.testing.faults import Call, Fault, Killed
+
+from .cuts import nothing
+from .model import Bytes, Cut, DiskTree, Log, Names, Node, Reported, Size, Sync, apply
+
+# The operations of faults here; the keys are paths relative to the disk's folder.
+CALLS = frozenset({"open", "write", "truncate", "fsync", "link", "unlink", "mkdir", "rmdir", "rename"})
+
+
+class Disk:
+    """The file system below ``folder``; what lies there already is durable, and so is the name of ``folder``.
+
+    Args:
+        folder: Where.
+        faults: What happens before which of `CALLS`.
+
+    Attributes:
+        calls: Every call that would change the disk, in order.
+        log: What the calls did.
+    """
+
+    def __init__(self, folder: Path, faults: Iterable[Fault] = ()) -> None:
+        self._folder = os.path.realpath(folder)
+        self._faults = list(faults)
+        self._lock = threading.RLock()
+        self._patch = pytest.MonkeyPatch()
+        self._dead = False
+        self._top = Node("", is_folder=True)
+        self._names: dict[Node, dict[str, Node]] = {self._top: {}}
+        contents: dict[Node, bytes] = {}
+        self._take_in(Path(self._folder), self._top, contents)
+        self.calls: list[Call] = []
+        self.log = Log(self._top, {node: dict(entries) for node, entries in self._names.items()}, contents)
+
+    def __enter__(self) -> Self:
+        patches: Mapping[str, Callable[..., Any]] = {
+            "open_new": self._open_new,
+            "pwrite": self._pwrite,
+            "truncate": self._truncate,
+            "fsync": self._fsync,
+            "link": self._link,
+            "replace": self._replace,
+            "unlink": functools.partial(self._remove, "unlink"),
+            "mkdir": self._mkdir,
+            "rmdir": functools.partial(self._remove, "rmdir"),
+        }
+        for name, patch in patches.items():
+            self._patch.setattr(SystemCalls, name, _method(patch, getattr(SystemCalls, name)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.undo()
+
+    def inject(self, fault: Fault) -> Fault:
+        """Add ``fault``, which counts calls from now on, and return it."""
+        self._faults.append(fault)
+        return fault
+
+    def restart(self) -> None:
+        """Begin a new process, without the faults of the one before."""
+        self._dead = False
+        self._faults.clear()
+
+    def report(self, kind: str, value: int = 1) -> None:
+        """Write down that somebody was told that ``value`` is safe now."""
+        with self._lock:
+            self.log.entries.append(Reported(kind, value))
+
+    def after_cut(self) -> DiskTree:
+        """What lies below the folder after a cut at this moment that keeps nothing."""
+        return self.log.after(Cut(len(self.log), nothing, "nothing kept"))
+
+    def _take_in(self, folder: Path, node: Node, contents: dict[Node, bytes]) -> None:
+        for path in folder.iterdir():
+            child = self._names[node][path.name] = Node(os.path.relpath(path, self._folder), path.is_dir())
+            if child.is_folder:
+                self._names[child] = {}
+                self._take_in(path, child, contents)
+            else:
+                contents[child] = path.read_bytes()
+
+    # Where a call goes
+
+    def _key(self, place: Any) -> str | None:
+        """The path of ``place``, a path or a descriptor, in the folder; None for what lies elsewhere."""
+        path = os.readlink(f"/proc/self/fd/{place}") if isinstance(place, int) else os.path.abspath(os.fspath(place))
+        if path == self._folder:
+            return ""
+        below = path.removeprefix(f"{self._folder}/")
+        return None if below == path or path.endswith(" (deleted)") else below
+
+    def _node(self, key: str) -> Node:
+        node = self._top
+        for name in filter(None, key.split("/")):
+            node = self._names[node][name]
+        return node
+
+    def _before(self, operation: str, key: str) -> None:
+        if self._dead:
+            raise Killed(f"a dead process does not {operation} {key}")
+        call = Call(operation, (key,))  # type: ignore[arg-type]
+        self.calls.append(call)
+        for fault in [fault for fault in self._faults if fault.strikes(call)]:
+            try:
+                fault.happen(call)
+            except Killed:
+                self._dead = True
+                raise
+
+    def _enter_name(self, key: str, node: Node | None, *, instead_of: str | None = None) -> None:
+        folder, _, name = key.rpartition("/")
+        gone = {} if instead_of is None else {instead_of: None}
+        change = Names(self._node(folder), {**gone, name: node})
+        self.log.entries.append(change)
+        apply(change, self._names, {})
+
+    # The calls
+
+    def _open_new(self, real: Any, path: Any) -> int:
+        key = self._key(path)
+        if key is None:
+            return real(path)
+        with self._lock:
+            self._before("open", key)
+            descriptor = real(path)
+            self._enter_name(key, Node(key))
+        return descriptor
+
+    def _pwrite(self, real: Any, descriptor: int, data: memoryview, offset_bytes: int) -> int:
+        key = self._key(descriptor)
+        if key is None:
+            return real(descriptor, data, offset_bytes)
+        with self._lock:
+            self._before("write", key)
+            count = real(descriptor, data, offset_bytes)
+            self.log.entries.append(Bytes(self._node(key), offset_bytes, bytes(memoryview(data).cast("B")[:count])))
+        return count
+
+    def _truncate(self, real: Any, descriptor: int, size_bytes: int) -> None:
+        key = self._key(descriptor)
+        if key is None:
+            real(descriptor, size_bytes)
+            return
+        with self._lock:
+            self._before("truncate", key)
+            real(descriptor, size_bytes)
+            self.log.entries.append(Size(self._node(key), size_bytes))
+
+    def _fsync(self, real: Any, descriptor: int) -> None:
+        key = self._key(descriptor)
+        if key is None:
+            real(descriptor)
+            return
+        with self._lock:
+            node = self._node(key)
+            try:
+                self._before("fsync", key)
+                real(descriptor)
+            except OSError:
+                self.log.entries.append(Sync(node, False))
+                raise
+            self.log.entries.append(Sync(node, True))
+
+    def _link(self, real: Any, existing: Any, new: Any) -> None:
+        key, old = self._key(new), self._key(existing)
+        if key is None or old is None:
+            assert key is old, "links lead from one place of the disk to another"
+            real(existing, new)
+            return
+        with self._lock:
+            self._before("link", key)
+            real(existing, new)
+            self._enter_name(key, self._node(old))
+
+    def _replace(self, real: Any, old: Any, new: Any) -> None:
+        key, before = self._key(new), self._key(old)
+        if key is None or before is None:
+            assert key is before, "renames stay on the disk"
+            real(old, new)
+            return
+        assert os.path.dirname(key) == os.path.dirname(before), "renames within a folder only"
+        with self._lock:
+            self._before("rename", key)
+            real(old, new)
+            self._enter_name(key, self._node(before), instead_of=os.path.basename(before))
+
+    def _mkdir(self, real: Any, path: Any) -> None:
+        key = self._key(path)
+        if key is None:
+            real(path)
+            return
+        with self._lock:
+            self._before("mkdir", key)
+            real(path)
+            made = Node(key, is_folder=True)
+            self._names[made] = {}
+            self._enter_name(key, made)
+
+    def _remove(self, operation: str, real: Any, path: Any) -> None:
+        key = self._key(path)
+        if key is None:
+            real(path)
+            return
+        with self._lock:
+            self._before(operation, key)
+            real(path)
+            self._enter_name(key, None)
+
+
+def _method(patch: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+    """``patch`` as a method of `SystemCalls`, given what the real one does."""
+
+    def method(calls: SystemCalls, *args: Any) -> Any:
+        return patch(functools.partial(real, calls), *args)
+
+    return method

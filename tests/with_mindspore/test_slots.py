@@ -1,0 +1,48 @@
+"""What is put into a cell, replaced in it or taken out of it is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn
+
+from ckptkit.mindspore.slots import Slots
+
+
+def network() -> nn.Cell:
+    return nn.SequentialCell(nn.Dense(2, 3), nn.SequentialCell(nn.Dense(3, 1)))
+
+
+def replace_parameter(cell: nn.Cell) -> None:
+    cell[1][0].weight = ms.Parameter(np.zeros((1, 3), np.float32), name="1.0.weight")
+
+
+def add_parameter(cell: nn.Cell) -> None:
+    cell[1].scale = ms.Parameter(np.zeros(1, np.float32), name="scale")
+
+
+def replace_cell(cell: nn.Cell) -> None:
+    cell[1][0] = nn.Dense(3, 1)
+
+
+def append_cell(cell: nn.Cell) -> None:
+    cell[1].append(nn.Dense(1, 1))
+
+
+def delete_cell(cell: nn.Cell) -> None:
+    del cell[1]
+
+
+@pytest.mark.parametrize("change", [replace_parameter, add_parameter, replace_cell, append_cell, delete_cell])
+def test_other_objects_in_cells_are_noticed(change: Callable[[nn.Cell], None]) -> None:
+    cell = network()
+    slots = Slots([cell])
+    cell[0].weight.set_data(ms.Tensor(np.ones((3, 2), np.float32)))
+    cell.set_train(True)
+    assert not slots.are_changed()
+    change(cell)
+    assert slots.are_changed()
+    assert not Slots([cell]).are_changed()

@@ -1,0 +1,110 @@
+"""What is switched in mid-run, and what a train cell was made with: a resumed training has it again, or is refused."""
+
+from __future__ import annotations
+
+import pytest
+from mindspore import amp
+from mindspore.train import Callback
+from training import SIZE, CrashError, Interrupt, Job, accumulation_cell, both_modes, checkpoints, each_mode
+
+import ckptkit as ck
+
+
+class Switching(Callback):
+    """Freezes a layer at the beginning and again, or not, when epochs begin; likewise the layer's normalization."""
+
+    def __init__(self, job, parameters_in=(), norm_in=()):
+        self.network = job.cell.network
+        self.parameters_in = parameters_in
+        self.norm_in = norm_in
+        if parameters_in:
+            self.freeze(True)
+
+    def freeze(self, frozen):
+        for one in self.network.hidden.get_parameters():
+            one.requires_grad = not frozen
+
+    def on_train_epoch_begin(self, run_context):
+        epoch = run_context.original_args().cur_epoch_num
+        if epoch in self.parameters_in:
+            self.freeze(False)
+        if epoch in self.norm_in:
+            self.network.norm.set_train(False)
+
+
+def whole_and_resumed(root, mode, at=2 * SIZE + 3, **switched):
+    """The digests of an uninterrupted run, and of one that was interrupted in its last epoch and resumed there."""
+    job = Job(mode=mode)
+    expected = job.uninterrupted(3, Switching(job, **switched)).steps
+    job = Job(mode=mode)
+    with pytest.raises(CrashError):
+        job.started(checkpoints(root, 1), 3, Switching(job, **switched), Interrupt(at + 1))
+    job = Job(mode=mode)
+    found = job.resumed(checkpoints(root), 3, Switching(job, **switched)).steps
+    return {step: one for step, one in expected.items() if step > at}, found
+
+
+@pytest.mark.covering(1)
+@both_modes
+@pytest.mark.parametrize("switched", [{"parameters_in": [2]}, {"norm_in": [2]}], ids=["unfrozen", "evaluating"])
+def test_what_was_switched_once_stays_switched(tmp_path, mode, switched):
+    expected, found = whole_and_resumed(tmp_path, mode, **switched)
+    assert found == expected
+
+
+def test_modes_of_first_micro_step_come_back_in_graph(tmp_path):
+    """The resumed process compiles anew, and does not come to the epoch in which they were switched."""
+    expected, found = whole_and_resumed(tmp_path, "graph", at=SIZE + 3, norm_in=[1])
+    assert found
+    assert found == expected
+
+
+def test_what_is_put_back_is_named(tmp_path, shown):
+    whole_and_resumed(tmp_path, "pynative", parameters_in=[2], norm_in=[2])
+    assert (
+        "requires_grad of hidden.weight, requires_grad of hidden.bias: put back to what it was at the save" in shown()
+    )
+    assert "set_train of norm: put back to what it was at the save" in shown()
+
+
+@each_mode
+def test_what_every_epoch_switches_is_exact(tmp_path, mode):
+    expected, found = whole_and_resumed(tmp_path, mode, norm_in=[2, 3])
+    assert found == expected
+
+
+def test_a_graph_compiled_otherwise_is_refused(tmp_path):
+    """Of the uninterrupted training, the compiled graph did not follow the switch."""
+    with pytest.raises(ck.ResumeError, match="set_train of norm was switched before the first micro-step after"):
+        whole_and_resumed(tmp_path, "graph", at=2 * SIZE, norm_in=[2, 3])
+
+
+@pytest.mark.parametrize(
+    ("option", "before", "now"),
+    [
+        ("clip_norm", "1.0", "None"),
+        ("clip_norm", "None", "0.5"),
+        ("loss_scaler", "'DynamicLossScaler(scale_factor=2, scale_window=50)'", "scale_window=60"),
+    ],
+)
+def test_another_train_cell_is_refused_by_name(tmp_path, option, before, now):
+    options = {
+        "1.0": 1.0,
+        "None": None,
+        "0.5": 0.5,
+        "'DynamicLossScaler(scale_factor=2, scale_window=50)'": amp.DynamicLossScaler(64, 2, 50),
+        "scale_window=60": amp.DynamicLossScaler(64, 2, 60),
+    }
+    Job(cell=lambda: accumulation_cell(**{option: options[before]})).started(checkpoints(tmp_path), 1)
+    changed = Job(cell=lambda: accumulation_cell(**{option: options[now]}))
+    with pytest.raises(ck.ResumeError) as caught:
+        changed.resumed(checkpoints(tmp_path), 2)
+    assert f"was taken with {option}={before}, this train cell has" in str(caught.value)
+    assert now in str(caught.value)
+    assert changed.cell.counters.micro_steps == 0
+
+
+def test_another_execution_mode_is_refused(tmp_path):
+    Job().started(checkpoints(tmp_path), 1)
+    with pytest.raises(ck.ResumeError, match=r"taken in PYNATIVE_MODE, this process is in GRAPH_MODE"):
+        Job(mode="graph").resumed(checkpoints(tmp_path), 2)
