@@ -4,6 +4,7 @@
 """
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +68,19 @@ def test_readme_opens_with_commands_of_ci() -> None:
     assert {first.code.strip(), second.code.strip()} == INSTALLATION
     assert "readme_command pytest" in (PROJECT / ".ci/run").read_text()
     assert "readme_command demo" in (PROJECT / ".ci/run").read_text()
+
+
+@pytest.mark.extended
+def test_each_pytest_command_selects_tests() -> None:
+    pages = [path.read_text(encoding="utf-8") for path in ENGLISH]
+    commands = {found for page in pages for found in re.findall(r"pytest ((?:-\S+ |full )*tests/[^`\n]*)", page)}
+    assert len(commands) > 2
+    for command in commands:
+        found = subprocess.run(
+            [sys.executable, "-m", "pytest", "--collect-only", "-q", *command.split()],
+            cwd=PROJECT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert found.returncode == 0, f"pytest {command}: {found.stdout[-300:]}{found.stderr[-300:]}"
 
 
 @pytest.mark.parametrize(("english", "chinese"), TRANSLATED.items())
