@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 from dict_storage import Counted, DictStorage
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from long_run import long_run, names_of
 
@@ -23,7 +23,11 @@ from ckptkit.testing.faults import Fault
 TOKEN = "0" * 32
 REAL = encode(Commit(token=TOKEN, manifest_digest=TOKEN, manifest_size_bytes=9).sealed())
 VOID = encode(Void(void_by=TOKEN))
-COMMITS = {"none": None, "void": VOID, "real": REAL, "cut": REAL[:-2], "of a void's size": REAL[:VOID_BYTES]}
+FOREIGN = encode(Commit(token="f" * 32, manifest_digest=TOKEN, manifest_size_bytes=9).sealed())
+COMMITS = {
+    **{"none": None, "void": VOID, "real": REAL, "foreign": FOREIGN},
+    **{"cut": REAL[:-2], "of a void's size": REAL[:VOID_BYTES]},
+}
 
 NAME = st.builds(CheckpointName, st.integers(1, 5), st.integers(0, 2), st.just(0), st.integers(1, 2))
 DOCUMENT = st.one_of(st.just("absent"), st.just("corrupt"), st.none(), NAME.map(str))
@@ -79,15 +83,30 @@ def eagerly(made: Made, checkpoint: str, rewind: bool):
     if not index.names:
         numbers = [number for number in numbers if number >= max(readable, default=0)]
 
+    foreign = {name for name in committed if made.folders[name] == "foreign" and name.attempt in readable}
+
+    def leave_aside(names):
+        for name in names:
+            reason = f"its COMMIT has another token than {attempt_key(name.attempt)}"
+            passed_over.setdefault(str(name), reason)
+
     def head_at(attempt):
         lineage = trace(index, attempt)
         on_it = [name for segment in lineage.segments for name in reversed(committed) if name in segment]
-        if not on_it and lineage.broken_at is not None:
-            passed_over.setdefault(attempt_key(lineage.broken_at), str(lineage.broken))
-        return (lineage, on_it) if on_it else None
+        if foreign.issuperset(on_it):
+            if lineage.broken_at is not None:
+                passed_over.setdefault(attempt_key(lineage.broken_at), str(lineage.broken))
+            leave_aside(on_it)
+            return None
+        return lineage, on_it, next(name for name in on_it if name not in foreign)
 
-    with_commits = {name.attempt for name in committed}
-    head = next(filter(None, (head_at(attempt) for attempt in numbers if attempt in with_commits)), None)
+    with_commits = {name.attempt for name in committed if name not in foreign}
+    for attempt in numbers:
+        head = head_at(attempt) if attempt in with_commits else None
+        if head is not None:
+            break
+        if attempt not in with_commits:
+            leave_aside(name for name in reversed(committed) if name.attempt == attempt)
     for attempt in numbers if head is None else numbers[: numbers.index(head[0].segments[0].attempt)]:
         if attempt in with_commits:
             continue
@@ -103,7 +122,7 @@ def eagerly(made: Made, checkpoint: str, rewind: bool):
         if branch is not None and parent is not None:
             reason = f"it went back to {branch}, which is not there to go on from"
             passed_over.setdefault(attempt_key(attempt), reason)
-        if parent == (str(head[1][0]) if head else None) and attempt not in made.unsure:
+        if parent == (str(head[2]) if head else None) and attempt not in made.unsure:
             break  # it has looked at those before it
     grown, hidden = went_on(made, head, checkpoint, readable) if head and checkpoint != "latest" else (False, False)
     if checkpoint != "latest" and (rewind or not grown):
@@ -111,12 +130,14 @@ def eagerly(made: Made, checkpoint: str, rewind: bool):
             raise CheckpointNotFoundError(checkpoint)
         if not rewind and hidden:
             raise CorruptCheckpointError("nothing tells whether it went on from there already")
-        return [checkpoint], checkpoint, {} if rewind else passed_over
+        return [checkpoint], checkpoint, checkpoint, {} if rewind else passed_over
     if head is None and committed:
         raise CorruptCheckpointError("orphans")
     if head is None and readable and made.attempts[readable[0]] is not None:
         raise CorruptCheckpointError("emptied")
-    return [str(name) for name in head[1]] if head else [], None, passed_over
+    if head is None:
+        return [], None, None, passed_over
+    return [str(name) for name in head[1]], str(head[2]), None, passed_over
 
 
 def went_on(made, head, checkpoint, readable):
@@ -140,12 +161,23 @@ def outcome(function):
 
 def told(choice):
     names = [str(name) for name in choice.candidates]
-    assert names[:1] == ([str(choice.first)] if choice.first else [])
     assert [str(name) for name in choice.candidates] == names
-    return names, choice.branch, {one.checkpoint: one.reason for one in choice.passed_over}
+    return (
+        names,
+        str(choice.first) if choice.first else None,
+        choice.branch,
+        {one.checkpoint: one.reason for one in choice.passed_over},
+    )
+
+
+OLDER, NEWER, OF_OTHERS = (CheckpointName(attempt, 1, 0, 1) for attempt in (1, 2, 3))
+OVERTAKEN = Made(
+    {1: None, 2: str(OLDER), 3: str(OLDER)}, {}, {OLDER: "real", NEWER: "real", OF_OTHERS: "foreign"}, frozenset()
+)
 
 
 @settings(max_examples=600)
+@example(OVERTAKEN, "latest", False)
 @given(RUNS, st.one_of(st.just("latest"), NAME.map(str)), st.booleans())
 def test_what_is_chosen_is_what_the_protocol_says(made, checkpoint, rewind):
     storage = made.storage()

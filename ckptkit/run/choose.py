@@ -135,16 +135,19 @@ def first_choice(
 def newest_head(look: Look) -> tuple[Head | None, tuple[PassedOver, ...]]:
     """The head of the run, and what was passed over to find it."""
     passed_over: dict[str, PassedOver] = {}
-    empty: list[int] = []  # attempts that committed nothing
+    empty: list[int] = []  # attempts that committed nothing; what another process did under their number does not count
     head: Head | None = None
     numbers = sorted(look.attempts | look.orphans, reverse=True)
     for attempt in numbers if any(map(look.names_of, numbers)) else _down_to_readable(look, numbers):
-        if any(map(look.is_committed, reversed(look.names_of(attempt)))):
+        own = look.names_of(attempt)
+        if any(look.is_committed(name) and not look.is_foreign(name) for name in reversed(own)):
             head = _head_at(look, attempt, passed_over)
             if head is not None:
                 break
-        elif attempt not in look.orphans:
-            empty.append(attempt)
+        else:
+            _pass_over_foreign(look, filter(look.is_committed, reversed(own)), passed_over)
+            if attempt not in look.orphans:
+                empty.append(attempt)
     return _chosen(look, empty, head, passed_over) or head, tuple(passed_over.values())
 
 
@@ -158,10 +161,14 @@ def _head_at(look: Look, attempt: int, passed_over: dict[str, PassedOver]) -> He
     if lineage.broken_at is not None:
         key = attempt_key(lineage.broken_at)
         passed_over.setdefault(key, PassedOver(checkpoint=key, reason=str(lineage.broken)))
-    for name in candidates:
+    _pass_over_foreign(look, candidates, passed_over)
+    return None
+
+
+def _pass_over_foreign(look: Look, committed: Iterable[CheckpointName], passed_over: dict[str, PassedOver]) -> None:
+    for name in filter(look.is_foreign, committed):
         reason = f"its COMMIT has another token than {attempt_key(name.attempt)}"
         passed_over.setdefault(str(name), PassedOver(checkpoint=str(name), reason=reason))
-    return None
 
 
 def _chosen(look: Look, empty: Iterable[int], head: Head | None, passed_over: dict[str, PassedOver]) -> Head | None:
