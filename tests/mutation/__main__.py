@@ -123,10 +123,11 @@ def plant(folder: Path, patches: Sequence[Path], workers: int, budget: Budget) -
 def spread(folder: Path, waiting: list[Change], workers: int, act: Callable[[Copy, Change], None]) -> None:
     """Have ``act`` judge each change, in ``workers`` copies of the repository."""
     lock = threading.Lock()
-
-    def work(worker: int) -> None:
-        copy = Copy(folder.resolve() / f"worker-{worker}")
+    copies = [Copy(folder.resolve() / f"worker-{number}") for number in range(workers)]
+    for copy in copies:
         copy.check([PASSES])
+
+    def work(copy: Copy) -> None:
         while True:
             with lock:
                 if not waiting:
@@ -134,7 +135,7 @@ def spread(folder: Path, waiting: list[Change], workers: int, act: Callable[[Cop
                 change = waiting.pop(0)
             act(copy, change)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
+    threads = [threading.Thread(target=work, args=(copy,)) for copy in copies]
     for thread in threads:
         thread.start()
     for thread in threads:
