@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from dict_storage import Counted, DictStorage
@@ -72,72 +72,90 @@ RUNS = st.builds(
 )
 
 
-def eagerly(made: Made, checkpoint: str, rewind: bool):
-    """The choice by the text of the protocol, everything read first."""
-    index = Index(made.storage())
-    committed = [name for name in index.names if index.is_committed(name)]
-    passed_over: dict[str, str] = {}
-    head = None
-    numbers = sorted({*index.attempts, *(name.attempt for name in committed)}, reverse=True)
-    readable = [number for number in numbers if made.attempts.get(number, "absent") not in ("absent", "corrupt")]
-    if not index.names:
-        numbers = [number for number in numbers if number >= max(readable, default=0)]
+@dataclass
+class Eager:
+    """A run of which everything was read first."""
 
-    foreign = {name for name in committed if made.folders[name] == "foreign" and name.attempt in readable}
+    made: Made
+    index: Index
+    passed_over: dict[str, str] = field(default_factory=dict)
 
-    def leave_aside(names):
+    def __post_init__(self):
+        index, made = self.index, self.made
+        self.committed = [name for name in index.names if index.is_committed(name)]
+        self.numbers = sorted({*index.attempts, *(name.attempt for name in self.committed)}, reverse=True)
+        unreadable = ("absent", "corrupt")
+        self.readable = [one for one in self.numbers if made.attempts.get(one, "absent") not in unreadable]
+        if not index.names:
+            self.numbers = [number for number in self.numbers if number >= max(self.readable, default=0)]
+        kinds = made.folders
+        self.foreign = {one for one in self.committed if kinds[one] == "foreign" and one.attempt in self.readable}
+        self.with_commits = {name.attempt for name in self.committed if name not in self.foreign}
+
+    def head(self):
+        """The lineage of the newest that counts, all commits on it, and the first of them that is its own."""
+        head = self._by_commits()
+        newer = self.numbers if head is None else self.numbers[: self.numbers.index(head[0].segments[0].attempt)]
+        for attempt in newer:
+            if attempt in self.with_commits:
+                continue
+            own = trace(self.index, attempt)
+            if not own.segments:
+                self.passed_over.setdefault(attempt_key(attempt), str(own.broken))
+                continue
+            parent = self.made.attempts[attempt]
+            branch = self.made.branches.get(attempt)
+            if branch is not None and parent in map(str, self.committed):
+                return self._at(attempt) or head
+            if branch is not None and parent is not None:
+                reason = f"it went back to {branch}, which is not there to go on from"
+                self.passed_over.setdefault(attempt_key(attempt), reason)
+            if parent == (str(head[2]) if head else None) and attempt not in self.made.unsure:
+                break  # it has looked at those before it
+        return head
+
+    def _by_commits(self):
+        for attempt in self.numbers:
+            if attempt not in self.with_commits:
+                self._leave_aside(name for name in reversed(self.committed) if name.attempt == attempt)
+            elif head := self._at(attempt):
+                return head
+        return None
+
+    def _at(self, attempt):
+        lineage = trace(self.index, attempt)
+        on_it = [name for segment in lineage.segments for name in reversed(self.committed) if name in segment]
+        if self.foreign.issuperset(on_it):
+            if lineage.broken_at is not None:
+                self.passed_over.setdefault(attempt_key(lineage.broken_at), str(lineage.broken))
+            self._leave_aside(on_it)
+            return None
+        return lineage, on_it, next(name for name in on_it if name not in self.foreign)
+
+    def _leave_aside(self, names):
         for name in names:
             reason = f"its COMMIT has another token than {attempt_key(name.attempt)}"
-            passed_over.setdefault(str(name), reason)
+            self.passed_over.setdefault(str(name), reason)
 
-    def head_at(attempt):
-        lineage = trace(index, attempt)
-        on_it = [name for segment in lineage.segments for name in reversed(committed) if name in segment]
-        if foreign.issuperset(on_it):
-            if lineage.broken_at is not None:
-                passed_over.setdefault(attempt_key(lineage.broken_at), str(lineage.broken))
-            leave_aside(on_it)
-            return None
-        return lineage, on_it, next(name for name in on_it if name not in foreign)
 
-    with_commits = {name.attempt for name in committed if name not in foreign}
-    for attempt in numbers:
-        head = head_at(attempt) if attempt in with_commits else None
-        if head is not None:
-            break
-        if attempt not in with_commits:
-            leave_aside(name for name in reversed(committed) if name.attempt == attempt)
-    for attempt in numbers if head is None else numbers[: numbers.index(head[0].segments[0].attempt)]:
-        if attempt in with_commits:
-            continue
-        own = trace(index, attempt)
-        if not own.segments:
-            passed_over.setdefault(attempt_key(attempt), str(own.broken))
-            continue
-        parent = made.attempts[attempt]
-        branch = made.branches.get(attempt)
-        if branch is not None and parent in map(str, committed):
-            head = head_at(attempt) or head
-            break
-        if branch is not None and parent is not None:
-            reason = f"it went back to {branch}, which is not there to go on from"
-            passed_over.setdefault(attempt_key(attempt), reason)
-        if parent == (str(head[2]) if head else None) and attempt not in made.unsure:
-            break  # it has looked at those before it
-    grown, hidden = went_on(made, head, checkpoint, readable) if head and checkpoint != "latest" else (False, False)
+def eagerly(made: Made, checkpoint: str, rewind: bool):
+    """The choice by the text of the protocol."""
+    run = Eager(made, Index(made.storage()))
+    head = run.head()
+    grown, hidden = went_on(made, head, checkpoint, run.readable) if head and checkpoint != "latest" else (False, False)
     if checkpoint != "latest" and (rewind or not grown):
-        if checkpoint not in map(str, committed):
+        if checkpoint not in map(str, run.committed):
             raise CheckpointNotFoundError(checkpoint)
         if not rewind and hidden:
             raise CorruptCheckpointError("nothing tells whether it went on from there already")
-        return [checkpoint], checkpoint, checkpoint, {} if rewind else passed_over
-    if head is None and committed:
+        return [checkpoint], checkpoint, checkpoint, {} if rewind else run.passed_over
+    if head is not None:
+        return [str(name) for name in head[1]], str(head[2]), None, run.passed_over
+    if run.committed:
         raise CorruptCheckpointError("orphans")
-    if head is None and readable and made.attempts[readable[0]] is not None:
+    if run.readable and made.attempts[run.readable[0]] is not None:
         raise CorruptCheckpointError("emptied")
-    if head is None:
-        return [], None, None, passed_over
-    return [str(name) for name in head[1]], str(head[2]), None, passed_over
+    return [], None, None, run.passed_over
 
 
 def went_on(made, head, checkpoint, readable):

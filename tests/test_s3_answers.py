@@ -9,13 +9,15 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from botocore.awsrequest import AWSResponse
+from botocore.exceptions import ClientError
 from object_store.store import Clock
 from urllib3 import HTTPResponse
 
 from ckptkit.errors import StorageError
 from ckptkit.manager import CheckpointManager
 from ckptkit.storage import open_storage
-from ckptkit.storage.retry import Patience, Retry
+from ckptkit.storage.retry import Patience, Retry, Transient
+from ckptkit.storage.s3_errors import raise_as_ours
 from ckptkit.testing.state import NumpyRun
 
 PAGE = b"<html><head><title>404</title></head><body>default backend - 404</body></html>"
@@ -239,3 +241,34 @@ def test_keys_are_used_until_expiry_while_source_fails():
     now[0] += timedelta(minutes=3)
     with pytest.raises(StorageError, match=r"RuntimeError at .*, in source"):
         credentials.get_frozen_credentials()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "meant"),
+    [
+        (404, "NoSuchKey", FileNotFoundError),
+        (404, "NoSuchBucket", StorageError),
+        (404, "404", Transient),
+        (409, "ConditionalRequestConflict", Transient),
+        (409, "OperationAborted", Transient),
+        (409, "InvalidBucketState", StorageError),
+        (412, "PreconditionFailed", FileExistsError),
+        (412, "412", FileExistsError),
+        (400, "RequestTimeout", Transient),
+        (400, "BadDigest", Transient),
+        (400, "IncompleteBody", Transient),
+        (400, "XAmzContentSHA256Mismatch", Transient),
+        (400, "ExpiredToken", StorageError),
+        (403, "AccessDenied", StorageError),
+        (429, "TooManyRequests", Transient),
+        (500, "InternalError", Transient),
+        (501, "NotImplemented", StorageError),
+        (503, "SlowDown", Transient),
+        (507, "InsufficientStorageSpace", StorageError),
+    ],
+)
+def test_each_error_answer_means_one_thing(status, code, meant):
+    answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    with pytest.raises((FileNotFoundError, FileExistsError, StorageError, Transient)) as caught:
+        raise_as_ours(ClientError(answer, "PutObject"), "write a", may_be_absent=True)
+    assert type(caught.value) is meant
