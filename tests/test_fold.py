@@ -120,6 +120,8 @@ def test_shares(ranks, onto, expected):
         (progress(1, 7), 1, 2, "an update is made of 1 x 1 = 1 micro-batches, not divisible by 2. It can go on with 1"),
         # A cycle that was flushed at an epoch's end.
         (progress(4, 0).model_copy(update={"batches_delivered": 5, "cycle_first_batch": 5}), 1, 2, "unevenly"),
+        # An epoch that ended in the middle of what the new ranks take together.
+        (progress(4, 4, epoch=1, batch=1), 1, 2, "unevenly"),
     ],
 )
 def test_uneven_fold_is_refused_with_choices(state, ranks, onto, message):

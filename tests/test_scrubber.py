@@ -25,6 +25,7 @@ from ckptkit.report.page import page_of
 from ckptkit.report.tell import read_story
 from ckptkit.scrubber import clean_url, scrub
 from ckptkit.storage import Storage, open_storage
+from ckptkit.storage.credentials import Keys, RenewedCredentials
 from ckptkit.storage.s3_options import S3Options
 from ckptkit.testing.state import NumpyRun
 
@@ -116,6 +117,16 @@ def test_what_a_vault_says_is_left_out(caplog):
     assert "RuntimeError" in str(error)
     assert "in vault" in str(error)
     assert_hidden(told_by(error))
+
+
+def test_keys_of_a_source_are_hidden_from_first_on():
+    given = [{"key": "AKIA", "secret": f"Secret-{n}-zQ8", "token": f"Token-{n}-zQ8"} for n in range(2)]
+    left = iter(given)
+    credentials = RenewedCredentials(lambda: Keys.of(next(left)))
+    for number, keys in enumerate(given):
+        assert scrub(f"{keys['secret']} and {keys['token']}") == "*** and ***", number
+        if number == 0:
+            assert credentials.renew(used=1)
 
 
 # URLs
