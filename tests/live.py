@@ -153,7 +153,10 @@ class Writer:
 
 
 class Stepped(threading.Condition):
-    """Of a pool, in a test of one thread: whoever would wait lets ``while_waiting`` act for the other side instead."""
+    """Of a pool, in a test of one thread: whoever would wait lets ``while_waiting`` act for the other side instead.
+
+    If that returns False, the time to wait was over before anything moved.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,8 +167,7 @@ class Stepped(threading.Condition):
         self.waits += 1
         assert self.while_waiting is not None, "somebody waits, and nobody is there to end it"
         assert self.waits < 100_000, "the wait never ends"
-        self.while_waiting()
-        return True
+        return self.while_waiting() is not False
 
 
 def opened(

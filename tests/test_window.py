@@ -252,7 +252,39 @@ def test_writer_during_fence_copy_gets_bytes_once(monkeypatch, where, meanwhile,
         assert nth > 1 or first
 
 
-# A writer that ends, or a training thread
+# A writer that is slow, or that ends, or a training thread
+
+
+def waiting_for(writer, waits):
+    """A clock, and what happens at each wait of the fence: after so many seconds the writer read something, or not."""
+    now, left = [0.0], iter(waits)
+
+    def wait():
+        seconds, reads = next(left, (0.0, True))
+        now[0] += seconds
+        return writer.read(5) > 0 if reads else False
+
+    return (lambda: now[0]), wait
+
+
+@pytest.mark.parametrize(
+    ("waits", "given_up"),
+    [([(70.0, False), (40.0, True)] * 3, False), ([(70.0, True), (70.0, False), (70.0, False)], True)],
+    ids=["slow", "still"],
+)
+def test_fence_gives_up_after_standstill_alone(waits, given_up):
+    live = Live(*CYCLE)
+    window, stepped = opened(live, buffer_bytes=ONE_BUFFER)
+    window._gives_up = True  # as on a remote root
+    writer = Writer(window, live)
+    window._monotonic, stepped.while_waiting = waiting_for(writer, waits)
+    go_on(live, window)
+    if given_up:
+        with pytest.raises(StorageError, match="nothing for 120 s"):
+            writer.check()
+    else:
+        writer.check()
+    window.release()
 
 
 def test_writer_ends_after_training_thread(monkeypatch):

@@ -66,6 +66,19 @@ def test_boost_says_k_and_its_micro_step():
     assert seen == [(0, 0, 0, 0), (0, 1, 0, 0), (0, 2, 0, 0), (1, 0, 3, 1), (1, 1, 3, 1), (1, 2, 3, 1), (2, 0, 6, 2)]
 
 
+def test_fence_before_an_update_comes_at_once():
+    """Nobody can get between the micro-step and the update of the next call."""
+    cell, cycle = boosted()
+    state = StateManager(cell, cycle=cycle)
+    for micro_step in range(K):
+        fenced = []
+        state.guard(lambda fenced=fenced: fenced.append(True))
+        assert bool(fenced) == (micro_step == K - 1), micro_step
+        state._counting.fence()
+        assert fenced == [True]
+        trained(state, cell, 1)
+
+
 @pytest.mark.parametrize("declared", [False, True])
 def test_boost_without_its_cycle_gives_a_hint(caplog, declared):
     cell, cycle = boosted()

@@ -22,6 +22,8 @@ from training import (
 )
 
 import ckptkit as ck
+from ckptkit.mindspore.cycle_start import CycleStart
+from ckptkit.mindspore.state import StateManager
 
 EPOCHS = 3
 STEPS = EPOCHS * SIZE
@@ -214,17 +216,37 @@ class Quiet2(Quiet):
         return self.out(ops.tanh(self.hidden(x)))
 
 
-def test_rewind_stores_end_of_early_stopped_training(tmp_path):
-    def start(starter):
+def test_beginning_of_a_cycle_keeps_nested_values():
+    lists = {"user": {"seen": [1]}}
+    start = CycleStart(StateManager(accumulation_cell()).progress(), lists, [])
+    lists["user"]["seen"].append(2)
+    assert start.sections == {"user": {"seen": [1]}}
+
+
+class Halved(Callback):
+    """Changes the weights when training has ended."""
+
+    def __init__(self, cell):
+        super().__init__()
+        self.weights = cell.network.trainable_params()
+
+    def on_train_end(self, run_context):
+        for one in self.weights:
+            ops.assign(one, one / 2)
+
+
+@pytest.mark.parametrize("mid_cycle", ["exact", "rewind"])
+def test_early_stopped_training_stores_its_end(tmp_path, mid_cycle):
+    def start():
         run = Job(cell=lambda: accumulation_cell(network=Quiet2), fit=True)
-        ckpt = checkpoints(tmp_path, 1, mid_cycle="rewind")
-        stop = EarlyStopping("mae", patience=0, restore_best_weights=True, min_delta=1e9, verbose=False)
-        point = ckpt.fit(run.model, 5, run.data, run.valid, callbacks=[run.trace, stop])
+        ckpt = checkpoints(tmp_path, 1, mid_cycle=mid_cycle)
+        stop = EarlyStopping("mae", patience=1, restore_best_weights=True, min_delta=1e9, verbose=False)
+        point = ckpt.fit(run.model, 5, run.data, run.valid, callbacks=[run.trace, stop, Halved(run.cell)])
         return run, point
 
-    first, _ = start("fresh")
-    assert 0 < max(first.trace.steps) < 5 * SIZE
-    again, point = start("again")
+    first, _ = start()
+    assert SIZE < max(first.trace.steps) < 5 * SIZE
+    again, point = start()
     assert point.complete
     assert again.trace.steps == {}
     assert digest(again.cell) == digest(first.cell)

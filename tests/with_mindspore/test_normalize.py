@@ -79,6 +79,14 @@ def test_token_weights_match_large_batch():
     assert trained(MeanOverTokens, EQUAL, columns) != large  # the well-known error
 
 
+def test_token_weights_may_sum_to_less_than_one():
+    mask = np.zeros(16, np.float32)
+    mask[[0, 5]] = 1 / 8
+    columns = [rows(16), mask]
+    large = stock(MeanOverTokens(), columns)
+    assert trained(Tokens, EQUAL, columns, normalize="weights") == large
+
+
 def test_micro_batch_without_tokens_adds_nothing():
     """Its loss is zero."""
     mask = np.array([1, 1, 1, 1, 0, 0, 0, 0], np.float32)

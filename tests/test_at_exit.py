@@ -1,0 +1,37 @@
+"""What is to happen when the interpreter exits."""
+
+import subprocess
+import sys
+
+import pytest
+
+from ckptkit.at_exit import AtExit
+
+
+def test_each_callback_runs_whatever_others_raise(monkeypatch):
+    monkeypatch.setattr("ckptkit.at_exit.atexit.register", lambda _: None)
+    at_exit, ran = AtExit(), []
+
+    def failing():
+        ran.append("failing")
+        raise OSError("lost")
+
+    for callback in (lambda: ran.append("first"), failing, lambda: ran.append("last")):
+        at_exit.add(callback)
+    with pytest.raises(OSError, match="lost"):
+        at_exit.run()
+    assert ran == ["last", "failing", "first"]
+    at_exit.run()
+    assert len(ran) == 3
+
+
+def test_forked_process_runs_no_callback_of_its_parent():
+    script = """
+import os
+from ckptkit.at_exit import AT_EXIT
+AT_EXIT.add(lambda: os.write(1, b"ran "))
+if os.fork():
+    os.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "ran "
