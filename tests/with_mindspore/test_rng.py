@@ -13,7 +13,7 @@ import pytest
 from mindspore import ops
 from training import begin_process, disturb, rng_digest
 
-from ckptkit.mindspore.rng import capture_rng, restore_rng, undisturbed
+from ckptkit.mindspore.rng import capture_rng, restore_rng, seed_operators, undisturbed
 from ckptkit.tree import decode_tree, encode_tree
 
 
@@ -54,6 +54,14 @@ def test_restoring_what_was_captured_changes_nothing():
     draws()
     before = rng_digest()
     restore_rng(capture_rng())
+    assert rng_digest() == before
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_seed_that_was_set_stays(seed):
+    ms.set_seed(seed)
+    before = rng_digest()
+    seed_operators()
     assert rng_digest() == before
 
 
