@@ -77,3 +77,18 @@ def test_patience_begins_anew_with_every_part():
     receipts = Receipts(storage, 4, PATIENCE, monotonic=lambda: now[0], pause=pause)
     assert len(receipts.collect(NAME, written(storage, 0), lambda: None)) == 4
     assert now[0] == 2 * PATIENCE.total_seconds()
+
+
+def test_patience_ends_though_other_parts_are_there():
+    storage, now = Asked(), [0.0]
+    for rank in {*range(1, 13)} - {10, 12}:  # who asks for these two is told of 11, too
+        post(storage, NAME, written(storage, rank))
+
+    def pause(_: float) -> None:
+        now[0] += 20
+        assert now[0] < 10 * PATIENCE.total_seconds(), "rank 0 waits for ever"
+
+    receipts = Receipts(storage, 13, PATIENCE, monotonic=lambda: now[0], pause=pause)
+    with pytest.raises(SaveFailedError, match="10"):
+        receipts.collect(NAME, written(storage, 0), lambda: None)
+    assert now[0] <= 2 * PATIENCE.total_seconds()

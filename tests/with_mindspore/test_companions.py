@@ -397,6 +397,26 @@ def test_restoring_happens_once():
     assert one.wait == 9
 
 
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (stopping, {"wait": 2, "stopped_epoch": 3, "best": np.float32(0.25)}),
+        (reducing, {"wait": 2, "cooldown_counter": 1, "best": np.float32(0.25)}),
+    ],
+    ids=["EarlyStopping", "ReduceLROnPlateau"],
+)
+def test_each_counter_of_a_callback_is_stored(make, told):
+    before, after = make(), make()
+    for name, value in told.items():
+        setattr(before, name, value)
+    companions, later = Companions(), Companions()
+    companions.bind([before], [], none_stored)
+    later.bind([after], [], none_stored)
+    later.load_state_dict(companions.state_dict())
+    later.restore()
+    assert {name: getattr(after, name) for name in told} == told
+
+
 def test_subclass_goes_by_the_class_that_mindspore_knows():
     class Mine(EarlyStopping):
         pass

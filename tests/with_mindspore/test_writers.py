@@ -13,6 +13,7 @@ from mindspore.train import Callback, Model
 from safetensors.numpy import load_file
 
 import ckptkit as ck
+from ckptkit.mindspore.writers import may_write_in_window
 from ckptkit.orders import Orders
 from ckptkit.storage.local import LocalStorage
 
@@ -117,3 +118,16 @@ def test_unfenced_epoch_ends_have_no_window(tmp_path, order, monkeypatch):
     model.train(2, dataset, callbacks=callbacks, dataset_sink_mode=False)
     handle, weight = then[0]
     np.testing.assert_array_equal(_stored(tmp_path, handle.result()), weight)
+
+
+HOOKS = sorted({name for name in dir(Callback) if name.startswith("on_")} | {"step_begin", "step_end", "epoch_begin"})
+
+
+@pytest.mark.parametrize("hook", [*HOOKS, "epoch_end", "end"])
+def test_callback_that_acts_in_a_window_is_named(hook):
+    one = type("Mine", (Callback,), {hook: lambda self, run_context: None})()
+    before = hook in ("on_train_begin", "begin")  # nothing was saved yet
+    at_end = (hook.endswith("end") and "step" not in hook) or "eval" in hook
+    assert may_write_in_window([one], [], followed=True) == ([] if before else ["Mine"])
+    assert may_write_in_window([one], [], followed=False) == ([] if before or at_end else ["Mine"])
+    assert may_write_in_window([one], [type(one)], followed=True) == []
