@@ -56,6 +56,15 @@ def test_whoever_took_the_lease_last_goes_first():
     assert storage.files["a/1"] == b"the other's"
 
 
+def test_file_created_while_lease_settles_stays():
+    """By whoever held the lease before."""
+    storage = Overwriting()
+    lease = Lease(storage, settle=SETTLE, wait=lambda _: storage.put("a/1", b"the other's"))
+    with pytest.raises(FileExistsError):
+        lease.create("a/1", b"mine")
+    assert storage.files["a/1"] == b"the other's"
+
+
 def test_contended_lease_is_error_and_creates_nothing():
     storage = Overwriting()
     with pytest.raises(StorageError, match="only one job"):
