@@ -132,7 +132,7 @@ class Departure:
             CkptKitError: As `Orders.together`.
             TypeError, ValueError: If the state cannot be stored.
         """
-        left = countdown(None) if self._preemption.exits else countdown(self._preemption.left)
+        left = countdown(None) if self._preemption.exits else (lambda: self._preemption.left.total_seconds())  # noqa: PLW0108 - asked anew
         try:
             settled = (
                 self._alone(state, metrics, left) if self._peers.is_alone else self._together(state, metrics, left)
@@ -280,10 +280,12 @@ class Departure:
 
     def _ended(self, handle: SaveHandle, left: Countdown) -> BaseException | None:
         """What made the save fail, once it has ended."""
-        try:
-            return handle.exception(_timeout(left))
-        except TimeoutError as error:
-            raise _LateError from error
+        while True:
+            try:
+                return handle.exception(_timeout(left))
+            except TimeoutError as error:
+                if left() <= 0:
+                    raise _LateError from error
 
 
 def _timeout(left: Countdown) -> timedelta | None:

@@ -200,7 +200,7 @@ mirror = FaultyStorage(open_storage(sys.argv[1] + "-mirror"))
 more_options = {"mirror": mirror}
 def after_step(batches):
     if batches == 4:
-        mirror.inject(Fault(threading.Event().wait, operations={"write", "create"}, key="*", times=None))
+        mirror.inject(Fault(clock.hang, operations={"write", "create"}, key="*", times=None))
 """
 
 
@@ -227,7 +227,7 @@ def test_grace_bounds_work_after_last_save(root):
 def after_step(batches):
     if batches == 5:
         manager = sys._getframe(1).f_locals["manager"]
-        manager._recorder._log.take = lambda events: threading.Event().wait()
+        manager._recorder._log.take = lambda events: clock.hang()
         manager._recorder._is_time = lambda: False
 """
     ended = live(root, script=script, grace=1, signals={6: ["SIGTERM"]})
