@@ -132,7 +132,7 @@ class Departure:
             CkptKitError: As `Orders.together`.
             TypeError, ValueError: If the state cannot be stored.
         """
-        left = countdown(None) if self._preemption.exits else (lambda: self._preemption.left.total_seconds())  # noqa: PLW0108 - asked anew
+        left = countdown(None) if self._preemption.exits else self._seconds_left
         try:
             settled = (
                 self._alone(state, metrics, left) if self._peers.is_alone else self._together(state, metrics, left)
@@ -277,6 +277,9 @@ class Departure:
         except (CkptKitError, TimeoutError) as error:
             self.is_given_up = isinstance(error, TimeoutError)  # `close` must not wait for what was given up here
             _log.warning("the checkpoint is committed, but not at the mirror yet: %s", account_of(error))
+
+    def _seconds_left(self) -> float:
+        return self._preemption.left.total_seconds()
 
     def _ended(self, handle: SaveHandle, left: Countdown) -> BaseException | None:
         """What made the save fail, once it has ended."""

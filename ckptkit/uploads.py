@@ -16,7 +16,7 @@ from typing import Protocol
 
 from ckptkit.at_exit import AT_EXIT
 from ckptkit.background import account_of, lower_priority, warn_of_failure
-from ckptkit.errors import SaveFailedError, StaleAttemptError
+from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.uploader import UploadOutcome
 from ckptkit.waiting import Countdown, LongWait, countdown
@@ -66,6 +66,7 @@ class Uploads:
         self._last: CheckpointName | None = None
         self._failures_in_a_row = 0
         self._given_up: CheckpointName | None = None
+        self._void: CheckpointName | None = None  # the mirror can never have it
         self._error: BaseException | None = None  # of the last upload, until one succeeds
         self._untold: BaseException | None = None
         self._stale: StaleAttemptError | None = None
@@ -136,7 +137,7 @@ class Uploads:
             given_up: Also if `finish` has given up on it.
         """
         with self._lock:
-            if not self._behind or self._stale is not None:
+            if not self._behind or self._stale is not None or self._behind[-1] == self._void:
                 return False
             if self._behind[-1] == self._given_up and not given_up:
                 return False
@@ -215,12 +216,16 @@ class Uploads:
 
     def _succeed(self, name: CheckpointName, outcome: UploadOutcome) -> None:
         with self._lock:
-            place = self._behind.index(name)
-            skipped, self._behind = self._behind[:place], self._behind[place + 1 :]
             if self._waiting == name:
                 self._waiting = None  # it was offered again meanwhile
             self._last = name
-        self._failures_in_a_row, self._error, self._untold = 0, None, None  # nobody need stop for what is made up for
+            self._failures_in_a_row, self._error, self._untold = 0, None, None  # what is made up for stops nobody
+            if outcome == "void":
+                self._void = name
+                self._error = StorageError("an attempt gave it up there half uploaded, so that it can never be there")
+            else:
+                place = self._behind.index(name)
+                skipped, self._behind = self._behind[:place], self._behind[place + 1 :]
         if outcome == "void":
             _log.warning(
                 "%s cannot be stored at the mirror %s any more, because an attempt gave it up there half uploaded; the "
@@ -246,9 +251,14 @@ class Uploads:
 
     def _lacking(self, error: BaseException) -> SaveFailedError:
         newest = self._behind[-1] if self._behind else self._last
+        way_on = (
+            "Go on with the training, whose next checkpoint is uploaded, or give a new mirror"
+            if newest == self._void
+            else "Start the same job again once the mirror can be written, which uploads it"
+        )
         return SaveFailedError(
-            f"{newest} is committed at {self._local_url}, but the mirror {self._mirror_url} lacks it: {error}. Start "
-            "the same job again once the mirror can be written, which uploads it; until then keep the local root."
+            f"{newest} is committed at {self._local_url}, but the mirror {self._mirror_url} lacks it: {error}. "
+            f"{way_on}; until then keep the local root."
         )
 
 

@@ -812,11 +812,15 @@ def test_void_at_mirror_keeps_local_checkpoint(tmp_path, caplog):
     assert life.run.digest() == digest_at(5)
     life.settle()
     assert f"{name_at(1, 5)} cannot be stored at the mirror" in warnings_in(caplog)
-    assert life.manager.mirror_lag == 0
-    life.manager.close()
+    assert life.manager.mirror_lag == 1
+    with pytest.raises(SaveFailedError, match=f"{name_at(1, 5)} is committed .* lacks it: .* whose next checkpoint is"):
+        life.manager.close()
     life = Life(tmp_path)
     life.restore(name_at(1, 5))
     life.saved_at(6)
+    life.settle()
+    assert life.manager.mirror_lag == 0
+    life.manager.close()
     assert resumed(tmp_path)[1] == name_at(5, 6)
 
 
@@ -1190,3 +1194,39 @@ def test_a_server_that_goes_away_and_comes_back(tmp_path, bucket, proxy):
     assert [key for key in bucket.keys() if key.endswith("COMMIT")] == [  # noqa: SIM118 - no dictionary
         f"runs/vit/checkpoints/{name_at(1, 5)}/COMMIT"
     ]
+
+
+def test_separation_during_a_start_is_found(tmp_path):
+    """A trained alone; while it starts over both roots, B takes the same number at the mirror and uploads."""
+    started(tmp_path, 2)
+    alone = Life(tmp_path, mirror_required=False, host="alone")
+    away(alone)
+    alone.restore()
+    alone.train(4)
+    alone.manager.save(alone.run).result()
+    life = Life(tmp_path)
+    race = life.mirror.inject(
+        Fault(lambda: started(tmp_path, 3, local="other", host="elsewhere"), operations={"list"}, key="checkpoints")
+    )
+    with pytest.raises(ResumeError, match=r"went on separately.*attempt 2 .*on alone .*on elsewhere"):
+        life.restore()
+    assert race.fired == 1
+    # It stays told.
+    with pytest.raises(ResumeError, match="went on separately"):
+        Life(tmp_path).restore()
+
+
+def test_life_alone_does_not_go_back_behind_what_it_knows(tmp_path):
+    """This root's last start went on from what the mirror alone has, and died before it committed."""
+    started(tmp_path, 2).manager.close()
+    started(tmp_path, 4, local="other").manager.close()
+    life = Life(tmp_path)
+    assert life.restore().checkpoint == name_at(2, 4)
+    life.settle()
+    before = tree(tmp_path)
+    life = Life(tmp_path, mirror_required=False)
+    away(life)
+    with pytest.raises(StorageError, match=f"went on from {name_at(2, 4)}.*set it aside"):
+        life.restore()
+    assert tree(tmp_path) == before
+    assert resumed(tmp_path)[1] == name_at(2, 4)

@@ -18,7 +18,7 @@ from ckptkit.manifest import MAX_SEALED_BYTES, AttemptDocument, decode, encode
 from ckptkit.run.attempt import Opened, Opening, open_attempt
 from ckptkit.run.commit import create_once
 from ckptkit.run.find import Index
-from ckptkit.run.names import ATTEMPTS, RUN, attempt_key, parse_attempt
+from ckptkit.run.names import ATTEMPTS, RUN, CheckpointName, attempt_key, parse_attempt
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.target import Target
 from ckptkit.run.two_roots import TwoRoots
@@ -60,18 +60,40 @@ def open_alone(local: Storage, mirror: Storage, opening: Opening, target: Target
     """Open the next attempt at the local root, because the mirror cannot be reached.
 
     Raises:
-        StorageError: If the run has checkpoints, and none of them lies at the local root.
+        StorageError: If the run has checkpoints, and none of them lies at the local root; or the newest start went on
+            from one that lies at the mirror alone, and committed nothing.
         CkptKitError: As `ckptkit.run.attempt.open_attempt`.
     """
     index = Index(local)
-    if not any(index.is_committed(name) for name in index.names):
+    if not any(map(index.is_committed, reversed(index.names))):
         for document in _documents(local, index.attempts):
             if document.parent is not None:
                 raise StorageError(
                     f"the run at {local.url} goes on from {document.parent}, which lies at the mirror {mirror.url} "
                     "alone, and that cannot be reached: starting afresh would lose it. Start again when it can be."
                 )
+    elif opening.checkpoint == "latest":
+        _refuse_older(local, mirror, index)
     return open_attempt(local, opening, target)
+
+
+def _refuse_older(local: Storage, mirror: Storage, index: Index) -> None:
+    """Raise StorageError if the newest start knew of a newer checkpoint than the local root has.
+
+    To go on from an older one would set that aside, and no number would show it: this start has used its up.
+    """
+    newest = next(name.attempt for name in reversed(index.names) if index.is_committed(name))
+    later = sorted((number for number in index.attempts if number > newest), reverse=True)
+    document = next(iter(_documents(local, later)), None)  # whoever made that one looked at all before it
+    if document is None or document.branch is not None:
+        return
+    parent = CheckpointName.parse(document.parent or "")
+    if parent is not None and not index.is_committed(parent):
+        raise StorageError(
+            f"the run at {local.url} went on from {parent}, which lies at the mirror {mirror.url} alone, and that "
+            "cannot be reached: to go on from an older one would set it aside. Start again when it can be, or name the "
+            "checkpoint to go on from with checkpoint=."
+        )
 
 
 def share_documents(local: Storage, mirror: Storage, attempt: AttemptDocument) -> None:
@@ -99,13 +121,8 @@ def _refuse_separate(local: Storage, mirror: Storage) -> None:
         if run is not None and run.copied_from is not None:
             refuse_unfinished(root, Index(root), run)
     here, there = _numbers(local), _numbers(mirror)
-    for number in sorted(here & there, reverse=True):
-        ours, theirs = _document(local, number), _document(mirror, number)
-        if ours is None or theirs is None:
-            continue
-        if ours.token == theirs.token:
-            return  # opened over both, or shared after that: so all before it agree
-        raise _separate(local, ours, mirror, theirs)
+    if _agree(local, mirror, here & there):
+        return
     ids = {run.run_id for root in (local, mirror) if (run := read_run(root)) is not None}
     if here and there and len(ids) > 1:
         raise ResumeError(
@@ -114,11 +131,29 @@ def _refuse_separate(local: Storage, mirror: Storage) -> None:
         )
 
 
+def _agree(local: Storage, mirror: Storage, numbers: Iterable[int]) -> bool:
+    """Whether the highest of ``numbers``, which both roots have, has one document; ResumeError where it has two."""
+    for number in sorted(numbers, reverse=True):
+        ours, theirs = _document(local, number), _document(mirror, number)
+        if ours is None or theirs is None:
+            continue
+        if ours.token == theirs.token:
+            return True  # opened over both, or shared after that: so all before it agree
+        raise _separate(local, ours, mirror, theirs)
+    return False
+
+
 def _bring_up_to_date(local: Storage, mirror: Storage, below: str) -> None:
-    """Create at the mirror the documents of attempts that were opened since it was last up to date."""
+    """Create at the mirror the documents of attempts that were opened since it was last up to date.
+
+    Raises:
+        ResumeError: If somebody opened one there since `_refuse_separate` looked, under the number of a local one: once
+            the new document is on both, nothing tells that any more.
+    """
     here, there = _numbers(local), _numbers(mirror)
     common = max(here & there, default=0)
     last = parse_attempt(below.rpartition("/")[2])
+    _agree(local, mirror, (n for n in here & there if last is None or n < last))
     _copy_documents(local, mirror, sorted(n for n in here - there if common < n and (last is None or n < last)))
 
 
