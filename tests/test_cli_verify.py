@@ -8,12 +8,16 @@ import subprocess
 import sys
 
 import pytest
-from crash.scenario import AT_6, Life, corrupt, history, name_at, tree
+from crash.scenario import AT_6, AT_8, Life, corrupt, history, name_at, tree
 from rich.console import Console
 
+from ckptkit.cli import verify
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.verify import VerifyBar, run_verify
 from ckptkit.errors import CheckpointNotFoundError
+from ckptkit.manifest import Void, encode
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
 
 AT_4 = name_at(1, 4)
 
@@ -56,6 +60,59 @@ def test_where_nothing_is_left_it_says_so(root, capsys):
     corrupt(root, AT_6)
     told = verified(root, capsys, code=1)
     assert "a start on this run would end with an error" in told.out
+    assert told.out.splitlines()[-1].startswith("Bring the files named above back")
+
+
+def test_whole_checkpoint_off_the_lineage_is_recommended(root, capsys):
+    life = Life(root)
+    life.restore(AT_4)
+    life.saved_at(8)
+    corrupt(root, AT_4)
+    corrupt(root, AT_8)
+    told = verified(root, capsys, code=1)
+    assert "3 checkpoints: 1 whole, 2 corrupt" in told.out
+    assert told.out.splitlines()[-1] == "Or name one of the whole checkpoints: resume(checkpoint=NAME)."
+
+
+def test_damage_of_several_checkpoints_is_told_once(root, capsys):
+    """What is no checkpoint's own comes first, and each checkpoint refers to it."""
+    (root / "attempts/000001.json").write_bytes(b"{}")
+    told = verified(root, capsys, code=1)
+    lines = told.out.splitlines()
+    assert lines[1].startswith("attempts/000001.json is not")
+    assert told.out.count(lines[1]) == 2  # the other time as what a start would end with
+    for name in (AT_4, AT_6):
+        assert lines[lines.index(f"{name} is corrupt:") + 1] == "  attempts/000001.json (see above)"
+
+
+def test_uncommitted_and_void_folders_are_named(root, capsys):
+    (root / f"checkpoints/{AT_6}/COMMIT").unlink()
+    void = root / f"checkpoints/{name_at(1, 9)}"
+    void.mkdir()
+    (void / "COMMIT").write_bytes(encode(Void(void_by="1" * 32)))
+    told = verified(root, capsys)
+    assert f"without a COMMIT, so no checkpoint: {AT_6}\n  a save that is under way" in told.out
+    assert f"void, so never a checkpoint: {void.name}\n" in told.out
+    assert told.out.splitlines()[-1] == f"a start goes on from {AT_4}"
+
+
+def test_checkpoint_removed_meanwhile_is_no_problem(root, capsys, monkeypatch):
+    life = Life(root)
+    life.restore()
+    life.saved_at(8)
+    going_on = Fault(lambda: life.saved_at(10), operations={"read"}, key=f"*/{AT_6}/COMMIT")
+    monkeypatch.setattr(verify, "open_root", lambda *_: FaultyStorage(LocalStorage(root), [going_on]))
+    told = verified(root, capsys)
+    assert "2 checkpoints: 1 whole, 1 removed" in told.out
+    assert f"{AT_6} was removed while it was looked at, which is no problem" in told.out
+    assert f"skipped, since it was removed meanwhile: {AT_6} (" in told.err
+
+
+def test_run_without_commits_begins_afresh(tmp_path, capsys):
+    Life(tmp_path / "run").restore()
+    told = verified(tmp_path / "run", capsys)
+    assert "no committed checkpoint; 0 files" in told.out
+    assert told.out.splitlines()[-1] == "a start on this run begins afresh"
 
 
 def test_json_has_the_documented_fields(root, capsys):
