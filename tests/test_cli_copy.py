@@ -13,10 +13,12 @@ import pytest
 from crash.scenario import AT_6, Life, committed, corrupt, digest_at, history, name_at, tree
 from rich.console import Console
 
+from ckptkit.cli import copy as copy_module
 from ckptkit.cli import storage_option
 from ckptkit.cli.copy import CopyBar, run_copy
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
 
 
 @pytest.fixture
@@ -214,6 +216,19 @@ def test_interrupted_copy_is_completed_by_same_command(source, target):
     assert committed(target) != committed(source)
     assert run(source, target).returncode == 0
     assert committed(target) == committed(source)
+
+
+def test_checkpoint_removed_during_copy_is_named(source, target, capsys, monkeypatch):
+    life = Life(source)
+    life.restore()
+    life.saved_at(8)
+    going_on = Fault(lambda: life.saved_at(10), operations={"read_into"}, key=f"*/{AT_6}/*")
+    storages = {str(source): FaultyStorage(LocalStorage(source), [going_on]), str(target): LocalStorage(target)}
+    monkeypatch.setattr(copy_module, "open_root", lambda root, *_, **__: storages[root])
+    options = {"checkpoint": None, "source_options": [], "target_options": [], "as_json": False}
+    assert run_copy(str(source), str(target), **options) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert f"skipped, since the source removed it meanwhile: {AT_6}" in told
 
 
 def test_copy_bar_shows_checkpoints_and_bytes():

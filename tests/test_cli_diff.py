@@ -13,6 +13,7 @@ from rank_files import leaf, write_ranks
 from servers.client import ACCESS_KEY, SECRET_KEY
 from test_difference import Stale, compared
 
+from ckptkit.cli import diff as diff_module
 from ckptkit.cli.diff import _as_json, run_diff
 from ckptkit.manager import CheckpointManager
 from ckptkit.policies import KeepLatest
@@ -80,6 +81,23 @@ def test_a_stale_state_is_flagged_and_exits_1(tmp_path, capsys):
     a, b = trained(tmp_path, Stale("weights", "moments", accumulation_steps=2), 4, 8)
     assert diff(tmp_path, a, b) == 1
     assert "SUSPICIOUS: 2 updates lie between the two" in capsys.readouterr().out
+
+
+def test_ranks_and_long_states_are_told_in_few_lines(capsys, monkeypatch):
+    states = [{"rng": {f"{number:02d}": value for number in range(25)}} for value in (0, 1)]
+    leaves = [leaf("w", np.zeros(2))]
+    storages = {
+        "one": write_ranks([leaves], states=states[:1]),
+        "two": write_ranks([leaves, leaves], states=[states[1]] * 2),
+    }
+    monkeypatch.setattr(diff_module, "open_root", lambda root, *_, **__: storages[root])
+    assert diff("one", "latest", "latest", other_root="two") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "ranks: 1 -> 2; what both have of the state is compared" in lines
+    places = [line for line in lines if line.startswith("state: ")]
+    assert places[0] == "state: rank 0: rng/00: 0 -> 1"
+    assert len(places) == 21
+    assert places[-1] == "state: 5 more places differ; --json shows all"
 
 
 def test_json_has_the_documented_fields(tmp_path, capsys):

@@ -1,6 +1,7 @@
 """``ckptkit ls``: what it prints, what it exits with, and that it starts fast."""
 
 import json
+import shutil
 import subprocess
 import sys
 from datetime import datetime, timezone
@@ -184,6 +185,34 @@ def test_unreadable_attempt_makes_kept_unknown(tmp_path, capsys) -> None:
     kept = {name: one["kept"] for name, one in listed(tmp_path, capsys).items()}
     assert kept[name_at(3, 12)] == "latest"
     assert {kept[name] for name in kept if not name.startswith("a000003")} == {"unknown"}
+
+
+def test_unreadable_lineage_is_an_error_above_its_rows(tmp_path, capsys) -> None:
+    branched(tmp_path)
+    for number in (1, 2, 3):
+        (tmp_path / f"attempts/00000{number}.json").write_bytes(b"{}")
+    assert run_ls(str(tmp_path), now=NOW) == 1
+    told = capsys.readouterr()
+    assert "the run has committed checkpoints" in told.err
+    assert "attempts/000003.json" in told.err
+    rows = [line for line in told.out.splitlines() if line.startswith("a0000")]
+    assert len(rows) == 6
+    assert all(row.rstrip().endswith(" -") for row in rows)
+
+
+def test_lost_checkpoints_are_no_empty_run(tmp_path, capsys) -> None:
+    branched(tmp_path)
+    shutil.rmtree(tmp_path / "checkpoints")
+    assert run_ls(str(tmp_path), now=NOW) == 1
+    assert "holds none at all. If it is on a disk of its own, mount that" in capsys.readouterr().err
+
+
+def test_row_of_corrupt_checkpoint_names_the_file(tmp_path, capsys) -> None:
+    branched(tmp_path)
+    (tmp_path / f"checkpoints/{name_at(1, 5)}/rank-00000.json").unlink()
+    assert run_ls(str(tmp_path), now=NOW) == 1
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith("a0000")}
+    assert f"checkpoints/{name_at(1, 5)}/rank-00000.json is missing" in rows[name_at(1, 5)]
 
 
 def test_new_bytes_exclude_and_size_includes_shared_files(tmp_path, capsys) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 import subprocess
 import sys
 
@@ -11,7 +13,7 @@ from crash.scenario import Life, committed, corrupt, name_at, tree
 from servers.client import ACCESS_KEY, SECRET_KEY
 
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.prune import parse_keep, run_prune
+from ckptkit.cli.prune import asker, parse_keep, run_prune
 from ckptkit.errors import CheckpointNotFoundError, StorageError
 from ckptkit.policies import KeepBest, KeepEvery, KeepLatest
 from ckptkit.storage import LocalStorage
@@ -101,6 +103,47 @@ def test_it_asks_and_no_means_no(root, capsys):
     assert asked[0].startswith("Remove 2 checkpoints for good, ")
     pruned(root, "latest:2", ask=ask)
     assert len(asked) == 2  # there is nothing to ask any more
+
+
+@pytest.mark.parametrize(("answer", "meant"), [("y", True), ("n", False), ("", False)])
+def test_question_is_asked_on_stderr_defaulting_no(capsys, monkeypatch, answer, meant):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{answer}\n"))
+    for stream in (sys.stdin, sys.stderr):
+        assert asker() is None
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    assert asker()("Remove it?") is meant
+    told = capsys.readouterr()
+    assert (told.out.strip(), told.err) == ("", "Remove it? [y/N]:")
+
+
+def test_shared_weights_of_removed_attempt_are_removed(root, capsys):
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    newest = [life.saved_at(10), life.saved_at(12)]
+    frozen = {key: len(data) for key, data in tree(root).items() if key.startswith("frozen/a000001/")}
+    assert frozen
+    pruned(root, "latest:2", dry_run=True)
+    words = "shared weights that no checkpoint will refer to any more: of attempt 1\n"
+    assert words in capsys.readouterr().out
+    pruned(root, "latest:2", yes=True)
+    assert words in capsys.readouterr().out
+    assert committed(root) == newest
+    assert not any(key.startswith("frozen/a000001/") for key in tree(root))
+
+
+def test_checkpoints_spared_after_the_question_are_named(root, capsys):
+    """While the user thinks, the newest are lost."""
+
+    def ask(question):
+        for name in NAMES[2:]:
+            shutil.rmtree(root / "checkpoints" / name)
+        return True
+
+    pruned(root, "latest:2", ask=ask)
+    told = capsys.readouterr().out.splitlines()
+    why = "since the run has changed meanwhile"
+    assert told[-2:] == ["0 checkpoints removed", f"not removed by this command, {why}: {', '.join(NAMES[:2])}"]
+    assert committed(root) == NAMES[:2]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from crash.scenario import AT_6, Life, history, name_at
+from crash.scenario import AT_6, Life, corrupt, history, name_at
 from rank_files import leaf, write_ranks
 from typer.testing import CliRunner
 
@@ -71,6 +71,15 @@ def test_an_attempt_says_where_it_went_on(kept):
     text = show(kept)
     assert f"went on from {name_at(1, 4)}, chosen as {name_at(1, 4)}" in text
     assert "loss 0.25, worst not finite" in text
+
+
+def test_checkpoint_that_a_start_passed_over_is_named(kept):
+    corrupt(kept, AT_6)
+    life = Life(kept)
+    life.restore()
+    life.saved_at(7)
+    (line,) = [line for line in show(kept).splitlines() if line.startswith("passed over")]
+    assert line.split(maxsplit=2)[2].startswith(f"{AT_6}: checkpoints/{AT_6}/rank-00000/weights-000.safetensors (")
 
 
 def test_json_is_what_the_documents_say(kept):
@@ -200,6 +209,15 @@ def test_a_tensor_that_was_cut_is_put_together(two_ranks):
 def test_show_summarises_tensor_of_state():
     storage = write_ranks([[leaf("rng/key", np.arange(4, dtype=np.uint32), "per_rank", role="state")]])
     assert look(storage, "latest", Wanted(tensor="rng/key")).tensor.summary.maximum == 3
+
+
+def test_summary_says_what_its_numbers_are(capsys):
+    storage = write_ranks([[leaf("z", np.array([3 + 4j], np.complex64)), leaf("lost", np.array([np.nan]))]])
+    lines = shown_text(storage, Wanted(tensor="z"), capsys).splitlines()
+    assert lines[lines.index("of the magnitudes of its complex numbers:") + 1] == "min       5"
+    lines = shown_text(storage, Wanted(tensor="lost"), capsys).splitlines()
+    assert [line.split() for line in lines[3:7]] == [[label, "-"] for label in ("min", "max", "mean", "std")]
+    assert lines[8].endswith("1: 0 zero, 1 NaN, 0 infinite")
 
 
 def test_an_altered_byte_is_no_number(two_ranks):
