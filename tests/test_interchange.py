@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -18,11 +19,13 @@ from typer.testing import CliRunner
 import ckptkit as ck
 from ckptkit.cli.app import app
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
-from ckptkit.interchange import Renames, ckpt_format, export_weights, import_weights
+from ckptkit.interchange import Renames, ckpt_format, export_weights, import_weights, renames, safetensors_format
+from ckptkit.interchange.new_file import NewFile
 from ckptkit.interchange.optimizer_names import of_an_optimizer
 from ckptkit.interchange.places import Named
 from ckptkit.interchange.weights_file import WeightsFile
 from ckptkit.manager import CheckpointManager
+from ckptkit.run import write
 from ckptkit.storage import LocalStorage
 from ckptkit.tensors import DTYPES, leaf_of
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
@@ -146,6 +149,8 @@ def test_export_takes_per_rank_tensors_of_wanted_rank(tmp_path):
         assert found["statistics"].tolist() == [rank] * 3
         assert found["of the last"].tolist() == [2] * 3
         assert len(found) == done.tensors == 4
+    told = ckptkit("export", root, "-o", tmp_path / "told.safetensors", "--rank", 1).stdout.splitlines()
+    assert told[-1] == "each rank has its own of these, and rank 1's were taken: statistics"
     with pytest.raises(ValueError, match="there is no rank 3"):
         export_weights(root, tmp_path / "none.ckpt", rank=3)
     assert not (tmp_path / "none.ckpt").exists()
@@ -192,6 +197,56 @@ def test_existing_file_is_replaced_only_with_overwrite(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["x.ckpt"]
 
 
+def write_new(path, meanwhile=lambda: None):
+    with NewFile(path, 4, overwrite=False) as file:
+        file.put(memoryview(b"ours"), 0)
+        meanwhile()
+        file.publish()
+
+
+def test_file_that_appears_meanwhile_is_not_replaced(tmp_path):
+    path = tmp_path / "x.ckpt"
+    with pytest.raises(ValueError, match="--force"):
+        write_new(path, lambda: path.write_bytes(b"mine"))
+    assert path.read_bytes() == b"mine"
+    assert [one.name for one in tmp_path.iterdir()] == ["x.ckpt"]
+
+
+def test_file_that_another_wrote_to_is_not_published(tmp_path):
+    def meanwhile():
+        (temporary,) = tmp_path.iterdir()
+        temporary.write_bytes(b"other")
+
+    with pytest.raises(StorageError, match=r"^/.*\.tmp has 5 bytes, not 4: another wrote to it"):
+        write_new(tmp_path / "x.ckpt", meanwhile)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_disk_without_links_gets_whole_file(tmp_path, monkeypatch, code):
+    def link(existing, new):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", link)
+    write_new(tmp_path / "x.ckpt")
+    assert (tmp_path / "x.ckpt").read_bytes() == b"ours"
+    path = tmp_path / "y.ckpt"
+    with pytest.raises(ValueError, match="--force"):
+        write_new(path, lambda: path.write_bytes(b"mine"))
+    assert path.read_bytes() == b"mine"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_file_that_cannot_be_named_is_an_error(tmp_path, monkeypatch):
+    def link(existing, new):
+        raise OSError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(StorageError, match="the disk is broken"):
+        write_new(tmp_path / "x.ckpt")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_fifo_is_neither_replaced_nor_read(tmp_path):
     os.mkfifo(tmp_path / "pipe.ckpt")
     with pytest.raises(ValueError, match="no file but"):
@@ -228,10 +283,16 @@ def test_tensor_name_with_invalid_unicode_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "options"), [("x.pth", {}), ("x.ckpt", {"file_format": "safetensors"}), ("no/such/folder/x.ckpt", {})]
+    ("file", "options", "words"),
+    [
+        ("x.pth", {}, r"must end in \.ckpt or \.safetensors"),
+        ("x.ckpt", {"file_format": "safetensors"}, r"must end in \.safetensors, "),
+        ("x.ckpt", {"file_format": "pth"}, "must be one of ckpt, safetensors, got 'pth'"),
+        ("no/such/folder/x.ckpt", {}, "no folder"),
+    ],
 )
-def test_what_cannot_be_meant_is_refused(tmp_path, file, options):
-    with pytest.raises(ValueError, match=r"must end in|no folder"):
+def test_what_cannot_be_meant_is_refused(tmp_path, file, options, words):
+    with pytest.raises(ValueError, match=words):
         export_weights(GOLDEN / "numpy", tmp_path / file, **options)
     assert list(tmp_path.iterdir()) == []
 
@@ -286,7 +347,12 @@ def hostile_safetensors(what):
 
 def message(*fields):
     """A protobuf message of fields with lengths."""
-    return b"".join(bytes([number << 3 | 2, len(data)]) + data for number, data in fields)
+    return b"".join(bytes([number << 3 | 2]) + length(data) + data for number, data in fields)
+
+
+def length(data):
+    low, high = len(data) & 127, len(data) >> 7
+    return bytes([low | 128, high]) if high else bytes([low])
 
 
 def value(tensor, tag=b"w"):
@@ -312,7 +378,10 @@ HOSTILE = {
         value(b"\x08\x01" + message((2, b"Bool"), (3, b"\1")), tag=tag) for tag in (b"a", b"b", b"a")
     ),
     "a wrong crc.ckpt": value(b"\x08\x01" + message((2, b"Bool"), (3, b"\1"))) + b"crc_num" + bytes(10),
-    "many axes.ckpt": value(b"\x08\x01" * 60 + message((2, b"Bool"))),
+    "many axes.ckpt": value(b"\x08\x01" * 60 + message((2, b"Bool"), (3, b"\1"))),
+    "many packed axes.ckpt": value(message((1, b"\1" * 60), (2, b"Bool"), (3, b"\1"))),
+    "a long name.ckpt": value(message((2, b"Bool"), (3, b"\1")), tag=b"w" * 9000),
+    "an unknown kind of field.ckpt": value(b"\x4b" + message((2, b"Bool"), (3, b"\1"))),
 }
 
 
@@ -349,6 +418,23 @@ def test_a_crc_that_is_right_is_accepted(tmp_path):
     path = tmp_path / "x.ckpt"
     path.write_bytes(data + b"crc_num" + zlib.crc32(data).to_bytes(10, "big"))
     assert bits_of(path) == {"w": ("BOOL", (1,), b"\1")}
+
+
+def test_fields_of_other_writers_are_read(tmp_path):
+    """Packed dimensions, and fields of fixed width that mean nothing here."""
+    tensor = bytes([9 << 3 | 1, *range(8), 9 << 3 | 5, *range(4)]) + message(
+        (1, b"\2\3"), (2, b"UInt8"), (3, b"abcdef")
+    )
+    path = tmp_path / "x.ckpt"
+    path.write_bytes(value(tensor))
+    assert bits_of(path) == {"w": ("U8", (2, 3), b"abcdef")}
+
+
+def test_names_too_long_for_header_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(safetensors_format, "_MAX_HEADER_BYTES", 50)
+    with pytest.raises(ValueError, match="the names of 2 tensors take more than a safetensors header may have"):
+        export_weights(GOLDEN / "numpy", tmp_path / "x.safetensors")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_file_and_a_file_without_weights(tmp_path):
@@ -398,6 +484,42 @@ def mutations(tmp_path, weights):
     storage = FaultyStorage(LocalStorage(tmp_path / "count"))
     import_weights(weights, storage)
     return [call for call in storage.calls if call.operation in MUTATING]
+
+
+def test_file_cut_during_import_leaves_nothing(tmp_path):
+    file = tmp_path / "x.safetensors"
+    save_file({"w": np.zeros(100_000)}, file)
+    cut = Fault(lambda: os.truncate(file, 500_000), operations={"write"}, key="*.safetensors")
+    with pytest.raises(CorruptCheckpointError, match=r"x\.safetensors became shorter while it was read"):
+        import_weights(file, FaultyStorage(LocalStorage(tmp_path / "run"), [cut]))
+    assert set(LocalStorage(tmp_path / "run").walk("")) <= {"probe"}
+
+
+def test_weights_that_cannot_be_stored_leave_nothing(tmp_path, weights, monkeypatch):
+    monkeypatch.setattr(write, "MAX_DOCUMENT_BYTES", 300)
+    with pytest.raises(ResumeError, match=r"these weights cannot be stored: checkpoints/.* would have"):
+        import_weights(weights, tmp_path / "run")
+    assert set(LocalStorage(tmp_path / "run").walk("")) <= {"probe"}
+
+
+@pytest.mark.parametrize("key", ["run.json", "attempts/000001.json"])
+def test_import_beside_another_process_ends_with_error(tmp_path, weights, key):
+    """What the other one has made stays."""
+    there = LocalStorage(tmp_path / "run")
+    other = Fault(lambda: there.create(key, b"theirs"), operations={"create"}, key=key)
+    with pytest.raises(ResumeError, match="another process has just"):
+        import_weights(weights, FaultyStorage(there, [other]))
+    assert there.read(key, 100) == b"theirs"
+
+
+def test_failed_import_names_its_first_error(tmp_path, weights):
+    """Also where what was written cannot be removed again; then no start takes the root."""
+    away = Fault("error", operations={"write", "delete", "clear_unfinished"}, times=None)
+    with pytest.raises(StorageError, match="write"):
+        import_weights(weights, FaultyStorage(LocalStorage(tmp_path / "run"), [away]))
+    assert away.fired > 1
+    with pytest.raises(ResumeError, match=r"the import of .* has not ended"):
+        CheckpointManager(tmp_path / "run").restore(NumpyRun())
 
 
 def test_interrupted_import_is_never_taken_for_a_run(tmp_path, weights):
@@ -486,6 +608,12 @@ def test_rules_that_cannot_be_meant_are_refused(tmp_path, made):
         made(tmp_path)
 
 
+def test_map_that_is_too_large_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(renames, "_MAX_MAP_BYTES", 10)
+    with pytest.raises(ValueError, match=r"map\.json.* it has more than 10 bytes"):
+        Renames.read(written(tmp_path, '{"a": "b"}' + " "))
+
+
 def written(path, text):
     (path / "map.json").write_text(text)
     return path / "map.json"
@@ -530,6 +658,7 @@ def test_the_commands_go_there_and_back(tmp_path, weights):
         (["import", "{tmp}/none.pth", "{tmp}/new"], 2, "must end in .ckpt or .safetensors"),
         (["import", "{tmp}/weights.safetensors", "{run}"], 1, "not empty"),
         (["import", "{tmp}/broken.ckpt", "{tmp}/new"], 1, "broken.ckpt is no ckpt file"),
+        (["import", "{tmp}/" + "x" * 300 + ".ckpt", "{tmp}/new"], 3, "could not read"),
     ],
 )
 def test_exit_codes(tmp_path, weights, arguments, code, said):
