@@ -75,6 +75,8 @@ manager = ck.CheckpointManager(root)
 point = manager.restore(state)
 if "crashes" in what and point.checkpoint:
     raise SystemExit("out of luck")
+print("trains", end="")
+print("aloud", end="", file=sys.stderr)
 total = 3 if "short" in what and point.checkpoint else 9
 while state.batches < total:
     state.train_step()

@@ -12,15 +12,19 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
+from ckptkit.doctor import examine
 from ckptkit.doctor.command import run_doctor
+from ckptkit.doctor.compare import Difference
+from ckptkit.doctor.diagnose import Diagnosis
 from ckptkit.doctor.examine import Examination, Options, Report
 from ckptkit.doctor.life import live
 from ckptkit.rehearsal import LifePlan
-from doctor.lives import NUMPY_SCRIPT
+from doctor.lives import NAMES, NUMPY_SCRIPT, life, stepped
 
 
 @pytest.fixture
@@ -41,12 +45,14 @@ def lived(here, *what: str, limit: float = 60, **plan):
     return live(command(*what), "life", document, time_limit=timedelta(seconds=limit), monotonic=clock)
 
 
-def test_life_ends_as_planned_outside_script_root(here):
+def test_life_ends_as_planned_outside_script_root(here, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     life = lived(here)
     assert (life.exit_code, life.last_step, life.ended_as_planned) == (0, 5, True)
     assert not (here / "runs").exists()
     assert not (here / "exported").exists()
     assert next((here / "scratch").iterdir()).name.startswith("run-")
+    assert sorted(re.findall("trains|aloud", life.log.read_text())) == ["aloud", "trains"]  # nothing is held back
 
 
 def test_a_killed_life_resumes_from_its_save(here):
@@ -74,6 +80,20 @@ def test_doctor_seeds_generators_and_script_may_override(here):
     assert digests[0]["rng/python"] == repr(random.Random(7).getstate())
     assert digests[2]["rng/python"] == repr(random.Random(99).getstate())
     assert len({one["rng/numpy"] for one in digests}) == 3
+
+
+def test_mindspore_is_seeded_once_it_is_imported(here):
+    """By a stand-in, which says what it was told, and when."""
+    (here / "mindspore.py").write_text(
+        "def set_seed(seed): print('set_seed', seed)\n"
+        "def manual_seed(seed): print('manual_seed', seed)\n"
+        "print('imported')\n"
+    )
+    (here / "train.py").write_text("print('begins')\nimport mindspore\nprint('goes on')\n")
+    life = lived(here, seed=7)
+    told = ["begins", "imported", "set_seed 7", "manual_seed 7", "goes on"]
+    assert life.log.read_text().splitlines() == told
+    assert lived(here, seed=None).log.read_text().splitlines() == ["begins", "imported", "goes on"]
 
 
 def test_the_sitecustomize_that_is_shadowed_runs_as_well(here, monkeypatch):
@@ -219,6 +239,76 @@ def test_the_headline_claims_no_more_than_was_equal(here, capsys, monkeypatch, l
     assert run_doctor(command(), Options(), keep=None, as_json=False) == 0
     (headline,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("exact"))
     assert re.fullmatch(words, headline)
+
+
+def lives_by_hand(monkeypatch, *given):
+    """`live` gives these, one after the other."""
+    lives = iter(given)
+    monkeypatch.setattr(examine, "live", lambda *_, **__: next(lives))
+
+
+def trained(**digests):
+    return life([stepped(1), stepped(2), stepped(3, **digests)])
+
+
+def test_job_that_disagrees_with_itself_is_diagnosed(monkeypatch, capsys):
+    lives_by_hand(monkeypatch, trained(), trained(weights="new"))
+    code, out, _ = examined(capsys)
+    report = json.loads(out)
+    assert (code, report["exact"], len(report["lives"])) == (1, False, 2)
+    assert (report["difference"]["step"], report["difference"]["resumed_at"]) == (3, 0)
+    assert report["diagnosis"]["code"] == "not-reproducible"
+
+
+def test_first_life_failing_in_training_is_a_failure(here, monkeypatch, capsys):
+    (here / "log").write_text("no memory is left")
+    lives_by_hand(monkeypatch, replace(trained(), exit_code=3, log=here / "log"))
+    code, out, err = examined(capsys)
+    assert (code, out) == (1, "")
+    assert "life ended with exit code 3 after 3 micro-steps. Its last words:\nno memory is left" in err
+
+
+def told_of(report, capsys, monkeypatch):
+    monkeypatch.setattr(Examination, "run", lambda self: report)
+    code = run_doctor(["python", "train.py"], Options(), keep=None, as_json=False)
+    return code, capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("begun", "names", "told"),
+    [
+        (2, ("loss",), ("loss", "resumed after micro-step 2")),
+        (0, NAMES[:6], ("batch/x, loss, accumulators/accum.w, weights/w and 2 more", "begun afresh")),
+        (2, (), ("it did not come so far", "resumed after micro-step 2")),
+    ],
+)
+def test_report_tells_difference_cause_and_fix(capsys, monkeypatch, begun, names, told):
+    full = trained()
+    difference = Difference(3, names, full.steps[3], None, life([], begun=begun), full)
+    diagnosis = Diagnosis("some-code", "net.drop", "it draws", "do not", ("net.other", "net.third"))
+    report = Report(3, (full, full), 2, 7, difference, diagnosis)
+    code, lines = told_of(report, capsys, monkeypatch)
+    assert code == 1
+    assert lines == [
+        "python train.py: 3 micro-steps, 2 lives, killed after none",
+        "compared: 2 micro-steps with 7 values each",
+        "NOT exact",
+        f"first difference: micro-step 3 (epoch 0, batch 3, micro-step 0 of 3): {told[0]}",
+        f"seen in: life, {told[1]}",
+        "diagnosis: some-code: net.drop",
+        "cause: it draws",
+        "fix: do not",
+        "look also at: net.other, net.third",
+    ]
+    code, lines = told_of(replace(report, diagnosis=replace(diagnosis, also=())), capsys, monkeypatch)
+    assert (code, lines[-1]) == (1, "fix: do not")
+
+
+def test_exact_report_notes_what_a_resume_changed(capsys, monkeypatch):
+    report = Report(9, (), 20, 7, notes=tuple(f"main():n{number}" for number in range(7)))
+    code, lines = told_of(report, capsys, monkeypatch)
+    notes = [line.split()[1] for line in lines if line.startswith("note: ")]
+    assert (code, notes) == (0, [f"main():n{number}" for number in range(5)])
 
 
 def test_a_life_out_of_time_is_a_failure(here, capsys):
