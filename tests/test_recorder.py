@@ -246,6 +246,17 @@ def test_step_metrics_are_recorded_as_cycle_means(storage, time):
     assert losses_in(storage) == {1: 2.5, 2: 6.5, 3: 10.5}
 
 
+def test_cycles_seen_in_part_are_kept_apart(storage, time):
+    """A loop that gives values now and then, and never where a cycle ends."""
+    run = NumpyRun(accumulation_steps=4)
+    with manager_of(storage, time) as manager:
+        manager.restore(run)
+        for batches in run.train_until(12):
+            if batches % 4 in (1, 2):
+                manager.step(run, {"loss": float(batches)})
+    assert losses_in(storage) == {1: 1.5, 2: 5.5}  # of the third nobody said that it ended
+
+
 def test_cycle_split_by_resume_has_no_mean(storage, time):
     for last in (6, 12):
         run = NumpyRun(accumulation_steps=4)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from ckptkit.cli import app
 from ckptkit.events import Point, Spread
-from ckptkit.report.figures import COLOURS, THEME, curves, timeline
+from ckptkit.report.figures import COLOURS, THEME, costs, curves, timeline
 from ckptkit.report.page import page_of
 from ckptkit.report.story import Attempt, Failure, Problem, Removal, RunStory, Save
 from ckptkit.report.tell import read_story
@@ -236,6 +236,23 @@ def test_durations_are_said_as_people_do(seconds, said, rough):
 
 def test_sizes_are_said_as_people_do():
     assert [size(10), size(1536), size(5 << 30), size(3 << 40)] == ["10 B", "1.5 KiB", "5 GiB", "3.0 TiB"]
+    assert (size(None), span(None)) == ("–", "–")
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "drawn", "title"),
+    [
+        (2048, 2, "Written (KiB)"),
+        (3 << 20, 3, "Written (MiB)"),
+        (9 << 30, 9 << 10, "Written (MiB)"),
+        (20 << 30, 20, "Written (GiB)"),
+    ],
+)
+def test_axis_of_sizes_names_their_unit(size_bytes, drawn, title):
+    save = Save("c", 1, 0, NOW, size_bytes, 1.0, 1.0)
+    plot = costs(RunStory("root", None, None, NOW, [Attempt(1, saves=[save])], None, []))
+    assert list(plot.figure["data"][2]["y"]) == [drawn]
+    assert plot.figure["layout"]["annotations"][2]["text"] == title
 
 
 # The command

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from ckptkit.errors import CheckpointNotFoundError
-from ckptkit.report.judge import judge
-from ckptkit.report.story import Attempt, RunStory
+from ckptkit.events import LeftOut, Point, Spread, encode_segment
+from ckptkit.report.judge import judge, lines_of
+from ckptkit.report.story import Attempt, Failure, RunStory, Save
 from ckptkit.report.tell import read_story, time_of
 from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
 
 from . import lives
 from .lives import Clock, Life, grow_short, loss_at
@@ -119,6 +121,66 @@ def test_starts_of_a_complete_training_finish_it(tmp_path):
     assert [one.how for one in story.attempts] == ["finished", "finished", "finished", "closed"]
 
 
+def lost(step: int) -> Failure:
+    return Failure(f"a000001-c{step:010d}-m0000", step, NOW, "StorageError", f"no room at {step}")
+
+
+def saved(step: int, stall_seconds: float = 0.0) -> Save:
+    return Save(f"a000001-c{step:010d}-m0000", step, 0, NOW, 10, 1.0, stall_seconds)
+
+
+def point(step: int, mean: float | None) -> Point:
+    spread = Spread(mean=mean, low=mean, high=mean, not_finite=int(mean is None))
+    return Point(at="", first=step, last=step, cycles=1, values={"loss": spread, "rate": spread, "a": spread})
+
+
+HOUR = NOW - timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "health", "note"),
+    [
+        (
+            {"failures": [lost(20), lost(30)], "saves": [saved(10)]},
+            "bad",
+            "The last 2 saves failed: StorageError: no room at 30",
+        ),
+        (
+            {"failures": [lost(20)], "saves": [saved(30)]},
+            "attention",
+            "1 save failed on the way; later ones were committed.",
+        ),
+        (
+            {"points": [*(point(step, None) for step in range(1, 40)), point(40, 1.0), point(41, None)]},
+            "bad",
+            "a, loss, rate: the newest values are not finite (NaN or infinite).",
+        ),
+        ({"points": [point(1, None), *(point(step, 1.0) for step in range(2, 22))]}, "good", None),
+        ({"left_out": 7}, "attention", "7 events could not be stored, so that the plots have gaps."),
+        (
+            {"skipped_saves": 1},
+            "attention",
+            "1 save was due while the one before was still being written, and left out.",
+        ),
+        (
+            {"began_at": HOUR, "seen_at": NOW, "saves": [saved(1, 100)]},
+            "attention",
+            "Saves kept training waiting for 2.8% of the time.",
+        ),
+        ({"began_at": HOUR, "seen_at": NOW, "saves": [saved(1, 70)]}, "good", None),
+    ],
+)
+def test_verdict_names_what_needs_somebody(attempt, health, note):
+    last = Attempt(1, how="finished", has_events=True, from_step=0, to_step=50, **attempt)
+    story = RunStory("root", None, None, NOW, [last], "a000001-c0000000010-m0000", [])
+    verdict = judge(story)
+    assert verdict.health == health
+    notes = [*verdict.bad, *verdict.attention]
+    assert len(notes) == (note is not None)
+    assert note is None or notes[0].startswith(note)
+    assert [*lines_of(story)] == ["The training has finished. Step 50 after 1 attempt.", *notes]
+
+
 def test_missing_run_error_names_root(tmp_path):
     with pytest.raises(CheckpointNotFoundError, match=r"no run at .*nowhere"):
         story_of(tmp_path / "nowhere")
@@ -171,6 +233,39 @@ def test_story_names_damage_and_reports_rest(root, damage, key):
     assert story.step == 640
     assert judge(story).health == "bad"
     assert any(note.startswith(key) for note in judge(story).bad)
+
+
+def test_lineage_that_leads_nowhere_is_a_problem(root):
+    for path in (root / "attempts").iterdir():
+        path.write_text("{}")
+    story = story_of(root)
+    (problem,) = [one for one in story.problems if one.key == "checkpoints"]
+    assert problem.reason.startswith("the run has committed checkpoints")
+    assert (story.latest, story.step) == (None, 640)
+
+
+def test_events_that_were_left_out_are_counted(root):
+    token = json.loads((root / "attempts/000004.json").read_bytes())["token"]
+    number = len([*(root / "events").glob("a000004-*")]) + 1
+    data, _ = encode_segment(4, token, number, [LeftOut(at=NOW.isoformat(), events=many) for many in (3, 4)])
+    (root / f"events/a000004-{number:04d}.jsonl").write_bytes(data)
+    story = story_of(root)
+    assert story.problems == []
+    assert [one.left_out for one in story.attempts] == [0, 0, 0, 7]
+
+
+def test_checkpoint_removed_meanwhile_is_no_problem(root):
+    """It has been listed, no event tells of it, and then its manifest is gone."""
+    shutil.rmtree(root / "events")
+    name = "a000004-c0000000640-m0000"
+    gone = Fault(
+        lambda: shutil.rmtree(root / "checkpoints" / name), operations={"read"}, key=f"*/{name}/manifest.json", nth=2
+    )
+    story = read_story(FaultyStorage(LocalStorage(root), [gone]), NOW)
+    assert gone.fired == 1
+    assert story.problems == []
+    assert story.attempts[-1].saves[-1].stall_seconds is None
+    assert all(save.stall_seconds for _, save in story.saves if save.checkpoint != name)
 
 
 def test_events_with_foreign_token_are_refused(root, tmp_path):
