@@ -12,13 +12,12 @@ from datetime import datetime, timezone
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, FormatVersionError
 from ckptkit.events import Began, Ended, Event, LeftOut, Point, Removed, Saved, SaveFailed
-from ckptkit.manifest import MAX_DOCUMENT_BYTES, Manifest, RunDocument
+from ckptkit.manifest import MAX_DOCUMENT_BYTES, MAX_SEALED_BYTES, Manifest, RunDocument, decode
 from ckptkit.report.story import Attempt, Failure, Problem, Removal, RunStory, Save
 from ckptkit.run.catalogue import CheckpointInfo, Rows, list_rows
 from ckptkit.run.event_log import read_events
 from ckptkit.run.find import Index
 from ckptkit.run.names import RUN, CheckpointName, attempt_key
-from ckptkit.run.origin import read_run
 from ckptkit.run.parallel import each_of
 from ckptkit.run.read import decode_manifest
 from ckptkit.storage import Storage
@@ -86,7 +85,9 @@ class _Teller:
 
     def _run(self) -> RunDocument | None:
         try:
-            return read_run(self._storage)
+            return decode(self._storage.read(RUN, MAX_SEALED_BYTES), RunDocument, RUN)
+        except FileNotFoundError:
+            return None  # no checkpoint depends on it
         except (CorruptCheckpointError, FormatVersionError) as error:
             self._problems.append(Problem(RUN, str(error)))
             return None

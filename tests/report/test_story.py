@@ -219,6 +219,7 @@ def test_repeated_step_with_different_loss_is_reported(tmp_path, monkeypatch):
             "events/a000003-0099.jsonl",
         ),
         (lambda root: (root / "attempts/000003.json").write_text("{}"), "attempts/000003.json"),
+        (lambda root: (root / "run.json").write_text("{}"), "run.json"),
         (
             lambda root: (root / "checkpoints/a000004-c0000000640-m0000/manifest.json").write_text("no"),
             "a000004-c0000000640-m0000",
