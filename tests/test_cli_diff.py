@@ -83,7 +83,7 @@ def test_a_stale_state_is_flagged_and_exits_1(tmp_path, capsys):
     assert "SUSPICIOUS: 2 updates lie between the two" in capsys.readouterr().out
 
 
-def test_ranks_and_long_states_are_told_in_few_lines(capsys, monkeypatch):
+def test_ranks_and_long_states_are_told_shortly(capsys, monkeypatch):
     states = [{"rng": {f"{number:02d}": value for number in range(25)}} for value in (0, 1)]
     leaves = [leaf("w", np.zeros(2))]
     storages = {
