@@ -23,7 +23,7 @@ from ckptkit.manager import CheckpointManager
 from ckptkit.policies import SaveEvery
 from ckptkit.report.page import page_of
 from ckptkit.report.tell import read_story
-from ckptkit.scrubber import clean_url, scrub
+from ckptkit.scrubber import clean_url, scrub, scrubbed
 from ckptkit.storage import Storage, open_storage
 from ckptkit.storage.credentials import Keys, RenewedCredentials
 from ckptkit.storage.s3_options import S3Options
@@ -186,6 +186,19 @@ def test_a_short_secret_hides_no_parts_of_words():
     assert scrub("the storage has stor, and restored it") == "the storage has ***, and restored it"
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"password": SECRET.encode()}, f"denied to {SECRET!r}"),
+        ({"headers": {"X-Auth": [SECRET.encode()]}}, f"denied to {SECRET!r}"),
+        ({"token": 271828182}, "denied to '271828182'"),
+    ],
+)
+def test_secret_bytes_and_numbers_stay_hidden(options, told):
+    open_storage("memory://not-text/run", options)
+    assert scrub(told) == "denied to '***'"
+
+
 def test_what_the_root_shows_is_no_secret():
     open_storage("memory://shown-place/run", {"password": "shown-place"})
     assert scrub("memory://shown-place/run") == "memory://shown-place/run"
@@ -259,6 +272,19 @@ def test_a_library_that_tells_all_is_not_quoted(call, caplog):
     logging.getLogger("ckptkit").warning("another", exc_info=RuntimeError(SECRET))
     assert "it failed: ***!" in caplog.text
     assert_hidden(caplog.text)
+
+
+def test_words_that_cannot_change_are_replaced():
+    """Of an error that is raised as it is."""
+    open_storage("memory://odd/run", {"password": SECRET})
+
+    def fail():
+        with scrubbed():
+            raise _OddError(SECRET)
+
+    error = error_of(fail)
+    assert str(error) == "_OddError: odd ***"
+    assert_hidden("".join(traceback.format_exception(error)))
 
 
 # A whole run

@@ -600,6 +600,23 @@ def test_caller_writes_when_threads_cannot_start(tmp_path, monkeypatch, nth):
     assert calls.threads == {threading.get_ident()}
 
 
+def test_interrupt_at_thread_start_leaves_no_thread(tmp_path, monkeypatch):
+    """It would keep the process from ending."""
+    started, start = [], threading.Thread.start
+
+    def interrupted(thread):
+        start(thread)
+        started.append(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        put(storage_over(tmp_path, Calls()), "a/1", pattern(5 * BUFFER))
+    (thread,) = started
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 def test_interrupted_caller_keeps_descriptor_open(tmp_path, monkeypatch):
     """A second Ctrl-C, while the first one waits for the thread: its bytes go to no other file."""
     held, joined, reached = threading.Event(), threading.Event(), threading.Event()

@@ -10,7 +10,7 @@ from grown import ON_REQUEST, run_at, train
 
 from ckptkit.errors import CkptKitError, StorageError
 from ckptkit.manager import CheckpointManager
-from ckptkit.storage import open_storage
+from ckptkit.storage import Listing, open_storage
 from ckptkit.storage.generic import FsspecStorage
 from ckptkit.testing.contract import StorageContract
 from ckptkit.testing.faults import Killed
@@ -84,6 +84,44 @@ def test_a_failing_file_system_is_no_answer(url, monkeypatch):
         storage.create("a", b"x")
     with pytest.raises(StorageError, match="own"):
         storage.delete(["a"])
+
+
+def test_a_folder_is_no_file(url):
+    storage = open_storage(url, QUICK)
+    storage.create("a/1", b"x")
+    for call in (lambda: storage.read("a", 9), lambda: storage.read_into("a", [memoryview(bytearray(9))])):
+        with pytest.raises(FileNotFoundError, match="a is a folder"):
+            call()
+
+
+def test_fewer_bytes_than_the_file_are_an_error(url, monkeypatch):
+    storage = open_storage(url, QUICK)
+    storage.create("a", b"12345")
+    monkeypatch.setattr(storage._system, "cat_file", lambda path, start, end: b"123")
+    with pytest.raises(StorageError, match=r"run/a: 3 bytes came of 5"):
+        storage.read("a", 9)
+
+
+def listed_with(storage, monkeypatch, name):
+    """``storage``, whose file system lists a folder of that name everywhere."""
+    ls = storage._system.ls
+    more = [{"name": name, "type": "directory", "size": 0}]
+    monkeypatch.setattr(storage._system, "ls", lambda path, **options: [*ls(path, **options), *more])
+    return storage
+
+
+def test_a_folder_listed_in_itself_is_omitted(url, monkeypatch):
+    path = url.removeprefix("memory:/")
+    storage = listed_with(open_storage(url, QUICK), monkeypatch, f"{path}/a/")
+    storage.create("a/1", b"x")
+    assert storage.list("a") == Listing(frozenset(), {"1": 1})
+
+
+def test_names_from_elsewhere_are_an_error(url, monkeypatch):
+    storage = listed_with(open_storage(url, QUICK), monkeypatch, "/other/run/a/2")
+    storage.create("a/1", b"x")
+    with pytest.raises(StorageError, match="lists '/other/run/a/2' in it"):
+        storage.list("a")
 
 
 class Torn(MemoryFileSystem):

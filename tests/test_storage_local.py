@@ -224,6 +224,22 @@ def test_folder_above_root_may_be_unreadable(local, disk, monkeypatch):
     assert local.read("a/1", 9) == b"1"
 
 
+def test_folder_within_root_must_be_readable(local, monkeypatch):
+    """Its names could not be made durable."""
+    (Path(local.url) / "a").mkdir(parents=True)
+    real = os.open
+
+    def refuse(path, *args, **options):
+        if Path(path) == Path(local.url):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(StorageError, match="Permission denied"):
+        local.create("a/1", b"1")
+    assert list((Path(local.url) / "a").iterdir()) == []
+
+
 def test_names_behind_symbolic_links_are_synced(tmp_path, monkeypatch):
     (tmp_path / "large/ckpt").mkdir(parents=True)
     (tmp_path / "home").mkdir()
@@ -239,6 +255,31 @@ def test_a_short_write_of_the_system_is_continued(local, monkeypatch):
     monkeypatch.setattr(os, "pwrite", lambda descriptor, data, offset: real(descriptor, data[:2], offset))
     local.write("a/1", io.BytesIO(b"12345"), 5)
     assert local.read("a/1", 100) == b"12345"
+
+
+def test_a_disk_that_takes_nothing_is_an_error(local, monkeypatch):
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, offset: 0)
+    with pytest.raises(StorageError, match="the file system wrote nothing"):
+        local.write("a/1", io.BytesIO(b"12345"), 5)
+
+
+@pytest.mark.parametrize("vanishes", [4, 5])
+def test_vanishing_folder_is_made_again_within_reason(local, monkeypatch, vanishes):
+    """Another process removes it, empty, before the file is opened."""
+    real, numbers = os.open, itertools.count(1)
+
+    def open_late(path, flags, *args, **options):
+        if flags & os.O_CREAT and next(numbers) <= vanishes:
+            Path(path).parent.rmdir()
+        return real(path, flags, *args, **options)
+
+    monkeypatch.setattr(os, "open", open_late)
+    if vanishes < 5:
+        local.write("a/b/1", io.BytesIO(b"12345"), 5)
+        assert local.read("a/b/1", 9) == b"12345"
+    else:
+        with pytest.raises(StorageError, match="No such file"):
+            local.write("a/b/1", io.BytesIO(b"12345"), 5)
 
 
 def test_a_short_read_of_the_system_is_continued(local, monkeypatch):
@@ -385,6 +426,28 @@ def test_files_of_killed_creates_are_cleared(local):
         ".mine.tmp",
     ]
     assert local.clear_unfinished("checkpoints/", lambda key: True) == 0
+
+
+def test_clearing_an_unlistable_folder_is_an_error(local, monkeypatch):
+    local.create("attempts/1", b"1")
+
+    def refuse(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(StorageError, match=r"could not list .*attempts: Input/output"):
+        local.clear_unfinished("attempts/", lambda key: True)
+
+
+def test_empty_folder_that_stays_is_an_error(local, monkeypatch):
+    local.create("a/b/1", b"1")
+
+    def refuse(path):
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    monkeypatch.setattr(os, "rmdir", refuse)
+    with pytest.raises(StorageError, match=r"could not delete .*busy"):
+        local.delete(["a/b/1"])
 
 
 def test_nothing_behind_a_symbolic_link_is_deleted(tmp_path):

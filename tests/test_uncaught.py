@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import ckptkit as ck
+from ckptkit.uncaught import lines_of
+
 SCRIPT = """
 import ckptkit as ck
 from ckptkit.uncaught import show_errors_briefly
@@ -60,6 +63,13 @@ def test_error_names_user_module_without_script_line(tmp_path):
     (folder / "job.py").write_text('def go():\n    raise ck.ResumeError("no")\n\n\nimport ckptkit as ck\n')
     started = 'import sys\nsys.argv = ["train.py"]\ndel sys.modules["__main__"].__file__\nfrom job import go'
     assert run(folder, "go()", before=started)[0] == "job.py:2: ckptkit.ResumeError: no"
+
+
+def test_error_without_file_names_no_line():
+    """As of ``python -c``."""
+    with pytest.raises(ck.ResumeError) as raised:
+        exec(compile('raise ck.ResumeError("no")', "<string>", "exec"), {"ck": ck})  # noqa: S102
+    assert lines_of(raised.value, raised.tb.tb_next)[0] == "ckptkit.ResumeError: no"
 
 
 def test_a_long_message_is_cut_and_says_so(tmp_path):
