@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from botocore.awsrequest import AWSResponse
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, SSLError
 from object_store.store import Clock
 from urllib3 import HTTPResponse
 
@@ -177,6 +177,73 @@ def test_answer_with_wrong_range_is_refused(storage):
     Server(storage, 206, b"12345", {"Content-Range": "bytes 0-4/9", "ETag": "x"})
     with pytest.raises(StorageError, match="parts"):
         storage.read_into("a", [memoryview(bytearray(5))], 4)
+
+
+def test_a_part_may_come_without_its_range(storage):
+    Server(storage, 200, b"12345", {"ETag": "x"})
+    into = bytearray(6)
+    assert storage.read_into("a", [memoryview(into)], 4) == 5
+    assert into == b"12345\0"
+    with pytest.raises(StorageError, match="parts"):  # the whole file instead
+        storage.read_into("a", [memoryview(bytearray(4))], 4)
+
+
+def test_missing_file_is_missing_without_room_too(storage):
+    Server(storage, 404, NO_SUCH_KEY)
+    with pytest.raises(FileNotFoundError, match="no a in s3://bucket/runs/vit"):
+        storage.read_into("a", [memoryview(bytearray(0))])
+
+
+@pytest.mark.parametrize("marker", [b"", b"<NextMarker>runs/vit/a/1</NextMarker>"], ids=["unmarked", "marked"])
+def test_pages_that_repeat_are_an_error(storage, marker):
+    one = b"<Contents><Key>runs/vit/a/1</Key><Size>1</Size></Contents>"
+    Server(storage, 200, LIST % (b"<IsTruncated>true</IsTruncated>" + one + marker))
+    with pytest.raises(StorageError, match="pages do not go on after 'runs/vit/a/1'"):
+        storage.walk("a/")
+
+
+def test_no_such_upload_means_nothing_to_clear(storage):
+    """How rclone says that there is none."""
+    Server(storage, 404, b"<Error><Code>NoSuchUpload</Code><Message>none</Message></Error>")
+    assert storage.clear_unfinished("a/", lambda key: True) == 0
+
+
+class Probed(Server):
+    """Answers puts with one status, and deletions with another."""
+
+    def __init__(self, storage, put, delete) -> None:
+        super().__init__(storage, 200)
+        self.by_method = {"PUT": put, "DELETE": delete}
+
+    def answer(self, request, **_):
+        self.status, code = self.by_method[request.method]
+        self.body = b"<Error><Code>%s</Code><Message>no</Message></Error>" % code if code else b""
+        return super().answer(request)
+
+
+TAKEN, GONE = (412, b"PreconditionFailed"), (204, b"")
+
+
+def test_refused_deletion_is_told_at_start(storage, caplog):
+    Probed(storage, TAKEN, (403, b"AccessDenied"))
+    storage.probe()
+    assert "give them leave to list, read, write and delete" in caplog.text
+    assert "retention cannot remove any" in caplog.text
+
+
+def test_unknown_condition_makes_way_for_a_lease(storage, caplog):
+    Probed(storage, (501, b"NotImplemented"), GONE)
+    storage.probe()
+    assert "ignores If-None-Match. A lease takes its place" in caplog.text
+
+
+def test_an_unknown_authority_names_the_option(storage):
+    def refuse(**_):
+        raise SSLError(endpoint_url="https://host", error="CERTIFICATE_VERIFY_FAILED")
+
+    storage._bucket._client.api.meta.events.register_first("before-send.s3", refuse)
+    with pytest.raises(StorageError, match=r"client_kwargs=\{'verify': FILE\}"):
+        storage.list("a")
 
 
 # Keys that end in the middle

@@ -29,6 +29,11 @@ def test_a_root_is_a_folder_in_a_bucket(root):
         open_storage(root, GIVEN)
 
 
+def test_unprintable_roots_are_refused():
+    with pytest.raises(StorageError, match=r"s3://bucket/\.\.\. has characters that cannot be printed"):
+        open_storage("s3://bucket/runs\x1b[2J", GIVEN)
+
+
 @pytest.mark.parametrize("root", ["s3://bucket/a", "s3://bucket/a/", "s3a://bucket/a", "obs://bucket/a/b/"])
 def test_url_is_as_typed_without_trailing_slash(root):
     assert open_storage(root, GIVEN).url == root.rstrip("/")
@@ -184,6 +189,12 @@ def test_expiring_keys_are_renewed_in_advance():
 def test_credentials_function_without_keys_is_explained(returned):
     with pytest.raises(StorageError, match="credentials="):
         open_storage("s3://bucket/a", {"endpoint_url": "http://127.0.0.1:1", "credentials": lambda: returned})
+
+
+def test_credentials_function_may_return_keys_object():
+    options = {"endpoint_url": "http://127.0.0.1:1", "credentials": lambda: Keys("a", "b", "c")}
+    frozen = open_storage("s3://bucket/a", options)._bucket._client.credentials.get_frozen_credentials()
+    assert (frozen.access_key, frozen.secret_key, frozen.token) == ("a", "b", "c")
 
 
 def test_no_secret_is_shown():
