@@ -140,6 +140,28 @@ def test_unparsable_commit_does_not_stop_audit(root):
     assert files == [f"checkpoints/{AT_6}/COMMIT", f"checkpoints/{AT_6}/{WEIGHTS}"]
 
 
+@pytest.mark.parametrize(("how", "words"), [("missing", "is missing"), ("flip", "is not a valid Manifest")])
+def test_manifest_without_readable_commit_is_told(root, how, words):
+    corrupt(root, AT_6, "COMMIT")
+    if how == "flip":
+        (root / f"checkpoints/{AT_6}/manifest.json").write_bytes(b"{")
+    else:
+        corrupt(root, AT_6, "manifest.json", how)
+    _, manifest = problems(audited(root), AT_6)
+    assert manifest.file == f"checkpoints/{AT_6}/manifest.json"
+    assert words in manifest.message
+
+
+def test_file_that_becomes_shorter_is_told(root):
+    """After the listing that gave its size."""
+    path = root / f"checkpoints/{AT_6}/{WEIGHTS}"
+    cut = Fault(lambda: path.write_bytes(path.read_bytes()[:50]), operations={"read_into"}, key=f"*/{AT_6}/{WEIGHTS}")
+    size_bytes = path.stat().st_size
+    found = audited(root, storage=FaultyStorage(LocalStorage(root), [cut]))
+    (one,) = problems(found, AT_6)
+    assert one.message == f"{one.file} ends at byte 50, expected {size_bytes} (in it: weights)"
+
+
 def test_bytes_behind_the_end_are_a_problem(root):
     path = root / f"checkpoints/{AT_6}/{WEIGHTS}"
     path.write_bytes(path.read_bytes() + b"x")
@@ -256,6 +278,12 @@ def test_damaged_blocks_of_sharded_leaf_name_tensor():
     storage.files[key] = bytes(data)
     (one,) = problems(audit(storage, Watch()), str(NAME))
     assert one.tensors == ("b",)
+    data[-1] ^= 1
+    data[10] ^= 1  # of the header
+    storage.files[key] = bytes(data)
+    (one,) = problems(audit(storage, Watch()), str(NAME))
+    assert one.tensors == ()
+    assert "in it" not in one.message
 
 
 def test_audit_reads_large_files_in_windows(root, monkeypatch):

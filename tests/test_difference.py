@@ -14,6 +14,7 @@ from rank_files import NAME, leaf, opened, write_ranks
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.manager import CheckpointManager
+from ckptkit.manifest import ShardEntry, digest_of
 from ckptkit.placement import Box
 from ckptkit.policies import KeepLatest
 from ckptkit.run import leaf_pair, proven_file
@@ -165,6 +166,25 @@ def test_updates_that_changed_no_weight_are_suspicious(tmp_path, stale, words):
     assert compared(storage, storage, (names[1], names[2])).suspicion is None
 
 
+class Bare(Stale):
+    """Has no optimizer whose state could be looked at."""
+
+    def capture(self):
+        captured = super().capture()
+        leaves = tuple(one for one in captured.leaves if one.spec.role != "optimizer")
+        return type(captured)(captured.progress, leaves, captured.state)
+
+
+def test_stale_weights_are_suspicious_without_optimizer(tmp_path):
+    run = Bare("weights", accumulation_steps=2)
+    with CheckpointManager(tmp_path, keep=KeepLatest(5)) as manager:
+        manager.restore(run)
+        names = [manager.save(run).result() for _ in run.train_until(4)][1::2]
+    storage = LocalStorage(tmp_path)
+    suspicion = compared(storage, storage, names).suspicion
+    assert suspicion.startswith("1 updates lie between the two, and all 2 weights are equal to the bit. Unless")
+
+
 def test_damage_is_an_error_and_no_difference(tmp_path):
     run = NumpyRun(accumulation_steps=4, size=5)
     with CheckpointManager(tmp_path, keep=KeepLatest(5)) as manager:
@@ -265,6 +285,49 @@ def test_diff_result_ignores_window_and_leaf_order(monkeypatch, window_bytes, or
             with pytest.raises(CorruptCheckpointError, match="weights-000"):
                 compared(a, b)
             storage.files[key] = sound
+
+
+def proven_files(monkeypatch, count):
+    """Reads files of 100 bytes in windows of 16."""
+    monkeypatch.setattr(proven_file, "_WINDOW_BYTES", 16)
+    storage, shards = DictStorage(), []
+    for number in range(count):
+        data = np.random.default_rng(number).bytes(100)
+        key = f"{NAME.rank_folder(number)}/weights-000.safetensors"
+        storage.files[key] = data
+        shards.append(
+            ShardEntry(key=key, size_bytes=100, digest=digest_of(data), role="weights", tensors=[], blocks=None)
+        )
+    return storage, shards, proven_file.ProvenFiles(storage, NAME, lambda size_bytes: None)
+
+
+def bytes_at(files, shard, start, count):
+    into = bytearray(count)
+    files.read(shard, start, memoryview(into))
+    return bytes(into)
+
+
+@pytest.mark.parametrize("spans", [[(64, 10), (5, 3), (40, 40)], [(99, 1), (0, 100)], [(50, 14), (50, 14)]])
+def test_a_look_back_gives_the_right_bytes(monkeypatch, spans):
+    storage, (shard,), files = proven_files(monkeypatch, 1)
+    for start, count in spans:
+        assert bytes_at(files, shard, start, count) == storage.files[shard.key][start : start + count]
+    files.end()
+
+
+def test_closed_files_can_be_read_again(monkeypatch):
+    storage, shards, files = proven_files(monkeypatch, 4)
+    for shard in (*shards, *shards):
+        assert bytes_at(files, shard, 30, 30) == storage.files[shard.key][30:60]
+    files.end()
+
+
+def test_bytes_that_nobody_read_are_proven(monkeypatch):
+    storage, (shard,), files = proven_files(monkeypatch, 1)
+    storage.files[shard.key] = storage.files[shard.key][:-1] + b"?"
+    bytes_at(files, shard, 0, 3)
+    with pytest.raises(CorruptCheckpointError, match="weights-000"):
+        files.end()
 
 
 def test_many_files_are_open_by_turns(monkeypatch):
@@ -378,6 +441,16 @@ def test_states_are_compared_place_by_place():
         "more": ("absent", '"' + "x" * 56 + "..."),
     }
     assert list(state_differences(0, a, a)) == []
+
+
+def test_states_of_other_kinds_are_shown_whole():
+    a = {"x": {"$int": "0x1"}, "y": [1, 2, 3], "z": {"$tuple": [1, 2]}, "same": {"$array": "t"}}
+    b = {"x": {"$float": "00"}, "y": [1, 2], "z": {"$tuple": [1]}, "same": {"$array": "t"}}
+    assert [(one.path, one.a, one.b) for one in state_differences(0, a, b)] == [
+        ("x", '{"$int": "0x1"}', '{"$float": "00"}'),
+        ("y", "3 elements", "2 elements"),
+        ("z", "2 elements", "1 elements"),
+    ]
 
 
 def test_diff_memory_is_bounded_by_windows(monkeypatch):

@@ -430,6 +430,7 @@ COMMIT = {
     "field-twice": lambda document: sealed(document)[:-1] + b',"token":"' + b"0" * 32 + b'"}',
     "void-of-nobody": instead(b'{"void_by":""}'),
     "void-and-real": set_at("void_by", "0" * 32),
+    "void-not-canonical": instead(b'{"void_by": "' + b"0" * 32 + b'"}'),
     "void-with-more": instead(b'{"void_by":"' + b"0" * 32 + b'","x":1}'),
     "too-long": lambda document: sealed(document) + b" " * (1 << 17),
 }  # fmt: skip
@@ -444,7 +445,7 @@ ATTEMPT = {
         "empty": "", "number": 1, "list": [], "long": "x" * 5000,
     }.items()},
     **{f"passed-over-{case}": set_at("passed_over", value) for case, value in WRONG_TYPES.items() if value != []},
-    **{f"missing-{f}": without(f) for f in ("attempt", "token", "parent", "host", "created_at")},
+    **{f"missing-{f}": without(f) for f in ("attempt", "token", "parent", "branch", "host", "created_at")},
     "other-token": set_at("token", "0" * 32),
     "bad-token": set_at("token", "../" * 10 + "xx"),
     "unknown-field": set_at("pid", 1),

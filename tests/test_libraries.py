@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from importlib import metadata
 
 import pytest
-from grown import WatchedRun, grow
+from grown import WatchedRun, grow, opened
 
 from ckptkit.manager import CheckpointManager
 from ckptkit.run import libraries
+from ckptkit.storage import LocalStorage
 
 
 @contextmanager
@@ -40,6 +41,23 @@ def test_other_library_version_warns_with_install_command(root, caplog, library)
     (warning,) = warnings_of_start(root, caplog)
     assert warning.startswith(f"{name} was written under {library} 1.2.3, and this is {metadata.version(library)}: ")
     assert warning.endswith(f"pip install {library}=={'1.2.3'}")
+
+
+def test_save_needs_no_installed_package(root, monkeypatch):
+    """Such as a ckptkit that is found by ``PYTHONPATH``."""
+    version = metadata.version
+
+    def found(name):
+        if name == "ckptkit":
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", found)
+    with versions_are({}):
+        (name,) = grow(root, 3)
+    recorded = opened(LocalStorage(root), name).manifest.libraries
+    assert recorded["ckptkit"] == "not installed as a package"
+    assert recorded["numpy"] == version("numpy")
 
 
 def test_same_versions_give_no_warning(root, caplog):

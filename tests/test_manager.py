@@ -116,7 +116,8 @@ def test_a_manager_restores_once(root):
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("when_busy", "queue"), ("when_busy", None), ("on_save_error", "ignore")]
+    ("option", "value"),
+    [("when_busy", "queue"), ("when_busy", None), ("on_save_error", "ignore"), ("buffer_bytes", 0)],
 )
 def test_unknown_options_are_refused(root, option, value):
     with pytest.raises(ValueError, match=f"{option} must be .* got {value!r}"):

@@ -241,6 +241,15 @@ def test_overlapping_parts_are_refused_before_any_read():
 
 
 @pytest.mark.parametrize(
+    ("global_shape", "offsets", "words"),
+    [((9, 1), (0,), "differ in their axes"), ((9,), (10,), "lie outside"), ((9,), (-1,), "lie outside")],
+)
+def test_a_place_that_cannot_be_is_refused(global_shape, offsets, words):
+    with pytest.raises(ValueError, match=words):
+        Box(global_shape, offsets)
+
+
+@pytest.mark.parametrize(
     ("box", "shape", "words"),
     [
         (Box((10,), (0,)), (3,), "has the shape"),

@@ -195,6 +195,7 @@ def test_ranks_with_different_leaves_save_nothing(tmp_path: Path, twist: Callabl
         ([Box((SIZE,), (0,))] * 2, "store something twice"),
         ([Box((2 * SIZE,), (0,)), Box((2 * SIZE,), (SIZE - 1,))], "store something twice"),
         ([Box((3 * SIZE,), (0,)), Box((3 * SIZE,), (SIZE,))], "leave something out"),
+        ([Box((2 * SIZE,), (0,)), Box((2 * SIZE,), (2 * SIZE,))], "do not lie inside of it"),
         ([Box((SIZE,), (0,), replica=1)] * 2, "leave something out"),
         ([Box((2 * SIZE,), (SIZE,)), Box((2 * SIZE,), (0,))], None),
         ([Box((SIZE,), (0,)), Box((SIZE,), (0,), replica=1)], None),

@@ -38,6 +38,12 @@ def test_one_slash_is_no_folder_of_that_name(root, meant):
     assert f'write "{meant}"' in str(raised.value)
 
 
+@pytest.mark.parametrize("root", [None, 7, b"runs/one"])
+def test_what_is_no_path_is_no_root(root):
+    with pytest.raises(TypeError, match=f"a path, a URL or a Storage, got {type(root).__name__}"):
+        open_storage(root)
+
+
 @pytest.mark.parametrize("root", ["lr:0.1/seed:2", "C:/runs", "runs/s3:/x", "/s3:/x", "./s3:/x", "s3:"])
 def test_a_colon_may_stand_in_a_path(root):
     assert isinstance(open_storage(root), LocalStorage)
