@@ -41,6 +41,7 @@ from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, Fault, FaultyStorage, Killed
 
 AT_4 = name_at(1, 4)
+WEIGHTS = "rank-00000/weights-000.safetensors"
 WHEN = ("before", "during", "after")
 
 
@@ -246,12 +247,25 @@ def test_checkpoints_pruned_from_source_stay_and_are_named(source, target):
     assert Life(target).restore().checkpoint == name_at(3, 16)
 
 
-def test_a_kept_one_that_is_damaged_is_refused(source, target):
+@pytest.mark.parametrize(
+    ("file", "words"), [(WEIGHTS, f"{AT_6}.*damaged.*weights-000"), ("COMMIT", f"{AT_6}/COMMIT is not a valid Commit")]
+)
+def test_a_kept_one_that_is_damaged_is_refused(source, target, file, words):
     copy(source, target)
     shutil.rmtree(source / "checkpoints" / AT_6)
-    corrupt(target, AT_6)
+    corrupt(target, AT_6, file)
     before = tree(target)
-    with pytest.raises(ResumeError, match=f"{AT_6}.*damaged.*weights-000"):
+    with pytest.raises(ResumeError, match=f"{words}.*Nothing was changed"):
+        copy(source, target)
+    assert tree(target) == before
+
+
+def test_a_kept_one_with_other_files_is_refused(source, target):
+    copy(source, target)
+    shutil.rmtree(source / "checkpoints" / AT_6)
+    (target / "checkpoints" / AT_6 / "notes.txt").write_text("mine")
+    before = tree(target)
+    with pytest.raises(ResumeError, match=f"{AT_6}/notes.txt lies at .*Nothing was changed"):
         copy(source, target)
     assert tree(target) == before
 
@@ -325,6 +339,18 @@ def test_start_begun_during_copy_ends_the_copy(source, target):
         copy(source, to_there)
     assert Life(target).restore().checkpoint is None
     assert committed(target) == []
+
+
+@pytest.mark.parametrize("key", ["attempts/000001.json", "events/a000001-0001.jsonl"])
+def test_file_made_during_copy_ends_the_copy(source, target, key):
+    def make() -> None:
+        (target / key).parent.mkdir(exist_ok=True)
+        (target / key).write_bytes(b"{}")
+
+    to_there = FaultyStorage(LocalStorage(target), [Fault(make, operations={"create"}, key=key)])
+    with pytest.raises(ResumeError, match=f"another process has just made {key} at {target}"):
+        copy(source, to_there)
+    assert (target / key).read_bytes() == b"{}"
 
 
 def test_unfinished_copy_cannot_be_copied(source, target, tmp_path):
@@ -462,6 +488,34 @@ def test_checkpoint_pruned_during_copy_is_skipped_and_voided(source, target):
     assert (again.copied, again.pruned, again.present) == ([], [], done.copied)
 
 
+def test_checkpoint_pruned_before_comparison_is_skipped(source, target):
+    prune = Fault(
+        lambda: shutil.rmtree(source / "checkpoints" / AT_6), operations={"read"}, key=f"*/{AT_6}/manifest.json", nth=2
+    )
+    done = copy(FaultyStorage(LocalStorage(source), [prune]), target)
+    assert prune.fired == 1
+    assert done.pruned == [AT_6]
+    assert done.copied == committed(source) == committed(target)
+
+
+def test_checkpoint_pruned_during_comparison_is_skipped(source, target):
+    """Of a part of a file at the target, it is compared with what was its source."""
+    part = target / "checkpoints" / AT_6 / WEIGHTS
+    with pytest.raises(Killed):
+        copy(
+            source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"create"}, key=f"*/{AT_6}/COMMIT")])
+        )
+    part.write_bytes(part.read_bytes()[:50])
+    prune = Fault(
+        lambda: shutil.rmtree(source / "checkpoints" / AT_6), operations={"read_into"}, key=f"*/{AT_6}/{WEIGHTS}"
+    )
+    done = copy(FaultyStorage(LocalStorage(source), [prune]), target)
+    assert prune.fired == 1
+    assert done.pruned == [AT_6]
+    assert [key for key in tree(target) if AT_6 in key] == [f"checkpoints/{AT_6}/COMMIT"]
+    assert Life(target).restore().checkpoint == AT_10
+
+
 def test_partial_checkpoint_pruned_before_resume_is_emptied(source, target):
     """A partly copied checkpoint that the source removed before the copy resumed is voided and emptied."""
     to_there = FaultyStorage(LocalStorage(target))
@@ -548,6 +602,30 @@ def test_unreadable_attempt_excludes_only_its_checkpoints(source, target):
     done = copy(source, target)
     assert set(done.corrupt) == {AT_8, AT_10}
     assert Life(target).restore().checkpoint == AT_6
+
+
+def test_copy_without_readable_attempts_writes_nothing(source, target):
+    for path in (source / "attempts").iterdir():
+        path.write_bytes(b"{}")
+    with pytest.raises(CorruptCheckpointError, match=r"no file below attempts/ at .* can be read"):
+        copy(source, target)
+    assert not target.exists()
+
+
+def test_source_emptied_before_the_copy_writes_nothing(source, target):
+    empty = Fault(lambda: shutil.rmtree(source / "checkpoints"), operations={"read"}, key="*/manifest.json")
+    with pytest.raises(CheckpointNotFoundError, match=f"no committed checkpoint at {source}"):
+        copy(FaultyStorage(LocalStorage(source), [empty]), target)
+    assert not target.exists()
+
+
+def test_checkpoint_of_last_attempt_is_not_copied_alone(source, target, monkeypatch):
+    """The copy would need the next number."""
+    monkeypatch.setattr("ckptkit.run.copy.MAX_ATTEMPT", 2)
+    with pytest.raises(ResumeError, match=f"{AT_8} is of the last attempt .*; copy the whole run"):
+        copy(source, target, AT_8)
+    assert not target.exists()
+    assert copy(source, target).copied == committed(source)
 
 
 @pytest.mark.parametrize("checkpoint", [None, "latest"])

@@ -102,9 +102,12 @@ def test_found_file_in_object_store_counts(source):
     assert transfer(source, target) == Transferred("copied", found_bytes=size)
 
 
+@pytest.mark.parametrize("readable", [True, False], ids=["readable", "unreadable"])
 @pytest.mark.parametrize("how", ["whole", "flip", "cut"])
-def test_frozen_shard_of_another_commit_is_never_removed(source, target, how):
+def test_frozen_shard_of_another_commit_is_never_removed(source, target, how, readable):
     transfer(source, target)
+    if not readable:
+        corrupt(Path(target.url), AT_6, "manifest.json")
     (frozen,) = (key for key in lies_at(target) if key.startswith("frozen/"))
     path = Path(target.url, frozen)
     data = {"whole": lambda data: data, "flip": lambda data: b"\xff" + data[1:], "cut": lambda data: data[:-1]}[how]
@@ -226,6 +229,32 @@ def test_a_void_target_is_refused(source, target):
         transfer(source, target)
 
 
+def test_an_unreadable_target_commit_is_refused(source, target):
+    transfer(source, target)
+    target.inject(Fault(unreadable, operations={"read"}, key="*/COMMIT"))
+    with pytest.raises(ResumeError, match="COMMIT"):
+        transfer(source, target)
+
+
+def unreadable() -> None:
+    raise CorruptCheckpointError("the disk does not give it")
+
+
+def test_target_file_that_vanishes_is_no_corruption(source, target):
+    transfer(source, target)
+    target.inject(Fault(Path(target.url, WEIGHTS).unlink, operations={"read_into"}, key=WEIGHTS))
+    with pytest.raises(StorageError, match=f"{WEIGHTS} vanished from {target.url} while it was compared"):
+        transfer(source, target)
+
+
+def test_target_file_cut_meanwhile_is_written_anew(source, target):
+    transfer(source, target)
+    Path(target.url, f"checkpoints/{AT_6}/COMMIT").unlink()
+    target.inject(Fault(lambda: Path(target.url, WEIGHTS).write_bytes(b""), operations={"read_into"}, key=WEIGHTS))
+    assert transfer(source, target).outcome == "copied"
+    assert lies_at(target) == expected_of(source.url)
+
+
 def test_a_target_voided_meanwhile_is_not_committed(source, target):
     target.inject(Fault(lambda: void(LocalStorage(target.url), NAME, "0" * 32), operations={"create"}))
     with pytest.raises(StaleAttemptError):
@@ -248,6 +277,14 @@ def test_corrupt_source_commits_nothing(source, target, how):
         good[f"checkpoints/{AT_6}/rank-00000/optimizer-000.safetensors"]
     )
     assert transfer(source, target).outcome == "copied"
+
+
+def test_source_cut_meanwhile_commits_nothing(source, target):
+    cut = Fault(lambda: Path(source.url, WEIGHTS).write_bytes(b"12345"), operations={"read_into"}, key=WEIGHTS)
+    source.inject(cut)
+    with pytest.raises(CorruptCheckpointError, match=f"{WEIGHTS} ends at byte 5, expected"):
+        transfer(source, target)
+    assert not {WEIGHTS, f"checkpoints/{AT_6}/COMMIT"} & lies_at(target).keys()
 
 
 @pytest.mark.parametrize("nth", [1, 2, 5])
