@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import shutil
 from datetime import datetime, timezone
 
 import pytest
@@ -127,6 +128,18 @@ def test_a_failure_without_proof_names_the_way_on(root, names, monkeypatch, numb
     _, taken = restored(root, checkpoint=previous)
     assert taken == previous
     assert (root / FILES["weights"].format(newest)).exists()
+
+
+@pytest.mark.parametrize("case", ["chosen", "the only one"])
+def test_a_failure_without_way_around_names_none(root, names, monkeypatch, case):
+    only, options = (names[-1], {"checkpoint": names[-1]}) if case == "chosen" else (names[0], {})
+    for name in names if case != "chosen" else ():
+        if name != only:
+            shutil.rmtree(root / "checkpoints" / name)
+    BadDisk(FILES["weights"].format(only), number=errno.EACCES).install(monkeypatch)
+    with pytest.raises(StorageError, match="Permission denied") as caught:
+        restored(root, **options)
+    assert "goes on from" not in str(caught.value)
 
 
 def test_unreadable_checkpoint_is_kept_as_evidence(root, names, monkeypatch):

@@ -1,6 +1,9 @@
 """A run that somebody removed or moved and began anew while its old job lives: attempts have the same numbers again."""
 
+import json
+
 import pytest
+from forge import sealed
 
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError
 from ckptkit.policies import KeepLatest
@@ -189,6 +192,14 @@ def test_replaced_document_is_told_word_by_word(root, new_root, caplog):
     (line,) = [line for line in caplog.text.splitlines() if line.startswith('{"')]
     root.put("attempts/000002.json", line.encode())
     check_new_start(root, latest=name_at(2, 6))
+
+
+def test_replaced_by_a_newer_format_ends_process(root):
+    started(root, 2)
+    running = started(root, 4)
+    fields = json.loads(root.get("attempts/000002.json"))
+    root.put("attempts/000002.json", sealed({**fields, "format_version": 2}))
+    assert_stopped(running, 8)
 
 
 def test_begun_anew_keeps_its_equal_frozen_shard(root):

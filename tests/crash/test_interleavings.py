@@ -9,6 +9,7 @@ import pytest
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
+    ResumeError,
     SaveFailedError,
     StaleAttemptError,
     StorageError,
@@ -323,6 +324,39 @@ def test_checkpoint_pruned_while_opened_restarts_choice(root, where):
     check_new_start(root, latest=expected)
 
 
+def test_parent_pruned_before_it_is_durable_restarts_choice(tmp_path):
+    """A local file system is asked for it once more, so that it survives a power loss."""
+    running = started(tmp_path, saved_at=(4, 6), save=EVERY_STEP)
+
+    def prune():
+        running.saved_at(8)
+        running.saved_at(10)
+
+    fault = Fault(prune, operations={"create"}, key=f"checkpoints/{name_at(1, 6)}/COMMIT")
+    late = Life(tmp_path, faults=[fault])
+    assert late.restore().checkpoint == name_at(1, 10)
+    assert fault.fired == 1
+    assert {document["parent"] for document in attempts(tree(tmp_path)).values()} == {None, name_at(1, 10)}
+
+
+def test_start_that_is_always_overtaken_gives_up(root, monkeypatch):
+    monkeypatch.setattr("ckptkit.run.attempt._ROUNDS", 3)
+    started(root, saved_at=(4, 6))
+    fault = Fault(lambda: started(root), operations={"create"}, key="attempts/*", times=None)
+    with pytest.raises(StaleAttemptError, match="3 times in a row another process changed the run"):
+        Life(root, faults=[fault]).restore()
+    assert fault.fired == 3
+
+
+def test_last_attempt_number_is_not_exceeded(root, monkeypatch):
+    started(root, saved_at=(4,))
+    monkeypatch.setattr("ckptkit.run.attempt.MAX_ATTEMPT", 1)
+    before = tree(root)
+    with pytest.raises(ResumeError, match=r"has an attempt 1, .*; start under another root"):
+        Life(root).restore()
+    assert tree(root) == before
+
+
 def test_crash_during_start_retry_keeps_newest_parent(root):
     """The document of the dead start names an older parent; the next start does not go back to it."""
     # Its document names a parent that the running job removed meanwhile; 4 is kept for good, 9 is the newest.
@@ -445,8 +479,12 @@ def test_branch_that_cannot_be_told_is_error(root):
 
 @pytest.mark.parametrize(
     "where",
-    [{"operations": {"create"}, "key": "attempts/*"}, {"operations": {"list"}, "key": "attempts", "nth": 2}],
-    ids=["before create", "after create"],
+    [
+        {"operations": {"create"}, "key": "attempts/*"},
+        {"operations": {"list"}, "key": "attempts", "nth": 2},
+        {"operations": {"read_into"}, "key": f"checkpoints/{name_at(1, 4)}/*"},
+    ],
+    ids=["before create", "after create", "first shard"],
 )
 def test_chosen_checkpoint_pruned_while_opened_is_error(root, where):
     started(root, saved_at=(4, 6))

@@ -3,16 +3,18 @@
 import os
 
 import pytest
+from dict_storage import DictStorage
 
 from ckptkit.errors import CorruptCheckpointError, SaveFailedError, StorageError
 from ckptkit.manager import CheckpointManager
 from ckptkit.policies import KeepLatest, SaveEvery
-from ckptkit.run.commit import create_once
+from ckptkit.run.commit import create_once, remove_data
+from ckptkit.run.names import CheckpointName
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault
 from ckptkit.testing.state import NumpyRun
 
-from .scenario import AT_6, AT_8, AT_10, Life, committed, digest_at, digest_of, history, name_at, tree
+from .scenario import AT_6, AT_8, AT_10, Life, check_new_start, committed, digest_at, digest_of, history, name_at, tree
 
 
 @pytest.fixture
@@ -114,6 +116,15 @@ def test_start_continues_despite_unremovable_remains(root, caplog):
     assert second.saved_at(8)
 
 
+def test_save_continues_if_document_vanishes_while_read(root, life, caplog):
+    vanish = Fault(lambda: root.remove("attempts/000002.json"), operations={"read"}, key="attempts/000002.json")
+    life.storage.inject(vanish)
+    name = life.saved_at(8)
+    assert vanish.fired == 1
+    assert "It is put back, and saves go on" in caplog.text
+    check_new_start(root, latest=name)
+
+
 class Raising:
     needs_metrics = False
 
@@ -133,6 +144,23 @@ def test_a_policy_that_raises_fails_no_save(root, caplog):
             manager.step(run)
     assert len(committed(root)) == 6
     assert "older ones could not be removed" in caplog.text
+
+
+def test_contradicting_answers_to_create_are_an_error():
+    class Contradicting(DictStorage):
+        def create(self, key, data):
+            raise FileExistsError(key)
+
+    with pytest.raises(StorageError, match="attempts/1 exists when it is created and is absent when it is read, 3"):
+        create_once(Contradicting(), "attempts/1", b"1")
+
+
+def test_data_below_a_commit_is_never_removed(root, life):
+    before = tree(root)
+    name = committed(root)[0]
+    with pytest.raises(ValueError, match=f"{name} is not void"):
+        remove_data(root.storage(), CheckpointName.parse(name))
+    assert tree(root) == before
 
 
 def test_create_reports_exists_only_after_folder_sync(tmp_path, monkeypatch):

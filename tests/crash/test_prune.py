@@ -461,6 +461,19 @@ def test_remains_stay_while_newest_attempt_is_empty(root):
     assert any(key.startswith("frozen/a000001") for key in tree(root))
 
 
+def test_remains_with_an_unreadable_commit_stay(root, caplog):
+    """It came after the plan, and may be a checkpoint's."""
+    key = f"checkpoints/{name_at(1, 2)}/COMMIT"
+    root.remove(key)
+    storage = FaultyStorage(root.storage(), [Fault(lambda: root.put(key, b"{"), operations={"create"}, key=key)])
+    plan = planned(root, storage=storage)
+    assert list(map(str, plan.remains)) == [name_at(1, 2)]
+    assert pruned(root, storage=storage, plan=plan).emptied == []
+    assert f"checkpoints/{name_at(1, 2)}/manifest.json" in tree(root)
+    assert f"{key} is not a valid Commit" in caplog.text
+    assert "the folder is left as it is" in caplog.text
+
+
 def test_a_save_under_way_is_no_remains(root):
     life = Life(root)
     life.restore()

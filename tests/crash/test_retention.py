@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from ckptkit.policies import KeepEvery, KeepLatest
+from ckptkit.policies import KeepBest, KeepEvery, KeepLatest
 from ckptkit.run.find import Index
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.retain import Retention
@@ -114,6 +114,14 @@ def test_partly_removed_commit_does_not_count_in_retention(root):
     assert pruned(keeping) == []
     life.saved_at(9)
     assert pruned(keeping) == [name_at(1, 6)]
+
+
+def test_unreadable_metrics_keep_their_checkpoint(root, caplog):
+    saved(root, 2, 4, 6, 8)
+    corrupt(root, name_at(1, 2), "manifest.json")
+    _, keeping = retention(root, KeepBest(1, "loss", "min"))
+    assert pruned(keeping) == [name_at(1, 4)]
+    assert f"{name_at(1, 2)} is kept, because its metrics cannot be read" in caplog.text
 
 
 def test_a_folder_that_comes_back_is_read_again(root):

@@ -106,6 +106,18 @@ def test_damaged_commit_of_void_size_keeps_data(root):
     assert AT_6 in [info.name for info in Life(root).manager.checkpoints()]
 
 
+def test_commit_that_arrives_damaged_keeps_its_data(root):
+    """It lands after the walk of the sweep."""
+    wreck(root)
+    storage, document = owner(root)
+    key = f"checkpoints/{AT_8}/COMMIT"
+    landing = storage.inject(Fault(lambda: put(root, key, b"{"), operations={"create"}, key=key))
+    before = tree(root)
+    assert sweep(storage, document, has_mirror=False) == []
+    assert landing.fired == 1
+    assert tree(root) == {**before, key: b"{"}
+
+
 def test_late_commit_keeps_its_frozen_shards(root):
     """It lands after the walk of the sweep."""
     life = Life(root)
