@@ -763,6 +763,14 @@ def test_state_that_cannot_be_stored_raises_at_once(root):
         manager.save(run)
 
 
+def test_state_beyond_what_readers_accept_is_not_saved(root, monkeypatch):
+    manager, run = started(root)
+    monkeypatch.setattr("ckptkit.run.write.MAX_DOCUMENT_BYTES", 100)
+    with pytest.raises(ValueError, match=r"rank-00000\.json would have \d+ bytes; readers accept at most 100"):
+        manager.save(run).result()
+    assert names(manager) == []
+
+
 def test_capture_error_raises_at_once_and_is_uncounted(root):
     class Moody(WatchedRun):
         angry = True

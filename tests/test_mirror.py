@@ -462,6 +462,19 @@ def test_next_upload_removes_failed_one(tmp_path):
     assert committed(tmp_path, "mirror") == [name_at(1, 4)]
 
 
+def test_failed_upload_with_unreadable_commit_stays(tmp_path, caplog):
+    """It may be a checkpoint of whoever put it there."""
+    life = started(tmp_path)
+    life.mirror.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
+    life.saved_at(3)
+    key = f"checkpoints/{name_at(1, 3)}/COMMIT"
+    life.mirror.inject(Fault(lambda: (tmp_path / "mirror" / key).write_bytes(b"{"), operations={"create"}, key=key))
+    before = files_of(tmp_path / "mirror", name_at(1, 3))
+    life.saved_at(4)
+    assert files_of(tmp_path / "mirror", name_at(1, 3)) == {**before, key: b"{"}
+    assert f"the folder at {tmp_path / 'mirror'} is left as it is" in warnings_in(caplog)
+
+
 def test_on_save_error_raise_holds_for_uploads_too(tmp_path):
     life = started(tmp_path, on_save_error="raise")
     life.mirror.inject(Fault("error", times=None))
@@ -701,6 +714,22 @@ def test_roots_that_went_on_separately_are_an_error(tmp_path):
     other.close()
 
 
+def test_takeover_after_the_upload_stops_training(tmp_path):
+    """It is found when older checkpoints are to be removed."""
+    first = started(tmp_path, 2)
+    takeover = Fault(
+        lambda: started(tmp_path, local="other"),
+        operations={"create"},
+        key=f"checkpoints/{name_at(1, 3)}/COMMIT",
+        when="after",
+    )
+    first.mirror.inject(takeover)
+    first.saved_at(3)
+    assert takeover.fired == 1
+    with pytest.raises(StaleAttemptError):
+        first.manager.step(first.run)
+
+
 def test_takeover_without_void_prevents_commit(tmp_path):
     """Also if the new start could not void its folder yet: from then on, what it chose to go on from holds."""
     first = started(tmp_path, 2)
@@ -723,6 +752,49 @@ def test_takeover_without_void_prevents_commit(tmp_path):
     second.mirror.clear()
     second.saved_at(4)
     assert folders(tree(tmp_path / "mirror")).void == [name_at(1, 3)]
+
+
+def test_mirror_begun_by_another_meanwhile_is_refused(tmp_path):
+    for root in ("local", "elsewhere"):
+        with CheckpointManager(tmp_path / root, on_preempt="off") as manager:
+            run = NumpyRun(accumulation_steps=CYCLE)
+            manager.restore(run)
+            manager.save(run).result()
+    life = Life(tmp_path)
+
+    def begin():
+        (tmp_path / "mirror/attempts").mkdir(parents=True)
+        shutil.copy(tmp_path / "elsewhere/attempts/000001.json", tmp_path / "mirror/attempts")
+
+    begun = life.mirror.inject(Fault(begin, operations={"create"}, key="attempts/000001.json"))
+    with pytest.raises(ResumeError, match="went on separately"):
+        life.restore()
+    assert begun.fired == 1
+    assert committed(tmp_path, "mirror") == []
+
+
+def test_retention_at_both_roots_during_start(tmp_path):
+    """Whenever the start looks whether the newest is committed."""
+    template, key = tmp_path / "template", f"checkpoints/{name_at(1, 6)}/COMMIT"
+    started(template, 4, 6)
+    nth = 0
+    fired = True
+    while fired:
+        nth += 1
+        base = tmp_path / f"{nth}"
+        shutil.copytree(template, base)
+
+        def prune(base=base):
+            for root in ("local", "mirror"):
+                shutil.rmtree(base / root / "checkpoints" / name_at(1, 6))
+
+        life = Life(base)
+        pruned = life.local.inject(Fault(prune, operations={"read"}, key=key, nth=nth))
+        point = life.restore()
+        fired = pruned.fired
+        assert point.checkpoint == name_at(1, 4 if fired else 6)
+        assert life.run.digest() == digest_at(point.batches_delivered)
+    assert nth > 2
 
 
 @pytest.mark.parametrize("dies", [False, True])

@@ -654,3 +654,53 @@ def test_a_signal_before_the_training_is_no_preemption():
         assert later.signals == []
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class Acting(Hearing):
+    def __init__(self):
+        super().__init__()
+        self.acted = []
+
+    def heard(self, number):
+        super().heard(number)
+        return lambda: self.acted.append(number)
+
+
+@pytest.mark.parametrize("last", ["leave", "listen", "leave without the wakeup descriptor"])
+def test_signal_before_the_reader_wakes_is_acted_on(last):
+    ears, earlier, later = Unwatched(), Acting(), Acting()
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ears.listen(earlier)
+        if "without" in last:
+            signal.set_wakeup_fd(-1)  # as asyncio.run does
+        os.kill(os.getpid(), signal.SIGTERM)
+        if last == "listen":
+            ears.listen(later)
+            ears.leave(later)
+        else:
+            ears.leave(earlier)
+        assert earlier.signals == earlier.acted == [signal.SIGTERM]
+        assert later.signals == []
+    finally:
+        ears.leave(earlier)
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["a handler", "ignored"])
+def test_signal_without_listeners_goes_to_previous_handler(own):
+    """The last one left in another thread, which cannot put it back."""
+    ears, earlier, heard = Unwatched(), Hearing(), []
+    before = signal.signal(signal.SIGTERM, (lambda number, frame: heard.append(number)) if own else signal.SIG_IGN)
+    try:
+        ears.listen(earlier)
+        leaving = threading.Thread(target=ears.leave, args=(earlier,))
+        leaving.start()
+        leaving.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard == ([signal.SIGTERM] if own else [])
+        assert earlier.signals == []
+    finally:
+        ears.listen(earlier)
+        ears.leave(earlier)
+        signal.signal(signal.SIGTERM, before)

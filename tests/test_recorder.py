@@ -20,6 +20,7 @@ from ckptkit.manager import CheckpointManager
 from ckptkit.policies import KeepLatest
 from ckptkit.run.event_log import read_events
 from ckptkit.run.find import Documents
+from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -433,6 +434,29 @@ def test_events_behind_failed_segment_keep_their_order(storage, time, monkeypatc
     assert len(segments_in(storage)) > 2
     assert [event.last for event in events if isinstance(event, Point)] == [*range(1, 31)]
     assert [isinstance(events[0], Began), isinstance(events[-1], Ended)] == [True, True]
+
+
+def test_saves_go_on_after_last_event_file(storage, time, monkeypatch):
+    monkeypatch.setattr("ckptkit.run.event_log.MAX_SEGMENTS", 1)
+    with manager_of(storage, time) as manager:
+        run = NumpyRun(accumulation_steps=1)
+        manager.restore(run)
+        for at in (1, 2, 3):
+            save_at(manager, run, at)
+            time.pass_by(hours=1)
+        assert manager.save_final(run) == manager.latest().name
+    assert len(segments_in(storage)) == 1
+
+
+def test_event_file_removed_while_read_is_told(storage, time):
+    with manager_of(storage, time) as manager:
+        run = NumpyRun()
+        manager.restore(run)
+        save_at(manager, run, 1)
+    *_, key = segments_in(storage)
+    reading = FaultyStorage(storage, [Fault(lambda: storage.delete([key]), operations={"read"}, key=key)])
+    files = read_events(reading, Documents(storage))
+    assert files.problems == {key: f"{key} was removed while it was read"}
 
 
 def test_a_lost_reply_stores_nothing_twice(storage, time, caplog):

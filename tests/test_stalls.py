@@ -491,6 +491,23 @@ def test_frozen_leaves_are_written_once_and_never_copied(root, window):
             assert report.cost.copied_bytes + report.cost.fenced_bytes <= changing
 
 
+@windows
+@pytest.mark.usefixtures("_small_buffers")
+def test_frozen_file_that_somebody_deleted_is_rewritten(root, window):
+    """By the same save, or by the next one where memory is copied slice by slice."""
+    manager, run = begun(LocalStorage(root), 4, 4, window=window)
+    manager.save(run).result()
+    for path in (root / "frozen").rglob("*.safetensors"):
+        path.unlink()
+    if window == "slice":
+        go_on(manager, run, 4)
+        failed = manager.save(run).exception()
+        assert "is gone, which this process wrote: somebody deleted a part of the run" in str(failed)
+    go_on(manager, run, 4)
+    digest = run.digest()
+    assert_restores(root, manager.save(run).result(), digest, 4)
+
+
 @pytest.mark.parametrize("nth", range(1, 10))
 @pytest.mark.usefixtures("_small_buffers")
 def test_changed_frozen_leaf_fails_one_save_then_demotes(root, nth):

@@ -14,6 +14,7 @@ from ckptkit.run.choose import choose
 from ckptkit.run.find import Index
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.wanted import open_wanted
+from ckptkit.testing.faults import Fault
 
 
 class Pruned(DictStorage):
@@ -53,6 +54,15 @@ def test_retention_of_latest_triggers_newer_look():
     storage.times = 100
     with pytest.raises(StorageError, match="10 times in a row"):
         open_wanted(storage)
+
+
+def test_named_one_committed_meanwhile_is_opened():
+    storage = long_run(2)
+    name = CheckpointName.parse(names_of(storage)[-1])
+    commit = storage.files.pop(name.commit_key)
+    publish = Fault(lambda: storage.create(name.commit_key, commit), operations={"list", "walk"})
+    assert open_wanted(Counted(storage, [publish]), str(name)).name == name
+    assert publish.fired == 1
 
 
 def test_nothing_there_is_said_with_the_place():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from live import SMALL_BUFFER_BYTES, Live, Writer, cuts, opened
+from live import SMALL_BUFFER_BYTES, Live, Stepped, Writer, cuts, opened
 
 from ckptkit.cost import SaveCost
 from ckptkit.errors import StorageError
@@ -406,6 +406,45 @@ def test_fence_waits_within_memory_limit():
     assert set(seen) == {ONE_BUFFER}
     assert window.cost.fence_wait_seconds > 0
     writer.check()
+
+
+class Unanswered(Stepped):
+    """Waits in vain, each time as long as was asked for."""
+
+    def __init__(self, longest_seconds: float) -> None:
+        super().__init__()
+        self.seconds = 0.0
+        self._longest_seconds = longest_seconds
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.seconds += timeout
+        if self.seconds >= self._longest_seconds:
+            self.while_waiting()
+            return True
+        return False
+
+
+@pytest.mark.parametrize("is_remote", [True, False])
+def test_fence_gives_up_only_a_silent_network(is_remote, caplog):
+    """A disk is waited for; after an hour the writer goes on."""
+    live = Live(*CYCLE)
+    unanswered = Unanswered(3600)
+    area = StagingArea(ONE_BUFFER, lambda: unanswered.seconds, is_remote=is_remote)
+    area._pool.changed = unanswered
+    window = area.open(live.capture(), SaveCost(), Handling())
+    writer = Writer(window, live)
+    unanswered.while_waiting = lambda: writer.read(1)
+    go_on(live, window)
+    waits = "training waits for the checkpoint of cycle 0: the buffers (0 MiB) are full and the storage is slow"
+    assert waits in caplog.text
+    if is_remote:
+        assert unanswered.seconds == 120
+        with pytest.raises(StorageError, match=r"given up so that training could go on: .* nothing for 120 s"):
+            writer.read(1)
+    else:
+        assert unanswered.seconds > 3600
+        writer.check()
 
 
 @pytest.mark.parametrize("state", ["everything", "cycle", "dtypes"])

@@ -479,12 +479,8 @@ def test_branch_that_cannot_be_told_is_error(root):
 
 @pytest.mark.parametrize(
     "where",
-    [
-        {"operations": {"create"}, "key": "attempts/*"},
-        {"operations": {"list"}, "key": "attempts", "nth": 2},
-        {"operations": {"read_into"}, "key": f"checkpoints/{name_at(1, 4)}/*"},
-    ],
-    ids=["before create", "after create", "first shard"],
+    [{"operations": {"create"}, "key": "attempts/*"}, {"operations": {"list"}, "key": "attempts", "nth": 2}],
+    ids=["before create", "after create"],
 )
 def test_chosen_checkpoint_pruned_while_opened_is_error(root, where):
     started(root, saved_at=(4, 6))
