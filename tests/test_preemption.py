@@ -620,6 +620,81 @@ def test_unwritable_rank_fails_last_save_of_all(root):
     assert names(root) == []
 
 
+def departing(root, act, *, faults=None, **options):
+    """A job of two threads whose ranks ``act(manager, run)``; what each raises or returns."""
+
+    def life(world):
+        storage = open_storage(root)
+        if world.rank in (faults or {}):
+            storage = FaultyStorage(storage, [faults[world.rank]])
+        run = new_run(world)
+        try:
+            with ck.CheckpointManager(storage, preempt_when=lambda: run.batches >= 1, **options) as manager:
+                manager.restore(run)
+                return act(manager, run)
+        except (ck.Preempted, ck.CkptKitError) as error:
+            return error
+
+    return results_of(run_ranks(2, life))
+
+
+def train_and_step(manager, run):
+    for _ in run.train_until(9):
+        manager.step(run)
+        if manager.preempted:
+            break
+
+
+def test_rank_asked_during_last_save_ends_all(root):
+    def act(manager, run):
+        for _ in run.train_until(6):
+            manager.expect_final()
+            manager.step(run)
+        if run.world.rank == 1:
+            manager._preemption.ask("a signal")
+        manager.save_final(run)
+
+    first, second = departing(root, act, grace=timedelta(hours=9))
+    assert [type(error) for error in (first, second)] == [ck.Preempted] * 2
+    assert str(first).startswith("another rank is to end: saved")
+    assert str(second).startswith("a signal: saved")
+    assert names(root) == [first.checkpoint] == [second.checkpoint]
+
+
+def test_ranks_that_saved_just_now_end_at_once(root):
+    def act(manager, run):
+        for _ in run.train_until(1):
+            name = manager.save(run).result()
+            with pytest.raises(ck.Preempted) as raised:
+                manager.step(run)
+        return name, raised.value.checkpoint
+
+    ended = departing(root, act, grace=timedelta(hours=9))
+    assert {*ended} == {(name, name) for name in names(root)}
+
+
+def test_a_takeover_ends_departing_ranks_too(root):
+    takeover = Fault(lambda: ck.CheckpointManager(root, on_preempt="off").restore(NumpyRun()), operations={"write"})
+    ended = departing(root, train_and_step, faults={0: takeover}, grace=timedelta(hours=9))
+    assert [type(error) for error in ended] == [ck.StaleAttemptError] * 2
+    assert names(root) == []
+
+
+def test_a_hung_rank_holds_nobody_beyond_the_grace(root):
+    go = threading.Event()
+    hang = Fault(lambda: go.wait(60), operations={"write"})
+
+    def act(manager, run):
+        train_and_step(manager, run)
+        go.set()
+        manager.wait()
+        return run.batches, manager.preempted
+
+    options = {"on_preempt": "return", "grace": timedelta(milliseconds=1)}
+    assert departing(root, act, faults={1: hang}, **options) == [(1, True)] * 2
+    assert hang.fired == 1
+
+
 class Unwatched(Ears):
     """Has a thread that comes to read only when all is over."""
 

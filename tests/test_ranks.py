@@ -12,15 +12,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from grown import opened
 from ranks.job import CYCLE, SIZE, check_whole, committed, digests_at, job, new_run
 
 import ckptkit as ck
 from ckptkit import manager as manager_module
 from ckptkit import orders
-from ckptkit.contents import Capture
+from ckptkit.contents import Capture, WantedPart
 from ckptkit.errors import ResumeError, SaveFailedError
 from ckptkit.placement import Box
+from ckptkit.run.verify import load
 from ckptkit.storage.local import LocalStorage
 from ckptkit.tensors import Leaf
 from ckptkit.testing.faults import Fault, FaultyStorage
@@ -228,6 +231,87 @@ def test_incomplete_or_overlapping_parts_are_not_saved(tmp_path: Path, boxes: li
         check_whole(tmp_path, name, 2)
 
 
+def test_frozen_parts_of_ranks_can_be_read(tmp_path: Path) -> None:
+    """Block by block, also from the second checkpoint on, which writes them no more."""
+
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        taken = run.capture
+
+        def capture() -> Capture:
+            capture = taken()
+            box = Box((2 * SIZE,), (SIZE * world.rank,))
+            leaves = [_with(one, placement=box) if one.name == "embedding" else one for one in capture.leaves]
+            return replace(capture, leaves=tuple(leaves))
+
+        run.capture = capture
+        with ck.CheckpointManager(storage) as manager:
+            manager.restore(run)
+            names = [manager.save(run).result()]
+            for _ in run.train_until(1):
+                names.append(manager.save_final(run))
+        return names, run.embedding
+
+    (names, first), (_, second) = results_of(job(tmp_path, 2, 0, act=act))
+    storage = LocalStorage(tmp_path)
+    wanted = np.concatenate([first, second])[5:-5]
+    for name in names:
+        found = np.empty_like(wanted)
+        part = WantedPart("embedding", Box((2 * SIZE,), (5,)), wanted.shape, found.view(np.uint8).data)
+        load(storage, opened(storage, name)).read_parts([part])
+        assert found.tobytes() == wanted.tobytes()
+
+
+def test_a_busy_rank_skips_the_save_of_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ckptkit")
+    go = threading.Event()
+    fault = Fault(lambda: go.wait(60), operations={"write"}, key="*/rank-00001/*")
+
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=1)) as manager:
+            manager.restore(run)
+            saves = [manager.step(run) is not None for _ in run.train_until(2)]
+            go.set()
+        return saves
+
+    assert results_of(job(tmp_path, 2, 0, faults={1: fault}, act=act)) == [[True, False]] * 2
+    assert committed(tmp_path) == ["a000001-c0000000000-m0001"]
+    assert caplog.text.count("a save is due and skipped") == 2
+
+
+def test_ranks_save_the_same_state_once(tmp_path: Path) -> None:
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=1)) as manager:
+            manager.restore(run)
+            for _ in run.train_until(1):
+                name = manager.save(run).result()
+                assert manager.save(run).result() == name
+                assert manager.step(run) is None
+        return name
+
+    assert {*results_of(job(tmp_path, 3, 0, act=act))} == {*committed(tmp_path)}
+
+
+def test_capture_error_of_one_rank_ends_all(tmp_path: Path) -> None:
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        with ck.CheckpointManager(storage) as manager:
+            manager.restore(run)
+            if world.rank == 1:
+                run.capture = fail
+            manager.save(run)
+
+    def fail() -> Capture:
+        raise ValueError("this tensor cannot be stored")
+
+    ended = job(tmp_path, 3, 0, act=act)
+    assert [type(one.error) for one in ended] == [ResumeError, ValueError, ResumeError]
+    assert str(ended[0].error) == "rank 1: ValueError: this tensor cannot be stored"
+    assert committed(tmp_path) == []
+
+
 @pytest.mark.parametrize("slow", [1, *(pytest.param(rank, marks=pytest.mark.extended) for rank in (0, 2))])
 def test_final_save_outwaits_collective_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: int) -> None:
     """The save at the end of training waits for slow storage longer than a collective does."""
@@ -290,6 +374,22 @@ def test_refusal_of_one_rank_is_refusal_of_all(tmp_path: Path) -> None:
     assert [type(one.error).__name__ for one in ended] == ["StateMismatchError"] * 3
     assert "rank 2" in str(ended[0].error)
     assert "rank 2" in str(ended[1].error)
+    assert [one.name for one in (tmp_path / "attempts").iterdir()] == ["000001.json"]
+
+
+def test_ranks_that_stand_elsewhere_do_not_start(tmp_path: Path) -> None:
+    results_of(job(tmp_path, 2, 4))
+
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        progress = run.progress
+        if world.rank == 1:
+            run.progress = lambda: progress().model_copy(update={"epoch": 7})
+        ck.CheckpointManager(storage).restore(run)
+
+    ended = job(tmp_path, 2, 0, act=act)
+    assert all("the ranks do not agree where the run stands" in str(one.error) for one in ended)
+    assert all(isinstance(one.error, ResumeError) for one in ended)
     assert [one.name for one in (tmp_path / "attempts").iterdir()] == ["000001.json"]
 
 

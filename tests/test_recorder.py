@@ -436,7 +436,7 @@ def test_events_behind_failed_segment_keep_their_order(storage, time, monkeypatc
     assert [isinstance(events[0], Began), isinstance(events[-1], Ended)] == [True, True]
 
 
-def test_saves_go_on_after_last_event_file(storage, time, monkeypatch):
+def test_saves_go_on_after_last_event_file(storage, time, monkeypatch, caplog):
     monkeypatch.setattr("ckptkit.run.event_log.MAX_SEGMENTS", 1)
     with manager_of(storage, time) as manager:
         run = NumpyRun(accumulation_steps=1)
@@ -446,6 +446,7 @@ def test_saves_go_on_after_last_event_file(storage, time, monkeypatch):
             time.pass_by(hours=1)
         assert manager.save_final(run) == manager.latest().name
     assert len(segments_in(storage)) == 1
+    assert not caplog.records
 
 
 def test_event_file_removed_while_read_is_told(storage, time):
