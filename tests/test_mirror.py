@@ -18,7 +18,14 @@ import pytest
 from crash.scenario import CYCLE, attempts, corrupt, digest_at, digest_of, folders, name_at, tree
 
 from ckptkit import background, uploads
-from ckptkit.errors import CorruptCheckpointError, ResumeError, SaveFailedError, StaleAttemptError, StorageError
+from ckptkit.errors import (
+    CorruptCheckpointError,
+    Preempted,
+    ResumeError,
+    SaveFailedError,
+    StaleAttemptError,
+    StorageError,
+)
 from ckptkit.manager import ERROR_BUDGET, CheckpointManager
 from ckptkit.manifest import CopiedFrom, RunDocument, encode
 from ckptkit.policies import KeepEvery, KeepLatest, SaveEvery
@@ -473,6 +480,7 @@ def test_failed_upload_with_unreadable_commit_stays(tmp_path, caplog):
     life.saved_at(4)
     assert files_of(tmp_path / "mirror", name_at(1, 3)) == {**before, key: b"{"}
     assert f"the folder at {tmp_path / 'mirror'} is left as it is" in warnings_in(caplog)
+    assert "could not be removed" not in warnings_in(caplog)
 
 
 def test_on_save_error_raise_holds_for_uploads_too(tmp_path):
@@ -730,6 +738,18 @@ def test_takeover_after_the_upload_stops_training(tmp_path):
         first.manager.step(first.run)
 
 
+def test_preemption_saves_though_the_mirror_failed(tmp_path):
+    life = started(tmp_path, on_save_error="raise")
+    life.mirror.inject(Fault("error", times=None))
+    life.saved_at(2)
+    life.train(4)
+    life.manager._preemption.ask("a signal")
+    with pytest.raises(Preempted) as raised:
+        life.manager.step(life.run)
+    assert raised.value.checkpoint == name_at(1, 4)
+    assert committed(tmp_path, "local") == [name_at(1, 2), name_at(1, 4)]
+
+
 def test_takeover_without_void_prevents_commit(tmp_path):
     """Also if the new start could not void its folder yet: from then on, what it chose to go on from holds."""
     first = started(tmp_path, 2)
@@ -773,7 +793,7 @@ def test_mirror_begun_by_another_meanwhile_is_refused(tmp_path):
     assert committed(tmp_path, "mirror") == []
 
 
-def test_retention_at_both_roots_during_start(tmp_path):
+def test_retention_at_both_roots_during_start(tmp_path, caplog):
     """Whenever the start looks whether the newest is committed."""
     template, key = tmp_path / "template", f"checkpoints/{name_at(1, 6)}/COMMIT"
     started(template, 4, 6)
@@ -795,6 +815,7 @@ def test_retention_at_both_roots_during_start(tmp_path):
         assert point.checkpoint == name_at(1, 4 if fired else 6)
         assert life.run.digest() == digest_at(point.batches_delivered)
     assert nth > 2
+    assert "CORRUPT" not in caplog.text  # it was removed
 
 
 @pytest.mark.parametrize("dies", [False, True])

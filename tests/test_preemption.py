@@ -673,6 +673,21 @@ def test_ranks_that_saved_just_now_end_at_once(root):
     assert {*ended} == {(name, name) for name in names(root)}
 
 
+def test_ranks_end_although_no_save_may_fail(root):
+    """One before has failed, which ends a training that goes on."""
+    broken = Fault("error", operations={"write"}, key="*rank-00001*", times=None)
+
+    def act(manager, run):
+        for _ in run.train_until(1):
+            assert manager.save(run).exception() is not None
+            manager.step(run)
+
+    ended = departing(root, act, faults={1: broken}, grace=timedelta(hours=9), on_save_error="raise")
+    assert [type(error) for error in ended] == [ck.Preempted] * 2
+    assert all("the last save failed" in str(error) for error in ended)
+    assert names(root) == []
+
+
 def test_a_takeover_ends_departing_ranks_too(root):
     takeover = Fault(lambda: ck.CheckpointManager(root, on_preempt="off").restore(NumpyRun()), operations={"write"})
     ended = departing(root, train_and_step, faults={0: takeover}, grace=timedelta(hours=9))
