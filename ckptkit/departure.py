@@ -190,8 +190,9 @@ class Departure:
             if there is None:
                 try:
                     handle = self._orders.alone(state, metrics, rewound=False)
-                except SaveFailedError as error:  # of a mirror; nothing else is under way
-                    return _Settled(why=account_of(error))
+                except SaveFailedError as error:  # an upload failed just now, which is told once: it keeps no save away
+                    why = account_of(error)
+                    continue
                 failure = self._ended(handle, left)
                 self._collect()
                 why = "" if failure is None else account_of(failure)

@@ -750,6 +750,32 @@ def test_preemption_saves_though_the_mirror_failed(tmp_path):
     assert committed(tmp_path, "local") == [name_at(1, 2), name_at(1, 4)]
 
 
+def test_upload_failing_while_leaving_costs_no_save(tmp_path):
+    """It fails right before the last state is captured."""
+    life = started(tmp_path, on_save_error="raise")
+    pause = Pause()
+    life.mirror.inject(Fault(pause, operations={"write"}))
+    life.mirror.inject(Fault("error", operations={"write"}, nth=2, times=None))
+    life.train(2)
+    life.manager.save(life.run).result()
+    assert pause.reached.wait(60)
+    life.train(4)
+    saver = life.manager._saver
+    committed_at = saver.committed_at
+
+    def fail_first(progress):
+        pause.go()
+        life.settle()
+        return committed_at(progress)
+
+    saver.committed_at = fail_first
+    life.manager._preemption.ask("a signal")
+    with pytest.raises(Preempted) as raised:
+        life.manager.step(life.run)
+    assert raised.value.checkpoint == name_at(1, 4)
+    assert committed(tmp_path, "local") == [name_at(1, 2), name_at(1, 4)]
+
+
 def test_takeover_without_void_prevents_commit(tmp_path):
     """Also if the new start could not void its folder yet: from then on, what it chose to go on from holds."""
     first = started(tmp_path, 2)
