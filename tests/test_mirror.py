@@ -819,31 +819,6 @@ def test_mirror_begun_by_another_meanwhile_is_refused(tmp_path):
     assert committed(tmp_path, "mirror") == []
 
 
-def test_retention_at_both_roots_during_start(tmp_path, caplog):
-    """Whenever the start looks whether the newest is committed."""
-    template, key = tmp_path / "template", f"checkpoints/{name_at(1, 6)}/COMMIT"
-    started(template, 4, 6)
-    nth = 0
-    fired = True
-    while fired:
-        nth += 1
-        base = tmp_path / f"{nth}"
-        shutil.copytree(template, base)
-
-        def prune(base=base):
-            for root in ("local", "mirror"):
-                shutil.rmtree(base / root / "checkpoints" / name_at(1, 6))
-
-        life = Life(base)
-        pruned = life.local.inject(Fault(prune, operations={"read"}, key=key, nth=nth))
-        point = life.restore()
-        fired = pruned.fired
-        assert point.checkpoint == name_at(1, 4 if fired else 6)
-        assert life.run.digest() == digest_at(point.batches_delivered)
-    assert nth > 2
-    assert "CORRUPT" not in caplog.text  # it was removed
-
-
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_later_separation_is_found_too(tmp_path, dies):
     """Attempt 2 was opened without the mirror here and there; a start over one pair makes it known to the other."""
