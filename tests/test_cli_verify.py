@@ -85,6 +85,22 @@ def test_damage_of_several_checkpoints_is_told_once(root, capsys):
         assert lines[lines.index(f"{name} is corrupt:") + 1] == "  attempts/000001.json (see above)"
 
 
+def test_damaged_attempt_without_checkpoints_is_a_problem(root, capsys):
+    Life(root).restore()
+    (root / "attempts/000002.json").write_bytes(b"{}")
+    told = verified(root, capsys, code=1)
+    assert "2 checkpoints: 2 whole" in told.out
+    assert "attempts/000002.json is not" in told.out
+
+
+def test_run_whose_start_would_fail_is_a_problem(root, capsys):
+    """Its folders are away, so that no checkpoint is there to be corrupt."""
+    Life(root).restore()
+    (root / "checkpoints").rename(root / "away")
+    told = verified(root, capsys, code=1)
+    assert "a start on this run would end with an error" in told.out
+
+
 def test_uncommitted_and_void_folders_are_named(root, capsys):
     (root / f"checkpoints/{AT_6}/COMMIT").unlink()
     void = root / f"checkpoints/{name_at(1, 9)}"

@@ -21,6 +21,7 @@ from ranks.job import new_run
 
 import ckptkit as ck
 from ckptkit.pace import Pace, fits
+from ckptkit.preemption import Preemption
 from ckptkit.signals import Ears
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
@@ -744,6 +745,34 @@ def test_a_signal_before_the_training_is_no_preemption():
         assert later.signals == []
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_handlers_stay_until_the_last_listener_leaves():
+    ears, first, second = Ears(), Hearing(), Hearing()
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ears.listen(first)
+        ears.listen(second)
+        assert not ears.leave(first)
+        assert signal.getsignal(signal.SIGTERM) != before
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert ears.leave(second)
+        assert (first.signals, second.signals) == ([], [signal.SIGTERM])
+        assert signal.getsignal(signal.SIGTERM) == before
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_first_signal_after_another_request_ends_nothing():
+    """The training was asked by a file or by another rank, and saves."""
+    clock = Clock()
+    preemption = Preemption(timedelta(seconds=30), "exit", None, newest=lambda: None, url="somewhere", monotonic=clock)
+    preemption.ask("another rank is to end")
+    clock.now += 5
+    assert preemption.heard(signal.SIGTERM) is None
+    clock.now += 5
+    assert preemption.heard(signal.SIGTERM) is not None  # ends the process
+    preemption.settle()
 
 
 class Acting(Hearing):
