@@ -5,7 +5,7 @@ from __future__ import annotations
 import mindspore.dataset as ds
 import numpy as np
 import pytest
-from mindspore.dataset import vision
+from mindspore.dataset import transforms, vision
 from training import UNSET_SEED, begin_process, pipeline, rng_digest, samples
 
 from ckptkit.errors import ResumeError
@@ -88,6 +88,8 @@ PIPELINES = {
     "random-sampler": lambda: slices(sampler=ds.RandomSampler(replacement=True)).batch(4),
     "map": lambda: slices(shuffle=True).map(doubled, ["x"]).batch(4),
     "crop": lambda: images().map([vision.RandomCrop(6), vision.RandomHorizontalFlip()], ["x"]).batch(4),
+    "composed": lambda: images().map(transforms.Compose([vision.CenterCrop(6), vision.HWC2CHW()]), ["x"]).batch(4),
+    "composed-crop": lambda: images().map(transforms.Compose([vision.Rescale(2.0, 0.0), vision.RandomCrop(6)]), ["x"]),
     "zip": lambda: ds.zip((slices(shuffle=True), slices(23, shuffle=True).rename(["x"], ["z"]))).batch(4),
     "concat": lambda: (slices(12, shuffle=True) + slices(11, shuffle=True)).shuffle(5).batch(4),
     "generator": lambda: ds.GeneratorDataset(Source(), ["x"], shuffle=True).batch(4),
@@ -101,7 +103,7 @@ PIPELINES = {
 }
 FAST = {
     *("slices", "slices-in-order", "remainder", "unbatched", "shuffle-buffer", "repeat", "renamed"),
-    *("random-sampler", "zip", "concat", "skip-take"),
+    *("random-sampler", "composed", "zip", "concat", "skip-take"),
 }
 
 

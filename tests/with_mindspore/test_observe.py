@@ -9,8 +9,11 @@ import mindspore.dataset as ds
 import numpy as np
 import pytest
 from mindspore import nn
+from mindspore.common.initializer import initializer
+from mindspore.train import Callback
 from training import Mlp, begin_process, each_mode
 
+from ckptkit.mindspore.companions import Companions
 from ckptkit.mindspore.observe import StateObserver
 from ckptkit.mindspore.plain import digest_of_value, in_words, is_plain
 from ckptkit.mindspore.reach import Reach, code_of
@@ -129,6 +132,18 @@ def test_what_a_function_closes_over_is_found():
     assert set(reached(scaled)) == {"it.level"}
 
 
+def test_what_a_suspended_generator_holds_is_found():
+    def batches():
+        position = 3
+        yield position
+
+    running, over = batches(), batches()
+    next(running)
+    list(over)
+    assert {path: one.text for path, one in reached(running).items()} == {"it.position": "3"}
+    assert reached(over) == {}
+
+
 def test_only_unstored_parameters_are_unseen():
     """Stored parameters are not unseen values, but others are, wherever they are held."""
     cell, scaler = train_cell(), ms.amp.DynamicLossScaler(1024, 2, 10)
@@ -171,6 +186,12 @@ def test_set_digest_is_stable_and_huge_values_excluded():
     assert not is_plain(np.broadcast_to(np.float32(0), (1 << 27,)))
     assert not is_plain([object()])
     assert not is_plain(np.array([object()]))
+    assert not is_plain(initializer("zeros", (2, 3)))  # has no bits yet
+    assert is_plain([0] * 10_000)
+    assert not is_plain([0] * 10_001)
+    itself = []
+    itself.append(itself)
+    assert not is_plain(itself)
     assert in_words([np.ones(2)] * 3) == "list of 3 (3 arrays)"
 
 
@@ -183,6 +204,35 @@ def test_pipeline_code_is_named_with_its_place():
     assert "augment() in test_observe.py:" in where
     assert where.startswith("MapDataset: ")
     assert code is augment
+    numbers = Numbers()
+    assert list(code_of(ds.GeneratorDataset(numbers, ["x"]).batch(2))) == [("GeneratorDataset: Numbers", numbers)]
+
+
+class Numbers:
+    def __init__(self) -> None:
+        self.given = 0
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index):
+        self.given += 1
+        return (np.full(3, index, np.float32),)
+
+
+class Ema(Callback):
+    def __init__(self) -> None:
+        self.decay = 0.5
+
+
+def test_state_of_callbacks_and_pipelines_is_unseen():
+    dataset = ds.GeneratorDataset(Numbers(), ["x"]).batch(2)
+    companions = Companions()
+    state = StateManager(train_cell(), dataset, callbacks=companions)
+    companions.bind([Ema()], [], lambda cell: True)
+    _, unseen = state.observer().observe()
+    assert unseen["callback Ema.decay"].text == "0.5"
+    assert unseen["GeneratorDataset: Numbers.given"].text == "0"
 
 
 def test_object_that_draws_in_state_dict_is_named():

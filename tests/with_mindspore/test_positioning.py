@@ -72,10 +72,20 @@ def rest(position, delivered, **options):
 # The digest
 
 
+class OfAnotherLibrary:
+    """A tensor that NumPy can read."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+
 def test_digest_depends_on_bits_types_shapes_only():
     """It does not depend on how a batch is held."""
     x = np.arange(6, dtype=np.float32)
-    same = [[x], (x,), {"x": x}, [ms.Tensor(x)], [x[::-1][::-1]]]
+    same = [[x], (x,), {"x": x}, [ms.Tensor(x)], [x[::-1][::-1]], [OfAnotherLibrary(x)]]
     assert len({digest_of(one) for one in same}) == 1
     others = [[x], [x.reshape(2, 3)], [x.astype(np.int32)], [x, x], [-x], [x[:5]], [np.array(["a", "b"])], [1], ["1"]]
     others += [[{"a": x}], [{"b": x}], [True], [None], [b"1"], [np.array(["a", "c"])], [[x], []], [[], [x]]]
@@ -191,6 +201,15 @@ def test_endless_iterator_is_positioned(make):
     for options in ({}, {"num_epochs": -1}):
         iterator = resumed(make, 8, state).dataset.create_dict_iterator(**options)
         assert digest_of(next(iterator)) == expected[0]
+
+
+def test_the_iterator_has_all_that_mindspores_has():
+    position = DatasetPosition(pipeline())
+    position.prepare(0, None)
+    iterator = position.dataset.create_tuple_iterator(num_epochs=EPOCHS)
+    next(iterator)
+    assert iterator.get_col_names() == ["x", "y"]
+    iterator.stop()
 
 
 def test_an_iterator_of_another_dataset_is_noticed():

@@ -636,6 +636,10 @@ def test_a_loop_before_the_restore_is_refused():
     ck.StateManager(accumulation_cell(), batches)
     with pytest.raises(ck.ResumeError, match="was not prepared"):
         iter(batches)
+    others = data.resumable(plain_list(), 2)
+    ck.StateManager(accumulation_cell(), others)
+    with pytest.raises(ck.ResumeError, match="was not prepared"):
+        iter(others)
 
 
 def test_second_resumable_of_one_loop_is_refused(tmp_path):
@@ -689,6 +693,54 @@ def test_an_iterable_that_gives_fewer_batches_is_refused(tmp_path):
         Life(tmp_path, lambda: Loader(9)).run()
 
 
+class Growing:
+    """Gives more batches than before, if it has grown."""
+
+    def __init__(self, count=3):
+        self.count = count
+
+    def __iter__(self):
+        return iter(batch_of([number]) for number in range(self.count))
+
+
+def test_an_epoch_that_became_longer_is_refused():
+    position = IterablePosition(Growing())
+    position.prepare(0, None)
+    assert [epoch for epoch, _ in position.batches(1)] == [0, 0, 0]
+    recorded = position.state(3)
+    for count in (3, 4):
+        again = IterablePosition(Growing(count))
+        again.prepare(3, recorded)
+        if count == 3:
+            assert [epoch for epoch, _ in again.batches(2)] == [1, 1, 1]
+            continue
+        with pytest.raises(ck.ResumeError, match=r"the Growing did not give the same 3 batches again"):
+            again.batches(2)
+
+
+class Rows:
+    """As many in each epoch as is said; MindSpore counts those of the first time."""
+
+    def __init__(self, *counts):
+        self.counts = iter(counts)
+
+    def __iter__(self):
+        for row in range(next(self.counts)):
+            yield (np.full(6, row, np.float32),)
+
+
+@pytest.mark.parametrize(("second", "given"), [(2, 5), (4, 6)])
+def test_epochs_of_unequal_length_end_the_loop(tmp_path, second, given):
+    begin_process()
+    batches = data.resumable(ds.GeneratorDataset(Rows(3, 3, second), ["x"]).batch(1), 2)
+    ck.CheckpointManager(tmp_path).restore(ck.StateManager(nn.Dense(2, 2), batches))
+    left = iter(batches)
+    for _ in range(given):
+        next(left)
+    with pytest.raises(ck.ResumeError, match="an epoch has 3 batches, but epoch 1 has another number"):
+        next(left)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -730,6 +782,14 @@ def test_a_batch_that_was_not_trained_is_noticed(tmp_path):
     batches = iter(life.batches)
     next(batches)
     with pytest.raises(ck.ResumeError, match="called 0 times, but 1 batches were delivered"):
+        life.manager.save(life.state)
+
+
+def test_a_call_without_a_batch_is_noticed(tmp_path):
+    life = Life(tmp_path, plain_list)
+    life.manager.restore(life.state)
+    life.cell(*map(ms.Tensor, plain_list()[0]))
+    with pytest.raises(ck.ResumeError, match="0 batches were handed out, but training counts 1"):
         life.manager.save(life.state)
 
 
