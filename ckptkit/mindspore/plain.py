@@ -93,8 +93,6 @@ def _parts(value: Any, depth: int = 0) -> Iterator[tuple[Any, int]]:
         yield from _parts(state, depth)
         return
     yield value, depth
-    if depth > _MAX_DEPTH:
-        return
     if isinstance(value, dict):
         for key, one in value.items():
             yield from _parts(key, depth + 1)

@@ -185,6 +185,20 @@ def test_plain_attributes_come_back_with_the_parameters(root, shown):
     assert "ema goes on with updates = 2" in shown()
 
 
+def nested(value, depth):
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_deeply_nested_attributes_come_back(root):
+    given, fresh = average(), average()
+    given.late, fresh.late = nested(7, 60), nested(3, 60)
+    stored(root, ema=given)
+    restored(root, ema=fresh)
+    assert fresh.late == given.late
+
+
 def test_attributes_that_cannot_be_stored_are_named(root):
     given = average()
     given.rng, given.queue = np.random.default_rng(1), {3, 4}
