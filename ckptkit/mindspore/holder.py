@@ -286,20 +286,24 @@ def _refuse_other_kinds(owner: Any, name: str) -> None:
         )
 
 
-def fits(one: Any) -> bool:
-    """Whether all of it is stored: values, and parameters in containers."""
+def fits(one: Any, inside: tuple[int, ...] = ()) -> bool:
+    """Whether all of it is stored: values, and parameters in containers; those that are ``inside`` have it in them."""
     if isinstance(one, ms.Parameter) or _is_storable(one):
         return True
-    return isinstance(one, (dict, list, tuple)) and all(map(fits, one.values() if isinstance(one, dict) else one))
+    if not isinstance(one, (dict, list, tuple)) or id(one) in inside:
+        return False
+    return all(fits(each, (*inside, id(one))) for each in (one.values() if isinstance(one, dict) else one))
 
 
-def _is_storable(one: Any) -> bool:
-    """Whether it is a value without parameters that a checkpoint takes as a whole."""
+def _is_storable(one: Any, inside: tuple[int, ...] = ()) -> bool:
+    """Whether it is a value without parameters that a checkpoint takes as a whole; ``inside`` as of `fits`."""
     if isinstance(one, ms.Tensor):
         return not isinstance(one, ms.Parameter) and not one.has_init
-    if type(one) in (dict, OrderedDict):
-        return _encodes(dict.fromkeys(one)) and all(map(_is_storable, one.values()))
-    return all(map(_is_storable, one)) if type(one) in (list, tuple) else _encodes(one)
+    if type(one) not in (dict, OrderedDict, list, tuple):
+        return _encodes(one)
+    if id(one) in inside or (isinstance(one, dict) and not _encodes(dict.fromkeys(one))):
+        return False
+    return all(_is_storable(each, (*inside, id(one))) for each in (one.values() if isinstance(one, dict) else one))
 
 
 def _encodes(one: Any) -> bool:

@@ -199,6 +199,19 @@ def test_deeply_nested_attributes_come_back(root):
     assert fresh.late == given.late
 
 
+def test_attributes_that_contain_themselves_are_left_alone(root):
+    given, fresh = average(), average()
+    for one, value in ((given, 7), (fresh, 3)):
+        one.late = {"value": value, "parts": []}
+        one.late["parts"].append({"parent": one.late})
+    stored(root, ema=given)
+    restored(root, ema=fresh)
+    assert fresh.late["value"] == 7
+    assert fresh.late["parts"][0]["parent"] is fresh.late
+    with pytest.raises(TypeError, match=r"Average\.late is a dict"):
+        ck.attributes(given, "late")
+
+
 def test_attributes_that_cannot_be_stored_are_named(root):
     given = average()
     given.rng, given.queue = np.random.default_rng(1), {3, 4}
