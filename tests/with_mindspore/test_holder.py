@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -148,6 +150,7 @@ class Average:
         self.updates = 0
         self.decay = decay
         self.seen = [ms.Tensor(np.zeros(2, np.float32)), {"a": np.arange(3)}]
+        self.by_name = {}
         self.inner = Inner()
         self.function = len
 
@@ -155,6 +158,7 @@ class Average:
         self.updates += 1
         self.seen = [*self.seen, ms.Tensor(np.full(2, self.updates, np.float16))]
         self.inner.level += 0.5
+        self.by_name = {"now": ms.Tensor(np.float32(self.updates)), "all": OrderedDict({3: [self.by_name.get("now")]})}
         self.late = ("made", self.updates)
 
 
@@ -182,6 +186,9 @@ def test_plain_attributes_come_back_with_the_parameters(root, shown):
         (ms.float16, [2, 2]),
     ]
     assert by_name["a"].tolist() == [0, 1, 2]
+    assert float(fresh.by_name["now"]) == 2
+    assert type(fresh.by_name["all"]) is OrderedDict
+    assert [float(one) for one in fresh.by_name["all"][3]] == [1]
     assert "ema goes on with updates = 2" in shown()
 
 
@@ -254,6 +261,12 @@ def test_named_attributes_come_back_and_no_others(root):
     assert (fresh.step, fresh.scale) == (7, 8.0)
     assert [one.asnumpy().tolist() for one in fresh.best] == [[1, 1]]
     assert fresh.mixed == [fresh.network]
+
+
+def test_named_attributes_must_be_named_again(root):
+    stored(root, trainer=ck.attributes(Trainer(), "step", "best"))
+    with pytest.raises(ck.StateMismatchError, match=r"object trainer(?s:.*)not in this object: best"):
+        restored(root, trainer=ck.attributes(Trainer(), "step"))
 
 
 @pytest.mark.parametrize(
