@@ -394,6 +394,15 @@ def test_function_with_indivisible_k_fails_later():
         state.cell(*micro_batch(0))
 
 
+def test_function_that_fits_neither_world_is_refused():
+    (one,) = Checkpoint.of([stepped(manager(4, 0, 2), range(4))]).ranks
+    both = Checkpoint([])
+    both.ranks = [replace(one, rank=r, world_size=2, of_rank=lambda q: both.ranks[q]) for r in range(2)]
+    state = manager(lambda step: 4 if step < 1 else 3, 0, 4)
+    message = "accumulation_steps=4, which is 2 for 4 ranks; this train cell has 3 at this step"
+    unchanged_by(state, both.for_rank(0), ResumeError, message)
+
+
 def test_on_the_same_world_elastic_changes_nothing():
     contents = saved(1, 4, 1).for_rank(0)
     unchanged_by(manager(6), contents, ResumeError, "accumulation_steps=4, this train cell has 6")

@@ -6,6 +6,7 @@ import functools
 import pkgutil
 import random
 import re
+import textwrap
 from pathlib import Path
 
 import mindspore as ms
@@ -66,6 +67,15 @@ class CallsMethod(nn.Cell):
         return x + drawn(x.shape)
 
 
+class CallsClassMethod(nn.Cell):
+    def construct(self, x):
+        return self.noise(x)
+
+    @classmethod
+    def noise(cls, x):
+        return x + ops.randn(x.shape)
+
+
 class Inherits(CallsMethod):
     def construct(self, x):
         return super().construct(x)
@@ -121,6 +131,7 @@ def names(*findings):
         (Calls, "the train cell (Calls): ops.dropout in construct() at"),
         (CallsFunction, "the train cell (CallsFunction): ops.uniform in noisy() at"),
         (CallsMethod, "the train cell (CallsMethod): ops.randn in noise() at"),
+        (CallsClassMethod, "the train cell (CallsClassMethod): ops.randn in noise() at"),
         (Inherits, "the train cell (Inherits): ops.randn in noise() at"),
     ],
 )
@@ -470,6 +481,34 @@ def test_functions_of_one_factory_are_told_apart():
     found = find(Mlp(), mapped(drawing_from(COUNTER), drawing_from(random)))
     assert [one.why.partition(" ")[0] for one in found] == ["generator.random"]
     assert find(Mlp(), mapped(chain)) == found
+
+
+def imports_out_of_its_package():
+    code = """
+        def draw(x):
+            try:
+                from ...elsewhere import shift
+            except ImportError:
+                shift = int
+            return x + shift() + random.random()
+    """
+    module = {"__name__": "users.augment", "__package__": "users", "random": random}
+    exec(textwrap.dedent(code), module)  # noqa: S102
+    return module["draw"]
+
+
+def closing_over_what_comes_later():
+    def draw(x):
+        return x + random.random() + later
+
+    if draw is None:
+        later = 0.5
+    return draw
+
+
+@pytest.mark.parametrize("make", [imports_out_of_its_package, closing_over_what_comes_later])
+def test_code_with_names_that_lead_nowhere_is_read(make):
+    assert [one.why.partition(" ")[0] for one in find(Mlp(), mapped(make()))] == ["random.random"]
 
 
 def test_both_imports_within_a_function_are_found():

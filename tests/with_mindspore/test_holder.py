@@ -323,6 +323,15 @@ def test_a_save_refuses_parameters_replaced_in_mid_run(root, how):
         assert manager.checkpoints() == []
 
 
+def test_another_place_of_a_layer_stops_no_save(root):
+    cell = accumulation_cell(2)
+    state = StateManager(cell)
+    with ck.CheckpointManager(root) as manager:
+        manager.restore(state)
+        cell.shown = cell.network.out
+        assert manager.save(state).result()
+
+
 # Trainings without one train cell
 
 

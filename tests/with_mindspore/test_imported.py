@@ -113,6 +113,25 @@ def test_foreign_cell_takes_import_keeping_loss_scale(root, donor):
     assert tensors(cell) == tensors(other)
 
 
+def test_imported_loss_scale_is_ignored_and_named(root, tmp_path, shown):
+    begin_process()
+    cells = [Scaled(one, nn.Momentum(one.trainable_params(), 0.1, 0.9)) for one in (Mlp(), Mlp())]
+    cells[0].scale.set_data(ms.Tensor(8.0, ms.float32))
+    file = tmp_path / "whole.ckpt"
+    ms.save_checkpoint([{"name": name, "data": one} for name, one in named_in(cells[0], "scale").items()], str(file))
+    import_weights(file, root)
+    ck.CheckpointManager(root).restore(ck.StateManager(cells[1]))
+    assert "imported, but no weights of this training, and ignored: scale" in shown()
+    assert float(cells[1].scale) == 64
+    assert cells[1].network.out.weight.asnumpy().tobytes() == cells[0].network.out.weight.asnumpy().tobytes()
+
+
+def named_in(cell, *more):
+    return {
+        one.name: one for one in cell.get_parameters() if one.name in more or one.name in cell.network.parameters_dict()
+    }
+
+
 def test_import_mismatches_are_all_listed(root, tmp_path):
     """Names, shapes and dtypes are listed, and nothing is changed."""
     begin_process(seed=77)

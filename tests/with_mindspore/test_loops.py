@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
+import linecache
 import logging
 import random
 import time
@@ -208,6 +210,53 @@ def hooks(cell, batches, rate, restore):
             hook.after(loss)
 
 
+def attribute_of_the_network(cell, batches, rate, restore):
+    since = 0
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        since += 1  # noqa: SIM113 - a counter, as loops have them
+        cell.network.width = since
+
+
+class Warmup:
+    def __init__(self):
+        self.calls = 0
+
+    @property
+    def factor(self):
+        return min(1.0, self.calls / 10)
+
+    def advance(self):
+        self.calls += 1
+
+
+def property_of_an_object(cell, batches, rate, restore):
+    warmup = Warmup()
+    restore()
+    for x, y in batches:
+        cell(x * warmup.factor, y)
+        warmup.advance()
+
+
+def smallest_losses(cell, batches, rate, restore):
+    smallest = []
+    restore()
+    for x, y in batches:
+        heapq.heappush(smallest, float(cell(x, y)))
+        if smallest[0] > 2.0:
+            rate.set_data(rate * 0.5)
+
+
+def annotated_in_the_loop(cell, batches, rate, restore):
+    since = 0
+    restore()
+    for x, y in batches:
+        since: int
+        cell(x * since, y)
+        since += 1  # noqa: SIM113 - a counter, as loops have them
+
+
 def seeds_by_epochs(cell, batches, rate, restore):
     epoch = None
     restore()
@@ -244,6 +293,10 @@ def best_in_a_file(cell, batches, rate, restore):
         (trainer, "begin(): self (Trainer)"),
         (hooks, "hooks(): hooks[1] (Hook)"),
         (counter_of_a_class, "counter_of_a_class(): Annealing (type)"),
+        (attribute_of_the_network, "attribute_of_the_network(): since"),
+        (property_of_an_object, "property_of_an_object(): warmup (Warmup)"),
+        (smallest_losses, "smallest_losses(): smallest"),
+        (annotated_in_the_loop, "annotated_in_the_loop(): since"),
         (seeds_by_epochs, "seeds_by_epochs(): epoch"),
         (best_in_a_file, "best_in_a_file(): best"),
     ],
@@ -325,6 +378,14 @@ def saves_at_the_ends_of_epochs(cell, batches, rate, restore):
             batches.manager.save()
 
 
+def parameter_in_a_variable(cell, batches, rate, restore):
+    kept = cell.network.out.weight
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        kept = ops.assign(kept, kept * 0.5)
+
+
 def evaluates_sometimes(cell, batches, rate, restore):
     losses = []
     restore()
@@ -344,12 +405,21 @@ def evaluates_sometimes(cell, batches, rate, restore):
         begun_from_the_checkpoint,
         made_anew_in_each_iteration,
         global_generators,
+        parameter_in_a_variable,
         saves_at_the_ends_of_epochs,
     ],
     ids=lambda one: one.__name__,
 )
 def test_what_steers_nothing_is_not_named(loop):
     assert Training().found(loop) == []
+
+
+def test_code_whose_file_was_edited_is_not_read(monkeypatch):
+    module = {"__name__": "users"}
+    text = "def loop(cell, batches, rate, restore):\n    restore()\n"
+    exec(compile(text, "users.py", "exec"), module)  # noqa: S102
+    monkeypatch.setitem(linecache.cache, "users.py", (1, None, ["def loop(\n"], "users.py"))
+    assert Training().found(module["loop"]) == []
 
 
 def test_what_is_given_by_name_is_not_named():

@@ -287,6 +287,16 @@ def test_every_kind_of_parameter_arrives_in_either_way():
     assert {name: one.tobytes() for name, one in memory.items()} == tensors(again)  # still the same storage
 
 
+@pytest.mark.usefixtures("way")
+def test_a_boundary_leaves_nothing_of_earlier_sums():
+    contents = contents_of(StateManager(accumulation_cell(3)).capture(), "a000001-c0000000000-m0000")
+    cell = accumulation_cell(3)
+    for one in cell.accumulators:
+        apply.assign(one, np.ones(one.shape, np.float32), "F32")
+    StateManager(cell).apply(contents)
+    assert not any(one.asnumpy().any() for one in cell.accumulators)
+
+
 def test_on_cpu_every_parameter_is_live():
     assert apply.can_be_live()
     for cell in (with_mixed(1), accumulation_cell(3), trained(accumulation_cell(3), 4)):

@@ -100,6 +100,31 @@ def test_roles_and_lifetimes():
     assert {name for name, (role, _) in found.items() if role != "state"} == parameters
 
 
+def test_where_looking_copies_each_capture_is_whole(monkeypatch):
+    monkeypatch.setattr("ckptkit.mindspore.tracked.can_be_live", lambda: False)
+    cell = accumulation_cell(3, network=Wide)
+    state = StateManager(cell)
+    for _ in range(2):
+        trained(cell, 1)
+        found = {leaf.name: leaf.array.tobytes() for leaf in state.capture().leaves if leaf.role != "state"}
+        assert found == tensors(cell)
+
+
+def test_a_transposed_parameter_is_taken_anew():
+    cell = nn.Dense(3, 2)
+    cell.weight.set_data(ms.Tensor(np.ones((3, 2), np.float32)).T)
+    assert not cell.weight.is_contiguous()
+    state = StateManager(cell)
+    for _ in range(2):
+        cell.weight[0, 1] += 1.0
+        (found,) = [leaf.array.tolist() for leaf in state.capture().leaves if leaf.name == "weight"]
+        assert found == cell.weight.asnumpy().tolist()
+
+
+def test_a_cell_without_parameters_is_captured():
+    assert {leaf.role for leaf in StateManager(nn.Flatten()).capture().leaves} == {"state"}
+
+
 def test_accumulators_are_left_out_at_a_boundary():
     cell = trained(accumulation_cell(3), 3)
     roles = {leaf.role for leaf in StateManager(cell).capture().leaves}
@@ -126,6 +151,15 @@ def test_frozen_is_what_is_declared(frozen):
 def test_one_frozen_name_may_stand_alone():
     capture = StateManager(accumulation_cell(3, network=Wide), frozen="table").capture()
     assert [leaf.name for leaf in capture.leaves if leaf.lifetime == "frozen"] == ["table"]
+
+
+@pytest.mark.parametrize("much", [0, 1 << 30])
+def test_much_that_is_never_trained_is_named(monkeypatch, shown, much):
+    monkeypatch.setattr("ckptkit.mindspore.steadiness._MUCH_BYTES", much)
+    network = nn.Dense(2, 2)
+    network.table = ms.Parameter(ms.Tensor(np.ones((512, 1024), np.float32)), name="table", requires_grad=False)
+    StateManager(accumulation_cell(3, network=lambda: network)).begin("runs")
+    assert ("2 of 2 MiB of parameters belong to no optimizer and are copied by every save" in shown()) == (not much)
 
 
 def test_unknown_frozen_name_is_refused():
@@ -702,6 +736,35 @@ def test_missing_user_object_changes_nothing(contents):
 def test_checkpoint_that_no_state_manager_made_is_refused(contents):
     with pytest.raises(ck.StateMismatchError, match=r"no section 'rng'"):
         StateManager(accumulation_cell()).apply(replace(contents, state={}))
+
+
+def test_section_that_nobody_here_wrote_is_refused():
+    cell = accumulation_cell()
+    state, before = StateManager(cell), digest(cell)
+    contents = stored(state.capture())
+    for change, error, message in [
+        *(
+            ({"first_world": one}, ck.CorruptCheckpointError, f"the run began with {one!r} ranks")
+            for one in (0, True, "2")
+        ),
+        ({"more": 1}, ck.StateMismatchError, r"has \[.*'more'.*\], not .* by another version of ckptkit"),
+    ]:
+        train = {**contents.state["train"], **change}
+        with pytest.raises(error, match=message):
+            state.apply(replace(contents, state={**contents.state, "train": train}))
+    assert digest(cell) == before
+    state.apply(contents)
+
+
+def test_another_kind_of_train_cell_is_refused():
+    cells = accumulation_cell(4), foreign(Mlp)
+    captures = [stored(StateManager(cell).capture()) for cell in cells]
+    words = "without an .* is of one", "of an .* is without one"
+    for cell, contents, told in zip(cells, reversed(captures), words, strict=True):
+        before = digest(cell)
+        with pytest.raises(ck.ResumeError, match=f"was taken {told}"):
+            StateManager(cell).apply(contents)
+        assert digest(cell) == before
 
 
 def test_state_that_names_missing_tensor_is_corrupt(contents):
