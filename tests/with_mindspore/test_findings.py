@@ -326,9 +326,10 @@ def imports_it(x):
     from random import choice
 
     import numpy.random as own_name
+    import numpy.random.mtrand as innermost
 
     choice([1, 2])
-    return x + own_name.rand()
+    return x + own_name.rand() + innermost.randn()
 
 
 def calls_another(x):
@@ -511,8 +512,9 @@ def test_code_with_names_that_lead_nowhere_is_read(make):
     assert [one.why.partition(" ")[0] for one in find(Mlp(), mapped(make()))] == ["random.random"]
 
 
-def test_both_imports_within_a_function_are_found():
-    assert {one.why.split()[0] for one in find(Mlp(), mapped(imports_it))} == {"choice", "own_name.rand"}
+def test_all_imports_within_a_function_are_found():
+    found = {one.why.split()[0] for one in find(Mlp(), mapped(imports_it))}
+    assert found == {"choice", "own_name.rand", "innermost.randn"}
 
 
 @pytest.mark.parametrize(
