@@ -117,6 +117,43 @@ def test_save_that_moved_nothing_is_not_blamed():
     assert diagnosed(life(lines, saved=[Saved(step=5)]), reference()).code == "unknown"
 
 
+def test_later_save_is_not_to_blame():
+    """What a save moves shows in the micro-step after it."""
+    saved = [Saved(step=6, moved=("rng/numpy",), by=("replay (Replay)",))]
+    lines = [stepped(step) for step in range(1, 6)] + [stepped(6, rng="new")]
+    assert diagnosed(life(lines, saved=saved), reference()).code == "unknown"
+
+
+@pytest.mark.parametrize("suspects", [(), (MAP,)])
+def test_save_proven_to_draw_is_blamed_first(suspects):
+    saved = [Saved(step=2, moved=("rng/numpy",)), Saved(step=4, moved=("rng/python",), by=("replay (Replay)",))]
+    lines = [stepped(step) for step in range(1, 6)] + [stepped(6, batch="batch/x 5", rng="new")]
+    found = diagnosed(life(lines, saved=saved), reference(suspects=suspects))
+    assert (found.code, found.where) == ("saving-changes-state", "replay (Replay)")
+
+
+def test_saving_is_blamed_before_the_data():
+    saved = [Saved(step=6, moved=("rng/numpy",), by=("replay (Replay)",))]
+    again = resumed(stepped(6), stepped(7, batch="batch/x 6"), saved=saved)
+    assert diagnosed(again, reference()).code == "saving-changes-state"
+
+
+@pytest.mark.parametrize(
+    ("lines", "begun", "suspects", "code"),
+    [
+        ([stepped(1), stepped(2, batch="batch/x 1")], 0, (), "unknown"),
+        ([stepped(6, {"Step.accum": "1"}, batch="new")], 5, (), "forgotten-state"),
+        ([stepped(6, weights="new")], 5, (DROPOUT,), "unknown"),
+        ([stepped(6, weights="new")], 5, (MAP,), "unknown"),
+        ([stepped(6, loss="new", weights="new")], 5, (MAP,), "unknown"),
+    ],
+    ids=["no resume", "another batch", "an equal loss", "equal data", "equal batches"],
+)
+def test_what_cannot_be_the_cause_is_not_blamed(lines, begun, suspects, code):
+    full = reference(lambda step: {"Step.accum": str(step)} if lines[0].unseen else {}, suspects)
+    assert diagnosed(life(lines, begun=begun), full).code == code
+
+
 @pytest.mark.parametrize(("url", "word"), [("/runs/now", "another run root"), (URL, "began afresh")])
 def test_a_run_that_is_never_resumed(url, word):
     again = life([stepped(step) for step in range(1, LAST + 1)], url=url)
