@@ -210,6 +210,28 @@ def test_long_run_keeps_few_points_without_gaps():
         assert point.cycles <= 1 + point.last / FINE
 
 
+def test_every_fine_cycle_has_its_own_point():
+    curves = Curves()
+    for cycle in range(1, FINE + 2):
+        curves.add(place(cycle), {"loss": 1.0}, {})
+    assert [(point.first, point.last) for point in curves.take()] == [(cycle, cycle) for cycle in range(1, FINE + 1)]
+    (last,) = curves.take(all_of_it=True)
+    assert (last.first, last.cycles) == (FINE + 1, 1)
+
+
+def test_cycle_in_two_parts_counts_once():
+    curves = Curves()
+    for cycle in (1, 1, 2):
+        curves.add(place(cycle), {"loss": float(cycle)}, {})
+    assert sum(point.cycles for point in curves.take(all_of_it=True)) == 2
+
+
+def test_cycle_without_values_has_no_point():
+    curves = Curves()
+    curves.add(place(1), {}, {})
+    assert curves.take(all_of_it=True) == []
+
+
 def test_half_seen_cycle_has_only_whole_cycle_values():
     """A cycle that began before has no mean of micro-steps, but the values of the whole cycle."""
     curves = Curves(half_seen=7)
@@ -227,6 +249,17 @@ def test_values_that_are_not_finite_are_counted():
     points = curves.take()
     assert [point.values["loss"].not_finite for point in points] == [1, 1, 0]
     assert [point.values["loss"].mean for point in points] == [None, None, 1e308]
+
+
+def test_means_without_a_finite_mean_are_counted(monkeypatch):
+    """Several cycles that share a point, and whose sum is no float."""
+    monkeypatch.setattr("ckptkit.curves.FINE", 1)
+    curves = Curves()
+    for cycle, value in enumerate((1.0, 1e308, math.nan, 1e308), 1):
+        curves.add(place(cycle), {"loss": value}, {})
+    first, rest = curves.take(all_of_it=True)
+    assert first.values["loss"] == Spread(mean=1.0, low=1.0, high=1.0, not_finite=0)
+    assert (rest.cycles, rest.values["loss"]) == (3, Spread(mean=None, low=None, high=None, not_finite=3))
 
 
 def test_names_are_bounded_in_number_and_length():
