@@ -14,7 +14,7 @@ from servers.client import ACCESS_KEY, SECRET_KEY
 from test_difference import Stale, compared
 
 from ckptkit.cli import diff as diff_module
-from ckptkit.cli.diff import _as_json, run_diff
+from ckptkit.cli.diff import _as_json, _print_difference, run_diff
 from ckptkit.manager import CheckpointManager
 from ckptkit.policies import KeepLatest
 from ckptkit.testing.state import NumpyRun
@@ -64,6 +64,32 @@ def test_equal_ones_are_said_to_be(root, tmp_path, capsys):
     history(tmp_path / "again")
     assert diff(root, AT_6, AT_6, other_root=str(tmp_path / "again"), exit_code=True) == 0
     assert tree(root) == before
+
+
+def test_latest_alone_is_compared_with_itself(root, capsys):
+    assert diff(root, "latest", None, exit_code=True) == 0
+    assert capsys.readouterr().out.startswith(f"A: {AT_6} at {root}\nB: {AT_6} at {root}\n")
+
+
+@pytest.mark.parametrize("top", [0, 1, 2, 3, 20])
+def test_top_lists_the_largest_differences_first(capsys, top):
+    before = write_ranks([[leaf(name, np.ones(2)) for name in "abc"]])
+    values = {"a": [1.0, 1.001], "b": [1.0, 5.0], "c": [1.0, 1.1]}
+    after = write_ranks([[leaf(name, np.array(value)) for name, value in values.items()]])
+    _print_difference([{"root": "r", "checkpoint": "x"}] * 2, compared(before, after), top)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[0] for line in lines if "1/2" in line] == ["b", "c", "a"][:top]
+    assert [line for line in lines if "more leaves differ" in line] == (
+        [f"{3 - top} more leaves differ; --top shows more, --json all"] if top in (1, 2) else []
+    )
+
+
+@pytest.mark.parametrize(("a", "b", "told"), [(np.nan, 1.0, "1/0"), (1.0, np.nan, "0/1"), (1.0, 2.0, "-")])
+def test_nan_of_either_side_is_counted(capsys, a, b, told):
+    one, other = (write_ranks([[leaf("w", np.array([1.0, value]))]]) for value in (a, b))
+    _print_difference([{"root": "r", "checkpoint": "x"}] * 2, compared(one, other), 20)
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("w "))
+    assert row.split()[-2:] == [told, "[1]"]
 
 
 def test_two_roots_alone_are_compared_at_their_newest(tmp_path, capsys):

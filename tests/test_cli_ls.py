@@ -50,6 +50,33 @@ def test_json_has_the_documented_fields(tmp_path: Path) -> None:
     assert set(printed["checkpoints"][0]) == fields | {"new_bytes", "kept", "parent_of"}
 
 
+@pytest.mark.parametrize(
+    ("newest", "told"),
+    [
+        (3, ["2 older checkpoints are not shown; --all shows every one"]),
+        (4, ["1 older checkpoint is not shown; --all shows every one"]),
+        (5, []),
+    ],
+)
+def test_older_checkpoints_are_counted_or_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, newest: int, told: list[str]
+) -> None:
+    monkeypatch.setattr("ckptkit.cli.ls.NEWEST", newest)
+    root = str(Path(__file__).parent / "golden/v1/numpy")
+
+    def shown(**options: bool) -> tuple[list[str], list[str]]:
+        assert run_ls(root, now=NOW, **options) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [line.split()[0] for line in lines if line.startswith("a0000")], [one for one in lines if "older" in one]
+
+    names, nothing = shown(show_all=True)
+    assert (len(names), nothing) == (5, [])
+    assert shown() == (names[-newest:], told)
+    assert run_ls(root, now=NOW, as_json=True) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert ([one["name"] for one in printed["checkpoints"]], printed["left_out"]) == (names[-newest:], 5 - newest)
+
+
 def test_corrupt_checkpoint_is_listed_and_exits_1(tmp_path: Path) -> None:
     make_run(tmp_path)
     manifest = tmp_path / "checkpoints/a000001-c0000000001-m0002/manifest.json"
