@@ -75,6 +75,15 @@ def test_unrestored_value_of_stateful_is_incomplete_state():
     assert (found.code, found.where) == ("incomplete-state", "stateful['a'].n")
 
 
+def test_values_that_look_alike_are_called_so():
+    full = reference(lambda step: {"net.level": str(step)})
+    line = stepped(6, loss="new", weights="new")
+    line.unseen["net.level"] = Unseen(digest="another", text="6")
+    assert "net.level (another value of the same kind)" in diagnosed(resumed(line), full).cause
+    absent = diagnosed(resumed(stepped(6, loss="new", weights="new")), full)
+    assert "net.level (6 uninterrupted, absent here)" in absent.cause
+
+
 @pytest.mark.parametrize("path", ["Step.accum", "Step.grads", "Step.pending_sum"])
 def test_gathered_gradients_are_known_by_their_name(path):
     full = reference(lambda step: {path: str(step), "Step.a": str(step)})
@@ -177,6 +186,8 @@ def test_a_script_that_ends_early_after_a_resume():
         (("batch",), (DROPOUT, MAP), "random-pipeline"),
         (("rng",), (DROPOUT, MAP), "random-pipeline"),
         (("rng",), (), "racing-generator"),
+        (("loss", "weights"), (MAP,), "random-pipeline"),
+        (("batch",), (DROPOUT,), "random-operator"),
         (("loss", "weights"), (), "not-reproducible"),
         (("batch",), (), "not-reproducible"),
     ],
