@@ -1,0 +1,149 @@
+"""What an import takes from a file, what it says of the rest, and the corners of the formats that it reads."""
+
+from __future__ import annotations
+
+import json
+import zlib
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from test_interchange import bits_of, message, value, write_safetensors
+
+from ckptkit.cli.show import Wanted, look
+from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
+from ckptkit.interchange import Renames, ckpt_format, export_weights, import_weights
+from ckptkit.interchange.optimizer_names import of_an_optimizer
+from ckptkit.interchange.places import format_of
+from ckptkit.manager import CheckpointManager
+from ckptkit.storage import LocalStorage
+from ckptkit.storage.lease import LEASE, PROBE
+from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage
+from ckptkit.testing.state import NumpyRun
+
+FLAG = b"\x08\x01" + message((2, b"Bool"), (3, b"\1"))
+
+
+def test_checkpoint_names_what_the_import_left(tmp_path):
+    """Texts among the values as well as an optimizer's tensors."""
+    step = b"\x08\x01" + message((2, b"Int32"), (3, bytes(4)))
+    text = message((2, b"str"), (3, b"17 epochs"))
+    values = value(FLAG), value(step, b"global_step"), value(text, b"note")
+    (tmp_path / "x.ckpt").write_bytes(b"".join(values))
+    done = import_weights(tmp_path / "x.ckpt", tmp_path / "run")
+    state = look(LocalStorage(tmp_path / "run"), "latest", Wanted(state=True)).state
+    assert done.ignored == ("global_step", "note")
+    assert state["imported"] == {"file": "x.ckpt", "format": "ckpt", "left_out": ["global_step", "note"]}
+
+
+def test_lease_and_probe_make_no_root_full(tmp_path):
+    save_file({"w": np.ones(2)}, tmp_path / "w.safetensors")
+    (tmp_path / "run").mkdir()
+    for name in (LEASE, PROBE):
+        (tmp_path / "run" / name).write_bytes(b"{}")
+    assert import_weights(tmp_path / "w.safetensors", tmp_path / "run").tensors == 1
+
+
+def test_file_below_checkpoints_makes_a_root_full(tmp_path):
+    save_file({"w": np.ones(2)}, tmp_path / "w.safetensors")
+    (tmp_path / "run/checkpoints/mine").mkdir(parents=True)
+    (tmp_path / "run/checkpoints/mine/notes").touch()
+    with pytest.raises(ResumeError, match="not empty: there is checkpoints"):
+        import_weights(tmp_path / "w.safetensors", tmp_path / "run")
+
+
+def test_storage_that_ignores_conditions_gets_no_import(tmp_path, monkeypatch):
+    def probe(self):
+        raise StorageError("it ignores conditions")
+
+    monkeypatch.setattr(LocalStorage, "probe", probe)
+    save_file({"w": np.ones(2)}, tmp_path / "w.safetensors")
+    with pytest.raises(StorageError, match="ignores conditions"):
+        import_weights(tmp_path / "w.safetensors", tmp_path / "run")
+    assert LocalStorage(tmp_path / "run").walk("") == {}
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_import_that_cannot_clear_away_stays_unfinished(tmp_path, nth):
+    """``run.json``, which keeps every start away, is the last to go."""
+    save_file({"w": np.ones(2)}, tmp_path / "w.safetensors")
+    storage = FaultyStorage(LocalStorage(tmp_path / "run"))
+    storage.inject(Fault("error", operations=MUTATING - {"delete"}, key="*/manifest.json", times=None))
+    fault = storage.inject(Fault("error", operations=frozenset({"delete"}), nth=nth))
+    with pytest.raises(StorageError):
+        import_weights(tmp_path / "w.safetensors", storage)
+    assert fault.fired
+    with pytest.raises(ResumeError, match="has not ended"):
+        CheckpointManager(tmp_path / "run").restore(NumpyRun())
+
+
+def test_folder_is_no_weights_file(tmp_path):
+    (tmp_path / "x.ckpt").mkdir()
+    with pytest.raises(CorruptCheckpointError, match="is no file but a folder"):
+        import_weights(tmp_path / "x.ckpt", tmp_path / "run")
+
+
+def test_crc_is_of_all_pieces_of_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(ckpt_format, "_PIECE_BYTES", 5)
+    data = value(FLAG)
+    (tmp_path / "x.ckpt").write_bytes(data + b"crc_num" + zlib.crc32(data).to_bytes(10, "big"))
+    assert bits_of(tmp_path / "x.ckpt") == {"w": ("BOOL", (1,), b"\1")}
+
+
+def test_scalar_of_older_mindspore_is_a_scalar(tmp_path):
+    (tmp_path / "x.ckpt").write_bytes(value(b"\x08\x00" + message((2, b"Float32"), (3, b"abcd"))))
+    assert bits_of(tmp_path / "x.ckpt") == {"w": ("F32", (), b"abcd")}
+
+
+def test_pieces_of_different_types_are_refused(tmp_path):
+    pieces = [b"\x08\x02" + message((2, kind), (3, b"\1")) for kind in (b"Bool", b"UInt8")]
+    (tmp_path / "x.ckpt").write_bytes(b"".join(map(value, pieces)))
+    with pytest.raises(CorruptCheckpointError, match="holds 'w' twice"):
+        import_weights(tmp_path / "x.ckpt", tmp_path / "run")
+
+
+def test_exported_tensors_are_aligned_to_their_elements(tmp_path):
+    tensors = {"a": ("U8", (3,), b"abc"), "b": ("F64", (1,), bytes(8)), "c": ("F16", (1,), bytes(2))}
+    import_weights(write_safetensors(tmp_path / "in.safetensors", tensors), tmp_path / "run")
+    for number in range(1, 9):  # each length of the header
+        out = tmp_path / f"{number}.safetensors"
+        export_weights(tmp_path / "run", out, renames=Renames({"a": "a" * number}))
+        data = out.read_bytes()
+        begin = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:begin])
+        assert header.pop("__metadata__") == {"format": "ms"}
+        for name, entry in header.items():
+            width = {"U8": 1, "F16": 2, "F64": 8}[entry["dtype"]]
+            assert (begin + entry["data_offsets"][0]) % width == 0, name
+
+
+@pytest.mark.parametrize(
+    ("names", "after", "rules", "expected"),
+    [
+        (["w", "a.w", "m.a.w"], ["m.a.w"], {"a.w": "x"}, {"w": "w", "a.w": "x", "m.a.w": "m.x"}),
+        (["w", "m.w"], ["m.w"], {"": "net."}, {"w": "net.w", "m.w": "m.net.w"}),
+        (["w", "m.w"], ["m.w"], {"m.w": "own"}, {"w": "w", "m.w": "own"}),
+    ],
+)
+def test_moment_follows_the_longest_weight_name(names, after, rules, expected):
+    assert Renames(rules).applied(names, after) == expected
+
+
+@pytest.mark.parametrize("file", ["xckpt", "ckpt", "x.ckpt.gz", "x.safetensors.ckpt~"])
+def test_name_without_a_known_end_is_refused(file):
+    with pytest.raises(ValueError, match=r"must end in \.ckpt or \.safetensors"):
+        format_of(file)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "owned"),
+    [
+        ({"w": (2,), "vhat.w": (2,)}, set()),
+        ({"w": (2,), "vhat.w": (2,), "moment1.w": (2,), "moment2.w": (2,)}, {"vhat.w", "moment1.w", "moment2.w"}),
+        ({"learning_rate": (9,), "learning_rate_group_12": (), "momentum": (), "scale_sense": (1,)}, None),
+        ({"learning_rate": (2, 3), "net.learning_rate": (1,)}, set()),
+        ({"w": (2,), "moments.w": (3,)}, set()),
+    ],
+)
+def test_optimizer_state_is_told_from_weights(shapes, owned):
+    assert of_an_optimizer(shapes) == (shapes.keys() if owned is None else owned)
