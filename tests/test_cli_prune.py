@@ -170,6 +170,17 @@ def test_unreadable_checkpoint_is_reported_kept_and_exits_1(root, capsys):
     assert committed(root) == [NAMES[0], *NAMES[2:]]
 
 
+def test_branches_are_removed_only_when_asked_for(root, capsys):
+    life = Life(root, keep=KeepLatest(100))
+    life.restore(NAMES[0])
+    newest = life.saved_at(3)
+    pruned(root, "latest:9", yes=True)
+    assert committed(root) == [*NAMES, newest]
+    pruned(root, branches=True, yes=True)
+    assert "3 checkpoints removed" in capsys.readouterr().out
+    assert committed(root) == [NAMES[0], newest]
+
+
 def test_json_has_the_documented_fields(root, capsys):
     pruned(root, "latest:2", as_json=True, dry_run=True)
     planned = json.loads(capsys.readouterr().out)
