@@ -1,0 +1,201 @@
+"""Whatever statement carries a variable of a loop on, it is named if training depends on it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections import deque
+
+import pytest
+from mindspore.experimental import optim
+from test_loops import Training
+
+
+def raise_ends_it(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+        if seen == 5:
+            raise RuntimeError("enough")
+
+
+def continue_skips(cell, batches, rate, restore):
+    turn = 0
+    restore()
+    for x, y in batches:
+        turn += 1
+        if turn % 2:
+            continue
+        cell(x, y)
+
+
+def finally_counts(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        try:
+            cell(x * seen, y)
+        finally:
+            seen += 1
+
+
+def except_counts(cell, batches, rate, restore):
+    failures = 0
+    restore()
+    for x, y in batches:
+        try:
+            cell(x, y)
+        except ArithmeticError:
+            failures += 1
+        if failures > 3:
+            break
+
+
+def enumerate_from_one(cell, batches, rate, restore):
+    restore()
+    for at, (x, y) in enumerate(batches, 1):
+        cell(x * at, y)
+
+
+def dunder_next(cell, batches, rate, restore):
+    other = itertools.cycle([1.0, 2.0])
+    restore()
+    for x, y in batches:
+        cell(x * other.__next__(), y)
+
+
+def deque_that_rotates(cell, batches, rate, restore):
+    shifts = deque([1.0, 2.0, 3.0])
+    restore()
+    for x, y in batches:
+        cell(x * shifts[0], y)
+        shifts.rotate()
+
+
+def stack_that_shrinks(cell, batches, rate, restore):
+    left = [1.0, 2.0, 3.0]
+    restore()
+    for x, y in batches:
+        cell(x * left[-1], y)
+        left.pop()
+
+
+def optimizer_of_its_own(cell, batches, rate, restore):
+    optimizer = optim.SGD(cell.trainable_params(), 0.1)
+    seen = 0
+    restore()
+    for x, y in batches:
+        gradients = cell.grad(x, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+        if seen % 2:
+            optimizer(gradients)
+
+
+def rate_that_is_set(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+        if seen == 5:
+            cell.optimizer.set_lr(0.1)
+
+
+def branch_that_may_not_write(cell, batches, rate, restore):
+    hidden = 0.0
+    restore()
+    for x, y in batches:
+        if batches.epoch:
+            hidden = 1.0
+        cell(x * hidden, y)
+        hidden = 2.0
+
+
+def else_of_a_loop(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    while batches.epoch < 2:
+        for x, y in batches:
+            cell(x, y)
+        else:  # noqa: PLW0120 - what is to be read
+            seen += 1
+            if seen == 5:
+                rate.set_data(rate * 0.5)
+
+
+@pytest.mark.parametrize(
+    ("loop", "name"),
+    [
+        (raise_ends_it, "seen"),
+        (continue_skips, "turn"),
+        (finally_counts, "seen"),
+        (except_counts, "failures"),
+        (enumerate_from_one, "enumerate()"),
+        (dunder_next, "other (cycle)"),
+        (deque_that_rotates, "shifts"),
+        (stack_that_shrinks, "left"),
+        (optimizer_of_its_own, "seen"),
+        (rate_that_is_set, "seen"),
+        (branch_that_may_not_write, "hidden"),
+        (else_of_a_loop, "seen"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_every_statement_that_carries_is_read(loop, name):
+    found = Training().found(loop)
+    assert f"{loop.__name__}(): {name}" in [one.where for one in found]
+
+
+def test_number_of_batch_is_begun_by_restore():
+    (found,) = Training().found(enumerate_from_one)
+    assert "enumerate(batches, point.batches_delivered)" in found.fix
+
+
+def number_that_is_restored(cell, batches, rate, restore):
+    point = restore()
+    for at, (x, y) in enumerate(batches, point.batches_delivered):
+        cell(x * at, y)
+
+
+def loaded_from_a_file(cell, batches, rate, restore):
+    restore()
+    with open("best.json") as file:
+        best = json.load(file)
+    for x, y in batches:
+        loss = float(cell(x, y))
+        if loss < best:
+            best = loss
+            rate.set_data(rate * 0.5)
+
+
+def asked_of_a_clock(cell, batches, rate, restore):
+    last = time.time()
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        if time.time() - last > 600:
+            last = time.time()
+            rate.set_data(rate * 0.5)
+
+
+def written_by_both_branches(cell, batches, rate, restore):
+    scale = 0.0
+    restore()
+    for x, y in batches:
+        if batches.epoch:  # noqa: SIM108 - both statements are to be read
+            scale = 1.0
+        else:
+            scale = 2.0
+        cell(x * scale, y)
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [number_that_is_restored, loaded_from_a_file, asked_of_a_clock, written_by_both_branches],
+    ids=lambda one: one.__name__,
+)
+def test_what_a_checkpoint_or_clock_decides_is_not_named(loop):
+    assert Training().found(loop) == []
