@@ -17,6 +17,7 @@ class Weighted(nn.Cell):
         super().__init__()
         self.out = nn.Dense(4, 3)
         self.alpha = 0.5
+        self.act = ops.ReLU()
         self.unread = 0
         self.beta = ms.Parameter(ms.Tensor(1.0), name="beta")
 
@@ -24,7 +25,7 @@ class Weighted(nn.Cell):
         return self.scaled(self.out(x)) * self.beta
 
     def scaled(self, x):
-        return x * self.alpha
+        return self.act(x) * self.alpha
 
 
 class Sets(Callback):
@@ -39,6 +40,10 @@ class Sets(Callback):
 class Assigns(Sets):
     def on_train_epoch_begin(self, run_context):
         self.cell.alpha = 0.1 * run_context.original_args().cur_epoch_num
+
+
+class Inherits(Assigns):
+    pass
 
 
 class Multiplies(Sets):
@@ -72,6 +77,9 @@ class AtBegin(Sets):
     def on_train_begin(self, run_context):
         self.cell.alpha = 0.1
 
+    def begin(self, run_context):
+        self.cell.alpha = 0.2
+
 
 class ItsOwn(Sets):
     def on_train_step_end(self, run_context):
@@ -84,15 +92,22 @@ class InPlace(Sets):
     def on_train_step_end(self, run_context):
         ops.assign(self.cell.beta, 0.5)
         self.cell.out.training = True
+        self.cell.act = ops.ReLU()
 
 
-@pytest.mark.parametrize("kind", [Assigns, Multiplies, ByHelper, ByContext, OfItems])
+@pytest.mark.parametrize("kind", [Assigns, Inherits, Multiplies, ByHelper, ByContext, OfItems])
 def test_constant_that_a_callback_sets_is_found(kind):
     cell = nn.SequentialCell(nn.Dense(4, 4), Weighted())
     (found,) = constants_in_callbacks([kind(cell[1])], [cell])
     assert str(found).startswith(f"{kind.__name__}: ")
     assert "sets 1.alpha, which a compiled graph has as it was at its first call" in str(found)
     assert not found.certain
+
+
+def test_constant_of_a_second_cell_is_found():
+    cells = nn.Dense(4, 4), Weighted()
+    (found,) = constants_in_callbacks([Assigns(cells[1])], cells)
+    assert "sets the train cell.alpha" in str(found)
 
 
 def test_constant_that_a_lambda_callback_sets_is_found():
