@@ -117,6 +117,15 @@ def test_own_saves_of_script_count_micro_steps_once(root, trace):
     assert [info.progress.batches_delivered for info in manager.checkpoints()] == [2, 3]
 
 
+def test_save_right_after_a_start_traces_no_step(root, trace):
+    trained(root, Seen(), 3).close()
+    resumed = Seen()
+    manager = CheckpointManager(root)
+    assert manager.restore(resumed).batches_delivered == 2
+    manager.save_final(resumed)
+    assert isinstance(trace()[-1], Begun)
+
+
 def test_state_without_observer_is_refused(root, trace):
     with pytest.raises(ResumeError, match=r"NumpyRun.*observer"):
         CheckpointManager(root).restore(NumpyRun())
