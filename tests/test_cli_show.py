@@ -264,6 +264,19 @@ def test_many_files_are_cut_and_counted(capsys):
     assert shown_text(write_ranks(ranks), Wanted(rank=69), capsys).count("rank-00069/accumulators-000.safetensors") == 1
 
 
+def test_limit_of_files_counts_those_of_all_roles(capsys):
+    roles = ("weights", "accumulators")
+    ranks = [[leaf(role, np.zeros(1), "per_rank", role=role) for role in roles] for _ in range(40)]
+    text = shown_text(write_ranks(ranks), Wanted(), capsys)
+    assert [text.count(f"/{role}-00") for role in roles] == [40, 20]
+    assert "20 more files not shown" in text
+
+
+def test_histogram_is_counted_only_when_asked_for(two_ranks):
+    assert look(two_ranks, "latest", Wanted(tensor="w")).tensor.histogram is None
+    assert look(two_ranks, "latest", Wanted(tensor="w", histogram=True)).tensor.histogram is not None
+
+
 def drawn(dtype: str) -> np.ndarray:
     rng = np.random.default_rng(5)
     if dtype == "BF16":

@@ -81,6 +81,26 @@ def test_life_without_resume_fails_demo() -> None:
     assert demo._verdict(demo.Console(), reference, lives) == 1
 
 
+@pytest.mark.parametrize(
+    ("accuracy", "alone", "began_at"),
+    [(0.98, 0.99, 49), (0.95, 0.95, 49), (None, None, 49), (0.99, 0.99, 48)],
+    ids=["another accuracy", "too little learnt", "no accuracy", "another beginning"],
+)
+def test_demo_fails_though_all_digests_agree(
+    accuracy: float | None, alone: float | None, began_at: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lives, reference = _lives(), _life(range(1, demo.MICRO_STEPS + 1), accuracy=alone)
+    lives[1].accuracy, lives[1].began_at = accuracy, began_at
+    assert demo._verdict(demo.Console(), reference, lives) == 1
+    assert "The runs do NOT agree" in capsys.readouterr().out
+
+
+def test_demo_fails_where_reference_ended_early() -> None:
+    lives, reference = _lives(), _life(range(1, demo.MICRO_STEPS), accuracy=0.99)
+    del lives[1].steps[demo.MICRO_STEPS]
+    assert demo._verdict(demo.Console(), reference, lives) == 1
+
+
 def _lives() -> list[demo.Life]:
     second = _life(range(50, demo.MICRO_STEPS + 1), accuracy=0.99)
     second.resumed_from = "a000001-c0000000012-m0001"

@@ -117,12 +117,12 @@ def test_own_saves_of_script_count_micro_steps_once(root, trace):
     assert [info.progress.batches_delivered for info in manager.checkpoints()] == [2, 3]
 
 
-def test_save_right_after_a_start_traces_no_step(root, trace):
+def test_step_without_training_traces_nothing(root, trace):
     trained(root, Seen(), 3).close()
     resumed = Seen()
     manager = CheckpointManager(root)
     assert manager.restore(resumed).batches_delivered == 2
-    manager.save_final(resumed)
+    manager.step(resumed)
     assert isinstance(trace()[-1], Begun)
 
 

@@ -22,6 +22,19 @@ def raise_ends_it(cell, batches, rate, restore):
             raise RuntimeError("enough")
 
 
+def raise_in_a_function(cell, batches, rate, restore):
+    def check(count):
+        if count == 5:
+            raise RuntimeError("enough")
+
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+        check(seen)
+
+
 def continue_skips(cell, batches, rate, restore):
     turn = 0
     restore()
@@ -130,6 +143,7 @@ def else_of_a_loop(cell, batches, rate, restore):
     ("loop", "name"),
     [
         (raise_ends_it, "seen"),
+        (raise_in_a_function, "seen"),
         (continue_skips, "turn"),
         (finally_counts, "seen"),
         (except_counts, "failures"),
