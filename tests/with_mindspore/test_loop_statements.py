@@ -211,5 +211,5 @@ def written_by_both_branches(cell, batches, rate, restore):
     [number_that_is_restored, loaded_from_a_file, asked_of_a_clock, written_by_both_branches],
     ids=lambda one: one.__name__,
 )
-def test_what_a_checkpoint_or_clock_decides_is_not_named(loop):
+def test_what_clock_or_file_decides_is_not_named(loop):
     assert Training().found(loop) == []
