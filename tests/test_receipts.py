@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from dict_storage import DictStorage
 
-from ckptkit.errors import SaveFailedError
+from ckptkit.errors import SaveFailedError, StaleAttemptError
 from ckptkit.manifest import FileEntry
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.receipts import Receipt, Receipts, post, post_failure
@@ -92,3 +93,71 @@ def test_patience_ends_though_other_parts_are_there():
     with pytest.raises(SaveFailedError, match="10"):
         receipts.collect(NAME, written(storage, 0), lambda: None)
     assert now[0] <= 2 * PATIENCE.total_seconds()
+
+
+@pytest.mark.parametrize("number", [0, 2], ids=["earlier", "later"])
+def test_failure_of_another_save_fails_nothing(number):
+    storage = DictStorage()
+    post_failure(storage, NAME, 1, number)
+    assert len(collect(storage, 2, [lambda: post(storage, NAME, written(storage, 1))])) == 2
+
+
+def test_receipt_of_another_save_is_no_part():
+    storage = DictStorage()
+    post(storage, NAME, replace(written(storage, 1), save_number=2))
+    found = collect(storage, 2, [lambda: post(storage, NAME, written(storage, 1))])
+    assert [one.save_number for one in found] == [1, 1]
+
+
+def test_giving_up_another_save_ends_no_wait():
+    storage = DictStorage()
+    receipts = Receipts(storage, 2, PATIENCE, pause=lambda _: post(storage, NAME, written(storage, 1)))
+    receipts.give_up(2, "rank 1 died")
+    assert len(receipts.collect(NAME, written(storage, 0), lambda: None)) == 2
+
+
+def test_first_reason_to_give_up_is_told():
+    receipts = Receipts(DictStorage(), 2, PATIENCE)
+    receipts.give_up(1, "rank 1 died")
+    receipts.give_up(1, "the world ended")
+    with pytest.raises(SaveFailedError, match=r"^rank 1 died"):
+        receipts.collect(NAME, written(DictStorage(), 0), lambda: None)
+
+
+@pytest.mark.parametrize(("patience", "waited"), [(60, 10), (4, 4)], ids=["shortened", "never lengthened"])
+def test_hurry_waits_ten_seconds_at_most(patience, waited):
+    now = [0.0]
+
+    def pause(_: float) -> None:
+        now[0] += 1
+
+    receipts = Receipts(DictStorage(), 2, timedelta(seconds=patience), monotonic=lambda: now[0], pause=pause)
+    receipts.hurry()
+    with pytest.raises(SaveFailedError, match="rank 1 of 2 did not write"):
+        receipts.collect(NAME, written(DictStorage(), 0), lambda: None)
+    assert now[0] == waited
+
+
+def test_takeover_ends_a_long_wait():
+    waits: list[float] = []
+
+    def check() -> None:
+        raise StaleAttemptError("taken over")
+
+    receipts = Receipts(DictStorage(), 2, PATIENCE, monotonic=lambda: sum(waits), pause=waits.append)
+    with pytest.raises(StaleAttemptError, match="taken over"):
+        receipts.collect(NAME, written(DictStorage(), 0), check)
+    assert sum(waits) < PATIENCE.total_seconds() / 2
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("lost", ["a shard", "the document"])
+def test_part_that_lies_elsewhere_fails_the_save(rank, lost):
+    storage = DictStorage()
+    for other in (1, 2):
+        post(storage, NAME, written(storage, other))
+    own = written(storage, 0)
+    there = NAME.rank_key(rank) if lost == "the document" else f"{NAME.rank_folder(rank)}/state-000.safetensors"
+    del storage.files[there]
+    with pytest.raises(SaveFailedError, match=f"rank {rank} wrote 3 bytes of shards and a document of 2 bytes"):
+        Receipts(storage, 3, PATIENCE).collect(NAME, own, lambda: None)
