@@ -1,6 +1,7 @@
 """Retention with a memory: what it remembers must not make it delete what it would keep if it looked."""
 
 import logging
+import math
 
 import pytest
 
@@ -179,3 +180,33 @@ def test_retention_rereads_uncommitted_folder_every_time(root):
     assert pruned(keeping) == [name_at(1, 2)]
     assert CheckpointName.parse(name_at(1, 6)) in Index(LocalStorage(root)).names
     assert life.saved_at(8)
+
+
+@pytest.mark.parametrize(("mode", "best"), [("min", 6), ("max", 4)])
+def test_best_and_unreadable_metrics_outlive_retention(root, caplog, mode, best):
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    for batches, loss in ((2, 0.2), (4, 0.9), (6, 0.1), (8, math.nan), (9, 0.5), (10, 0.5)):
+        for _ in life.run.train_until(batches):
+            pass
+        life.manager.save(life.run, metrics={"loss": loss}).result()
+    corrupt(root, name_at(1, 2), "manifest.json")
+    _, keeping = retention(root, KeepBest(1, "loss", mode))
+    with caplog.at_level(logging.WARNING, "ckptkit"):
+        assert pruned(keeping) == [name_at(1, gone) for gone in (4, 6, 8) if gone != best]
+    assert f"{name_at(1, 2)} is kept, because its metrics cannot be read" in caplog.text
+    assert committed(root) == [name_at(1, left) for left in (2, best, 9, 10)]
+
+
+@pytest.mark.parametrize("mended", [True, False], ids=["put back", "still missing"])
+def test_document_put_back_rejoins_its_checkpoints(root, mended):
+    saved(root, 2, 4)
+    saved(root, 6, 8)
+    document = root / "attempts/000001.json"
+    data = document.read_bytes()
+    document.unlink()
+    _, keeping = retention(root, KeepLatest(1), number=2)
+    assert pruned(keeping) == []
+    if mended:
+        document.write_bytes(data)
+    assert pruned(keeping) == ([name_at(1, 2), name_at(1, 4)] if mended else [])
