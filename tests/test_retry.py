@@ -114,6 +114,21 @@ def test_lasting_trouble_is_logged_once_a_minute(retry, time, caplog):
     assert caplog.records[-1].message.startswith("the storage answers again")
 
 
+def test_each_outage_is_told_by_its_own_length(retry, time, caplog):
+    retry.call("do it", failing(0))
+    for pause in (1000, 0):
+        retry.call("do it", failing(12))
+        began, *_, ended = (record.getMessage() for record in caplog.records)
+        lasted = [float(word) for message in (began, ended) for word in message.split() if word.isdigit()]
+        assert began.startswith("the storage has failed for")
+        assert ended.startswith("the storage answers again, after")
+        assert 5 <= lasted[0] <= lasted[1] <= 150
+        caplog.clear()
+        time.now += pause
+        retry.call("do it", failing(2))  # over at once: nothing to tell
+        assert caplog.text == ""
+
+
 @pytest.mark.parametrize("field", ["request", "retrying", "first"])
 @pytest.mark.parametrize("value", [0, 5, timedelta(0), timedelta(seconds=-1), None])
 def test_patience_is_a_duration(field, value):

@@ -6,16 +6,25 @@ import io
 import random
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from botocore.awsrequest import AWSResponse
-from botocore.exceptions import ClientError, SSLError
+from botocore.exceptions import (
+    ClientError,
+    EndpointConnectionError,
+    IncompleteReadError,
+    NoCredentialsError,
+    ParamValidationError,
+    ReadTimeoutError,
+    SSLError,
+)
 from object_store.store import Clock
 from urllib3 import HTTPResponse
 
 from ckptkit.errors import StorageError
 from ckptkit.manager import CheckpointManager
-from ckptkit.storage import open_storage
+from ckptkit.storage import open_storage, s3
 from ckptkit.storage.retry import Patience, Retry, Transient
 from ckptkit.storage.s3_errors import raise_as_ours
 from ckptkit.testing.state import NumpyRun
@@ -88,6 +97,42 @@ def test_unfinished_uploads_of_all_pages_are_aborted(storage):
     server = UploadsOnPages(storage)
     assert storage.clear_unfinished("a/", lambda key: True) == 2
     assert server.aborted == ["id-1", "id-2"]
+
+
+class Pages(Server):
+    """Lists a page for each marker, without saying where the next one begins: that is the last name of this one."""
+
+    def __init__(self, storage, pages) -> None:
+        super().__init__(storage, 200)
+        self.pages = pages
+
+    def answer(self, request, **_):
+        marker = parse_qs(urlsplit(request.url).query).get("marker", [""])[0]
+        files, folders, is_cut = self.pages(marker)
+        parts = [f"<Contents><Key>{one}</Key><Size>1</Size></Contents>" for one in files]
+        parts += [f"<CommonPrefixes><Prefix>{one}</Prefix></CommonPrefixes>" for one in folders]
+        self.body = LIST % f"<IsTruncated>{str(is_cut).lower()}</IsTruncated>{''.join(parts)}".encode()
+        return super().answer(request)
+
+
+def test_a_page_that_ends_with_a_folder_is_followed(storage):
+    below = "runs/vit/checkpoints/"
+    pages = {
+        "": ([f"{below}1"], [f"{below}2/", f"{below}3/"], True),
+        f"{below}3/": ([f"{below}4", f"{below}5"], [], True),
+        f"{below}5": ([f"{below}6"], [], False),
+    }
+    server = Pages(storage, pages.__getitem__)
+    listing = storage.list("checkpoints")
+    assert (listing.folders, dict(listing.files)) == ({"2", "3"}, dict.fromkeys("1456", 1))
+    assert server.requests == 3
+
+
+@pytest.mark.parametrize("files", [[], ["runs/vit/a/1"]])
+def test_pages_that_do_not_go_on_are_an_error(storage, files):
+    Pages(storage, lambda marker: (files, [], True))
+    with pytest.raises(StorageError, match="do not go on"):
+        storage.walk("a/")
 
 
 def test_keys_beside_those_asked_for_are_an_error(storage):
@@ -165,7 +210,7 @@ def test_an_answer_without_a_tag_has_written_nothing(storage):
     assert server.requests > 4
 
 
-@pytest.mark.parametrize("status", [301, 307])
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_an_endpoint_that_redirects_is_told_at_once(storage, status):
     server = Server(storage, status, b"", {"Location": "https://s3.example.com/bucket"})
     with pytest.raises(StorageError, match=r"redirects to https://s3\.example\.com"):
@@ -244,6 +289,153 @@ def test_an_unknown_authority_names_the_option(storage):
     storage._bucket._client.api.meta.events.register_first("before-send.s3", refuse)
     with pytest.raises(StorageError, match=r"client_kwargs=\{'verify': FILE\}"):
         storage.list("a")
+
+
+def test_whole_file_instead_of_its_part_is_refused(storage):
+    Server(storage, 200, b"123456789", {"ETag": "x"})
+    buffer = bytearray(5)
+    with pytest.raises(StorageError, match="parts"):
+        storage.read_into("a", [memoryview(buffer)], 4)
+    assert buffer == bytes(5)
+
+
+def test_an_absent_file_is_absent_without_room(storage):
+    Server(storage, 404, NO_SUCH_KEY)
+    with pytest.raises(FileNotFoundError):
+        storage.read_into("a", [memoryview(bytearray())])
+
+
+NO_SUCH_RANGE = b"<Error><Code>InvalidRange</Code><Message>empty</Message></Error>"
+
+
+def test_an_empty_file_counts_as_one_that_exists(storage):
+    server = Server(storage, 416, NO_SUCH_RANGE)
+    assert storage.exists("a")
+    with pytest.raises(StorageError, match="it exists, and nothing is ever overwritten"):
+        storage.write("a", io.BytesIO(b"x"), 1)
+    assert server.requests == 2  # both asked for it, none wrote
+
+
+# Slow ones
+
+
+class Dripping(io.BytesIO):
+    """Gives a byte in 50 seconds."""
+
+    def __init__(self, data, clock) -> None:
+        super().__init__(data)
+        self.clock = clock
+
+    def read(self, size=-1):
+        self.clock.wait(50)
+        return super().read(min(size, 1) if size and size > 0 else 1)
+
+    read1 = read
+
+
+class Drip(Server):
+    def answer(self, request, **_):
+        self.requests += 1
+        headers = {"Content-Length": "5", "Content-Range": "bytes 0-4/5", "ETag": "x"}
+        body = Dripping(b"12345", self.storage._bucket._retry.monotonic)
+        raw = HTTPResponse(body, headers=headers, status=206, preload_content=False)
+        return AWSResponse(request.url, 206, headers, raw)
+
+
+def test_answer_that_drips_is_given_up(storage):
+    server = Drip(storage, 206)
+    with pytest.raises(StorageError, match="longer than request_timeout"):
+        storage.read_into("a", [memoryview(bytearray(5))])
+    assert server.requests == 1  # which took as long as there is patience before a first answer
+
+
+class Sipping(Server):
+    """Takes a block of a body in 50 seconds."""
+
+    def answer(self, request, **_):
+        while request.method == "PUT" and request.body.read(1 << 14):
+            self.storage._bucket._retry.monotonic.wait(50)
+        return super().answer(request)
+
+
+def test_body_that_is_taken_too_slowly_is_given_up(storage):
+    server = Sipping(storage, 200, b"", {"ETag": "x"})
+    with pytest.raises(StorageError, match="longer than request_timeout"):
+        storage._bucket.put("a", bytes(9 << 20))
+    assert server.requests == 0
+
+
+# Stores that lack something
+
+
+class Unconditional(Server):
+    """Knows no conditional put, and says so."""
+
+    def __init__(self, storage) -> None:
+        super().__init__(storage, 200)
+        self.objects = {}
+        self.conditions = 0
+
+    def answer(self, request, **_):
+        key = urlsplit(request.url).path.removeprefix("/bucket/runs/vit/")
+        self.status, self.body, self.headers = 200, b"", {"ETag": "x"}
+        if request.method == "PUT" and "If-None-Match" in request.headers:
+            self.conditions += 1
+            self.status, self.body = 501, b"<Error><Code>NotImplemented</Code></Error>"
+        elif request.method == "PUT":
+            self.objects[key] = request.body if isinstance(request.body, bytes) else request.body.read()
+        elif key in self.objects:
+            self.body = self.objects[key]
+        else:
+            self.status, self.body = 404, NO_SUCH_KEY
+        return super().answer(request)
+
+
+def test_a_store_without_conditions_gets_a_lease(storage, caplog):
+    server = Unconditional(storage)
+    storage._lease._wait = lambda seconds: None
+    for number in (1, 2):
+        storage.create(f"a/{number}", b"first")
+        with pytest.raises(FileExistsError):
+            storage.create(f"a/{number}", b"second")
+        assert server.objects[f"a/{number}"] == b"first"
+    assert server.conditions == 1
+    assert [record.message for record in caplog.records if "If-None-Match" in record.message] == [
+        "s3://bucket/runs/vit ignores If-None-Match. A lease takes its place, and each save waits for it; where a "
+        "request takes longer than its settle time, two jobs may both go on. Make sure that there is only one"
+    ]
+
+
+class Undeletable(Server):
+    def answer(self, request, **_):
+        taken = request.method == "PUT"
+        self.status = 412 if taken else 403
+        self.body = b"<Error><Code>%s</Code></Error>" % (b"PreconditionFailed" if taken else b"AccessDenied")
+        return super().answer(request)
+
+
+def test_probe_warns_where_nothing_can_be_deleted(storage, caplog):
+    Undeletable(storage, 403)
+    storage.probe()
+    assert "Saves go on, but retention cannot remove any" in caplog.text
+
+
+def test_an_upload_has_no_more_parts_than_allowed(storage, monkeypatch):
+    monkeypatch.setattr(s3, "_MOST_PARTS", 4)
+    monkeypatch.setattr(storage, "_part_bytes", 10)
+    bucket, sent = storage._bucket, {}
+    monkeypatch.setattr(bucket, "mark", lambda key: None)
+    monkeypatch.setattr(bucket, "begin_upload", lambda key, mark: ("id", False))
+    monkeypatch.setattr(bucket, "complete_upload", lambda key, upload, tags: sent.update(tags=tags))
+    monkeypatch.setattr(
+        bucket,
+        "put_part",
+        lambda key, upload, number, data, stop: sent.update({number: bytes(data)}) or f"tag-{number}",
+    )
+    data = bytes(range(43))
+    storage.write("a", io.BytesIO(data), len(data))
+    assert sent.pop("tags") == ["tag-1", "tag-2", "tag-3", "tag-4"]
+    assert b"".join(sent[number] for number in sorted(sent)) == data
 
 
 # Keys that end in the middle
@@ -338,4 +530,23 @@ def test_each_error_answer_means_one_thing(status, code, meant):
     answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
     with pytest.raises((FileNotFoundError, FileExistsError, StorageError, Transient)) as caught:
         raise_as_ours(ClientError(answer, "PutObject"), "write a", may_be_absent=True)
+    assert type(caught.value) is meant
+
+
+@pytest.mark.parametrize(
+    ("error", "meant", "words"),
+    [
+        (NoCredentialsError(), StorageError, "export AWS_ACCESS_KEY_ID="),
+        (SSLError(endpoint_url="x", error="CERTIFICATE_VERIFY_FAILED"), StorageError, "client_kwargs={'verify': FILE}"),
+        (SSLError(endpoint_url="x", error="EOF"), Transient, "EOF"),
+        (EndpointConnectionError(endpoint_url="http://x"), Transient, "http://x"),
+        (ReadTimeoutError(endpoint_url="http://x"), Transient, "http://x"),
+        (IncompleteReadError(actual_bytes=1, expected_bytes=2), Transient, "1"),
+        (ParamValidationError(report="no such"), StorageError, "(?s)could not write a: .*no such"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_each_failure_without_answer_means_one_thing(error, meant, words):
+    with pytest.raises((StorageError, Transient), match=words) as caught:
+        raise_as_ours(error, "write a", may_be_absent=True)
     assert type(caught.value) is meant

@@ -51,6 +51,7 @@ def test_url_is_as_typed_without_trailing_slash(root):
         ({"request_timeout": timedelta(0)}, "timedelta"),
         ({"config_kwargs": {"no_such": 1}}, "could not use these storage_options"),
         ({"client_kwargs": {"no_such": 1}}, "could not use these storage_options"),
+        ({"settle": 2}, "settle must be a timedelta"),
     ],
 )
 def test_options_that_cannot_be_are_named(options, message):
@@ -74,6 +75,65 @@ def test_s3fs_options_reach_the_client():
     assert (config.read_timeout, config.connect_timeout) == (7, 4)
     assert config.retries["total_max_attempts"] == 1
     assert (config.request_checksum_calculation, config.response_checksum_validation) == ("when_required",) * 2
+
+
+def test_parts_lanes_and_settling_time_are_as_asked():
+    options = {**GIVEN, "default_block_size": 6 << 20, "max_concurrency": 40, "settle": timedelta(seconds=9)}
+    storage = open_storage("s3://bucket/a", options)
+    assert storage.window_bytes == 2 * 40 * (6 << 20)
+    assert storage._bucket._client.api.meta.config.max_pool_connections > 2 * 40  # a connection for every lane
+    assert storage._lease._settle == timedelta(seconds=9)
+
+
+@pytest.mark.parametrize(("asked", "seconds"), [({}, (30, 10)), ({"request_timeout": timedelta(seconds=4)}, (4, 4))])
+def test_silence_ends_within_the_request_timeout(asked, seconds):
+    config = open_storage("s3://bucket/a", {**GIVEN, **asked})._bucket._client.api.meta.config
+    assert (config.read_timeout, config.connect_timeout) == seconds
+
+
+def test_an_option_of_none_is_not_given():
+    given = dict.fromkeys(S3Options.__dataclass_fields__)
+    assert S3Options.of(given, "s3") == S3Options()
+    assert open_storage("s3://bucket/a", {**given, **GIVEN}).url == "s3://bucket/a"
+
+
+def signed_url(options):
+    """What a request to read a file would be sent to, by the keys that it is signed with."""
+    api = open_storage("s3://bucket/a", {"endpoint_url": "http://127.0.0.1:1", **options})._bucket._client.api
+    return api.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": "k"})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"key": "mine", "secret": "b", "token": "temporary"},
+        {"credentials": lambda: {"key": "mine", "secret": "b", "token": "temporary"}},
+        {"credentials": lambda: Keys("mine", "b", "temporary")},
+    ],
+    ids=["options", "mapping", "keys"],
+)
+def test_temporary_keys_go_with_their_token(options):
+    url = signed_url(options)
+    assert "Credential=mine%2F" in url or "AWSAccessKeyId=mine&" in url
+    assert "oken=temporary" in url
+
+
+def test_anonymous_requests_are_not_signed(monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "around")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    assert "around" in signed_url({})
+    assert signed_url({"anon": True}) == signed_url({"anon": True, "key": "a", "secret": "b"})
+    assert signed_url({"anon": True}).endswith("/k")
+
+
+def test_a_profile_has_its_own_keys(tmp_path, monkeypatch):
+    (tmp_path / "credentials").write_text(
+        "[default]\naws_access_key_id = other\naws_secret_access_key = b\n"
+        "[training]\naws_access_key_id = trainer\naws_secret_access_key = b\n"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    assert "trainer" in signed_url({"profile": "training"})
+    assert "other" in signed_url({})
 
 
 # OBS
@@ -153,6 +213,9 @@ def test_missing_keys_or_endpoint_name_every_way():
 )
 def test_the_endpoint_may_lack_its_scheme(environment, endpoint):
     assert with_endpoint(S3Options(), environment).endpoint_url == endpoint
+    insecure = with_endpoint(S3Options(use_ssl=False), environment).endpoint_url
+    given = "://" in next(iter(environment.values()))
+    assert insecure == (endpoint if given else endpoint.replace("https://", "http://"))
 
 
 def test_keys_in_the_environment_are_read_again(monkeypatch):
@@ -184,7 +247,10 @@ def test_expiring_keys_are_renewed_in_advance():
 
 @pytest.mark.parametrize(
     "returned",
-    [None, {"key": "a"}, {"key": "a", "secret": "b", "expire": 1}, {"key": "a", "secret": "b", "expires": 5}],
+    [
+        *(None, {"key": "a"}, {"key": "a", "secret": "b", "expire": 1}, {"key": "a", "secret": "b", "expires": 5}),
+        {"key": "a", "secret": "b", "expires": datetime(2026, 1, 1)},
+    ],
 )
 def test_credentials_function_without_keys_is_explained(returned):
     with pytest.raises(StorageError, match="credentials="):
