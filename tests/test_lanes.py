@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+
+"""Jobs beside each other: all are done or one has failed, and then no other begins."""
+
 import threading
 
 import pytest
@@ -33,3 +36,79 @@ def test_jobs_run_without_further_threads(threads, monkeypatch):
         lanes.finish()
     assert done == list(range(9))
     assert by == set(started or [threading.current_thread()])
+
+
+from ckptkit.storage.lanes import Lanes, in_lanes
+
+
+@pytest.mark.parametrize("startable", [0, 1, 4])
+def test_jobs_are_done_with_too_few_threads(monkeypatch, startable):
+    """The process may have no more, or be on its way out."""
+    real, started = threading.Thread.start, []
+
+    def start(thread):
+        if len(started) == startable:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    done = []
+    in_lanes(4, [lambda stop, number=number: done.append(number) for number in range(20)])
+    assert sorted(done) == list(range(20))
+    assert len(started) == startable
+    assert not any(thread.is_alive() for thread in started)
+
+
+def test_after_a_failure_no_job_is_taken():
+    begun = []
+
+    def job(number):
+        begun.append(number)
+        raise ValueError(f"lost {number}")
+
+    with Lanes(1) as lanes:
+        lanes.submit(lambda: job(0))
+        assert lanes.stop.wait(60)
+        for attempt in (lambda: lanes.submit(lambda: job(1)), lanes.finish):
+            with pytest.raises(ValueError, match="lost 0"):
+                attempt()
+    assert begun == [0]
+
+
+def test_last_job_s_failure_is_raised():
+    def fail(stop):
+        raise ValueError("lost")
+
+    with pytest.raises(ValueError, match="lost"):
+        in_lanes(3, [fail])
+
+
+def test_who_leaves_by_an_error_stops_what_runs():
+    begun, ended = threading.Event(), []
+
+    def leave():
+        with Lanes(1) as lanes:
+            lanes.submit(lambda: begun.set() or ended.append(lanes.stop.wait(60)))
+            assert begun.wait(60)
+            raise ValueError("own")
+
+    with pytest.raises(ValueError, match="own"):
+        leave()
+    assert ended == [True]
+
+
+def test_what_still_runs_learns_of_a_failure():
+    begun, told = threading.Event(), []
+
+    def waiting(stop):
+        begun.set()
+        told.append(stop.wait(60))
+
+    def failing(stop):
+        assert begun.wait(60)
+        raise ValueError("lost")
+
+    with pytest.raises(ValueError, match="lost"):
+        in_lanes(2, [waiting, failing])
+    assert told == [True]

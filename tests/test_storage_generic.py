@@ -1,5 +1,6 @@
 """Any URL of fsspec is a run root; here its memory file system."""
 
+import io
 import uuid
 from datetime import timedelta
 
@@ -122,6 +123,47 @@ def test_names_from_elsewhere_are_an_error(url, monkeypatch):
     storage.create("a/1", b"x")
     with pytest.raises(StorageError, match="lists '/other/run/a/2' in it"):
         storage.list("a")
+
+
+def test_a_read_that_comes_back_short_is_no_file(url, monkeypatch):
+    storage = open_storage(url, QUICK)
+    storage.write("a/1", io.BytesIO(b"12345"), 5)
+    cat_file = storage._system.cat_file
+    monkeypatch.setattr(storage._system, "cat_file", lambda *args, **options: cat_file(*args, **options)[:-1])
+    with pytest.raises(StorageError, match="4 bytes came of 5"):
+        storage.read("a/1", 10)
+    with pytest.raises(StorageError, match="4 bytes came of 5"):
+        storage.read_into("a/1", [memoryview(bytearray(5))])
+
+
+def test_listing_of_another_folder_is_an_error(url, monkeypatch):
+    storage = open_storage(url, QUICK)
+    where = storage._at("a")
+    listed = [{"name": where, "type": "directory", "size": 0}, {"name": f"{where}/1", "type": "file", "size": 5}]
+    monkeypatch.setattr(storage._system, "ls", lambda *_, **__: listed)
+    assert storage.list("a").files == {"1": 5}  # some list the folder itself as well
+    listed.append({"name": f"{where}-other/2", "type": "file", "size": 5})
+    with pytest.raises(StorageError, match="a-other/2"):
+        storage.list("a")
+
+
+def test_a_folder_is_no_file(url):
+    storage = open_storage(url, QUICK)
+    storage.write("a/b/1", io.BytesIO(b"1"), 1)
+    assert not storage.exists("a/b")
+    with pytest.raises(FileNotFoundError):
+        storage.read("a/b", 10)
+
+
+def test_the_lease_waits_as_long_as_asked(url, caplog):
+    storage = open_storage(url, {"settle": timedelta(seconds=7)})
+    waits = []
+    storage._lease._wait = waits.append
+    storage.create("a", b"1")
+    storage.probe()
+    storage.probe()
+    assert waits == [7.0]
+    assert caplog.text.count("where a request takes longer than 0:00:07, two jobs may both go on") == 1
 
 
 class Torn(MemoryFileSystem):

@@ -10,6 +10,7 @@ import pytest
 
 from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.storage import LocalStorage, Storage
+from ckptkit.storage.local import LARGE_BYTES
 from ckptkit.testing.contract import StorageContract
 from ckptkit.testing.faults import FaultyStorage
 
@@ -170,6 +171,20 @@ def test_interrupted_write_is_storage_error_and_leaves_nothing(local, monkeypatc
         local.write("a/1", io.BytesIO(b"12345"), 5)
     assert isinstance(raised.value.__cause__, OSError)
     assert not local.list("a").files
+
+
+@pytest.mark.parametrize("size_bytes", [5, LARGE_BYTES + 5])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
+def test_write_that_is_broken_off_leaves_nothing(local, error, size_bytes):
+    class Broken:
+        def readinto(self, buffer):
+            raise error
+
+    with pytest.raises(error):
+        local.write("a/1", Broken(), size_bytes)
+    assert not local.list("a").files
+    local.write("a/1", io.BytesIO(bytes(size_bytes)), size_bytes)
+    assert local.list("a").files == {"1": size_bytes}
 
 
 @pytest.mark.parametrize("verb", ["write", "create"])
@@ -448,6 +463,37 @@ def test_empty_folder_that_stays_is_an_error(local, monkeypatch):
     monkeypatch.setattr(os, "rmdir", refuse)
     with pytest.raises(StorageError, match=r"could not delete .*busy"):
         local.delete(["a/b/1"])
+
+
+def test_empty_folders_of_dead_writers_are_cleared(local):
+    root = Path(local.url)
+    for folder in ("a000001-x/rank-00000", "a000001-y", "a000002-x", "b000001-x"):
+        (root / "checkpoints" / folder).mkdir(parents=True)
+    local.create("checkpoints/a000001-z/COMMIT", b"1")
+    (root / "attempts").mkdir()
+    asked = []
+
+    def is_dead(key):
+        asked.append(key)
+        return "000001-" in key
+
+    assert local.clear_unfinished("checkpoints/a", is_dead) == 2
+    assert sorted(asked) == [f"checkpoints/{one}/" for one in ("a000001-x/rank-00000", "a000001-y", "a000002-x")]
+    left = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_dir())
+    kept = ("a000001-z", "a000002-x", "b000001-x")
+    assert left == ["attempts", "checkpoints", *(f"checkpoints/{one}" for one in kept)]
+    assert local.clear_unfinished("", lambda key: True) == 2
+    assert (root / "attempts").is_dir()  # the first level stays
+
+
+def test_half_files_under_another_prefix_stay(local):
+    half = Path(local.url) / "checkpoints/a000001-x/.COMMIT.0123456789abcdef.tmp"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"half")
+    assert local.clear_unfinished("checkpoints/a000001-x/manifest", lambda key: True) == 0
+    assert half.exists()
+    assert local.clear_unfinished("checkpoints/a000001-x/COM", lambda key: True) == 1
+    assert not half.exists()
 
 
 def test_nothing_behind_a_symbolic_link_is_deleted(tmp_path):
