@@ -1,0 +1,209 @@
+"""What one rank concludes from the words of all, without a job around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ckptkit.departure import Departure
+from ckptkit.errors import ResumeError, StaleAttemptError, StorageError
+from ckptkit.pace import Pace
+from ckptkit.peers import Peers, Word
+from ckptkit.placement import Box
+from ckptkit.policies import SaveEvery
+from ckptkit.progress import Progress
+from ckptkit.run.ranks import Failure
+from ckptkit.tensors import leaf_of
+
+
+@dataclass
+class Saying:
+    """A world in which the other ranks say what ``others`` makes of this one's word."""
+
+    others: Callable[[str], list[str]]
+    rank: int = 0
+    size: int = 2
+    gathers: int = field(default=0)
+
+    def gather(self, message: str) -> list[str]:
+        self.gathers += 1
+        said = self.others(message)
+        said.insert(self.rank, message)
+        return said
+
+
+def progress_at(micro_step: int, cycles: int = 3, k: int = 4) -> Progress:
+    first = cycles * k
+    return Progress(
+        epoch=0,
+        batch=first + micro_step,
+        cycles=cycles,
+        updates=cycles,
+        micro_step=micro_step,
+        accumulation_steps=k,
+        batches_delivered=first + micro_step,
+        cycle_first_batch=first,
+    )
+
+
+MINE = Word(progress=progress_at(2), model="m", number=5)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("theirs", "error", "message"),
+    [
+        ({"progress": progress_at(3)}, ResumeError, "come apart"),
+        ({"progress": progress_at(2, cycles=4)}, ResumeError, "come apart"),
+        ({"number": 6}, ResumeError, "come apart"),
+        ({"model": "n"}, ResumeError, "another model"),
+        ({"end": Failure.of(StaleAttemptError("overtaken"))}, StaleAttemptError, "overtaken"),
+        ({"end": Failure.of(ValueError("NaN")), "number": 6}, ResumeError, "ValueError: NaN"),
+    ],
+)
+def test_ranks_that_came_apart_all_stop(rank, theirs, error, message):
+    world = Saying(lambda _: [MINE.model_copy(update=theirs).model_dump_json()], rank)
+    with pytest.raises(error, match=message):
+        Peers(world, SaveEvery(micro_steps=1)).words(MINE, None)
+
+
+def test_a_rank_that_stops_raises_its_own_error():
+    others = Saying(lambda _: [MINE.model_copy(update={"end": Failure.of(StorageError("theirs"))}).model_dump_json()])
+    own = StorageError("mine")
+    with pytest.raises(StorageError, match="mine") as caught:
+        Peers(others, SaveEvery(micro_steps=1)).words(MINE.model_copy(update={"end": Failure.of(own)}), own)
+    assert caught.value is own
+
+
+def test_parts_cut_anew_are_compared_again():
+    """As of a tensor that is placed otherwise in the middle of a training."""
+
+    def leaves(offset, size):
+        return [leaf_of("w", np.zeros(size), role="parameter", placement=Box((8,), (offset,)))]
+
+    other = leaves(4, 4)
+    theirs = Peers(Saying(lambda _: []), SaveEvery(micro_steps=1))
+    boxes = []
+    theirs._world.others = lambda message: boxes.append(message) or [message]
+    peers = Peers(Saying(lambda _: [boxes[-1]]), SaveEvery(micro_steps=1))
+
+    def compare(mine, other):
+        said = [Word(cuts=peers.cuts_of(mine)), Word(cuts=theirs.cuts_of(other))]
+        with pytest.raises(ResumeError):  # only to learn what it says: alone it stores its part twice
+            theirs.refuse_incomplete_cuts(said, other)
+        peers.refuse_incomplete_cuts(said, mine)
+
+    compare(leaves(0, 4), other)
+    gathers = peers._world.gathers
+    peers.refuse_incomplete_cuts([Word(cuts=peers.cuts_of(leaves(0, 4))), Word(cuts=theirs.cuts_of(other))], other)
+    assert peers._world.gathers == gathers  # they are known
+    with pytest.raises(ResumeError, match="leave something out"):
+        compare(leaves(0, 3), other)
+
+
+class ByClock:
+    """A policy of the user's own, which says nothing about clocks."""
+
+    def due(self, progress, since_last_save):
+        return since_last_save >= timedelta(seconds=10)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("leader_says", ["yes", "no"])
+def test_clock_of_rank_0_decides_unknown_policies(rank, leader_says):
+    others = [leader_says] if rank else ["yes"]
+    peers = Peers(Saying(lambda _: list(others), rank), ByClock())
+    mine = timedelta(seconds=60 if (rank == 1 or leader_says == "yes") else 1)
+    assert peers.is_due(progress_at(0), mine) == (leader_says == "yes")
+    assert peers._world.gathers == 1
+    assert not peers.is_due(progress_at(1), mine)  # only at boundaries
+    assert peers._world.gathers == 1
+
+
+# The end of all ranks
+
+
+class Asked:
+    """As `Preemption`, of a rank that has 60 s left."""
+
+    is_watched = True
+    left = timedelta(seconds=60)
+
+    def __init__(self, asked: bool) -> None:
+        self.asked, self.why = asked, ""
+
+    def poll(self) -> bool:
+        return self.asked
+
+    def ask(self, why: str) -> None:
+        self.asked, self.why = True, why
+
+
+def departure(world, *, asked: bool, in_flight: object = None, micro_step: float = 1.0, save: float = 10.0):
+    seconds = iter([0.0, micro_step])
+    pace = Pace(lambda: next(seconds))
+    pace.depart()
+    pace.arrive(4)
+    outcomes = SimpleNamespace(durations=[timedelta(seconds=save)], in_flight=in_flight)
+    preemption = Asked(asked)
+    made = Departure(
+        preemption,
+        pace=pace,
+        saver=None,
+        orders=None,
+        peers=Peers(world, SaveEvery(micro_steps=1)),
+        outcomes=outcomes,
+        mirror=None,
+    )
+    return made, preemption
+
+
+def sign(**values) -> str:
+    """What another rank says; whoever leads decides by its own pace."""
+    usual = {"asked": False, "left_seconds": 60.0, "micro_step_seconds": 1.0, "save_seconds": 10.0, "next_in": 1}
+    return json.dumps({**usual, **values})
+
+
+@pytest.mark.parametrize(
+    ("theirs", "verdict"),
+    [
+        ({"asked": True}, "finish the cycle"),
+        ({"asked": True, "left_seconds": 17.9}, "save"),  # three micro-steps and a save of 10 s need 19.5 s
+        ({"asked": True, "left_seconds": 20.0}, "finish the cycle"),
+        ({}, "train"),
+    ],
+)
+def test_shortest_grace_of_all_ranks_counts(theirs, verdict):
+    made, preemption = departure(Saying(lambda _: [sign(**theirs)]), asked=False)
+    assert made.heed(progress_at(1)) == verdict
+    assert preemption.why == ("rank 1 is to end" if theirs else "")
+
+
+def test_at_a_boundary_all_ranks_save():
+    made, _ = departure(Saying(lambda _: [sign()]), asked=True)
+    assert made.heed(progress_at(0)) == "save"
+
+
+@pytest.mark.parametrize(("in_flight", "verdict"), [(None, "finish the cycle"), (object(), "save")])
+def test_save_under_way_counts_before_the_last(in_flight, verdict):
+    """Three micro-steps and two saves of 20 s do not fit into 60 s."""
+    made, _ = departure(Saying(lambda _: [sign()]), asked=True, in_flight=in_flight, save=20.0)
+    assert made.heed(progress_at(1)) == verdict
+
+
+@pytest.mark.parametrize(("rank", "until"), [(0, 10), (1, 3)])
+def test_rank_0_says_when_ranks_meet_again(rank, until):
+    """Here this one's micro-steps take 0.1 s, and the other's 0.33 s."""
+    world = Saying(lambda _: [sign(next_in=3)], rank)
+    made, _ = departure(world, asked=False, micro_step=0.1)
+    for _ in range(until):
+        assert made.heed(progress_at(1)) == "train"
+        assert world.gathers == 1
+    made.heed(progress_at(1))
+    assert world.gathers == 2
