@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from datetime import datetime, timedelta, timezone
@@ -525,6 +526,32 @@ def test_a_handle_of_a_save_that_fails(valve):
         handle.result()
     assert caught.value is error
     assert handle.done()
+
+
+def test_asking_a_handle_again_and_again_ends(root):
+    """Its writer waits for slices, which only the training thread takes."""
+    manager, run = started(root, window="slice", buffer_bytes=1)
+    handle = manager.save(run)
+    until = time.monotonic() + LONG.total_seconds()
+    while not handle.done():
+        assert time.monotonic() < until
+    assert names(manager) == [handle.result()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no thread has a priority of its own elsewhere")
+def test_only_the_writer_has_the_lowest_priority(root):
+    seen = {}
+
+    class Watched(LocalStorage):
+        def write(self, key, stream, size_bytes):
+            seen[threading.current_thread().name] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+            super().write(key, stream, size_bytes)
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    manager, run = started(Watched(root))
+    manager.save(run).result()
+    assert seen == {"ckptkit-writer": 19}
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
 
 
 @pytest.mark.parametrize("verb", ["wait", "close"])

@@ -28,7 +28,7 @@ from ckptkit.errors import (
 )
 from ckptkit.manager import ERROR_BUDGET, CheckpointManager
 from ckptkit.manifest import CopiedFrom, RunDocument, encode
-from ckptkit.policies import KeepEvery, KeepLatest, SaveEvery
+from ckptkit.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
 from ckptkit.rehearsal import VARIABLE, LifePlan
 from ckptkit.run.commit import void
 from ckptkit.run.names import CheckpointName
@@ -379,6 +379,17 @@ def test_each_root_has_own_retention(tmp_path):
 def test_mirror_retention_defaults_to_local_policy(tmp_path):
     started(tmp_path, 2, 4, 5, 8, 9, keep=KeepLatest(3))
     assert committed(tmp_path, "local") == committed(tmp_path, "mirror") == [name_at(1, at) for at in (5, 8, 9)]
+
+
+def test_best_checkpoint_is_kept_on_both_roots(tmp_path):
+    life = Life(tmp_path, keep=KeepBest(1, "accuracy", "max") | KeepLatest(1))
+    life.restore()
+    for batches, accuracy in ((2, 0.5), (4, 0.9), (5, 0.7), (8, 0.6), (9, 0.8)):
+        life.train(batches)
+        life.manager.save(life.run, {"accuracy": accuracy}).result()
+        life.settle()
+    for root in ("local", "mirror"):
+        assert committed(tmp_path, root) == [name_at(1, at) for at in (4, 8, 9)]
 
 
 # Uploads behind training

@@ -442,6 +442,23 @@ def test_step_schedule_communicates_only_at_saves(tmp_path: Path) -> None:
     assert results_of(job(tmp_path, 2, 0, act=act)) == [0, 0]
 
 
+def test_saves_are_reported_in_rank_0_alone(tmp_path: Path) -> None:
+    def act(storage, world, until, **options):
+        reports = []
+        run = new_run(world)
+        with ck.CheckpointManager(storage, on_save=reports.append) as manager:
+            manager.restore(run)
+            for _ in run.train_until(2):
+                manager.save(run)
+            manager.save_final(run)
+        return [report.checkpoint for report in reports], manager.totals.saves
+
+    (told, saves), (others_told, others_saves) = results_of(job(tmp_path, 2, 0, act=act))
+    assert told == committed(tmp_path)
+    assert others_told == []
+    assert saves == others_saves == 2
+
+
 def test_later_start_stops_every_rank_of_earlier_attempt(tmp_path: Path) -> None:
     def act(storage, world, until, **options):
         run = new_run(world)

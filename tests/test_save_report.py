@@ -61,6 +61,58 @@ def test_fast_writer_stores_what_training_waited(tmp_path):
     assert opened(tmp_path, name).manifest.cost.stall_seconds > 0
 
 
+class Held(LocalStorage):
+    """Its writes go on once they may; each takes 10 s by the clock."""
+
+    def __init__(self, root) -> None:
+        super().__init__(root)
+        self.seconds, self.may = 0.0, threading.Event()
+        self.keys: list[str] = []
+
+    def write(self, key, stream, size_bytes) -> None:
+        assert self.may.wait(60)
+        self.seconds += 10
+        self.keys.append(key)
+        super().write(key, stream, size_bytes)
+
+
+def test_waiting_for_the_save_before_is_told(tmp_path):
+    storage, reports, asked = Held(tmp_path), [], []
+
+    def monotonic():
+        now = storage.seconds
+        if asked and threading.current_thread() is threading.main_thread():
+            storage.may.set()  # first the second save looks at the clock, and then it waits
+        return now
+
+    with ck.CheckpointManager(storage, monotonic=monotonic, on_save=reports.append) as manager:
+        run = NumpyRun()
+        manager.restore(run)
+        manager.save(run)
+        run.train_step()
+        asked.append("a second save")
+        name = manager.save(run).result()
+        manager.wait()
+    first, second = (report.cost for report in reports)
+    before = sum(name not in key for key in storage.keys)
+    assert (first.queue_seconds, second.queue_seconds) == (0, 10 * before)
+    assert second.stall_seconds >= second.queue_seconds
+
+
+def test_a_report_counts_the_saves_left_out(tmp_path):
+    storage, reports = Held(tmp_path), []
+    with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=1), on_save=reports.append) as manager:
+        run = NumpyRun()
+        manager.restore(run)
+        first, *others = [manager.step(run) for _ in run.train_until(4)]
+        assert others == [None] * 3  # the first is still being written
+        storage.may.set()
+        first.result()
+        run.train_step()
+        assert manager.step(run).result()
+    assert [report.cost.skipped_saves for report in reports] == [0, 1]
+
+
 def test_a_boundary_copies_nothing_of_the_model(saved):
     manager, run, reports = saved
     list(run.train_until(4))
@@ -133,8 +185,8 @@ def test_the_totals_say_it_in_a_line(saved):
 def test_totals_add_up():
     totals = SaveTotals()
     progress = NumpyRun().progress()
-    for stall, size in ((0.5, 1 << 20), (0.25, 3 << 20)):
-        cost = SaveCost(stall_seconds=stall, buffer_bytes=8 << 20)
+    for stall, size, buffers in ((0.5, 1 << 20, 8 << 20), (0.25, 3 << 20, 4 << 20)):
+        cost = SaveCost(stall_seconds=stall, buffer_bytes=buffers)
         totals.add(SaveReport("a", progress, timedelta(seconds=2), size, cost))
     assert str(totals) == (
         "2 saves of 2.0 MiB took 2.00 s each and kept training waiting for 375.0 ms each (at most 500.0 ms), "
