@@ -182,6 +182,20 @@ def test_how_an_attempt_ended_is_told(storage, error, how):
     assert (ended.how, ended.error, ended.message) == (how, type(error).__name__, str(error).partition("\n")[0])
 
 
+def test_training_that_was_asked_to_return_is_preempted(storage):
+    run = WatchedRun()
+    manager = manager_of(storage, preempt_when=lambda: run.batches >= 3, on_preempt="return")
+    with manager:
+        manager.restore(run)
+        for _ in run.train_until(9):
+            manager.step(run)
+            if manager.preempted:
+                break
+    ended = events_in(storage)[-1]
+    assert isinstance(ended, Ended)
+    assert (ended.how, ended.error, ended.progress.batches_delivered) == ("preempted", None, 3)
+
+
 def test_closed_without_a_last_save_is_not_finished(storage):
     with manager_of(storage) as manager:
         manager.restore(WatchedRun())

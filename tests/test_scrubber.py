@@ -199,6 +199,34 @@ def test_secret_bytes_and_numbers_stay_hidden(options, told):
     assert scrub(told) == "denied to '***'"
 
 
+    ("options", "text"),
+    [
+        ({"keys": ["first-Pa55word", "second-Pa55word"]}, "second-Pa55word"),
+        ({"keys": ("in-a-tuple-Pa55",)}, "in-a-tuple-Pa55"),
+        ({"keys": frozenset({"in-a-set-Pa55"})}, "in-a-set-Pa55"),
+        ({"client": {"deep": [{"deeper": "nested-Pa55word"}]}}, "nested-Pa55word"),
+        ({"password": b"as-bytes-Pa55"}, "as-bytes-Pa55"),
+        ({"password": 48151623}, "48151623"),
+        ({"headers": "Bearer=of-a-header-Pa55; path=/"}, "of-a-header-Pa55"),
+    ],
+)
+def test_a_secret_of_any_kind_stays_hidden(options, text):
+    assert scrub(f"wrong: {text}") == f"wrong: {text}"
+    open_storage("memory://shown-place/run", options)
+    assert scrub(f"wrong: {text}") == "wrong: ***"
+
+
+def test_numbers_that_open_nothing_are_shown():
+    open_storage("memory://shown-place/run", {"port": 20222})
+    assert scrub("no answer at port 20222") == "no answer at port 20222"
+
+
+def test_longer_secret_is_hidden_whole():
+    """Its beginning is another one."""
+    open_storage("memory://shown-place/run", {"password": "Pa55-beginning", "token": "Pa55-beginning-and-end"})
+    assert scrub("wrong: Pa55-beginning-and-end") == "wrong: ***"
+
+
 def test_what_the_root_shows_is_no_secret():
     open_storage("memory://shown-place/run", {"password": "shown-place"})
     assert scrub("memory://shown-place/run") == "memory://shown-place/run"
@@ -251,6 +279,28 @@ CALLS: dict[str, Callable[[Storage], object]] = {
     "create": lambda one: one.create("a", b"x"),
     "delete": lambda one: one.delete(["a"]),
 }
+
+
+def test_no_link_of_an_error_holds_a_secret():
+    open_storage("memory://shown-place/run", {"password": SECRET})
+    cause = OSError(2, f"no {SECRET}", f"/from/{SECRET}", None, f"/to/{SECRET}")
+    cause.__cause__ = _OddError(SECRET)
+    nested = RuntimeError("nested")
+    nested.__cause__ = KeyError(SECRET)
+    context = ValueError("context")
+    context.__context__ = _OddError(SECRET)
+    error = StorageError("outer", nested)
+    error.__cause__, error.__context__ = cause, context
+
+    def fail():
+        with scrubbed():
+            raise error
+
+    found = error_of(fail)
+    assert found is error
+    assert_hidden(told_by(error))
+    assert (cause.strerror, cause.filename, cause.filename2) == ("no ***", "/from/***", "/to/***")
+    assert error.__suppress_context__  # as before: of the two, a traceback shows the cause
 
 
 def test_every_call_that_can_fail_is_tried():
