@@ -1207,6 +1207,15 @@ def test_an_outage_has_its_traceback_at_debug(caplog):
         assert [record.levelno for record in caplog.records if record.exc_info] == [shown]
 
 
+def test_failed_uploads_are_counted_since_the_last_success(caplog):
+    one = behind(Uploading(StorageError("away"), StorageError("away"), "copied", StorageError("away")))
+    for name in (A, B, A, B):
+        one.offer(name)
+        one.settle(LONG.total_seconds)
+    said = [line.partition(" in a row")[0][-2:] for line in warnings_in(caplog).splitlines()]
+    assert said == ["(1", "(2", "(1"]
+
+
 def test_takeover_ends_uploads_and_always_raises():
     uploading = Uploading(StaleAttemptError("taken"))
     one = behind(uploading)

@@ -252,6 +252,18 @@ def test_writer_during_fence_copy_gets_bytes_once(monkeypatch, where, meanwhile,
         assert nth > 1 or first
 
 
+def test_slices_are_even_up_to_the_update():
+    live = Live(("w", "weights", "cycle", "F32", (12 * ONE_BUFFER // 4,)))
+    window, _ = opened(live, buffer_bytes=PLENTY, by_slices=True)
+    copied = []
+    for micro_steps_left in (4, 3, 2, 1):
+        window.advance(micro_steps_left)
+        copied.append(window.cost.fenced_bytes // ONE_BUFFER)
+    assert copied == [3, 6, 9, 12]
+    assert not window.is_open
+    window.release()
+
+
 # A writer that is slow, or that ends, or a training thread
 
 
@@ -280,6 +292,21 @@ def test_fence_gives_up_after_standstill_alone(waits, given_up):
     window._monotonic, stepped.while_waiting = waiting_for(writer, waits)
     go_on(live, window)
     if given_up:
+        with pytest.raises(StorageError, match="nothing for 120 s"):
+            writer.check()
+    else:
+        writer.check()
+    window.release()
+
+
+@pytest.mark.parametrize("is_remote", [True, False])
+def test_only_a_remote_storage_is_given_up(is_remote):
+    live = Live(*CYCLE)
+    window, stepped = opened(live, area=StagingArea(ONE_BUFFER, is_remote=is_remote))
+    writer = Writer(window, live)
+    window._monotonic, stepped.while_waiting = waiting_for(writer, [(70.0, False), (70.0, False)])
+    go_on(live, window)
+    if is_remote:
         with pytest.raises(StorageError, match="nothing for 120 s"):
             writer.check()
     else:
@@ -445,6 +472,37 @@ def test_fence_gives_up_only_a_silent_network(is_remote, caplog):
     else:
         assert unanswered.seconds > 3600
         writer.check()
+
+
+LARGE: list[Described] = [(f"w.{n}", "weights", "cycle", "F32", (100 + n,)) for n in range(40)]
+
+
+def test_on_a_remote_root_no_fence_waits():
+    """Its buffers are as large as the state, unless told otherwise."""
+    live = Live(*LARGE)
+    window, stepped = opened(live, area=StagingArea(is_remote=True))
+    writer = Writer(window, live)
+    go_on(live, window)  # nothing was read yet
+    assert (stepped.waits, window.cost.fence_wait_seconds) == (0, 0)
+    writer.check()
+    window, stepped = opened(live, area=StagingArea(4 * ONE_BUFFER, is_remote=True))
+    writer = Writer(window, live)
+    stepped.while_waiting = lambda: writer.read(5)
+    go_on(live, window)
+    assert stepped.waits > 0
+    writer.check()
+
+
+def test_buffers_are_a_quarter_of_the_state():
+    live = Live(*LARGE)
+    area = StagingArea()
+    window, stepped = opened(live, area=area)
+    writer = Writer(window, live)
+    stepped.while_waiting = lambda: writer.read(5)
+    go_on(live, window)
+    writer.check()
+    size_bytes = sum(spec.size_bytes for spec in live.specs)
+    assert size_bytes / 4 - ONE_BUFFER < area._pool.made_bytes <= size_bytes / 4
 
 
 @pytest.mark.parametrize("state", ["everything", "cycle", "dtypes"])
