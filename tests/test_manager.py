@@ -365,6 +365,65 @@ def test_aligned_save_is_due_once(root):
     assert saved_at(manager, run, 24) == [8, 12, 20, 24]
 
 
+def test_a_rewound_save_holds_its_cycle_s_start(root):
+    manager, run = started(root, save=SaveEvery(micro_steps=3), mid_cycle="rewind", when_busy="wait")
+    for _ in run.train_until(7):
+        manager.step(run)
+    manager.close()
+    assert names(manager) == ["a000001-c0000000000-m0000", "a000001-c0000000001-m0000"]
+    restored = WatchedRun()
+    assert CheckpointManager(root).restore(restored).batches_delivered == 4
+    train(restored, 7)
+    assert restored.digest() == run.digest()
+
+
+def test_a_rewound_save_is_due_once_a_cycle(root):
+    manager, run = started(root, save=SaveEvery(micro_steps=1), mid_cycle="rewind")
+    assert saved_at(manager, run, 9) == [1, 4, 8]
+    assert manager.save(run).result() == "a000001-c0000000002-m0001"  # outright: as it is
+    manager.close()
+
+
+def test_rewinding_knows_cycles_begun_at_other_saves(root):
+    """A save that was asked for, and a restore, begin a cycle as a step does."""
+    manager, run = started(root, save=SaveEvery(micro_steps=6), mid_cycle="rewind")
+    train(run, 4)
+    manager.save(run).result()
+    train(run, 6)
+    assert manager.step(run) is None  # its start is stored
+    manager.close()
+    manager, run = started(root, save=SaveEvery(micro_steps=6), mid_cycle="rewind")
+    train(run, 6)
+    manager.step(run)
+    manager.close()
+    assert {name.partition("-")[2] for name in names(manager)} == {"c0000000001-m0000"}
+
+
+@pytest.mark.parametrize("when", ["before the restore", "before the save", "during the save"])
+def test_given_up_window_reads_nothing_in_place(valve, when):
+    """From then on others may write to the parameters at any time."""
+    manager = CheckpointManager(valve, save=ON_REQUEST)
+    if when == "before the restore":
+        manager.give_up_window()
+    run = WatchedRun()
+    manager.restore(run)
+    if when == "before the save":
+        manager.give_up_window()
+    train(run, 4)
+    digest = run.digest()
+    valve.close()
+    handle = manager.save(run)
+    if when == "during the save":
+        manager.give_up_window()
+    run.weights[:] = 7
+    run.moments[:] = 7
+    valve.open()
+    assert handle.result(LONG)
+    restored = WatchedRun()
+    CheckpointManager(valve.url).restore(restored)
+    assert restored.digest() == digest
+
+
 def test_defaults_save_every_100_cycles_and_keep_three(root):
     run = WatchedRun()
     manager = CheckpointManager(root)
