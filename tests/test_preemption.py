@@ -484,6 +484,56 @@ def test_a_callable_asks_and_training_returns(root):
     assert restored_at(root) == 5
 
 
+def test_before_the_final_save_nobody_else_saves(root):
+    """Also where a save is due, and where somebody asked: what belongs to the last state is still to come."""
+    manager, run = started(root, save=ck.SaveEvery(micro_steps=1), preempt_when=lambda: run.batches >= 2)
+    next(run.train_until(1))
+    assert manager.step(run) is not None
+    manager.wait()
+    manager.expect_final()
+    for _ in run.train_until(4):
+        assert manager.step(run) is None
+        assert not manager.heed_preemption(run)
+    assert names(root) == ["a000001-c0000000000-m0001"]
+    manager._preemption.poll()
+    with pytest.raises(ck.Preempted) as raised:
+        manager.save_final(run)
+    assert raised.value.checkpoint == names(root)[-1] == "a000001-c0000000001-m0000"
+    assert manager.preempted
+    manager.close()
+
+
+def test_a_relative_file_stays_where_it_was_meant(root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    manager, run = started(root, preempt_when="leave", on_preempt="return")
+    monkeypatch.chdir("/")
+    (tmp_path / "leave").touch()
+    with manager:
+        next(run.train_until(1))
+        manager.step(run)
+    assert manager.preempted
+    assert restored_at(root) == 1
+
+
+def test_an_evaluation_is_no_slow_micro_step(root):
+    clock = Clock()
+    manager, run = started(root, monotonic=clock, on_preempt="return", preempt_when=lambda: run.batches >= 9)
+    clock.now += 1
+    with manager:
+        for batches in run.train_until(WHOLE):
+            clock.now += 0.1
+            manager.step(run)
+            if batches == 4:
+                manager.save(run).result()
+                manager.wait()
+            if batches == 8:
+                manager.pause()
+                clock.now += 1000
+            if manager.preempted:
+                break
+    assert run.batches == 12  # there is time to end the cycle
+
+
 @pytest.mark.parametrize("grace", [timedelta(0), timedelta(seconds=-1), 25])
 def test_there_must_be_some_grace(root, grace):
     with pytest.raises(ValueError, match="grace must be a positive timedelta"):

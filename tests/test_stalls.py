@@ -726,3 +726,16 @@ def test_forked_child_does_not_wait_for_writer(tmp_path):
         timeout=30,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_manager_made_before_a_fork_saves_in_the_child(root, monkeypatch):
+    """Whoever restores is the one that trains."""
+    manager, run = CheckpointManager(root, save=ON_REQUEST), NumpyRun()
+    process = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: process + 1)
+    with manager:
+        manager.restore(run)
+        for _ in run.train_until(6):
+            manager.step(run)
+        name = manager.save_final(run)
+    assert [one.name for one in manager.checkpoints()] == [name]
