@@ -222,6 +222,29 @@ def test_combined_save_policies_are_due_when_either_is(a, b, k):
     assert due_at(left | right, 40, k=k) == sorted({*due_at(left, 40, k=k), *due_at(right, 40, k=k)})
 
 
+class Sundays:
+    """A policy of the user's own, which says nothing about clocks."""
+
+    def due(self, progress, since_last_save):
+        return False
+
+
+@pytest.mark.parametrize(
+    ("policy", "by_clock"),
+    [
+        (SaveEvery(optimizer_steps=2), False),
+        (SaveEvery(micro_steps=2), False),
+        (SaveEvery(interval=timedelta(hours=1)), True),
+        (SaveEvery(optimizer_steps=2) | SaveEvery(micro_steps=5), False),
+        (SaveEvery(optimizer_steps=2) | SaveEvery(interval=timedelta(hours=1)), True),
+        (SaveEvery(optimizer_steps=2) | Sundays(), True),
+    ],
+)
+def test_what_may_look_at_a_clock_says_so(policy, by_clock):
+    """Ranks have to agree on it then."""
+    assert policy.by_clock is by_clock
+
+
 def test_policies_are_values():
     assert SaveEvery(optimizer_steps=3) == SaveEvery(optimizer_steps=3) != SaveEvery(micro_steps=3)
     assert {KeepLatest(3), KeepLatest(3)} == {KeepLatest(3)}
