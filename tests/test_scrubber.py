@@ -199,6 +199,7 @@ def test_secret_bytes_and_numbers_stay_hidden(options, told):
     assert scrub(told) == "denied to '***'"
 
 
+@pytest.mark.parametrize(
     ("options", "text"),
     [
         ({"keys": ["first-Pa55word", "second-Pa55word"]}, "second-Pa55word"),

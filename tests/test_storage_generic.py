@@ -90,6 +90,7 @@ def test_a_failing_file_system_is_no_answer(url, monkeypatch):
 def test_a_folder_is_no_file(url):
     storage = open_storage(url, QUICK)
     storage.create("a/1", b"x")
+    assert not storage.exists("a")
     for call in (lambda: storage.read("a", 9), lambda: storage.read_into("a", [memoryview(bytearray(9))])):
         with pytest.raises(FileNotFoundError, match="a is a folder"):
             call()
@@ -145,14 +146,6 @@ def test_listing_of_another_folder_is_an_error(url, monkeypatch):
     listed.append({"name": f"{where}-other/2", "type": "file", "size": 5})
     with pytest.raises(StorageError, match="a-other/2"):
         storage.list("a")
-
-
-def test_a_folder_is_no_file(url):
-    storage = open_storage(url, QUICK)
-    storage.write("a/b/1", io.BytesIO(b"1"), 1)
-    assert not storage.exists("a/b")
-    with pytest.raises(FileNotFoundError):
-        storage.read("a/b", 10)
 
 
 def test_the_lease_waits_as_long_as_asked(url, caplog):
