@@ -249,6 +249,31 @@ def test_pages_that_repeat_are_an_error(storage, marker):
         storage.walk("a/")
 
 
+class PagesWithTokens(Server):
+    """Lists four keys on a page each; the marker of the next page is no key, as with moto."""
+
+    def __init__(self, storage) -> None:
+        super().__init__(storage, 200)
+        self.tokens = [b"", b"zz", b"aa", b"mm"]
+
+    def answer(self, request, **_):
+        asked = parse_qs(urlsplit(request.url).query).get("marker", [""])[0].encode()
+        number = self.tokens.index(asked) + 1
+        more = number < len(self.tokens)
+        self.body = LIST % (
+            b"<IsTruncated>%s</IsTruncated><NextMarker>%s</NextMarker>"
+            b"<Contents><Key>runs/vit/a/%d</Key><Size>1</Size></Contents>"
+            % ((b"true", self.tokens[number], number) if more else (b"false", b"", number))
+        )
+        return super().answer(request)
+
+
+def test_markers_may_be_tokens_in_any_order(storage):
+    server = PagesWithTokens(storage)
+    assert sorted(storage.walk("a/")) == ["a/1", "a/2", "a/3", "a/4"]
+    assert server.requests == 4
+
+
 def test_no_such_upload_means_nothing_to_clear(storage):
     """How rclone says that there is none."""
     Server(storage, 404, b"<Error><Code>NoSuchUpload</Code><Message>none</Message></Error>")

@@ -69,6 +69,7 @@ class Bucket:
         # The first version of the call: stores beside Amazon's may lack the second one.
         arguments = {"Prefix": prefix, **({"Delimiter": delimiter} if delimiter else {})}
         marker: str | None = None
+        used: set[str] = set()  # not compared by order: some servers make up tokens
         while True:
             begin = {} if marker is None else {"Marker": marker}
             # An answer without this element is some other page: an empty run may never be concluded from it.
@@ -82,10 +83,11 @@ class Bucket:
             if not answer["IsTruncated"]:
                 return
             last = answer.get("NextMarker") or max((*files, *folders), default=None)
-            if last is None or (marker is not None and last <= marker):
+            if last is None or last in used:
                 raise StorageError(
                     f"could not list {self._where(prefix)}: the server's pages do not go on after {marker!r}"
                 )
+            used.add(last)
             marker = last
 
     def mark(self, key: str) -> Mapping[str, str] | None:
