@@ -328,6 +328,7 @@ def test_summary_counts_nan_and_infinity_separately():
         found = summarise(dtype, bits)
         assert (found.count, found.finite, found.nan, found.infinite, found.zeros) == (6, 3, 1, 2, 2)
         assert (found.minimum, found.maximum, found.mean, found.norm) == (0.0, 3.0, 1.0, 3.0)
+        assert found.std == pytest.approx(2**0.5)  # of 0, 0 and 3
         assert sum(histogram(dtype, bits).counts) == 3
 
 

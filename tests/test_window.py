@@ -164,6 +164,20 @@ def test_demoted_leaf_is_copied_like_changing_ones(by_slices):
         window.release()
 
 
+def test_demoted_leaf_leaves_the_frozen_shard():
+    """By the same area that planned it as frozen before."""
+    live, area = Live(*EVERYTHING), StagingArea(PLENTY)
+
+    def frozen_names(handling: Handling) -> set[str]:
+        window = area.open(live.capture(), SaveCost(), handling)
+        window.release()
+        return {leaf.name for shard in window.shards if shard.frozen for leaf in shard.leaves}
+
+    assert frozen_names(Handling()) == {"f.large", "f.small"}
+    assert frozen_names(Handling(demoted=frozenset({"f.large"}))) == {"f.small"}
+    assert frozen_names(Handling()) == {"f.large", "f.small"}
+
+
 # The fence in the middle of a copy
 
 

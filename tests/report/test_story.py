@@ -146,6 +146,11 @@ HOUR = NOW - timedelta(hours=1)
             "The last 2 saves failed: StorageError: no room at 30",
         ),
         (
+            {"failures": [lost(20)], "saves": [saved(10), saved(20)]},  # the final save repeated it
+            "attention",
+            "1 save failed on the way; later ones were committed.",
+        ),
+        (
             {"failures": [lost(20)], "saves": [saved(30)]},
             "attention",
             "1 save failed on the way; later ones were committed.",

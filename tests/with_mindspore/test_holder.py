@@ -353,6 +353,27 @@ def test_accumulation_cell_among_others_is_train_cell():
     assert lifetimes["weight"] == "micro"  # although it is large
 
 
+def test_weights_of_second_optimizer_are_not_steady():
+    """It may write them within the first one's cycle, so a save copies them at once."""
+    first = nn.Dense(300, 300, has_bias=False)
+    cell = accumulation_cell(2, network=lambda: _Beside(first))
+    other = nn.SGD([first.weight], 0.1)
+    for one in other.get_parameters():
+        if one is not first.weight:
+            one.name = f"other.{one.name}"
+    lifetimes = {leaf.name: leaf.lifetime for leaf in StateManager([cell, other]).capture().leaves}
+    assert lifetimes[first.weight.name] == "micro"
+    assert lifetimes[f"moment1.{first.weight.name}"] == "cycle"
+
+
+class _Beside(Mlp):
+    """Trains one more layer."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+
 def test_duplicate_parameter_names_are_refused_with_advice():
     with pytest.raises(ck.StateMismatchError, match=r"used twice: hidden\.bias, .*by name"):
         StateManager([Mlp(), Mlp()])

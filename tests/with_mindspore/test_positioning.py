@@ -166,9 +166,23 @@ class DrawingSampler:
         return iter(np.random.permutation(23).tolist())
 
 
-def test_sampler_that_draws_globally_draws_on_exactly(shown):
+class DrawingChild(ds.Sampler):
+    """Draws so as what a sampler of MindSpore chooses from."""
+
+    def __iter__(self):
+        return iter(np.random.permutation(23).tolist())
+
+
+def with_drawing_child():
+    sampler = ds.SequentialSampler()
+    sampler.add_child(DrawingChild())
+    return sampler
+
+
+@pytest.mark.parametrize("sampler", [DrawingSampler, with_drawing_child], ids=["alone", "child"])
+def test_sampler_that_draws_globally_draws_on_exactly(shown, sampler):
     def make():
-        return ds.NumpySlicesDataset({"x": samples(23)["x"]}, sampler=DrawingSampler()).batch(4)
+        return ds.NumpySlicesDataset({"x": samples(23)["x"]}, sampler=sampler()).batch(4)
 
     state, expected = recorded_after(make, 8)
     np.random.seed(77)

@@ -138,6 +138,25 @@ def test_an_interrupted_loop_goes_on_exactly(tmp_path, kind, cell, place):
     assert again.point.batches_delivered == at
 
 
+class DrawingLoader(Loader):
+    """Another order in every epoch, from the global generator."""
+
+    def __iter__(self):
+        order = np.random.permutation(self.rows)
+        for start in range(0, self.rows, 3):
+            yield batch_of(order[start : start + 3])
+
+
+@pytest.mark.parametrize("at", [2, 4, 9])
+def test_order_from_global_generator_goes_on_exactly(tmp_path, at):
+    """From any epoch: a replay begins with the generators that the first one began with."""
+    expected = Life(tmp_path / "whole", DrawingLoader).run().seen
+    Life(tmp_path / "cut", DrawingLoader, every=at).run(until=at)
+    again = Life(tmp_path / "cut", DrawingLoader).run()
+    assert again.point.batches_delivered == at
+    assert again.seen == {step: one for step, one in expected.items() if step > at}
+
+
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_finished_loop_continues_with_more_epochs(tmp_path, kind):
     expected = Life(tmp_path / "whole", KINDS[kind]).run().seen
