@@ -12,11 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
-from support.covering import mark_extended
-from support.process import ALWAYS_FRESH
 
-from ckptkit import scrubber
+# Before they are imported: an assertion that fails in what tests share says what it saw, too.
+pytest.register_assert_rewrite(
+    *("cells", "ckptkit.testing.contract", "crash", "documents", "equivalence", "forge", "grown", "jobs", "live"),
+    *("mistakes", "object_store", "ranks", "ranks_with_mindspore", "scale", "support", "training"),
+)
+
+from hypothesis import settings  # noqa: E402
+from support.covering import mark_extended  # noqa: E402
+from support.process import ALWAYS_FRESH  # noqa: E402
+
+from ckptkit import scrubber  # noqa: E402
 
 pytest_plugins = ["servers.fixtures"]
 

@@ -1,7 +1,8 @@
 """moto, an S3 in memory, in a process of its own.
 
 Guarantees: when `MotoServer.start` returns, the server answers; it ends with `stop`, and by itself when the process
-that started it is gone, however that ended. Loopback only. It checks no signatures and forgets everything when it ends.
+that started it is gone, however that ended. Of several conditional puts at once one wins, as with S3. Loopback only. It
+checks no signatures and forgets everything when it ends.
 Run as a program, this file is the server: it prints its port, then serves until its standard input ends.
 """
 
@@ -118,9 +119,18 @@ class MotoServer:
 def main() -> None:
     """Serve until standard input ends."""
     import logging
+    import threading
 
+    from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
 
+    put, one_at_a_time = S3Response.put_object, threading.Lock()
+
+    def put_object(self: S3Response) -> object:
+        with one_at_a_time:  # moto looks whether a key is there, and puts it, in two steps
+            return put(self)
+
+    S3Response.put_object = put_object
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # one line per request otherwise
     server = ThreadedMotoServer(ip_address=HOST, port=0, verbose=False)
     server.start()
