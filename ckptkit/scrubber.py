@@ -111,6 +111,9 @@ class _ToldError(Exception):
     """What another error said, whose own words cannot be changed."""
 
 
+_ANSWERS = (FileNotFoundError, FileExistsError)  # of a storage, which whoever asked tells from failures
+
+
 def _told(error: BaseException) -> BaseException:
     if not _leaks(error):
         return error
@@ -125,7 +128,8 @@ def _told(error: BaseException) -> BaseException:
                 setattr(error, name, scrub(value))
     if not _leaks(error):
         return error
-    stand_in = _ToldError(f"{type(error).__name__}: {scrub(str(error))}").with_traceback(error.__traceback__)
+    kind = next((one for one in _ANSWERS if isinstance(error, one)), _ToldError)
+    stand_in = kind(f"{type(error).__name__}: {scrub(str(error))}").with_traceback(error.__traceback__)
     stand_in.__cause__, stand_in.__context__ = error.__cause__, error.__context__
     stand_in.__suppress_context__ = error.__suppress_context__
     return stand_in

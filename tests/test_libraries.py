@@ -43,6 +43,14 @@ def test_other_library_version_warns_with_install_command(root, caplog, library)
     assert warning.endswith(f"pip install {library}=={'1.2.3'}")
 
 
+def test_unknown_version_warns_without_install_command(root, caplog):
+    with versions_are({"mindspore": libraries.UNKNOWN}):
+        (name,) = grow(root, 3)
+    (warning,) = warnings_of_start(root, caplog)
+    assert warning.startswith(f"{name} was written under mindspore of an unknown version, and this is ")
+    assert warning.endswith("may not go on to the same bits")
+
+
 def test_save_needs_no_installed_package(root, monkeypatch):
     """Such as a ckptkit that is found by ``PYTHONPATH``."""
     version = metadata.version
@@ -56,7 +64,7 @@ def test_save_needs_no_installed_package(root, monkeypatch):
     with versions_are({}):
         (name,) = grow(root, 3)
     recorded = opened(LocalStorage(root), name).manifest.libraries
-    assert recorded["ckptkit"] == "not installed as a package"
+    assert recorded["ckptkit"] == "of an unknown version"
     assert recorded["numpy"] == version("numpy")
 
 

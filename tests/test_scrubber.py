@@ -338,6 +338,22 @@ def test_words_that_cannot_change_are_replaced():
     assert_hidden("".join(traceback.format_exception(error)))
 
 
+@pytest.mark.parametrize("answer", [FileNotFoundError, FileExistsError])
+def test_storages_answer_stays_one_without_its_words(answer):
+    class OddAnswerError(_OddError, answer):
+        """That a key is there, or is not, as a library says it."""
+
+    open_storage("memory://odd/run", {"password": SECRET})
+
+    def answered():
+        with scrubbed():
+            raise OddAnswerError(SECRET)
+
+    with pytest.raises(answer, match=r"^OddAnswerError: odd \*\*\*$") as caught:
+        answered()
+    assert_hidden("".join(traceback.format_exception(caught.value)))
+
+
 # A whole run
 
 

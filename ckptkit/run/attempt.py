@@ -38,7 +38,7 @@ from ckptkit.manifest import (
 from ckptkit.run.choose import Choice, choose, first_choice
 from ckptkit.run.commit import create_once, void
 from ckptkit.run.find import Documents, Index, list_attempts, list_names
-from ckptkit.run.libraries import changed
+from ckptkit.run.libraries import UNKNOWN, changed
 from ckptkit.run.names import RUN, CheckpointName, attempt_key, checkpoints_prefix
 from ckptkit.run.origin import read_run, refuse_emptied, refuse_unfinished
 from ckptkit.run.read import committed, open_checkpoint
@@ -328,10 +328,11 @@ def _apply(places: Sequence[Storage], name: CheckpointName, index: Index, target
 
 def _warn_of_other_libraries(name: CheckpointName, recorded: Mapping[str, str]) -> None:
     for library, before, now in changed(recorded):
+        advice = "" if before == UNKNOWN else f". To have them: pip install {library}=={before}"
         _log.warning(
             "%s was written under %s %s, and this is %s: another version may round differently, so the run may not go "
-            "on to the same bits. To have them: pip install %s==%s",
-            *(name, library, before, now, library, before),
+            "on to the same bits%s",
+            *(name, library, before, now, advice),
         )
 
 

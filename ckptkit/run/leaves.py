@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 from ckptkit.contents import TensorInfo
@@ -80,11 +79,6 @@ class StoredLeaves:
     def of_rank(self, rank: int) -> dict[str, StoredLeaf]:
         """What concerns ``rank``, by name: its own leaves and the shared ones."""
         return {**self._own[rank], **self._shared}
-
-    @cached_property
-    def shared(self) -> frozenset[str]:
-        """Names of the leaves that ranks share."""
-        return frozenset(self._shared)
 
 
 def _together(pieces: list[StoredPiece]) -> StoredLeaf:

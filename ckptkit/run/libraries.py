@@ -11,17 +11,18 @@ from importlib import metadata
 
 _RECORDED = ("ckptkit", "mindspore", "numpy")
 _COMPUTING = ("mindspore", "numpy")
+UNKNOWN = "of an unknown version"
 
 
 @functools.cache  # what was imported stays, and to read it takes longer than the rest of a small save
 def versions() -> dict[str, str]:
-    """Version by name; words where a library is not installed as a package."""
+    """Version by name; `UNKNOWN` where a library is not installed as a package, such as one found by ``PYTHONPATH``."""
     found = {}
     for name in _RECORDED:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = "not installed as a package"
+            found[name] = UNKNOWN
     return found
 
 

@@ -77,11 +77,6 @@ class Ancestry:
         self.broken: CorruptCheckpointError | None = None
         self.broken_at: int | None = None
 
-    @property
-    def is_missing(self) -> bool:
-        """Whether it is broken because there is no such document."""
-        return self.broken is not None and isinstance(self.broken.__cause__, FileNotFoundError)
-
     def __iter__(self) -> Iterator[Segment]:
         at = 0
         while at < len(self._segments) or self._go_back():

@@ -57,7 +57,8 @@ class Held:
     def around(self, cell: nn.Cell) -> Iterator[Holder]:
         """As `below`, for each attribute of a cell whose own parameters and cells are known, and for its code."""
         for part, value in below(cell, BARE):
-            yield from self.below(part[1:], value)
+            if self._may_lead_on(value):  # a thousand cells have some seventy attributes each that do not
+                yield from self.below(part[1:], value)
 
     def below(self, path: str, value: Any) -> Iterator[Holder]:
         """Each object at ``value`` and below that holds some, once."""
@@ -67,7 +68,7 @@ class Held:
             if not waiting:
                 break
             path, value, holder, name = waiting.popleft()
-            if isinstance(value, _NOTHING) or id(value) in self._known or id(value) in self._seen:
+            if not self._may_lead_on(value):
                 continue
             self._seen[id(value)] = value
             if isinstance(value, ms.Tensor):
@@ -99,6 +100,9 @@ class Held:
         elif is_users(type(value).__module__) or _is_mindspores(value):
             holder = Holder(path, value, [])
             yield from ((f"{path}{part}", one, holder, part[1:]) for part, one in below(value))
+
+    def _may_lead_on(self, value: Any) -> bool:
+        return not isinstance(value, _NOTHING) and id(value) not in self._known and id(value) not in self._seen
 
     def _is_known(self, one: ms.Parameter) -> bool:
         return id(one) in self._known or id(one) in self._seen
