@@ -824,6 +824,28 @@ def test_draws_of_mint_are_named_as_unmeasured():
     assert not found.certain
 
 
+def by_method(x):
+    return x * ops.relu(x).bernoulli() + x.cauchy()
+
+
+def in_place(x):
+    return x.uniform_()
+
+
+@pytest.mark.parametrize("mode", ["graph", "pynative"])
+def test_methods_of_arguments_that_draw_are_found(mode):
+    begin_process(mode=mode)
+    found = find(network(by_method))
+    assert [one.where.partition(": ")[2].partition(" in ")[0] for one in found] == [
+        "Tensor.bernoulli",
+        "Tensor.cauchy",
+    ]
+    assert all(one.certain for one in found)
+    (found,) = find(network(in_place))
+    assert "Tensor.uniform_ in in_place()" in found.where
+    assert not found.certain  # it has no kernel on CPU
+
+
 def test_what_is_recommended_exists():
     texts = "".join(path.read_text() for path in Path(findings.__file__).parent.glob("*.py"))
     names = set(re.findall(r"ckptkit(?:\.\w+)+", texts))

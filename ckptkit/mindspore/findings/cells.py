@@ -28,6 +28,7 @@ from ckptkit.mindspore.findings.operators import (
     drops_nothing,
     functional,
     is_random_primitive,
+    methods,
 )
 from ckptkit.mindspore.findings.sequential import Found, cells_of
 from ckptkit.mindspore.parameters import all_of
@@ -79,7 +80,8 @@ class _Code:
             construct = own_attributes(cell).get("construct")
             if construct is None:
                 construct = types.MethodType(type(cell).construct, cell)
-            self._read[key] = [use for use in uses(construct, _enters) if _judged(use, "") is not None]
+            found = uses(construct, _enters, methods=methods())
+            self._read[key] = [use for use in found if _judged(use, "") is not None]
         return self._read[key]
 
 

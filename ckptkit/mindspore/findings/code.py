@@ -33,6 +33,8 @@ _CALLS = ("CALL", "CALL_FUNCTION", "CALL_METHOD", "CALL_FUNCTION_KW")
 _NEUTRAL = ("CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "COPY", "DUP_TOP", "SWAP", "ROT_TWO")
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
+_NO_METHODS: Mapping[str, Any] = types.MappingProxyType({})
+
 # Where @ms.jit defines the function that it puts around the user's; test_findings.py tells if it moves.
 _JIT_MODULES = ("mindspore.graph.api", "mindspore.common.api")
 
@@ -58,15 +60,18 @@ class Use:
     sets: str = ""
 
 
-def uses(code: Any, enters: Callable[[str], bool], *, compiled: bool = False) -> Iterator[Use]:
+def uses(
+    code: Any, enters: Callable[[str], bool], *, compiled: bool = False, methods: Mapping[str, Any] = _NO_METHODS
+) -> Iterator[Use]:
     """Every object that ``code`` names, in order, with all that it calls.
 
     Args:
         code: A function, method, partial, class, or object with ``__call__``.
         enters: Whether to follow calls into functions of the module of that name.
         compiled: Whether all of it is.
+        methods: What an attribute of that name is taken for where nobody knows whose it is, as of an argument.
     """
-    yield from (use for use in _Walk(enters).run(code, compiled) if not use.sets)
+    yield from (use for use in _Walk(enters, methods).run(code, compiled) if not use.sets)
 
 
 def assignments(code: Any, enters: Callable[[str], bool]) -> Iterator[Use]:
@@ -120,8 +125,9 @@ class _Frame:
 class _Walk:
     """Reads code objects one after the other, those of one function before those of what it calls."""
 
-    def __init__(self, enters: Callable[[str], bool]) -> None:
+    def __init__(self, enters: Callable[[str], bool], methods: Mapping[str, Any] = _NO_METHODS) -> None:
         self._enters = enters
+        self._methods = methods
         self._visited: dict[Hashable, _Frame] = {}  # with the frames, so that no id is given away again
         self._waiting: deque[_Frame] = deque()
 
@@ -141,7 +147,7 @@ class _Walk:
             self._visited[key] = frame
             if frame.instance is not UNKNOWN and frame.code.co_argcount:
                 frame.known[frame.code.co_varnames[0]] = frame.instance
-            for use in _named(frame):
+            for use in _named(frame, self._methods):
                 yield use
                 if not use.sets:
                     self._follow(frame, use)
@@ -179,7 +185,7 @@ def is_compiled(one: Any) -> bool:
     return vars(one).get("__wrapped__") is not None
 
 
-def _named(frame: _Frame) -> Iterator[Use]:
+def _named(frame: _Frame, methods: Mapping[str, Any]) -> Iterator[Use]:
     """The objects that one code object names, nested code objects among them; each once."""
     instructions = _in_loops(instructions_of(frame.code), frame.loops)
     file = Path(frame.code.co_filename).name
@@ -195,8 +201,9 @@ def _named(frame: _Frame) -> Iterator[Use]:
             owners[one.argval] = target
         if one.opname.startswith(_STARTS):
             target, name = frame.value(one.opname, one.argval), str(one.argval)
-        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD") and target is not UNKNOWN:
-            target, name = attribute(target, one.argval), f"{name}.{one.argval}"
+        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD") and (target is not UNKNOWN or one.argval in methods):
+            is_known, part = target is not UNKNOWN, str(one.argval)
+            target, name = (attribute(target, part), f"{name}.{part}") if is_known else (methods[part], part)
         elif one.opname == "LOAD_CONST":
             imported.constant(one.argval)
             target = one.argval if isinstance(one.argval, types.CodeType) else UNKNOWN

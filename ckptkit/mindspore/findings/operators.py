@@ -1,8 +1,10 @@
 """Which random operators of MindSpore resume exactly, and in which mode.
 
 Guarantees: what is listed was measured on CPU with one process drawing twelve times and another one restored
-after the fourth, but for mint's, which have no kernel there. An operator in no table is taken for exact. What
-`mindspore.nn.probability` draws, it draws by these functions. Pure values, any thread.
+after the fourth, but for what has no kernel there. An operator in no table is taken for exact. The tables have all that
+MindSpore 2.10 offers: `tests/with_mindspore/test_operators.py` reads its code for what ends in a random operator, and
+fails where another version has more. What `mindspore.nn.probability` draws, it draws by these functions. Pure values,
+any thread.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from mindspore.ops import Primitive
 _EXACT_IN_PYNATIVE = (
     "choice_with_mask",
     "dropout",
+    "fractional_max_pool2d",
+    "fractional_max_pool3d",
     "gamma",
     "gumbel_softmax",
     "laplace",
@@ -45,36 +49,54 @@ _EXACT_IN_PYNATIVE = (
 # Two seeded runs already differ, or the state is inside of the kernel in PYNATIVE, too.
 _NEVER_EXACT = (
     "bernoulli",
+    "cauchy",
     "dropout1d",
     "dropout2d",
     "dropout3d",
+    "log_normal",
     "multinomial_with_replacement",
     "random_categorical",
     "uniform_candidate_sampler",
 )
 
-# In mint. Whether their draws come back was never measured.
+# They have no kernel on CPU: whether their draws come back was never measured.
 _UNMEASURED = (
-    "bernoulli",
-    "multinomial",
-    "nn.functional.dropout",
-    "nn.functional.dropout2d",
-    "normal",
-    "rand",
-    "rand_like",
-    "randint",
-    "randint_like",
-    "randn",
-    "randn_like",
-    "randperm",
+    "mint.bernoulli",
+    "mint.multinomial",
+    "mint.nn.functional.dropout",
+    "mint.nn.functional.dropout2d",
+    "mint.normal",
+    "mint.rand",
+    "mint.rand_like",
+    "mint.randint",
+    "mint.randint_like",
+    "mint.randn",
+    "mint.randn_like",
+    "mint.randperm",
+    "ops.bernoulli_",
+    "ops.exponential_",
+    "ops.normal_",
+    "ops.random_",
+    "ops.speed_fusion_attention",
+    "ops.uniform_",
+    "Tensor.bernoulli_",
+    "Tensor.exponential_",
+    "Tensor.normal_",
+    "Tensor.random_",
+    "Tensor.uniform",
+    "Tensor.uniform_",
 )
 
 # Operator objects have their state inside of the kernel.
 _PRIMITIVES = {
     "Bernoulli",
+    "Cauchy",
     "Dropout",
     "Dropout2D",
     "Dropout3D",
+    "DropoutGenMask",
+    "FractionalAvgPool",
+    "FractionalMaxPool",
     "Gamma",
     "LogNormalReverse",
     "LogUniformCandidateSampler",
@@ -88,6 +110,7 @@ _PRIMITIVES = {
     "RandomGamma",
     "RandomPoisson",
     "RandomShuffle",
+    "SampleDistortedBoundingBoxV2",
     "StandardLaplace",
     "StandardNormal",
     "TruncatedNormal",
@@ -107,17 +130,24 @@ DROPOUTS_OF_MINT = (mint.nn.Dropout, mint.nn.Dropout2d)
 def functional() -> dict[int, tuple[Any, str, Exact]]:
     """By identity: the function, its public name, and where it is exact."""
     found: dict[int, tuple[Any, str, Exact]] = {}
+    for name in _UNMEASURED:
+        function = pkgutil.resolve_name(f"mindspore:{name}")
+        found[id(function)] = (function, name, "unknown")
     tables: tuple[tuple[tuple[str, ...], Exact], ...] = ((_EXACT_IN_PYNATIVE, "pynative"), (_NEVER_EXACT, "never"))
     for names, exact in tables:
         for name in names:
             for owner, prefix in ((ops, "ops"), (Tensor, "Tensor"), (mnp, "mindspore.numpy")):
                 function = vars(owner).get(name)
                 if function is not None:
-                    found[id(function)] = (function, f"{prefix}.{name}", exact)
-    for name in _UNMEASURED:
-        function = pkgutil.resolve_name(f"mindspore.mint:{name}")
-        found.setdefault(id(function), (function, f"mint.{name}", "unknown"))
+                    found.setdefault(id(function), (function, f"{prefix}.{name}", exact))
     return found
+
+
+@functools.cache
+def methods() -> dict[str, Any]:
+    """Those of them that are methods of a Tensor, by name."""
+    random = functional()
+    return {name: one for name, one in vars(Tensor).items() if id(one) in random}
 
 
 def is_random_primitive(one: object) -> bool:
