@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from golden.transcript import Life, Transcript
+from ranks.job import Life as RankLife
+from ranks.job import live
 
 from ckptkit.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
+from ckptkit.storage import Storage
 from ckptkit.testing.faults import MUTATING, Fault, Killed
+from ckptkit.testing.ranks import ThreadWorld, run_ranks
 
 STORIES: dict[str, Callable[[Transcript], None]] = {}
 
@@ -202,6 +207,41 @@ def copied(transcript: Transcript) -> None:
     begun = Life(transcript, local="copy")
     begun.restore()
     begun.end()
+
+
+@story
+def preempted(transcript: Transcript) -> None:
+    """Asked to end in mid-cycle: by the scheduler's file, and in a loop that ends by itself."""
+    for choice in ("exit", "return"):
+        asked = transcript.folder / "asked"
+        life = Life(transcript, on_preempt=choice, preempt_when=asked.exists)
+        life.restore()
+        life.step_to(life.run.batches + 3)
+        asked.touch()
+        life.step_to(life.run.batches + 1)
+        transcript.do("preempted", lambda life=life: life.manager.preempted)
+        transcript.do("close", life.manager.close)
+        asked.unlink()
+    _ask(transcript)
+
+
+@story
+def of_two_ranks(transcript: Transcript) -> None:
+    """Two ranks save together and come back; a part that cannot be written voids one save."""
+    for until, fails in ((7, False), (12, True), (13, False)):
+        storages = [transcript.storage("run", f"rank {rank}") for rank in range(2)]
+        if fails:
+            storages[1].inject(Fault("error", operations={"write"}, key="*rank-00001.json"))
+
+        def one(world: ThreadWorld, storages: Sequence[Storage] = storages, until: int = until) -> RankLife:
+            options = transcript.standing_still()
+            return live(storages[world.rank], world, until, final=True, **options)
+
+        def job(one: Callable[[ThreadWorld], RankLife] = one) -> list[object]:
+            return [str(ended.error) if ended.error else asdict(ended.result) for ended in run_ranks(2, one)]
+
+        transcript.do(f"two ranks to {until}", job)
+    _ask(transcript)
 
 
 def _ask(transcript: Transcript) -> None:

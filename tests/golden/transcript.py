@@ -56,10 +56,11 @@ class Transcript:
         self._tokens = iter(range(1, 1000))
         self._said: list[str] = []
 
-    def storage(self, root: str) -> FaultyStorage:
-        """A storage of a new process, whose calls are written down."""
+    def storage(self, root: str, name: str | None = None) -> FaultyStorage:
+        """A storage of a new process, whose calls are written down under ``name``."""
         made = FaultyStorage(LocalStorage(self.folder / root))
-        self._storages[root], self._seen_calls[root] = made, 0
+        name = name or root
+        self._storages[name], self._seen_calls[name] = made, 0
         return made
 
     def do(self, what: str, action: Callable[[], Any]) -> Any:
@@ -69,7 +70,7 @@ class Transcript:
         try:
             result = action()
             answer = [f"-> {self._plain(result)}"] if result is not None else []
-        except Exception as error:  # noqa: BLE001 - it is written down
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is written down
             answer = [f"!! {type(error).__name__}: {error}"]
         for root, storage in self._storages.items():
             calls = storage.calls[self._seen_calls[root] :]
@@ -97,8 +98,10 @@ class Transcript:
     def say(self, text: str) -> None:
         self._said.append(text)
 
-    def token(self) -> str:
-        return f"{next(self._tokens):032d}"
+    def standing_still(self) -> dict[str, Any]:
+        """Options of a manager that is the same whenever and wherever it runs."""
+        clocks = {"clock": lambda: NOW, "monotonic": lambda: 100.0}
+        return {**clocks, "new_token": lambda: f"{next(self._tokens):032d}", "host": "node"}
 
     def text(self) -> str:
         """All of it, without what differs from machine to machine."""
@@ -135,10 +138,7 @@ class Life:
         self.manager = CheckpointManager(
             transcript.storage(local),
             mirror=None if mirror is None else transcript.storage(mirror),
-            clock=lambda: NOW,
-            monotonic=lambda: 100.0,
-            new_token=transcript.token,
-            host="node",
+            **transcript.standing_still(),
             **options,
         )
 
