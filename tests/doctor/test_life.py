@@ -311,6 +311,19 @@ def test_exact_report_notes_what_a_resume_changed(capsys, monkeypatch):
     assert (code, notes) == (0, [f"main():n{number}" for number in range(5)])
 
 
+def test_doctor_leaves_sigterm_as_it_was(capsys, monkeypatch):
+    """After an examination and after one that could not be."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    mine = signal.getsignal(signal.SIGTERM)
+    try:
+        assert examined(capsys, program=[])[0] == 2
+        assert signal.getsignal(signal.SIGTERM) is mine
+        assert told_of(Report(9, (), 20, 7), capsys, monkeypatch)[0] == 0
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_life_out_of_time_is_a_failure(here, capsys):
     code, _, err = examined(capsys, "sleeps", time_limit=timedelta(seconds=1))
     assert code == 1

@@ -76,6 +76,7 @@ def test_the_page_tells_the_story(page):
         "preempted",
         "150 → 331",
         "a000004-c0000000575-m0000",
+        "6 checkpoints are there, ",
         "Retention has removed 21",
     ):
         assert told in text, told

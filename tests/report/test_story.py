@@ -9,6 +9,7 @@ import pytest
 
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.events import LeftOut, Point, Spread, encode_segment
+from ckptkit.policies import SaveEvery
 from ckptkit.report.judge import judge, lines_of
 from ckptkit.report.story import Attempt, Failure, RunStory, Save
 from ckptkit.report.tell import read_story, time_of
@@ -46,6 +47,17 @@ def test_redone_steps_are_counted_from_attempt_before():
     attempts = [Attempt(1, from_step=0, to_step=100), Attempt(2, from_step=50, to_step=60), Attempt(3, from_step=55)]
     story = RunStory("root", None, None, NOW, attempts, None, [])
     assert story.redone_steps == (100 - 50) + (60 - 55)
+
+
+def test_work_is_done_again_from_earliest_later_begin(tmp_path):
+    """Where the second attempt went on later than the third did, the first one's line ends where the third began."""
+    clock, storage = Clock(), LocalStorage(tmp_path)
+    for steps, options in ((10, {}), (9, {}), (5, {"checkpoint": "a000001-c0000000004-m0000", "rewind": True})):
+        life = Life(storage, clock, "node", save=SaveEvery(optimizer_steps=4))
+        with life.manager:
+            life.manager.restore(life.run, **options)
+            life.train(steps)
+    assert [(one.from_step, one.redone_from) for one in story_of(tmp_path).attempts] == [(0, 4), (8, 4), (4, None)]
 
 
 def test_the_losses_are_those_of_the_steps(grown):
@@ -132,6 +144,16 @@ def saved(step: int, stall_seconds: float = 0.0) -> Save:
 def point(step: int, mean: float | None) -> Point:
     spread = Spread(mean=mean, low=mean, high=mean, not_finite=int(mean is None))
     return Point(at="", first=step, last=step, cycles=1, values={"loss": spread, "rate": spread, "a": spread})
+
+
+def test_steps_are_compared_with_as_many_ranks_only():
+    """Of another number of ranks, rank 0 has other batches."""
+    attempts = [
+        Attempt(number, world_size=ranks, points=[point(1, mean), point(2, mean)])
+        for number, (ranks, mean) in enumerate([(2, 1.0), (4, 2.0), (4, 2.0), (2, 3.0), (2, 4.0)], 1)
+    ]
+    repeated = RunStory("root", None, None, NOW, attempts, None, []).repeated
+    assert (repeated.same, repeated.different) == ([1, 2], [1, 2])
 
 
 HOUR = NOW - timedelta(hours=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import time
 import types
@@ -133,7 +134,7 @@ def named(loop, *, begin=lambda state: state.findings(), **stateful):
 
 
 def test_accumulator_of_the_loop_is_named():
-    """As a variable, in a closure, in a module, and in an object of the loop's."""
+    """As a variable, in a closure, in a module, in an object of the loop's, and given to a function beforehand."""
     loop = Loop()
     stored = StateManager([loop.network, loop.optimizer], accumulator=loop.accumulator)
 
@@ -155,7 +156,19 @@ def test_accumulator_of_the_loop_is_named():
         found = named(loop)
         return found, loop.accumulator
 
-    for way in (by_variable, by_closure, by_module, by_object):
+    def by_position():
+        step = functools.partial(step_with_global, loop.accumulator)
+        return named(loop), step
+
+    def by_keyword():
+        step = functools.partial(step_with_global, y=loop.accumulator)
+        return named(loop), step
+
+    def by_generator():
+        steps = (accumulator for accumulator in [loop.accumulator])
+        return named(loop), steps
+
+    for way in (by_variable, by_closure, by_module, by_object, by_position, by_keyword, by_generator):
         found, _ = way()
         mine = [one for one in found if "Accumulator" in one.where]
         assert len(mine) == 1, (way.__name__, found)
