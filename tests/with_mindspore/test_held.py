@@ -128,6 +128,11 @@ def step_with_global(x, y):
     return SHARED.accumulator(x, y)
 
 
+def each_step(accumulator):
+    while True:
+        yield accumulator
+
+
 def named(loop, *, begin=lambda state: state.findings(), **stateful):
     """Findings of a loop whose frames are on the stack."""
     return begin(StateManager([loop.network, loop.optimizer], **stateful))
@@ -165,13 +170,22 @@ def test_accumulator_of_the_loop_is_named():
         return named(loop), step
 
     def by_generator():
-        steps = (accumulator for accumulator in [loop.accumulator])
+        steps = each_step(loop.accumulator)
         return named(loop), steps
 
-    for way in (by_variable, by_closure, by_module, by_object, by_position, by_keyword, by_generator):
+    for way, place in (
+        (by_variable, "accumulator"),
+        (by_closure, "step.func.accumulator"),
+        (by_module, "step_with_global.SHARED.accumulator"),
+        (by_object, "loop.accumulator"),
+        (by_position, "step(1)"),
+        (by_keyword, "step(1)"),
+        (by_generator, "steps.accumulator"),
+    ):
         found, _ = way()
         mine = [one for one in found if "Accumulator" in one.where]
         assert len(mine) == 1, (way.__name__, found)
+        assert mine[0].where == f"{way.__name__}(): {place} (Accumulator)"
         assert "counter, inner_grads would be in no checkpoint" in mine[0].why
         assert "StateManager(..., accumulator=it)" in mine[0].fix
     assert [one for one in stored.findings() if "Accumulator" in one.where] == []
