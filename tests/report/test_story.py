@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from ckptkit.errors import CheckpointNotFoundError
-from ckptkit.events import LeftOut, Point, Spread, encode_segment
+from ckptkit.events import LeftOut, Point, Saved, Spread, encode_segment
 from ckptkit.policies import SaveEvery
 from ckptkit.report.judge import judge, lines_of
 from ckptkit.report.story import Attempt, Failure, RunStory, Save
 from ckptkit.report.tell import read_story, time_of
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
+from ckptkit.testing.state import NumpyRun
 
 from . import lives
 from .lives import Clock, Life, grow_short, loss_at
@@ -195,6 +196,7 @@ HOUR = NOW - timedelta(hours=1)
             "Saves kept training waiting for 2.8% of the time.",
         ),
         ({"began_at": HOUR, "seen_at": NOW, "saves": [saved(1, 70)]}, "good", None),
+        ({"began_at": NOW - timedelta(seconds=59), "seen_at": NOW, "saves": [saved(1, 20)]}, "good", None),  # too short
     ],
 )
 def test_verdict_names_what_needs_somebody(attempt, health, note):
@@ -232,7 +234,9 @@ def test_repeated_step_with_different_loss_is_reported(tmp_path, monkeypatch):
             life.train(40)
     story = story_of(tmp_path)
     assert story.repeated.different == list(range(26, 41))
-    assert any("gave another loss the second time, the first one at step 26" in one for one in judge(story).attention)
+    verdict = judge(story)
+    assert any("gave another loss the second time, the first one at step 26" in one for one in verdict.attention)
+    assert not any("gave the same loss" in one for one in verdict.good)
 
 
 @pytest.mark.parametrize(
@@ -270,6 +274,51 @@ def test_lineage_that_leads_nowhere_is_a_problem(root):
     (problem,) = [one for one in story.problems if one.key == "checkpoints"]
     assert problem.reason.startswith("the run has committed checkpoints")
     assert (story.latest, story.step) == (None, 640)
+
+
+def test_skips_are_counted_once(root):
+    """Each save says how many there were in its attempt so far."""
+    newest = max((root / "events").glob("a000004-*"))
+    token = json.loads((root / "attempts/000004.json").read_bytes())["token"]
+    costs = dict.fromkeys(("took_seconds", "stall_seconds", "queue_seconds"), 1.0)
+    events = [
+        Saved(
+            at=NOW.isoformat(),
+            checkpoint=f"a000004-c{at:010d}-m0000",
+            progress=NumpyRun().progress(),
+            size_bytes=1,
+            skipped_saves=many,
+            **costs,
+        )
+        for at, many in ((650, 2), (660, 3), (670, 3))
+    ]
+    number = int(newest.stem.rpartition("-")[2]) + 1
+    data, _ = encode_segment(4, token, number, events)
+    (root / f"events/a000004-{number:04d}.jsonl").write_bytes(data)
+    assert [one.skipped_saves for one in story_of(root).attempts] == [0, 0, 0, 3]
+
+
+def test_checkpoint_that_a_start_passed_over_is_a_problem(tmp_path):
+    clock, storage = Clock(), LocalStorage(tmp_path)
+    newest = tmp_path / "checkpoints/a000001-c0000000003-m0000"
+    for steps in (3, 5):
+        life = Life(storage, clock, "node", save=SaveEvery(optimizer_steps=1))
+        with life.manager:
+            life.manager.restore(life.run)
+            life.train(steps)
+        if steps == 3:
+            (newest / "manifest.json").write_text("no")
+    shutil.rmtree(newest)
+    (problem,) = story_of(tmp_path).problems
+    assert problem.key == newest.name
+    assert "manifest.json" in problem.reason
+
+
+def test_what_is_heard_late_shortens_no_attempt():
+    attempt = Attempt(1, began_at=HOUR)
+    for at, step in ((NOW, 5), (HOUR, 3), (None, None)):
+        attempt.see(at, step)
+    assert (attempt.seconds, attempt.to_step) == (3600, 5)
 
 
 def test_events_that_were_left_out_are_counted(root):

@@ -86,6 +86,11 @@ class CallsCompiled(nn.Cell):
         return compiled(x)
 
 
+class CallsInBothModes(nn.Cell):
+    def construct(self, x):
+        return noisy(x) + compiled_noisy(x)
+
+
 class Compiled(nn.Cell):
     @ms.jit
     def construct(self, x):
@@ -121,6 +126,11 @@ def compiled(x):
     return ops.standard_normal(x.shape)
 
 
+@ms.jit
+def compiled_noisy(x):
+    return noisy(x)
+
+
 def names(*findings):
     return [one.where.partition(" in ")[0] for one in findings]
 
@@ -145,7 +155,12 @@ def test_functional_operators_are_found_in_graph_mode_only(cell, where):
 
 
 @pytest.mark.parametrize(
-    ("cell", "name"), [(CallsCompiled, "ops.standard_normal in compiled()"), (Compiled, "ops.rand in construct()")]
+    ("cell", "name"),
+    [
+        (CallsCompiled, "ops.standard_normal in compiled()"),
+        (CallsInBothModes, "ops.uniform in noisy()"),
+        (Compiled, "ops.rand in construct()"),
+    ],
 )
 def test_functional_operators_under_jit_are_found_in_pynative(cell, name):
     (found,) = find(cell())
