@@ -6,7 +6,9 @@ import functools
 import pkgutil
 import random
 import re
+import sys
 import textwrap
+import types
 from pathlib import Path
 
 import mindspore as ms
@@ -81,6 +83,15 @@ class Inherits(CallsMethod):
         return super().construct(x)
 
 
+class Between(Inherits):
+    """Has no construct of its own."""
+
+
+class InheritsFurther(Between):
+    def construct(self, x):
+        return super().construct(x)
+
+
 class CallsCompiled(nn.Cell):
     def construct(self, x):
         return compiled(x)
@@ -143,6 +154,7 @@ def names(*findings):
         (CallsMethod, "the train cell (CallsMethod): ops.randn in noise() at"),
         (CallsClassMethod, "the train cell (CallsClassMethod): ops.randn in noise() at"),
         (Inherits, "the train cell (Inherits): ops.randn in noise() at"),
+        (InheritsFurther, "the train cell (InheritsFurther): ops.randn in noise() at"),
     ],
 )
 def test_functional_operators_are_found_in_graph_mode_only(cell, where):
@@ -323,6 +335,17 @@ def test_accumulation_that_never_updates_is_found():
     (found,) = [one for one in find(cell) if one.kind == "stock"]
     assert found.where.startswith("accu_grads.")
     assert "AccumulationTrainCell" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"), [("get_auto_parallel_context", "data_parallel"), ("get_context", "Ascend")]
+)
+def test_accumulation_that_updates_elsewhere_is_not_found(monkeypatch, asked, answer):
+    net = Mlp()
+    cell = nn.wrap.cell_wrapper._TrainGradAccuStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
+    real = getattr(ms, asked)
+    monkeypatch.setattr(ms, asked, lambda name: answer if name in ("parallel_mode", "device_target") else real(name))
+    assert [one for one in find(cell) if one.kind == "stock"] == []
 
 
 def one_argument(x):
@@ -511,6 +534,13 @@ def imports_out_of_its_package():
     module = {"__name__": "users.augment", "__package__": "users", "random": random}
     exec(textwrap.dedent(code), module)  # noqa: S102
     return module["draw"]
+
+
+def test_imports_from_its_own_package_are_found(monkeypatch):
+    monkeypatch.setitem(sys.modules, "users.noise", types.SimpleNamespace(shift=random.random))
+    module = {"__name__": "users.augment", "__package__": "users"}
+    exec("def draw(x):\n    from .noise import shift\n    return x + shift()", module)  # noqa: S102
+    assert [one.why.partition(" ")[0] for one in find(Mlp(), mapped(module["draw"]))] == ["shift", "shift"]
 
 
 def closing_over_what_comes_later():

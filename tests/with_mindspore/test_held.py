@@ -72,6 +72,45 @@ def test_cells_in_plain_lists_are_named():
     assert find(Running([nn.ReLU()])) == ()
 
 
+class InSlot:
+    __slots__ = ("mean",)
+
+
+class InBoth(InSlot):
+    def __init__(self):
+        self.mean, self.variance = parameter("mean0"), parameter("mean1")
+
+
+def test_slots_beside_attributes_are_read():
+    (found,) = find(Running(InBoth()))
+    assert found.where == "the train cell (Running): kept (InBoth)"
+    assert {*found.why.partition(" would")[0].split(", ")} == {"mean", "variance"}
+
+
+LOADED = parameter("loaded")
+
+
+class LoadsOnce:
+    def __init__(self):
+        self.size = LOADED.size
+
+
+class LoadsAgain(LoadsOnce):
+    def again(self):
+        return LOADED
+
+
+def test_what_only_init_used_is_not_named():
+    assert find(Running(LoadsOnce())) == ()
+    (found,) = find(Running(LoadsAgain()))
+    assert found.where == "the train cell (Running): kept.again.LOADED (Parameter)"
+
+
+def test_cells_of_a_named_cell_are_not_named_again():
+    (found,) = find(Running([nn.SequentialCell(nn.Dense(2, 2), nn.Dense(2, 2))]))
+    assert found.where == "the train cell (Running): kept[0] (nn.SequentialCell)"
+
+
 COUNTED = parameter("counted")
 
 
@@ -219,6 +258,16 @@ def test_a_loop_that_comes_round_again_is_read_whole():
         spare = parameter("spare")
         found = named(loop)
     assert [one.where for one in found] == ["test_a_loop_that_comes_round_again_is_read_whole(): spare (Parameter)"]
+
+
+@pytest.mark.parametrize(("more", "named_ones"), [({}, ["script: spare (Parameter)"]), ({"__file__": "x.py"}, [])])
+def test_any_variable_of_a_notebook_counts_as_used(more, named_ones):
+    """Nobody knows its next lines; of a script they are known."""
+    loop, found = Loop(), []
+    loop.accumulator = None
+    variables = {"named": named, "loop": loop, "found": found, "spare": parameter("spare"), **more}
+    exec("found += named(loop)", {"__name__": "__main__", **variables}, variables.clear())  # noqa: S102
+    assert [one.where for one in found] == named_ones
 
 
 def test_training_through_model_is_not_read_for_variables():

@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from collections import deque
+from datetime import datetime
 
 import pytest
 from mindspore.experimental import optim
@@ -139,6 +140,66 @@ def else_of_a_loop(cell, batches, rate, restore):
                 rate.set_data(rate * 0.5)
 
 
+def walrus_counts(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        if (seen := seen + 1) == 5:
+            break
+
+
+def scaled(x, *, by):
+    return x * by
+
+
+def given_by_name(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(scaled(x, by=seen), y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
+def key_of_a_dict(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x * min({seen + at: at for at in (1, 2)}), y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
+def rest_of_a_list(cell, batches, rate, restore):
+    scales = [1.0, 2.0, 3.0]
+    restore()
+    for x, y in batches:
+        first, *scales = [*scales[1:], scales[0]]
+        cell(x * first, y)
+
+
+def else_of_a_try(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        try:
+            cell(x * seen, y)
+        except ArithmeticError:
+            break
+        else:
+            seen += 1
+
+
+def within_an_else(cell, batches, rate, restore):
+    if rate is None:
+        cell = None
+    else:
+        seen = 0
+        restore()
+        for x, y in batches:
+            cell(x * seen, y)
+            seen += 1  # noqa: SIM113 - what is to be read
+
+
 @pytest.mark.parametrize(
     ("loop", "name"),
     [
@@ -155,6 +216,12 @@ def else_of_a_loop(cell, batches, rate, restore):
         (rate_that_is_set, "seen"),
         (branch_that_may_not_write, "hidden"),
         (else_of_a_loop, "seen"),
+        (walrus_counts, "seen"),
+        (given_by_name, "seen"),
+        (key_of_a_dict, "seen"),
+        (rest_of_a_list, "scales"),
+        (else_of_a_try, "seen"),
+        (within_an_else, "seen"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
@@ -195,6 +262,16 @@ def asked_of_a_clock(cell, batches, rate, restore):
             rate.set_data(rate * 0.5)
 
 
+def asked_of_a_calendar(cell, batches, rate, restore):
+    last = datetime.now()
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        if datetime.now().hour != last.hour:
+            last = datetime.now()
+            rate.set_data(rate * 0.5)
+
+
 def written_by_both_branches(cell, batches, rate, restore):
     scale = 0.0
     restore()
@@ -208,7 +285,7 @@ def written_by_both_branches(cell, batches, rate, restore):
 
 @pytest.mark.parametrize(
     "loop",
-    [number_that_is_restored, loaded_from_a_file, asked_of_a_clock, written_by_both_branches],
+    [number_that_is_restored, loaded_from_a_file, asked_of_a_clock, asked_of_a_calendar, written_by_both_branches],
     ids=lambda one: one.__name__,
 )
 def test_what_clock_or_file_decides_is_not_named(loop):
