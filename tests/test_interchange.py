@@ -549,17 +549,6 @@ def test_failed_import_names_its_first_error(tmp_path, weights):
         CheckpointManager(tmp_path / "run").restore(NumpyRun())
 
 
-@pytest.mark.parametrize("nth", [1, 2])
-def test_half_cleared_import_is_no_run(tmp_path, weights, nth):
-    """Whatever could not be deleted, run.json goes last and says that an import has not ended."""
-    faults = [Fault("error", operations={"write"}, nth=2), Fault("error", operations={"delete"}, nth=nth)]
-    with pytest.raises(StorageError, match="write"):
-        import_weights(weights, FaultyStorage(LocalStorage(tmp_path / "run"), faults))
-    assert [one.fired for one in faults] == [1, 1]
-    with pytest.raises(ResumeError, match=r"the import of .* has not ended"):
-        CheckpointManager(tmp_path / "run").restore(NumpyRun())
-
-
 def test_interrupted_import_is_never_taken_for_a_run(tmp_path, weights):
     """If writing fails, nothing is left; if it dies, no start takes the root."""
     names = {"a.weight", "a.bias"}
