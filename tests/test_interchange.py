@@ -160,6 +160,38 @@ def test_export_takes_per_rank_tensors_of_wanted_rank(tmp_path):
     assert not (tmp_path / "none.ckpt").exists()
 
 
+class WithMoments(NumpyRun):
+    """Has an optimizer's leaf that is named after a weight, as MindSpore's are."""
+
+    def capture(self):
+        captured = super().capture()
+        moments = leaf_of("moments.weights", np.arange(3), role="optimizer")
+        return replace(captured, leaves=(*captured.leaves, moments))
+
+
+def test_exported_moments_are_named_after_renamed_weights(tmp_path):
+    with CheckpointManager(tmp_path / "run") as manager:
+        run = WithMoments()
+        manager.restore(run)
+        manager.save(run).result()
+    names = Renames({"weights": "w"})
+    export_weights(tmp_path / "run", tmp_path / "x.safetensors", with_optimizer=True, renames=names)
+    assert {"w", "moments.w"} < set(load_file(tmp_path / "x.safetensors"))
+
+
+def test_named_checkpoint_is_exported_though_run_went_on(tmp_path):
+    """A start by that name went on from it; an export means the checkpoint itself."""
+    run_with_two_saves(tmp_path / "run")
+    first = min((tmp_path / "run/checkpoints").iterdir()).name
+    with CheckpointManager(tmp_path / "run") as manager:
+        run = NumpyRun(size=5000)
+        manager.restore(run, checkpoint=first)
+        run.train_step()
+        manager.save(run).result()
+    assert export_weights(tmp_path / "run", tmp_path / "x.ckpt", checkpoint=first).checkpoint == first
+    assert export_weights(tmp_path / "run", tmp_path / "y.ckpt").checkpoint.startswith("a000002")
+
+
 def test_export_reports_omissions_and_takes_named_checkpoint(tmp_path):
     weights_only = export_weights(GOLDEN / "numpy", tmp_path / "a.safetensors")
     assert any("the optimizer's state (" in one for one in weights_only.left_out)
