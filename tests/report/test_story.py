@@ -320,6 +320,17 @@ def test_what_is_heard_late_shortens_no_attempt():
     assert (attempt.seconds, attempt.to_step) == (3600, 5)
 
 
+def test_saves_are_in_their_order_whoever_tells(root):
+    """A checkpoint of which no event tells any more is among those that events tell of."""
+    name = "a000002-c0000000200-m0000"
+    for path in (root / "events").glob("a000002-*"):
+        if name in path.read_text():
+            path.unlink()
+    saves = [save.checkpoint for save in story_of(root).attempts[1].saves]
+    assert saves == sorted(saves)
+    assert name in saves[:-1]
+
+
 def test_events_that_were_left_out_are_counted(root):
     token = json.loads((root / "attempts/000004.json").read_bytes())["token"]
     number = len([*(root / "events").glob("a000004-*")]) + 1
