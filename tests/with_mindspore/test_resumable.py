@@ -511,6 +511,16 @@ def test_a_changed_batch_that_comes_again_is_refused(tmp_path):
         next(batches)
 
 
+def test_a_batch_of_the_last_epoch_may_be_changed(tmp_path):
+    """Even of a list: it does not come again."""
+    life = Life(tmp_path, plain_list, epochs=2)
+    life.manager.restore(life.state)
+    for x, _ in life.batches:
+        if life.batches.epoch == 1:
+            x[:] *= 0.5
+    assert life.batches.position.delivered == 10
+
+
 def dicts():
     return ({"x": x, "y": y} for x, y in plain_list())
 
