@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -280,6 +281,77 @@ def test_table_lists_the_newest_removals_first():
     assert ("c002" in text, "c003" in text) == (False, True)
 
 
+def eventful():
+    """Three attempts: preempted after two failures, killed, and perhaps running."""
+    hours = [NOW + timedelta(hours=number) for number in range(4)]
+    attempts = [
+        Attempt(number, began_at=one, seen_at=other, to_step=number, how="preempted" if number == 1 else None)
+        for number, (one, other) in enumerate(pairwise(hours), 1)
+    ]
+    attempts[0].failures += [Failure("c2", 2, NOW, "StorageError", ""), Failure("c3", 3, NOW, "OSError", "")]
+    attempts[0].saves += [Save("gone", 1, 0, NOW, 10, is_there=False), Save("kept", 4, 0, NOW + timedelta(days=1), 10)]
+    attempts[1].saves.append(Save("later", 5, 0, NOW, 10))
+    attempts[1].world_size = 4
+    attempts[1].redone_from = 4
+    return RunStory("root", None, "s3://old/run", NOW, attempts, "kept", [])
+
+
+def test_timeline_tells_saves_failures_and_ends_apart():
+    traces = timeline(eventful()).figure["data"]
+    marks = {str(trace["marker"]["symbol"]): trace for trace in traces if "marker" in trace}
+    assert [[one[0] for one in marks[kind]["customdata"]] for kind in ("circle-open", "diamond")] == [
+        ["gone"],
+        ["kept", "later"],
+    ]
+    assert "removed since" in marks["circle-open"]["hovertemplate"]
+    assert [text.rpartition(": ")[2] for text in marks["x"]["text"]] == ["StorageError", "OSError"]
+    ends = marks["['square', 'line-ns', 'line-ns']"]["text"]
+    assert [text.partition("<br>")[2] for text in ends] == [
+        "preempted, at step 1",
+        "killed, or not closed, at step 2",
+        "the last that was heard of it, at step 3",
+    ]
+
+
+def test_page_tells_ends_ranks_and_origin():
+    story = eventful()
+    text = texts_of(story)
+    assert text.count("running, killed, or not closed") == 1
+    assert text.count("killed, or not closed") == 2
+    assert " · 4 ranks" in text
+    assert "copied from s3://old/run" in text
+    assert "Last checkpoint 0 s ago kept" in text  # by a clock that is ahead
+    assert (story.step, story.latest_save.step) == (3, 4)
+
+
+def test_newest_failures_are_listed():
+    failures = [Failure(f"c{number:03d}", number, NOW, f"E{number:03d}", "") for number in range(202)]
+    text = texts_of(RunStory("root", None, None, NOW, [Attempt(1, failures=failures)], None, []))
+    assert ("E001" in text, "E002" in text, "E201" in text.partition("Saves that failed")[2]) == (False, True, True)
+
+
+@pytest.mark.parametrize("redone_from", [None, 4])
+def test_faint_lines_are_explained_where_there_are_any(redone_from):
+    attempts = [Attempt(1, points=[point(1, 1.0)], redone_from=redone_from), Attempt(2)]
+    text = texts_of(RunStory("root", None, None, NOW, attempts, None, []))
+    assert ("done again by a later attempt" in text) == (redone_from is not None)
+
+
+def test_band_is_drawn_where_any_point_is_of_several():
+    """And a resume is marked where an attempt went on from a checkpoint."""
+    several = Point(at="", first=2, last=3, cycles=2, values=point(2, 1.0).values)
+    figure = curve_of([point(1, 1.0), several])
+    assert [trace.get("fill") for trace in figure["data"]] == [None, "tonexty", None]
+    attempts = [Attempt(1, from_step=0, points=[point(1, 1.0)])]
+    (fresh,) = curves(RunStory("root", None, None, NOW, attempts, None, []))
+    assert not fresh.figure["layout"].get("shapes")
+
+
+def test_merged_points_are_the_mean_of_all():
+    _, _, mean = curve_of([point(at, float(at % 2)) for at in range(8_000)])["data"]
+    assert {*mean["y"]} == {0.5}
+
+
 def test_cards_say_shares_and_what_is_uncertain():
     """A last attempt that did not say how it ended has lost nothing yet."""
     attempts = [
@@ -313,6 +385,7 @@ def test_attempts_with_nothing_known_of_them_are_drawn():
         (0.0005, "0.5 ms", "0 s"),
         (59, "59 s", "59 s"),
         (61.4, "1 min 1 s", "1 min"),
+        (119.7, "2 min 0 s", "1 min"),
         (3600 * 5 + 120, "5 h 2 min", "5 h"),
         (86400 * 3 + 3600, "3 d 1 h", "3 d"),
     ],

@@ -5,10 +5,13 @@ import shutil
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.events import LeftOut, Point, Saved, Spread, encode_segment
+from ckptkit.interchange import import_weights
 from ckptkit.policies import SaveEvery
 from ckptkit.report.judge import judge, lines_of
 from ckptkit.report.story import Attempt, Failure, RunStory, Save
@@ -153,6 +156,7 @@ def test_steps_are_compared_with_as_many_ranks_only():
         Attempt(number, world_size=ranks, points=[point(1, mean), point(2, mean)])
         for number, (ranks, mean) in enumerate([(2, 1.0), (4, 2.0), (4, 2.0), (2, 3.0), (2, 4.0)], 1)
     ]
+    attempts.append(Attempt(6, world_size=2, points=[point(1, 9.0).model_copy(update={"cycles": 2})]))  # a mean
     story = RunStory("root", None, None, NOW, attempts, None, [])
     assert (story.repeated.same, story.repeated.different) == ([1, 2], [1, 2])
     assert not any("gave the same loss" in one for one in judge(story).good)  # of some only
@@ -329,6 +333,18 @@ def test_saves_are_in_their_order_whoever_tells(root):
     saves = [save.checkpoint for save in story_of(root).attempts[1].saves]
     assert saves == sorted(saves)
     assert name in saves[:-1]
+
+
+def test_attempt_of_which_nothing_is_known_began_nowhere(root):
+    shutil.rmtree(root / "events")
+    (root / "attempts/000001.json").write_text("{}")
+    assert [one.from_step for one in story_of(root).attempts] == [None, None, None, None]
+
+
+def test_story_names_where_the_run_came_from(tmp_path):
+    save_file({"w": np.zeros(2)}, tmp_path / "w.safetensors")
+    import_weights(tmp_path / "w.safetensors", tmp_path / "run")
+    assert story_of(tmp_path / "run").copied_from == str(tmp_path / "w.safetensors")
 
 
 def test_events_that_were_left_out_are_counted(root):
