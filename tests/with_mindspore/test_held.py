@@ -167,6 +167,13 @@ def step_with_global(x, y):
     return SHARED.accumulator(x, y)
 
 
+def step_within(x, y):
+    def inner():
+        return SHARED.accumulator(x, y)
+
+    return inner()
+
+
 def each_step(accumulator):
     while True:
         yield accumulator
@@ -208,6 +215,24 @@ def test_accumulator_of_the_loop_is_named():
         step = functools.partial(step_with_global, y=loop.accumulator)
         return named(loop), step
 
+    def by_method():
+        step = loop.accumulator.__call__
+        return named(loop), step
+
+    def by_empty_closure():
+        accumulator = loop.accumulator
+
+        def step():
+            return absent, accumulator
+
+        found = named(loop)
+        absent = None
+        return found, (step, absent)
+
+    def by_inner_code():
+        SHARED.accumulator = loop.accumulator
+        return named(loop), step_within
+
     def by_generator():
         steps = each_step(loop.accumulator)
         return named(loop), steps
@@ -219,6 +244,9 @@ def test_accumulator_of_the_loop_is_named():
         (by_object, "loop.accumulator"),
         (by_position, "step(1)"),
         (by_keyword, "step(1)"),
+        (by_method, "step.__self__"),
+        (by_empty_closure, "step.accumulator"),
+        (by_inner_code, "step_within.SHARED.accumulator"),
         (by_generator, "steps.accumulator"),
     ):
         found, _ = way()
