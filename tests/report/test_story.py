@@ -51,6 +51,7 @@ def test_redone_steps_are_counted_from_attempt_before():
     attempts = [Attempt(1, from_step=0, to_step=100), Attempt(2, from_step=50, to_step=60), Attempt(3, from_step=55)]
     story = RunStory("root", None, None, NOW, attempts, None, [])
     assert story.redone_steps == (100 - 50) + (60 - 55)
+    assert story.step == 55
 
 
 def test_work_is_done_again_from_earliest_later_begin(tmp_path):

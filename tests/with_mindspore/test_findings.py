@@ -478,6 +478,33 @@ class Augment:
         raise AssertionError("was run")
 
 
+class Noise:
+    def __call__(self, x):
+        return x + random.random()
+
+
+def makes_and_calls(x):
+    return Noise()(x)
+
+
+def calls_given(x, function=one_argument):
+    return function(x)
+
+
+def shadows_within(x):
+    rng = COUNTER
+
+    def draw():
+        rng = random
+
+        def inner():
+            return rng.random()
+
+        return inner()
+
+    return x + draw() + rng.normal()
+
+
 def mapped(*operations, **options):
     return pipeline().map(list(operations), "x", **{"num_parallel_workers": 1, **options})
 
@@ -492,6 +519,9 @@ def mapped(*operations, **options):
         (Augment(np.random), "shift() in test_findings.py"),
         (Augment(np.random.mtrand._rand), "self.rng.normal draws"),
         (functools.partial(global_python), "global_python()"),
+        (makes_and_calls, "__call__() in test_findings.py"),
+        (functools.partial(calls_given, function=global_python), "global_python()"),
+        (shadows_within, "rng.random draws from Python's `random`"),
         (lambda x: x + random.gauss(0, 1), "<lambda>() in test_findings.py"),
         (seeded_by_the_system, "default_rng() takes its seed from the operating system"),
         (transforms.RandomChoice([one_argument, global_python]), "random"),

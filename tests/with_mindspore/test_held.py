@@ -229,6 +229,11 @@ def test_accumulator_of_the_loop_is_named():
         absent = None
         return found, (step, absent)
 
+    def by_later_closure():
+        accumulator = loop.accumulator
+        found = named(loop)
+        return found, lambda x, y: accumulator((x, y))
+
     def by_inner_code():
         SHARED.accumulator = loop.accumulator
         return named(loop), step_within
@@ -246,6 +251,7 @@ def test_accumulator_of_the_loop_is_named():
         (by_keyword, "step(1)"),
         (by_method, "step.__self__"),
         (by_empty_closure, "step.accumulator"),
+        (by_later_closure, "accumulator"),
         (by_inner_code, "step_within.SHARED.accumulator"),
         (by_generator, "steps.accumulator"),
     ):
