@@ -8,6 +8,7 @@ import time
 from collections import deque
 from datetime import datetime
 
+import numpy as np
 import pytest
 from mindspore.experimental import optim
 from test_loops import Training
@@ -189,6 +190,32 @@ def else_of_a_try(cell, batches, rate, restore):
             seen += 1
 
 
+def parameter_set_by_index(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+        if seen == 5:
+            rate[0] = 0.1
+
+
+def attribute_of_a_parameter(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+        rate.requires_grad = seen > 5
+
+
+def taken_in_a_condition(cell, batches, rate, restore):
+    other = itertools.cycle([True, False])
+    restore()
+    for x, y in batches:
+        cell(x * len([one for one in (1, 2) if next(other)]), y)
+
+
 def within_an_else(cell, batches, rate, restore):
     if rate is None:
         cell = None
@@ -221,6 +248,9 @@ def within_an_else(cell, batches, rate, restore):
         (key_of_a_dict, "seen"),
         (rest_of_a_list, "scales"),
         (else_of_a_try, "seen"),
+        (parameter_set_by_index, "seen"),
+        (attribute_of_a_parameter, "seen"),
+        (taken_in_a_condition, "other (cycle)"),
         (within_an_else, "seen"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
@@ -272,6 +302,21 @@ def asked_of_a_calendar(cell, batches, rate, restore):
             rate.set_data(rate * 0.5)
 
 
+def global_generator_by_name(cell, batches, rate, restore):
+    rng = np.random.mtrand._rand
+    restore()
+    for x, y in batches:
+        cell(x + rng.normal(), y)
+
+
+def drawn_before_the_loop(cell, batches, rate, restore):
+    rng = np.random.default_rng(0)
+    restore()
+    shift = rng.normal()
+    for x, y in batches:
+        cell(x + shift, y)
+
+
 def written_by_both_branches(cell, batches, rate, restore):
     scale = 0.0
     restore()
@@ -285,7 +330,15 @@ def written_by_both_branches(cell, batches, rate, restore):
 
 @pytest.mark.parametrize(
     "loop",
-    [number_that_is_restored, loaded_from_a_file, asked_of_a_clock, asked_of_a_calendar, written_by_both_branches],
+    [
+        number_that_is_restored,
+        loaded_from_a_file,
+        asked_of_a_clock,
+        asked_of_a_calendar,
+        global_generator_by_name,
+        drawn_before_the_loop,
+        written_by_both_branches,
+    ],
     ids=lambda one: one.__name__,
 )
 def test_what_clock_or_file_decides_is_not_named(loop):
