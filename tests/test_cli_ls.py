@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from crash.scenario import Life, history, name_at
 
 from ckptkit.cli.ls import run_ls
-from ckptkit.cli.text import ago
+from ckptkit.cli.text import ago, visible
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.manager import CheckpointManager
 from ckptkit.policies import KeepLatest, SaveEvery
@@ -105,8 +106,11 @@ def test_missing_root_is_distinguished_from_empty_one(tmp_path: Path, more: tupl
 
 def test_run_without_commits_exits_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     CheckpointManager(tmp_path).restore(NumpyRun())
+    for own in ("train.log", "data"):  # what else the job keeps there does not matter
+        assert run_ls(str(tmp_path), now=NOW) == 0
+        assert "no committed checkpoint" in capsys.readouterr().out
+        (tmp_path / own).mkdir()
     assert run_ls(str(tmp_path), now=NOW) == 0
-    assert "no committed checkpoint" in capsys.readouterr().out
 
 
 def test_a_root_with_hidden_files_only_is_empty(tmp_path: Path) -> None:
@@ -277,3 +281,15 @@ def test_eighty_columns_are_enough(tmp_path, capsys, monkeypatch) -> None:
 )
 def test_an_age_has_one_unit(created_at: str, age: str) -> None:
     assert ago(created_at, NOW) == age
+
+
+def test_time_without_zone_is_utc_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "Asia/Shanghai")
+        time.tzset()
+        assert ago("2030-01-01T10:00:00", NOW) == "2 h"
+    time.tzset()
+
+
+def test_what_moves_the_cursor_is_escaped() -> None:
+    assert visible("é 中\ta\rb\x0bc\x1b[2J\nd") == "é 中\\ta\\rb\\x0bc\\x1b[2J\nd"

@@ -163,6 +163,7 @@ def test_wrong_usage(root, keep, options, words):
 
 def test_unreadable_checkpoint_is_reported_kept_and_exits_1(root, capsys):
     corrupt(root, NAMES[0], "COMMIT")
+    pruned(root, "latest:2", dry_run=True, code=1)
     pruned(root, "latest:2", yes=True, code=1)
     told = capsys.readouterr()
     assert f"checkpoints/{NAMES[0]}/COMMIT" in told.err

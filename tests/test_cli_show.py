@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -62,6 +63,16 @@ def test_the_first_lines_say_what_it_is(kept):
     assert facts["attempt"].endswith("; started fresh")
     assert (facts["ranks"], facts["size"], facts["metrics"]) == ("1", "376 B", "none")
     assert "ckptkit 0." in facts["libraries"]
+
+
+def test_training_waited_for_copies_and_fences(kept, capsys):
+    shown = look(open_storage(kept), "latest", Wanted())
+    times = {"stall_seconds": 1.25, "fence_wait_seconds": 2.5, "write_seconds": 4.0, "digest_seconds": 3.0}
+    manifest = shown.opened.manifest
+    costly = manifest.model_copy(update={"cost": manifest.cost.model_copy(update=times)})
+    print_shown(replace(shown, opened=replace(shown.opened, manifest=costly)), NOW)
+    told = "training stood still for 3.750 s; writing took 4.000 s, digests 3.000 s"
+    assert told in capsys.readouterr().out
 
 
 def test_an_attempt_says_where_it_went_on(kept):

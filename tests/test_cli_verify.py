@@ -163,8 +163,9 @@ def test_bar_shows_checkpoints_and_bytes():
         bar.plan(3, 2_000_000)
         bar.advance(1_000_000)
         bar.end(AT_6, "corrupt")
+        bar.end(AT_6, "removed")
     shown = console.file.getvalue()
-    assert "1 of 3 checkpoints, 1 corrupt" in shown
+    assert "2 of 3 checkpoints, 1 corrupt" in shown
     assert "1.0/2.0 MB" in shown
     assert bar.read_bytes == 1_000_000
 

@@ -42,6 +42,14 @@ def test_untrained_micro_step_fails_demo() -> None:
     assert demo._verdict(demo.Console(), reference, lives) == 1
 
 
+def test_line_that_a_kill_cut_off_is_left_out(tmp_path: Path) -> None:
+    lines = [{"resumed_from": "c4", "batches_delivered": 4}, {"step": 5}, {"step": 6}, {"accuracy": 0.75}]
+    (tmp_path / "one.trace").write_text("\n".join(map(json.dumps, lines)) + '\n{"step": 7, "wei')
+    life = demo._life(tmp_path, "one", "SIGKILL", -9)
+    assert (life.resumed_from, life.began_at, [*life.steps], life.accuracy) == ("c4", 4, [5, 6], 0.75)
+    assert demo._life(tmp_path, "none", "SIGKILL", -9).steps == {}
+
+
 def test_a_root_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("mine")
     done = run_demo("--root", str(tmp_path))

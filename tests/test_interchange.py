@@ -27,6 +27,7 @@ from ckptkit.interchange.weights_file import WeightsFile
 from ckptkit.manager import CheckpointManager
 from ckptkit.run import write
 from ckptkit.storage import LocalStorage
+from ckptkit.storage.lease import LEASE
 from ckptkit.tensors import DTYPES, leaf_of
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.ranks import results_of, run_ranks
@@ -56,11 +57,11 @@ def bits_of(path):
 
 
 def every_dtype():
-    """Bits of a tensor of each dtype, NaN payloads among them, a scalar and one of several axes."""
+    """Bits of a tensor of each dtype, NaN payloads among them: a scalar, one of several axes, one without elements."""
     rng = np.random.default_rng(0)
     found = {}
     for dtype, kind in DTYPES.items():
-        for shape in [(), (2, 3, 5)]:
+        for shape in [(), (2, 3, 5), (3, 0)]:
             data = rng.integers(0, 2 if dtype == "BOOL" else 256, (*shape, kind.itemsize), np.uint8)
             found[f"{dtype}.{len(shape)}"] = (dtype, shape, data.tobytes())
     return found
@@ -87,6 +88,8 @@ def test_every_dtype_survives_import_and_export_bitwise(tmp_path, end):
     import_weights(tmp_path / f"out.{end}", tmp_path / "again")
     export_weights(tmp_path / "again", tmp_path / "last.safetensors")
     assert bits_of(tmp_path / "last.safetensors") == tensors
+    with WeightsFile.open(tmp_path / "last.safetensors") as file:  # aligned, so that it can be mapped
+        assert not [one for one in file.tensors.values() if one.spans[0].offset_bytes % DTYPES[one.dtype].itemsize]
 
 
 def test_a_tensor_of_several_slices_is_put_together(tmp_path, monkeypatch):
@@ -97,9 +100,10 @@ def test_a_tensor_of_several_slices_is_put_together(tmp_path, monkeypatch):
     export_weights(tmp_path / "run", tmp_path / "out.ckpt")
     with WeightsFile.open(tmp_path / "out.ckpt") as file:
         assert len(file.tensors["w"].spans) == 4
-        part = bytearray(150)
-        file.read_into("w", memoryview(part), 70)
-    assert bytes(part) == data.tobytes()[70:220]
+        for start in (70, 170):
+            part = bytearray(150)
+            file.read_into("w", memoryview(part), start)
+            assert bytes(part) == data.tobytes()[start : start + 150]
     import_weights(tmp_path / "out.ckpt", tmp_path / "again")
     export_weights(tmp_path / "again", tmp_path / "last.safetensors")
     assert load_file(tmp_path / "last.safetensors")["w"].tobytes() == data.tobytes()
@@ -156,10 +160,45 @@ def test_export_takes_per_rank_tensors_of_wanted_rank(tmp_path):
     assert not (tmp_path / "none.ckpt").exists()
 
 
+class WithMoments(NumpyRun):
+    """Has an optimizer's leaf that is named after a weight, as MindSpore's are."""
+
+    def capture(self):
+        captured = super().capture()
+        moments = leaf_of("moments.weights", np.arange(3), role="optimizer")
+        return replace(captured, leaves=(*captured.leaves, moments))
+
+
+def test_exported_moments_are_named_after_renamed_weights(tmp_path):
+    with CheckpointManager(tmp_path / "run") as manager:
+        run = WithMoments()
+        manager.restore(run)
+        manager.save(run).result()
+    names = Renames({"weights": "w"})
+    export_weights(tmp_path / "run", tmp_path / "x.safetensors", with_optimizer=True, renames=names)
+    assert {"w", "moments.w"} < set(load_file(tmp_path / "x.safetensors"))
+
+
+def test_named_checkpoint_is_exported_though_run_went_on(tmp_path):
+    """A start by that name went on from it; an export means the checkpoint itself."""
+    run_with_two_saves(tmp_path / "run")
+    first = min((tmp_path / "run/checkpoints").iterdir()).name
+    with CheckpointManager(tmp_path / "run") as manager:
+        run = NumpyRun(size=5000)
+        manager.restore(run, checkpoint=first)
+        run.train_step()
+        manager.save(run).result()
+    assert export_weights(tmp_path / "run", tmp_path / "x.ckpt", checkpoint=first).checkpoint == first
+    assert export_weights(tmp_path / "run", tmp_path / "y.ckpt").checkpoint.startswith("a000002")
+
+
 def test_export_reports_omissions_and_takes_named_checkpoint(tmp_path):
     weights_only = export_weights(GOLDEN / "numpy", tmp_path / "a.safetensors")
     assert any("the optimizer's state (" in one for one in weights_only.left_out)
     assert {"random state", "data position", "counters"} <= set(weights_only.left_out)
+    assert weights_only.per_rank == ()  # there is one rank
+    with_optimizer = export_weights(GOLDEN / "numpy", tmp_path / "c.safetensors", with_optimizer=True)
+    assert not [one for one in with_optimizer.left_out if "optimizer" in one]
     first = sorted(path.name for path in (GOLDEN / "numpy/checkpoints").iterdir())[0]
     assert export_weights(GOLDEN / "numpy", tmp_path / "b.safetensors", checkpoint=first).checkpoint == first
     assert set(load_file(tmp_path / "a.safetensors")) == {"weights", "embedding"}
@@ -377,6 +416,9 @@ HOSTILE = {
     "twice.ckpt": b"".join(
         value(b"\x08\x01" + message((2, b"Bool"), (3, b"\1")), tag=tag) for tag in (b"a", b"b", b"a")
     ),
+    "pieces of two types.ckpt": b"".join(
+        value(b"\x08\x02" + message((2, kind), (3, b"\1"))) for kind in (b"Bool", b"UInt8")
+    ),
     "a wrong crc.ckpt": value(b"\x08\x01" + message((2, b"Bool"), (3, b"\1"))) + b"crc_num" + bytes(10),
     "many axes.ckpt": value(b"\x08\x01" * 60 + message((2, b"Bool"), (3, b"\1"))),
     "many packed axes.ckpt": value(message((1, b"\1" * 60), (2, b"Bool"), (3, b"\1"))),
@@ -413,7 +455,8 @@ def test_a_file_cut_off_anywhere_is_refused(tmp_path, end):
             continue
 
 
-def test_a_crc_that_is_right_is_accepted(tmp_path):
+def test_a_crc_that_is_right_is_accepted(tmp_path, monkeypatch):
+    monkeypatch.setattr(ckpt_format, "_PIECE_BYTES", 7)
     data = value(b"\x08\x01" + message((2, b"Bool"), (3, b"\1")))
     path = tmp_path / "x.ckpt"
     path.write_bytes(data + b"crc_num" + zlib.crc32(data).to_bytes(10, "big"))
@@ -426,8 +469,16 @@ def test_fields_of_other_writers_are_read(tmp_path):
         (1, b"\2\3"), (2, b"UInt8"), (3, b"abcdef")
     )
     path = tmp_path / "x.ckpt"
-    path.write_bytes(value(tensor))
-    assert bits_of(path) == {"w": ("U8", (2, 3), b"abcdef")}
+    scalar = b"\x08\x00" + message((2, b"Int8"), (3, b"a"))  # of older MindSpore
+    path.write_bytes(value(tensor) + value(scalar, b"s"))
+    assert bits_of(path) == {"w": ("U8", (2, 3), b"abcdef"), "s": ("I8", (), b"a")}
+
+
+def test_texts_in_a_file_are_left_and_named(tmp_path):
+    text, weight = (b"\x08\x01" + message((2, kind), (3, b"\1")) for kind in (b"str", b"Bool"))
+    (tmp_path / "x.ckpt").write_bytes(value(text, b"note") + value(weight))
+    done = import_weights(tmp_path / "x.ckpt", tmp_path / "run")
+    assert (done.ignored, done.tensors) == (("note",), 1)
 
 
 def test_names_too_long_for_header_are_refused(tmp_path, monkeypatch):
@@ -475,9 +526,17 @@ def test_a_root_that_is_not_empty_is_refused(tmp_path, weights):
     (tmp_path / "run/notes.txt").write_text("mine")
     with pytest.raises(ResumeError, match=r"not empty: there is notes\.txt"):
         import_weights(weights, tmp_path / "run")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / LEASE).write_text("")  # which a storage without conditions leaves
     import_weights(weights, tmp_path / "new")
     with pytest.raises(ResumeError, match="not empty"):
         import_weights(weights, tmp_path / "new")
+
+
+def test_storage_that_promises_too_little_gets_nothing(tmp_path, weights):
+    with pytest.raises(StorageError, match="probe"):
+        import_weights(weights, FaultyStorage(LocalStorage(tmp_path / "run"), [Fault("error", operations={"probe"})]))
+    assert not LocalStorage(tmp_path / "run").walk("")
 
 
 def mutations(tmp_path, weights):
@@ -543,6 +602,8 @@ def test_interrupted_import_is_never_taken_for_a_run(tmp_path, weights):
             elif "run.json" in there:
                 with pytest.raises(ResumeError, match=r"the import of .* has not ended"):
                     CheckpointManager(root).restore(NumpyRun())
+                with pytest.raises(ResumeError, match=r"the import of .* has not ended"):
+                    export_weights(root, tmp_path / "none.ckpt")
             else:
                 assert there == set()
             if not there:

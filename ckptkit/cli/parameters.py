@@ -16,11 +16,12 @@ _MOST = 200
 
 def complete_checkpoint(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of the committed checkpoints of the ROOT that was typed, newest first."""
-    return [one for one in _local_checkpoints(ctx.params) if one.startswith(incomplete)][:_MOST]
+    # Before the value of an option, click has not sorted the arguments yet: the root is the first of them.
+    root = ctx.params.get("root") or ctx.params.get("source") or next(iter(ctx.args), None)
+    return [one for one in _local_checkpoints(root) if one.startswith(incomplete)][:_MOST]
 
 
-def _local_checkpoints(params: dict[str, Any]) -> list[str]:
-    root = params.get("root") or params.get("source")
+def _local_checkpoints(root: Any) -> list[str]:
     if not isinstance(root, str) or ("://" in root and not root.startswith("file://")):
         return []
     from ckptkit.run.names import CHECKPOINTS, COMMIT, CheckpointName

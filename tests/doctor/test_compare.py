@@ -55,9 +55,15 @@ def test_shorter_life_differs_at_its_end():
     assert (found.step, found.names, found.found) == (6, (), None)
 
 
+def test_life_that_leaves_out_its_first_step_differs():
+    found = first_difference(life(healthy(6), begun=5), life(healthy()), LAST)
+    assert found is not None
+    assert (found.step, found.names, found.found) == (6, (), None)
+
+
 def test_unseen_values_are_unstable_but_no_difference():
     """Unseen values that disagree are no difference, but the unstable ones are reported."""
-    one = life([stepped(1, {"clock": "3", "level": "1"})])
-    other = life([stepped(1, {"clock": "4", "level": "1"})])
-    assert first_difference(one, other, 1) is None
-    assert unstable(one, other) == {"clock"}
+    one = life([stepped(1, {"clock": "3", "level": "1"}), stepped(2, {"level": "1", "late": "1"})])
+    other = life([stepped(1, {"clock": "4", "level": "1"}), stepped(2, {"level": "1"})])
+    assert first_difference(one, other, 2) is None
+    assert unstable(one, other) == {"clock", "late"}

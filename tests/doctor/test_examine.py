@@ -29,6 +29,7 @@ class Script:
     def __init__(self, monkeypatch, length: int = 99, line: Line = lambda number, begun, step: stepped(step)) -> None:
         self.plans: list[LifePlan] = []
         self.skipped: set[int] = set()
+        self.lost: set[int] = set()  # saves that no life finds
         self.exit_code = 0
         self.log = Path("log")
         self._length, self._line = length, line
@@ -40,7 +41,7 @@ class Script:
         begun = self._saved.get(plan.root, 0)
         last = min(plan.kill or plan.stop, self._length)
         lines = [self._line(len(self.plans), begun, step) for step in range(begun + 1, last + 1)]
-        for step in plan.saves:
+        for step in {*plan.saves} - self.lost:
             self._saved[plan.root] = step
         code = -signal.SIGKILL if plan.kill else self.exit_code
         lines = [one for one in lines if one.step not in self.skipped]
@@ -100,6 +101,19 @@ def test_first_difference_ends_the_examination(monkeypatch):
     assert report.difference.resumed_at > 0
     assert 8 in report.lives[-1].steps
     assert len(report.lives) == len(script.plans) < 8
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_life_that_goes_on_from_older_save_differs(monkeypatch, lost):
+    """Though it does again all that was lost, as the first life did it."""
+    sound = Script(monkeypatch)
+    sound.examined()
+    saves = [save for plan in sound.plans for save in plan.saves]
+    script = Script(monkeypatch)
+    script.lost.add(saves[lost])
+    report = script.examined()
+    assert (report.difference.step, report.difference.found) == (saves[lost] + 1, None)
+    assert report.difference.resumed_at == (0 if lost == 0 else saves[0])
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,21 @@ def test_doctor_seeds_generators_and_script_may_override(here):
     assert len({one["rng/numpy"] for one in digests}) == 3
 
 
+@pytest.mark.parametrize(("given", "seed", "told"), [(None, 2**32 + 7, "7"), (None, None, "None"), ("3", 7, "3")])
+def test_order_of_hashes_is_the_users_or_seeded(here, monkeypatch, given, seed, told):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    if given is not None:
+        monkeypatch.setenv("PYTHONHASHSEED", given)
+    (here / "train.py").write_text("import os\nprint(os.environ.get('PYTHONHASHSEED'))\n")
+    assert lived(here, seed=seed).log.read_text().strip() == told
+
+
+def test_life_of_two_trainings_began_with_the_first():
+    one = life([stepped(3)], begun=2)
+    both = replace(one, events=[*one.events, *life([stepped(9)], begun=8).events])
+    assert (both.begun.step, both.last_step) == (2, 9)
+
+
 def test_mindspore_is_seeded_once_it_is_imported(here):
     """By a stand-in, which says what it was told, and when."""
     (here / "mindspore.py").write_text(
@@ -311,6 +326,19 @@ def test_exact_report_notes_what_a_resume_changed(capsys, monkeypatch):
     assert (code, notes) == (0, [f"main():n{number}" for number in range(5)])
 
 
+def test_doctor_leaves_sigterm_as_it_was(capsys, monkeypatch):
+    """After an examination and after one that could not be."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    mine = signal.getsignal(signal.SIGTERM)
+    try:
+        assert examined(capsys, program=[])[0] == 2
+        assert signal.getsignal(signal.SIGTERM) is mine
+        assert told_of(Report(9, (), 20, 7), capsys, monkeypatch)[0] == 0
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_life_out_of_time_is_a_failure(here, capsys):
     code, _, err = examined(capsys, "sleeps", time_limit=timedelta(seconds=1))
     assert code == 1
@@ -320,7 +348,9 @@ def test_a_life_out_of_time_is_a_failure(here, capsys):
 def test_keep_requires_new_folder(here, capsys):
     (here / "full").mkdir()
     (here / "full/precious").write_text("mine")
+    (here / "nested/below").mkdir(parents=True)
     assert run_doctor(command(), Options(), keep="full", as_json=False) == 2
+    assert run_doctor(command(), Options(), keep="nested", as_json=False) == 2
     assert run_doctor(command(), Options(), keep="full/precious/below", as_json=False) == 3
     assert run_doctor(command(), Options(steps=4, kills=1), keep="new", as_json=False) == 0
     assert "exact" in capsys.readouterr().out

@@ -7,8 +7,9 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from typer.testing import CliRunner
 
 from ckptkit.cli import app
 from ckptkit.events import Point, Spread
-from ckptkit.report.figures import COLOURS, THEME, costs, curves, timeline
+from ckptkit.report import figures
+from ckptkit.report.figures import COLOURS, THEME, colour_of, costs, curves, timeline
 from ckptkit.report.page import page_of
 from ckptkit.report.story import Attempt, Failure, Problem, Removal, RunStory, Save
 from ckptkit.report.tell import read_story
@@ -76,6 +78,7 @@ def test_the_page_tells_the_story(page):
         "preempted",
         "150 → 331",
         "a000004-c0000000575-m0000",
+        "6 checkpoints are there, ",
         "Retention has removed 21",
     ):
         assert told in text, told
@@ -205,6 +208,162 @@ def test_long_runs_are_drawn_with_few_marks():
     assert len(page_of(story)) - len(get_plotlyjs()) < 3_000_000
 
 
+def curve_of(points):
+    (curve,) = curves(RunStory("root", None, None, NOW, [Attempt(1, points=points)], None, []))
+    return curve.figure
+
+
+def point(at, mean, low=None, high=None):
+    spread = Spread(mean=mean, low=mean if low is None else low, high=mean if high is None else high, not_finite=0)
+    return Point(at="", first=at, last=at, cycles=1, values={"loss": spread})
+
+
+def test_points_made_one_keep_lowest_and_highest():
+    low, high, mean = curve_of([point(at, 5.0, low=1.0, high=9.0) for at in range(8_000)])["data"]
+    assert [{*trace["y"]} for trace in (low, high, mean)] == [{1.0}, {9.0}, {5.0}]
+    assert len(mean["x"]) == 4_000
+
+
+@pytest.mark.parametrize(
+    ("means", "axis"), [((1.0, 51.0), "log"), ((1.0, 49.0), None), ((0.0, 51.0), None), ((-1.0, 51.0), None)]
+)
+def test_wide_range_of_positive_values_gets_log_axis(means, axis):
+    figure = curve_of([point(at, mean) for at, mean in enumerate(means, 1)])
+    assert figure["layout"]["yaxis"].get("type") == axis
+
+
+def test_newest_of_many_resumes_get_lines(monkeypatch):
+    monkeypatch.setattr(figures, "_MOST_RESUMES", 2)
+    attempts = [Attempt(n, parent=f"c{n}", from_step=n, to_step=n + 1, points=[point(n + 1, 1.0)]) for n in range(1, 6)]
+    (curve,) = curves(RunStory("root", None, None, NOW, attempts, None, []))
+    assert [line["x0"] for line in curve.figure["layout"]["shapes"]] == [4, 5]
+    assert list(curve.figure["data"][-1]["x"]) == [1, 2, 3, 4, 5]
+
+
+def test_colours_come_again_after_the_last():
+    assert [colour_of(Attempt(number)) for number in range(1, 18)] == [*COLOURS, *COLOURS, COLOURS[0]]
+
+
+def test_gap_is_drawn_where_nothing_ran():
+    """Not where the next attempt began while something was still heard of the one before."""
+    times = [(0, 10), (20, 30), (25, 40)]
+    attempts = [
+        Attempt(number, began_at=NOW + timedelta(minutes=began), seen_at=NOW + timedelta(minutes=seen))
+        for number, (began, seen) in enumerate(times, 1)
+    ]
+    story = RunStory("root", None, None, NOW, attempts, None, [])
+    texts = [one for trace in timeline(story).figure["data"] for one in trace.get("text") or () if one]
+    assert [one for one in texts if "nothing ran" in one] == 3 * ["nothing ran for 10 min 0 s"]
+    assert story.gap_seconds == 600
+
+
+def test_stall_is_drawn_in_milliseconds():
+    saves = [Save("c1", 1, 0, NOW, 10, 2.5, 0.25), Save("c2", 2, 0, NOW, None)]
+    plot = costs(RunStory("root", None, None, NOW, [Attempt(1, saves=saves)], None, []))
+    assert [(list(one["x"]), list(one["y"])) for one in plot.figure["data"][:2]] == [([1], [250.0]), ([1], [2.5])]
+
+
+def texts_of(story):
+    return " ".join(" ".join(Elements(page_of(story)).texts).split())
+
+
+def test_table_lists_the_newest_attempts():
+    attempts = [Attempt(number, host=f"node-{number:03d}") for number in range(1, 203)]
+    text = texts_of(RunStory("root", None, None, NOW, attempts, None, []))
+    assert ("node-002" in text, "node-003" in text, "node-202" in text) == (False, True, True)
+    assert "2 earlier ones left out." in text
+
+
+def test_table_lists_the_newest_removals_first():
+    removals = [Removal(f"c{number:03d}", number, NOW, "c999") for number in range(1, 203)]
+    text = texts_of(RunStory("root", None, None, NOW, [Attempt(1, removals=removals)], None, []))
+    assert text.index("c202") < text.index("c195") < text.index("192 earlier ones") < text.index("c194")
+    assert ("c002" in text, "c003" in text) == (False, True)
+
+
+def eventful():
+    """Three attempts: preempted after two failures, killed, and perhaps running."""
+    hours = [NOW + timedelta(hours=number) for number in range(4)]
+    attempts = [
+        Attempt(number, began_at=one, seen_at=other, to_step=number, how="preempted" if number == 1 else None)
+        for number, (one, other) in enumerate(pairwise(hours), 1)
+    ]
+    attempts[0].failures += [Failure("c2", 2, NOW, "StorageError", ""), Failure("c3", 3, NOW, "OSError", "")]
+    attempts[0].saves += [Save("gone", 1, 0, NOW, 10, is_there=False), Save("kept", 4, 0, NOW + timedelta(days=1), 10)]
+    attempts[1].saves.append(Save("later", 5, 0, NOW, 10))
+    attempts[1].world_size = 4
+    attempts[1].redone_from = 4
+    return RunStory("root", None, "s3://old/run", NOW, attempts, "kept", [])
+
+
+def test_timeline_tells_saves_failures_and_ends_apart():
+    traces = timeline(eventful()).figure["data"]
+    marks = {str(trace["marker"]["symbol"]): trace for trace in traces if "marker" in trace}
+    assert [[one[0] for one in marks[kind]["customdata"]] for kind in ("circle-open", "diamond")] == [
+        ["gone"],
+        ["kept", "later"],
+    ]
+    assert "removed since" in marks["circle-open"]["hovertemplate"]
+    assert [text.rpartition(": ")[2] for text in marks["x"]["text"]] == ["StorageError", "OSError"]
+    ends = marks["['square', 'line-ns', 'line-ns']"]["text"]
+    assert [text.partition("<br>")[2] for text in ends] == [
+        "preempted, at step 1",
+        "killed, or not closed, at step 2",
+        "the last that was heard of it, at step 3",
+    ]
+
+
+def test_page_tells_ends_ranks_and_origin():
+    story = eventful()
+    text = texts_of(story)
+    assert text.count("running, killed, or not closed") == 1
+    assert text.count("killed, or not closed") == 2
+    assert " · 4 ranks" in text
+    assert "copied from s3://old/run" in text
+    assert "Last checkpoint 0 s ago kept" in text  # by a clock that is ahead
+    assert (story.step, story.latest_save.step) == (3, 4)
+
+
+def test_newest_failures_are_listed():
+    failures = [Failure(f"c{number:03d}", number, NOW, f"E{number:03d}", "") for number in range(202)]
+    text = texts_of(RunStory("root", None, None, NOW, [Attempt(1, failures=failures)], None, []))
+    assert ("E001" in text, "E002" in text, "E201" in text.partition("Saves that failed")[2]) == (False, True, True)
+
+
+@pytest.mark.parametrize("redone_from", [None, 4])
+def test_faint_lines_are_explained_where_there_are_any(redone_from):
+    attempts = [Attempt(1, points=[point(1, 1.0)], redone_from=redone_from), Attempt(2)]
+    text = texts_of(RunStory("root", None, None, NOW, attempts, None, []))
+    assert ("done again by a later attempt" in text) == (redone_from is not None)
+
+
+def test_band_is_drawn_where_any_point_is_of_several():
+    """And a resume is marked where an attempt went on from a checkpoint."""
+    several = Point(at="", first=2, last=3, cycles=2, values=point(2, 1.0).values)
+    figure = curve_of([point(1, 1.0), several])
+    assert [trace.get("fill") for trace in figure["data"]] == [None, "tonexty", None]
+    attempts = [Attempt(1, from_step=0, points=[point(1, 1.0)])]
+    (fresh,) = curves(RunStory("root", None, None, NOW, attempts, None, []))
+    assert not fresh.figure["layout"].get("shapes")
+
+
+def test_merged_points_are_the_mean_of_all():
+    _, _, mean = curve_of([point(at, float(at % 2)) for at in range(8_000)])["data"]
+    assert {*mean["y"]} == {0.5}
+
+
+def test_cards_say_shares_and_what_is_uncertain():
+    """A last attempt that did not say how it ended has lost nothing yet."""
+    attempts = [
+        Attempt(number, began_at=NOW, seen_at=NOW + timedelta(seconds=100), how=how)
+        for number, how in ((1, None), (2, "failed"), (3, None))
+    ]
+    attempts[1].saves.append(Save("c1", 1, 0, NOW, 10, 1.0, 7.5))
+    text = texts_of(RunStory("root", None, None, NOW, attempts, None, []))
+    assert "2.50% of the time" in text
+    assert "and what 1 killed attempt did after the last save" in text
+
+
 def test_values_whose_sum_is_no_float_are_drawn():
     top = Spread(mean=1e308, low=1e308, high=1e308, not_finite=0)
     points = [Point(at="", first=at, last=at, cycles=1, values={"loss": top}) for at in range(1, 8_001)]
@@ -226,6 +385,7 @@ def test_attempts_with_nothing_known_of_them_are_drawn():
         (0.0005, "0.5 ms", "0 s"),
         (59, "59 s", "59 s"),
         (61.4, "1 min 1 s", "1 min"),
+        (119.7, "2 min 0 s", "1 min"),
         (3600 * 5 + 120, "5 h 2 min", "5 h"),
         (86400 * 3 + 3600, "3 d 1 h", "3 d"),
     ],

@@ -5,15 +5,20 @@ import shutil
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from ckptkit.errors import CheckpointNotFoundError
-from ckptkit.events import LeftOut, Point, Spread, encode_segment
+from ckptkit.events import LeftOut, Point, Saved, Spread, encode_segment
+from ckptkit.interchange import import_weights
+from ckptkit.policies import SaveEvery
 from ckptkit.report.judge import judge, lines_of
 from ckptkit.report.story import Attempt, Failure, RunStory, Save
 from ckptkit.report.tell import read_story, time_of
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
+from ckptkit.testing.state import NumpyRun
 
 from . import lives
 from .lives import Clock, Life, grow_short, loss_at
@@ -46,6 +51,18 @@ def test_redone_steps_are_counted_from_attempt_before():
     attempts = [Attempt(1, from_step=0, to_step=100), Attempt(2, from_step=50, to_step=60), Attempt(3, from_step=55)]
     story = RunStory("root", None, None, NOW, attempts, None, [])
     assert story.redone_steps == (100 - 50) + (60 - 55)
+    assert story.step == 55
+
+
+def test_work_is_done_again_from_earliest_later_begin(tmp_path):
+    """Where the second attempt went on later than the third did, the first one's line ends where the third began."""
+    clock, storage = Clock(), LocalStorage(tmp_path)
+    for steps, options in ((10, {}), (9, {}), (5, {"checkpoint": "a000001-c0000000004-m0000", "rewind": True})):
+        life = Life(storage, clock, "node", save=SaveEvery(optimizer_steps=4))
+        with life.manager:
+            life.manager.restore(life.run, **options)
+            life.train(steps)
+    assert [(one.from_step, one.redone_from) for one in story_of(tmp_path).attempts] == [(0, 4), (8, 4), (4, None)]
 
 
 def test_the_losses_are_those_of_the_steps(grown):
@@ -134,6 +151,18 @@ def point(step: int, mean: float | None) -> Point:
     return Point(at="", first=step, last=step, cycles=1, values={"loss": spread, "rate": spread, "a": spread})
 
 
+def test_steps_are_compared_with_as_many_ranks_only():
+    """Of another number of ranks, rank 0 has other batches."""
+    attempts = [
+        Attempt(number, world_size=ranks, points=[point(1, mean), point(2, mean)])
+        for number, (ranks, mean) in enumerate([(2, 1.0), (4, 2.0), (4, 2.0), (2, 3.0), (2, 4.0)], 1)
+    ]
+    attempts.append(Attempt(6, world_size=2, points=[point(1, 9.0).model_copy(update={"cycles": 2})]))  # a mean
+    story = RunStory("root", None, None, NOW, attempts, None, [])
+    assert (story.repeated.same, story.repeated.different) == ([1, 2], [1, 2])
+    assert not any("gave the same loss" in one for one in judge(story).good)  # of some only
+
+
 HOUR = NOW - timedelta(hours=1)
 
 
@@ -173,6 +202,7 @@ HOUR = NOW - timedelta(hours=1)
             "Saves kept training waiting for 2.8% of the time.",
         ),
         ({"began_at": HOUR, "seen_at": NOW, "saves": [saved(1, 70)]}, "good", None),
+        ({"began_at": NOW - timedelta(seconds=59), "seen_at": NOW, "saves": [saved(1, 20)]}, "good", None),  # too short
     ],
 )
 def test_verdict_names_what_needs_somebody(attempt, health, note):
@@ -248,6 +278,74 @@ def test_lineage_that_leads_nowhere_is_a_problem(root):
     (problem,) = [one for one in story.problems if one.key == "checkpoints"]
     assert problem.reason.startswith("the run has committed checkpoints")
     assert (story.latest, story.step) == (None, 640)
+
+
+def test_skips_are_counted_once(root):
+    """Each save says how many there were in its attempt so far."""
+    newest = max((root / "events").glob("a000004-*"))
+    token = json.loads((root / "attempts/000004.json").read_bytes())["token"]
+    costs = dict.fromkeys(("took_seconds", "stall_seconds", "queue_seconds"), 1.0)
+    events = [
+        Saved(
+            at=NOW.isoformat(),
+            checkpoint=f"a000004-c{at:010d}-m0000",
+            progress=NumpyRun().progress(),
+            size_bytes=1,
+            skipped_saves=many,
+            **costs,
+        )
+        for at, many in ((650, 2), (660, 3), (670, 3))
+    ]
+    number = int(newest.stem.rpartition("-")[2]) + 1
+    data, _ = encode_segment(4, token, number, events)
+    (root / f"events/a000004-{number:04d}.jsonl").write_bytes(data)
+    assert [one.skipped_saves for one in story_of(root).attempts] == [0, 0, 0, 3]
+
+
+def test_checkpoint_that_a_start_passed_over_is_a_problem(tmp_path):
+    clock, storage = Clock(), LocalStorage(tmp_path)
+    newest = tmp_path / "checkpoints/a000001-c0000000003-m0000"
+    for steps in (3, 5):
+        life = Life(storage, clock, "node", save=SaveEvery(optimizer_steps=1))
+        with life.manager:
+            life.manager.restore(life.run)
+            life.train(steps)
+        if steps == 3:
+            (newest / "manifest.json").write_text("no")
+    shutil.rmtree(newest)
+    (problem,) = story_of(tmp_path).problems
+    assert problem.key == newest.name
+    assert "manifest.json" in problem.reason
+
+
+def test_what_is_heard_late_shortens_no_attempt():
+    attempt = Attempt(1, began_at=HOUR)
+    for at, step in ((NOW, 5), (HOUR, 3), (None, None)):
+        attempt.see(at, step)
+    assert (attempt.seconds, attempt.to_step) == (3600, 5)
+
+
+def test_saves_are_in_their_order_whoever_tells(root):
+    """A checkpoint of which no event tells any more is among those that events tell of."""
+    name = "a000002-c0000000200-m0000"
+    for path in (root / "events").glob("a000002-*"):
+        if name in path.read_text():
+            path.unlink()
+    saves = [save.checkpoint for save in story_of(root).attempts[1].saves]
+    assert saves == sorted(saves)
+    assert name in saves[:-1]
+
+
+def test_attempt_of_which_nothing_is_known_began_nowhere(root):
+    shutil.rmtree(root / "events")
+    (root / "attempts/000001.json").write_text("{}")
+    assert [one.from_step for one in story_of(root).attempts] == [None, None, None, None]
+
+
+def test_story_names_where_the_run_came_from(tmp_path):
+    save_file({"w": np.zeros(2)}, tmp_path / "w.safetensors")
+    import_weights(tmp_path / "w.safetensors", tmp_path / "run")
+    assert story_of(tmp_path / "run").copied_from == str(tmp_path / "w.safetensors")
 
 
 def test_events_that_were_left_out_are_counted(root):

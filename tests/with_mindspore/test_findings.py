@@ -6,7 +6,9 @@ import functools
 import pkgutil
 import random
 import re
+import sys
 import textwrap
+import types
 from pathlib import Path
 
 import mindspore as ms
@@ -81,9 +83,23 @@ class Inherits(CallsMethod):
         return super().construct(x)
 
 
+class Between(Inherits):
+    """Has no construct of its own."""
+
+
+class InheritsFurther(Between):
+    def construct(self, x):
+        return super().construct(x)
+
+
 class CallsCompiled(nn.Cell):
     def construct(self, x):
         return compiled(x)
+
+
+class CallsInBothModes(nn.Cell):
+    def construct(self, x):
+        return noisy(x) + compiled_noisy(x)
 
 
 class Compiled(nn.Cell):
@@ -121,6 +137,11 @@ def compiled(x):
     return ops.standard_normal(x.shape)
 
 
+@ms.jit
+def compiled_noisy(x):
+    return noisy(x)
+
+
 def names(*findings):
     return [one.where.partition(" in ")[0] for one in findings]
 
@@ -133,6 +154,7 @@ def names(*findings):
         (CallsMethod, "the train cell (CallsMethod): ops.randn in noise() at"),
         (CallsClassMethod, "the train cell (CallsClassMethod): ops.randn in noise() at"),
         (Inherits, "the train cell (Inherits): ops.randn in noise() at"),
+        (InheritsFurther, "the train cell (InheritsFurther): ops.randn in noise() at"),
     ],
 )
 def test_functional_operators_are_found_in_graph_mode_only(cell, where):
@@ -145,7 +167,12 @@ def test_functional_operators_are_found_in_graph_mode_only(cell, where):
 
 
 @pytest.mark.parametrize(
-    ("cell", "name"), [(CallsCompiled, "ops.standard_normal in compiled()"), (Compiled, "ops.rand in construct()")]
+    ("cell", "name"),
+    [
+        (CallsCompiled, "ops.standard_normal in compiled()"),
+        (CallsInBothModes, "ops.uniform in noisy()"),
+        (Compiled, "ops.rand in construct()"),
+    ],
 )
 def test_functional_operators_under_jit_are_found_in_pynative(cell, name):
     (found,) = find(cell())
@@ -310,6 +337,17 @@ def test_accumulation_that_never_updates_is_found():
     assert "AccumulationTrainCell" in found.fix
 
 
+@pytest.mark.parametrize(
+    ("asked", "answer"), [("get_auto_parallel_context", "data_parallel"), ("get_context", "Ascend")]
+)
+def test_accumulation_that_updates_elsewhere_is_not_found(monkeypatch, asked, answer):
+    net = Mlp()
+    cell = nn.wrap.cell_wrapper._TrainGradAccuStepCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9))
+    real = getattr(ms, asked)
+    monkeypatch.setattr(ms, asked, lambda name: answer if name in ("parallel_mode", "device_target") else real(name))
+    assert [one for one in find(cell) if one.kind == "stock"] == []
+
+
 def one_argument(x):
     return x
 
@@ -440,6 +478,33 @@ class Augment:
         raise AssertionError("was run")
 
 
+class Noise:
+    def __call__(self, x):
+        return x + random.random()
+
+
+def makes_and_calls(x):
+    return Noise()(x)
+
+
+def calls_given(x, function=one_argument):
+    return function(x)
+
+
+def shadows_within(x):
+    rng = COUNTER
+
+    def draw():
+        rng = random
+
+        def inner():
+            return rng.random()
+
+        return inner()
+
+    return x + draw() + rng.normal()
+
+
 def mapped(*operations, **options):
     return pipeline().map(list(operations), "x", **{"num_parallel_workers": 1, **options})
 
@@ -454,6 +519,9 @@ def mapped(*operations, **options):
         (Augment(np.random), "shift() in test_findings.py"),
         (Augment(np.random.mtrand._rand), "self.rng.normal draws"),
         (functools.partial(global_python), "global_python()"),
+        (makes_and_calls, "__call__() in test_findings.py"),
+        (functools.partial(calls_given, function=global_python), "global_python()"),
+        (shadows_within, "rng.random draws from Python's `random`"),
         (lambda x: x + random.gauss(0, 1), "<lambda>() in test_findings.py"),
         (seeded_by_the_system, "default_rng() takes its seed from the operating system"),
         (transforms.RandomChoice([one_argument, global_python]), "random"),
@@ -496,6 +564,13 @@ def imports_out_of_its_package():
     module = {"__name__": "users.augment", "__package__": "users", "random": random}
     exec(textwrap.dedent(code), module)  # noqa: S102
     return module["draw"]
+
+
+def test_imports_from_its_own_package_are_found(monkeypatch):
+    monkeypatch.setitem(sys.modules, "users.noise", types.SimpleNamespace(shift=random.random))
+    module = {"__name__": "users.augment", "__package__": "users"}
+    exec("def draw(x):\n    from .noise import shift\n    return x + shift()", module)  # noqa: S102
+    assert [one.why.partition(" ")[0] for one in find(Mlp(), mapped(module["draw"]))] == ["shift", "shift"]
 
 
 def closing_over_what_comes_later():

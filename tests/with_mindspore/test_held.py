@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import time
 import types
@@ -71,6 +72,45 @@ def test_cells_in_plain_lists_are_named():
     assert find(Running([nn.ReLU()])) == ()
 
 
+class InSlot:
+    __slots__ = ("mean",)
+
+
+class InBoth(InSlot):
+    def __init__(self):
+        self.mean, self.variance = parameter("mean0"), parameter("mean1")
+
+
+def test_slots_beside_attributes_are_read():
+    (found,) = find(Running(InBoth()))
+    assert found.where == "the train cell (Running): kept (InBoth)"
+    assert {*found.why.partition(" would")[0].split(", ")} == {"mean", "variance"}
+
+
+LOADED = parameter("loaded")
+
+
+class LoadsOnce:
+    def __init__(self):
+        self.size = LOADED.size
+
+
+class LoadsAgain(LoadsOnce):
+    def again(self):
+        return LOADED
+
+
+def test_what_only_init_used_is_not_named():
+    assert find(Running(LoadsOnce())) == ()
+    (found,) = find(Running(LoadsAgain()))
+    assert found.where == "the train cell (Running): kept.again.LOADED (Parameter)"
+
+
+def test_cells_of_a_named_cell_are_not_named_again():
+    (found,) = find(Running([nn.SequentialCell(nn.Dense(2, 2), nn.Dense(2, 2))]))
+    assert found.where == "the train cell (Running): kept[0] (nn.SequentialCell)"
+
+
 COUNTED = parameter("counted")
 
 
@@ -127,13 +167,25 @@ def step_with_global(x, y):
     return SHARED.accumulator(x, y)
 
 
+def step_within(x, y):
+    def inner():
+        return SHARED.accumulator(x, y)
+
+    return inner()
+
+
+def each_step(accumulator):
+    while True:
+        yield accumulator
+
+
 def named(loop, *, begin=lambda state: state.findings(), **stateful):
     """Findings of a loop whose frames are on the stack."""
     return begin(StateManager([loop.network, loop.optimizer], **stateful))
 
 
 def test_accumulator_of_the_loop_is_named():
-    """As a variable, in a closure, in a module, and in an object of the loop's."""
+    """As a variable, in a closure, in a module, in an object of the loop's, and given to a function beforehand."""
     loop = Loop()
     stored = StateManager([loop.network, loop.optimizer], accumulator=loop.accumulator)
 
@@ -155,10 +207,58 @@ def test_accumulator_of_the_loop_is_named():
         found = named(loop)
         return found, loop.accumulator
 
-    for way in (by_variable, by_closure, by_module, by_object):
+    def by_position():
+        step = functools.partial(step_with_global, loop.accumulator)
+        return named(loop), step
+
+    def by_keyword():
+        step = functools.partial(step_with_global, y=loop.accumulator)
+        return named(loop), step
+
+    def by_method():
+        step = loop.accumulator.__call__
+        return named(loop), step
+
+    def by_empty_closure():
+        accumulator = loop.accumulator
+
+        def step():
+            return absent, accumulator
+
+        found = named(loop)
+        absent = None
+        return found, (step, absent)
+
+    def by_later_closure():
+        accumulator = loop.accumulator
+        found = named(loop)
+        return found, lambda x, y: accumulator((x, y))
+
+    def by_inner_code():
+        SHARED.accumulator = loop.accumulator
+        return named(loop), step_within
+
+    def by_generator():
+        steps = each_step(loop.accumulator)
+        return named(loop), steps
+
+    for way, place in (
+        (by_variable, "accumulator"),
+        (by_closure, "step.func.accumulator"),
+        (by_module, "step_with_global.SHARED.accumulator"),
+        (by_object, "loop.accumulator"),
+        (by_position, "step(1)"),
+        (by_keyword, "step(1)"),
+        (by_method, "step.__self__"),
+        (by_empty_closure, "step.accumulator"),
+        (by_later_closure, "accumulator"),
+        (by_inner_code, "step_within.SHARED.accumulator"),
+        (by_generator, "steps.accumulator"),
+    ):
         found, _ = way()
         mine = [one for one in found if "Accumulator" in one.where]
         assert len(mine) == 1, (way.__name__, found)
+        assert mine[0].where == f"{way.__name__}(): {place} (Accumulator)"
         assert "counter, inner_grads would be in no checkpoint" in mine[0].why
         assert "StateManager(..., accumulator=it)" in mine[0].fix
     assert [one for one in stored.findings() if "Accumulator" in one.where] == []
@@ -192,6 +292,16 @@ def test_a_loop_that_comes_round_again_is_read_whole():
         spare = parameter("spare")
         found = named(loop)
     assert [one.where for one in found] == ["test_a_loop_that_comes_round_again_is_read_whole(): spare (Parameter)"]
+
+
+@pytest.mark.parametrize(("more", "named_ones"), [({}, ["script: spare (Parameter)"]), ({"__file__": "x.py"}, [])])
+def test_any_variable_of_a_notebook_counts_as_used(more, named_ones):
+    """Nobody knows its next lines; of a script they are known."""
+    loop, found = Loop(), []
+    loop.accumulator = None
+    variables = {"named": named, "loop": loop, "found": found, "spare": parameter("spare"), **more}
+    exec("found += named(loop)", {"__name__": "__main__", **variables}, variables.clear())  # noqa: S102
+    assert [one.where for one in found] == named_ones
 
 
 def test_training_through_model_is_not_read_for_variables():

@@ -6,7 +6,9 @@ import itertools
 import json
 import time
 from collections import deque
+from datetime import datetime
 
+import numpy as np
 import pytest
 from mindspore.experimental import optim
 from test_loops import Training
@@ -139,6 +141,92 @@ def else_of_a_loop(cell, batches, rate, restore):
                 rate.set_data(rate * 0.5)
 
 
+def walrus_counts(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        if (seen := seen + 1) == 5:
+            break
+
+
+def scaled(x, *, by):
+    return x * by
+
+
+def given_by_name(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(scaled(x, by=seen), y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
+def key_of_a_dict(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x * min({seen + at: at for at in (1, 2)}), y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
+def rest_of_a_list(cell, batches, rate, restore):
+    scales = [1.0, 2.0, 3.0]
+    restore()
+    for x, y in batches:
+        first, *scales = [*scales[1:], scales[0]]
+        cell(x * first, y)
+
+
+def else_of_a_try(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        try:
+            cell(x * seen, y)
+        except ArithmeticError:
+            break
+        else:
+            seen += 1
+
+
+def parameter_set_by_index(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+        if seen == 5:
+            rate[0] = 0.1
+
+
+def attribute_of_a_parameter(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+        rate.requires_grad = seen > 5
+
+
+def taken_in_a_condition(cell, batches, rate, restore):
+    other = itertools.cycle([True, False])
+    restore()
+    for x, y in batches:
+        cell(x * len([one for one in (1, 2) if next(other)]), y)
+
+
+def within_an_else(cell, batches, rate, restore):
+    if rate is None:
+        cell = None
+    else:
+        seen = 0
+        restore()
+        for x, y in batches:
+            cell(x * seen, y)
+            seen += 1  # noqa: SIM113 - what is to be read
+
+
 @pytest.mark.parametrize(
     ("loop", "name"),
     [
@@ -155,6 +243,15 @@ def else_of_a_loop(cell, batches, rate, restore):
         (rate_that_is_set, "seen"),
         (branch_that_may_not_write, "hidden"),
         (else_of_a_loop, "seen"),
+        (walrus_counts, "seen"),
+        (given_by_name, "seen"),
+        (key_of_a_dict, "seen"),
+        (rest_of_a_list, "scales"),
+        (else_of_a_try, "seen"),
+        (parameter_set_by_index, "seen"),
+        (attribute_of_a_parameter, "seen"),
+        (taken_in_a_condition, "other (cycle)"),
+        (within_an_else, "seen"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
@@ -195,6 +292,31 @@ def asked_of_a_clock(cell, batches, rate, restore):
             rate.set_data(rate * 0.5)
 
 
+def asked_of_a_calendar(cell, batches, rate, restore):
+    last = datetime.now()
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        if datetime.now().hour != last.hour:
+            last = datetime.now()
+            rate.set_data(rate * 0.5)
+
+
+def global_generator_by_name(cell, batches, rate, restore):
+    rng = np.random.mtrand._rand
+    restore()
+    for x, y in batches:
+        cell(x + rng.normal(), y)
+
+
+def drawn_before_the_loop(cell, batches, rate, restore):
+    rng = np.random.default_rng(0)
+    restore()
+    shift = rng.normal()
+    for x, y in batches:
+        cell(x + shift, y)
+
+
 def written_by_both_branches(cell, batches, rate, restore):
     scale = 0.0
     restore()
@@ -208,7 +330,15 @@ def written_by_both_branches(cell, batches, rate, restore):
 
 @pytest.mark.parametrize(
     "loop",
-    [number_that_is_restored, loaded_from_a_file, asked_of_a_clock, written_by_both_branches],
+    [
+        number_that_is_restored,
+        loaded_from_a_file,
+        asked_of_a_clock,
+        asked_of_a_calendar,
+        global_generator_by_name,
+        drawn_before_the_loop,
+        written_by_both_branches,
+    ],
     ids=lambda one: one.__name__,
 )
 def test_what_clock_or_file_decides_is_not_named(loop):

@@ -435,6 +435,20 @@ def test_what_is_given_by_name_is_not_named():
     assert Training(kept=ck.attributes(kept, "since"), rng=rng).found(loop) == []
 
 
+def test_list_in_a_given_object_is_not_named():
+    kept = types.SimpleNamespace(seen=[1.0])
+    seen = kept.seen
+
+    def loop(cell, batches, rate, restore):
+        restore()
+        for x, y in batches:
+            cell(x * len(seen), y)
+            seen.append(1.0)
+
+    assert len(Training().found(loop)) == 1
+    assert Training(kept=ck.attributes(kept, "seen")).found(loop) == []
+
+
 @pytest.mark.parametrize(
     ("generator", "draw"),
     [

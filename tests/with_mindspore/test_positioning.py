@@ -17,6 +17,7 @@ from ckptkit import data
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.digest import digest_of
 from ckptkit.mindspore.data.iterable import IterablePosition
+from ckptkit.mindspore.data.pipeline import python_code_here
 from ckptkit.mindspore.data.replay import Replay
 from ckptkit.mindspore.dataset import DatasetPosition
 
@@ -235,23 +236,30 @@ def test_an_iterator_of_another_dataset_is_noticed():
 
 
 class Growing:
-    def __init__(self):
+    def __init__(self, rows):
         self.epoch = 0
+        self.rows = rows
 
     def __iter__(self):
         self.epoch += 1  # the first time to learn the size
-        for row in range(8 if self.epoch == 3 else 12):
+        for row in range(self.rows if self.epoch == 3 else 12):
             yield (np.full(6, row, np.float32),)
 
 
-def test_an_epoch_of_another_length_ends_a_replay():
-    def make():
-        return ds.GeneratorDataset(Growing(), ["x"]).batch(4)
-
-    position = DatasetPosition(make())
+@pytest.mark.parametrize(("rows", "what"), [(8, "fewer"), (16, "more")])
+def test_an_epoch_of_another_length_ends_a_replay(rows, what):
+    position = DatasetPosition(ds.GeneratorDataset(Growing(rows), ["x"]).batch(4))
     position.prepare(6, None)
-    with pytest.raises(ResumeError, match=r"an epoch has 3 batches, but epoch 1 has fewer"):
+    with pytest.raises(ResumeError, match=f"an epoch has 3 batches, but epoch 1 has {what}"):
         position.dataset.create_tuple_iterator(num_epochs=EPOCHS)
+
+
+def test_sizes_of_batches_are_asked_in_this_process():
+    """Though what makes the batches runs in others."""
+    options = {"per_batch_map": lambda x, info: (x,), "num_parallel_workers": 2, "python_multiprocessing": True}
+    source = ds.NumpySlicesDataset({"x": samples(23)["x"]})
+    assert python_code_here(source.batch(2, **options)) == []
+    assert python_code_here(source.batch(lambda info: 2, **options)) == ["BatchDataset"]
 
 
 def waiting(**options):

@@ -105,6 +105,25 @@ def test_displaced_layer_that_still_runs_is_replaced(displaced_by):
     assert {one.name for one in layers.get_parameters()} == {"1.key", "1.step"}
 
 
+class Headed(nn.SequentialCell):
+    """Has a layer beside its list."""
+
+    def __init__(self):
+        super().__init__(nn.Dense(8, 8), nn.Dropout(p=0.25), nn.Dense(8, 8))
+        self.drop = nn.Dropout(p=0.5)
+
+    def construct(self, x):
+        return self.drop(super().construct(x))
+
+
+def test_layers_in_and_beside_a_sequence_are_replaced():
+    network = ck.nn.replace_dropout(Headed())
+    assert [type(one) for one in network.cell_list] == [nn.Dense, ck.nn.Dropout, nn.Dense]
+    assert (network.cell_list[1].p, network.drop.p) == (0.25, 0.5)
+    assert type(network.drop) is ck.nn.Dropout
+    assert find(network) == ()
+
+
 def test_evaluation_stays_evaluation():
     network = ck.nn.replace_dropout(ReadyMade())
     assert not network.drop.training

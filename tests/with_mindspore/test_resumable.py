@@ -276,21 +276,25 @@ def test_a_state_behind_its_batches_is_refused(tmp_path):
 
 
 class BehindLater(WithState):
-    """Counts the first batch of an epoch in time, and every other one only when the next one is asked for."""
+    """Counts the first batch of an epoch in time, and every other one when the next one is asked for, or later."""
+
+    lag = 0
 
     def __iter__(self):
         order = np.random.default_rng(self.state["epoch"]).permutation(12).reshape(4, 3)
         counted = self.state["batch"]
         for at in range(counted, 4):
-            self.state["batch"] = max(1, at)
+            self.state["batch"] = max(1, at - self.lag)
             yield batch_of(order[at])
         self.state.update(epoch=self.state["epoch"] + 1, batch=0)
 
 
-def test_a_state_that_falls_behind_is_refused(tmp_path):
-    Life(tmp_path, BehindLater, every=3).run(until=3)
+@pytest.mark.parametrize(("lag", "at"), [(0, 3), (1, 4)])
+def test_a_state_that_falls_behind_is_refused(tmp_path, monkeypatch, lag, at):
+    monkeypatch.setattr(BehindLater, "lag", lag)
+    Life(tmp_path, BehindLater, every=at).run(until=at)
     life = Life(tmp_path, BehindLater)
-    with pytest.raises(ck.ResumeError, match="the BehindLater was behind: from where it stood before batch 2"):
+    with pytest.raises(ck.ResumeError, match=f"the BehindLater was behind: from where it stood before batch {at - 1}"):
         life.run()
     assert life.seen == {}
 
@@ -505,6 +509,16 @@ def test_a_changed_batch_that_comes_again_is_refused(tmp_path):
     next(batches)[0][:] *= 0.5
     with pytest.raises(ck.ResumeError, match="batch 0 was changed in place, and the list holds it"):
         next(batches)
+
+
+def test_a_batch_of_the_last_epoch_may_be_changed(tmp_path):
+    """Even of a list: it does not come again."""
+    life = Life(tmp_path, plain_list, epochs=2)
+    life.manager.restore(life.state)
+    for x, _ in life.batches:
+        if life.batches.epoch == 1:
+            x[:] *= 0.5
+    assert life.batches.position.delivered == 10
 
 
 def dicts():

@@ -74,5 +74,7 @@ def put(parent: nn.Cell, name: str, cell: nn.Cell) -> None:
     place = list(before).index(name)
     listed = called_by(parent)
     setattr(parent, name, cell)
-    if len(listed) == len(before):
-        parent.cell_list[place] = cell
+    # By place, since another layer may be called than the one of that name; beside others that are in no list, itself.
+    is_whole = len(listed) == len(before)
+    for at in [place] if is_whole else [at for at, one in enumerate(listed) if one is before[name]]:
+        parent.cell_list[at] = cell
