@@ -111,12 +111,15 @@ def test_fold_refuses_values_that_are_no_sums(changed):
         folded(replace(one, entries=entries), 1, 0)
 
 
-def test_failure_of_one_rank_fails_fold():
+@pytest.mark.parametrize("verb", [lambda one: one.tensors, lambda one: one.prove(SHAPES)], ids=["read", "prove"])
+def test_failure_of_one_rank_fails_fold(verb):
     class Broken(MemorySource):
         def read_into(self, targets, done=None):
             raise OSError("gone")
 
+        prove = read_into
+
     ranks = world([1, 2], 2, 1)
     ranks[1] = replace(ranks[1], source=Broken({}))
     with pytest.raises(OSError, match="gone"):
-        folded(ranks[0], 1, 0).tensors  # noqa: B018
+        verb(folded(ranks[0], 1, 0))

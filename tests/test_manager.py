@@ -110,8 +110,11 @@ def test_saving_needs_a_restore_first(root, verb):
     assert not root.exists()
 
 
-def test_a_manager_restores_once(root):
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_manager_restores_once(root, closed):
     manager, run = started(root)
+    if closed:
+        manager.close()
     with pytest.raises(ResumeError, match="restored already"):
         manager.restore(run)
 
@@ -624,6 +627,23 @@ def test_timeout_is_kept_and_save_continues(valve, verb):
     valve.open()
     name = handle.result(LONG)
     assert names(CheckpointManager(valve.url)) == [name]
+
+
+def test_closed_manager_reads_training_no_more(valve, root):
+    """Nor does the save that did not end in time, since whoever closed it may do what they want with the weights."""
+    manager, run = started(valve)
+    train(run, 6)
+    valve.close()
+    handle = manager.save(run)
+    with pytest.raises(TimeoutError):
+        manager.close(MOMENT)
+    run.weights += 1
+    run.moments += 1
+    valve.open()
+    handle.result(LONG)
+    restored = WatchedRun()
+    CheckpointManager(root).restore(restored)
+    assert restored.digest() == run_at(6).digest()
 
 
 def test_wait_without_a_save_returns_at_once(root):

@@ -484,6 +484,20 @@ def test_a_callable_asks_and_training_returns(root):
     assert restored_at(root) == 5
 
 
+def test_last_save_is_reported_before_the_end(root):
+    """What follows may never come to this manager again."""
+    reports = []
+    manager, run = started(root, preempt_when=lambda: run.batches >= 2, on_save=reports.append)
+    train = run.train_until(WHOLE)
+    next(train)
+    manager.step(run)
+    next(train)
+    with pytest.raises(ck.Preempted) as raised:
+        manager.step(run)
+    assert [one.checkpoint for one in reports] == [raised.value.checkpoint] == names(root)
+    manager.close()
+
+
 def test_before_the_final_save_nobody_else_saves(root):
     """Also where a save is due, and where somebody asked: what belongs to the last state is still to come."""
     manager, run = started(root, save=ck.SaveEvery(micro_steps=1), preempt_when=lambda: run.batches >= 2)

@@ -432,6 +432,7 @@ def test_an_event_is_without_secrets():
     open_storage("memory://events/run", {"password": SECRET})
     line = f"{SECRET} and {quote(SECRET, safe='')} at http://u:{WITHOUT_SLASH}@h/x?sig={WITHOUT_SLASH}"
     assert_hidden(plain_line(line))
+    assert plain_line("x" * 505 + SECRET) == "x" * 505 + "***"  # it is cut after it was hidden
 
 
 # Where a person sees it
