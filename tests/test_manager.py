@@ -516,6 +516,16 @@ def test_skipped_saves_are_logged_once_then_counted(caplog):
     ]
 
 
+def test_save_skipped_for_another_rank_counts():
+    """This one has nothing in flight, neither before its first save nor after one."""
+    outcomes = Outcomes("root", 3, None)
+    outcomes.skip()
+    assert outcomes.skipped_saves == 1
+    outcomes.begin(1, SaveHandle(Future(), None))
+    outcomes.skip()
+    assert outcomes.skipped_saves == 2
+
+
 def test_one_save_is_in_flight_at_a_time(root):
     class Counting(LocalStorage):
         inside = 0
@@ -856,6 +866,18 @@ def test_a_success_resets_the_count(valve):
     manager.close()
     assert outcomes == [False, False, True, False, False, True]
     assert [one.progress.batches_delivered for one in manager.checkpoints()] == [3, 6]
+
+
+def test_later_success_makes_up_for_failures(valve):
+    """Whoever was told of them and trains on closes a manager that is well."""
+    manager, run = started(valve, on_save_error="raise")
+    valve.failures_to_come = 1
+    manager.save(run).exception()
+    with pytest.raises(SaveFailedError):
+        manager.wait()
+    name = manager.save(run).result()
+    manager.close()
+    assert names(manager) == [name]
 
 
 def test_state_that_cannot_be_stored_raises_at_once(root):

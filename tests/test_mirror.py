@@ -13,6 +13,7 @@ import threading
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from crash.scenario import CYCLE, attempts, corrupt, digest_at, digest_of, folders, name_at, tree
@@ -420,6 +421,29 @@ def test_commit_does_not_wait_for_mirror(tmp_path, caplog):
     assert f"{name_at(1, 6)} is uploaded to the mirror {tmp_path / 'mirror'}, 2 older ones were not" in caplog.text
     life.saved_at(7)
     assert committed(tmp_path, "local") == [name_at(1, 6), name_at(1, 7)]
+
+
+def test_waiting_for_both_roots_has_one_timeout(tmp_path, monkeypatch):
+    """What the save took of it is not there for the upload."""
+    life = started(tmp_path)
+    pause = Pause()
+    life.mirror.inject(Fault(pause, operations={"write"}))
+    looks = []
+
+    def monotonic():
+        looks.append("at the clock")
+        if len(looks) > 4:  # it waits beyond the timeout
+            pause.go()
+        return 0.0 if len(looks) == 1 else 60.0
+
+    life.train(2)
+    life.manager.save(life.run).result()
+    assert pause.reached.wait(60)
+    monkeypatch.setattr("ckptkit.waiting.time", SimpleNamespace(monotonic=monotonic))
+    with pytest.raises(TimeoutError, match="it goes on"):
+        life.manager.wait(timedelta(seconds=60))
+    pause.go()
+    life.manager.wait()
 
 
 def test_local_copy_lost_during_upload_is_skipped(tmp_path, caplog):
@@ -1148,7 +1172,7 @@ def behind(uploading, *, tolerant=True):
     return uploads.Uploads(uploading, ("local", "mirror"), tries=ERROR_BUDGET, tolerant=tolerant)
 
 
-A, B = (CheckpointName.parse(name_at(1, at)) for at in (1, 2))
+A, B, C = (CheckpointName.parse(name_at(1, at)) for at in (1, 2, 3))
 
 
 @pytest.mark.parametrize("threads", [True, False])
@@ -1183,6 +1207,23 @@ def test_fresh_start_sweeps_mirror_at_once():
     one.offer(B)
     one.settle(LONG.total_seconds)
     assert uploading.sweeps == 1
+
+
+def test_failed_sweep_is_repeated_until_one_works():
+    class Dirty(Uploading):
+        def sweep(self):
+            super().sweep()
+            if self.sweeps == 1:
+                raise StorageError("away")
+
+    one = behind(uploading := Dirty())
+    sweeps = []
+    for name in (A, B, C):
+        one.offer(name)
+        one.settle(LONG.total_seconds)
+        sweeps.append(uploading.sweeps)
+    assert sweeps == [1, 2, 2]
+    one.collect()  # it is no failed upload
 
 
 def test_recovered_upload_failure_is_not_raised():

@@ -345,6 +345,22 @@ module.CheckpointManager.wait = signalled
     assert restored_at(root) == 6
 
 
+def test_late_signal_does_not_hide_an_error(root):
+    """Whoever had the signal before ends the process, as a rule."""
+    own = []
+    before = signal.signal(signal.SIGTERM, lambda *_: own.append("heard"))
+    try:
+        storage = FaultyStorage(open_storage(root), [Fault("error", operations={"write"})])
+        manager, run = started(storage, on_save_error="raise", on_preempt="return")
+        manager.save(run).exception()
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(ck.SaveFailedError, match="injected"):
+            manager.close()
+        assert own == []
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_signal_at_end_stops_after_last_save(root):
     """Nothing of the script after the training runs."""
     ended = live(root, until=6, signals={6: ["SIGTERM"]})
@@ -546,6 +562,30 @@ def test_an_evaluation_is_no_slow_micro_step(root):
             if manager.preempted:
                 break
     assert run.batches == 12  # there is time to end the cycle
+
+
+def test_longest_of_the_last_saves_counts(root):
+    """One took 100 s and the next one nothing, so that the cycle is not finished first."""
+    clock = Clock()
+    slow = Fault(lambda: setattr(clock, "now", clock.now + 100), operations={"write"})
+    manager, run = started(
+        FaultyStorage(open_storage(root), [slow]),
+        monotonic=clock,
+        on_preempt="return",
+        preempt_when=lambda: run.batches >= 5,
+        grace=timedelta(seconds=60),
+    )
+    with manager:
+        for batches in run.train_until(WHOLE):
+            manager.step(run)
+            if batches in (2, 3):
+                manager.save(run).result()
+                manager.wait()
+                manager.pause()
+            if manager.preempted:
+                break
+    assert slow.fired == 1
+    assert run.batches == 5
 
 
 @pytest.mark.parametrize("grace", [timedelta(0), timedelta(seconds=-1), 25])

@@ -209,6 +209,7 @@ def test_secret_bytes_and_numbers_stay_hidden(options, told):
         ({"password": b"as-bytes-Pa55"}, "as-bytes-Pa55"),
         ({"password": 48151623}, "48151623"),
         ({"headers": "Bearer=of-a-header-Pa55; path=/"}, "of-a-header-Pa55"),
+        ({"password": "back\\slash-Pa55"}, "back\\\\slash-Pa55"),  # as `repr` writes it
     ],
 )
 def test_a_secret_of_any_kind_stays_hidden(options, text):
