@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -564,6 +565,63 @@ def test_an_evaluation_is_no_slow_micro_step(root):
     assert run.batches == 12  # there is time to end the cycle
 
 
+def test_on_save_is_no_slow_micro_step(root):
+    clock = Clock()
+    manager, run = started(
+        root,
+        monotonic=clock,
+        on_preempt="return",
+        preempt_when=lambda: run.batches >= 9,
+        on_save=lambda _: setattr(clock, "now", clock.now + 1000),
+    )
+    with manager:
+        for batches in run.train_until(WHOLE):
+            clock.now += 0.1
+            manager.step(run)
+            if batches == 4:
+                manager.save(run).result()  # the next step tells it
+            if manager.preempted:
+                break
+    assert clock.now > 1000
+    assert run.batches == 12  # there is time to end the cycle
+
+
+def test_no_save_begins_while_cycle_is_finished(root):
+    """It would keep the last one waiting, for which there is time now."""
+    manager, run = started(
+        root,
+        save=ck.SaveEvery(micro_steps=1),
+        keep=ck.KeepLatest(100),
+        when_busy="wait",
+        monotonic=Clock(),
+        on_preempt="return",
+        preempt_when=lambda: run.batches >= 9,
+    )
+    with manager:
+        for _ in run.train_until(WHOLE):
+            manager.step(run)
+            if manager.preempted:
+                break
+    assert [one.progress.batches_delivered for one in manager.checkpoints()] == [*range(1, 9), 12]
+
+
+def test_closing_with_a_timeout_keeps_it(root, monkeypatch, caplog):
+    """Also where more of the grace is left: here, to wait for events."""
+    monkeypatch.setattr("ckptkit.recorder._SHORTEST", timedelta(0))
+    go = threading.Event()
+    storage = FaultyStorage(open_storage(root))
+    manager, run = started(storage, preempt_when=lambda: run.batches == 1)
+    next(run.train_until(1))
+    with pytest.raises(ck.Preempted):
+        manager.step(run)
+    storage.inject(Fault(lambda: go.wait(5), key="events/*"))
+    try:
+        manager.close(timedelta(0))
+    finally:
+        go.set()
+    assert "the storage took none for 0.0 s" in caplog.text
+
+
 def test_longest_of_the_last_saves_counts(root):
     """One took 100 s and the next one nothing, so that the cycle is not finished first."""
     clock = Clock()
@@ -881,6 +939,34 @@ def test_handlers_stay_until_the_last_listener_leaves():
         assert signal.getsignal(signal.SIGTERM) == before
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_breaks_off_no_system_call():
+    """Such as one of a framework, which may take that for a failure."""
+    library, letter = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(1)
+    ear, mouth = os.pipe()
+    counted = threading.Semaphore(0)
+
+    class Counting:
+        def heard(self, number):
+            counted.release()
+
+    def disturb():
+        for _ in range(20):
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert counted.acquire(timeout=30)
+        os.write(mouth, b"x")
+
+    ears, listener, disturbing = Ears(), Counting(), threading.Thread(target=disturb)
+    ears.listen(listener)
+    try:
+        disturbing.start()
+        assert library.read(ear, letter, 1) == 1
+    finally:
+        disturbing.join()
+        ears.leave(listener)
+        os.close(ear)
+        os.close(mouth)
 
 
 def test_first_signal_after_another_request_ends_nothing():
