@@ -446,6 +446,34 @@ def test_waiting_for_both_roots_has_one_timeout(tmp_path, monkeypatch):
     life.manager.wait()
 
 
+def test_wait_raises_the_failure_it_awaited(tmp_path, monkeypatch):
+    """Of an upload that still goes on when it begins to wait."""
+    life = started(tmp_path, on_save_error="raise")
+    pause = Pause()
+
+    def fail():
+        pause()
+        raise StorageError("away")
+
+    def monotonic():
+        if life.manager.mirror_lag and looks:
+            pause.go()
+        looks.append("at the clock")
+        return 0.0
+
+    looks = []
+    life.mirror.inject(Fault(fail, operations={"write"}, times=None))
+    life.train(2)
+    life.manager.save(life.run).result()
+    assert pause.reached.wait(60)
+    monkeypatch.setattr("ckptkit.waiting.time", SimpleNamespace(monotonic=monotonic))
+    with pytest.raises(SaveFailedError, match=r"the mirror .* lacks it: away"):
+        life.manager.wait(timedelta(seconds=60))
+    life.mirror.clear()
+    life.manager.close()
+    assert committed(tmp_path, "mirror") == [name_at(1, 2)]
+
+
 def test_local_copy_lost_during_upload_is_skipped(tmp_path, caplog):
     """The skipped checkpoint is named, and the next one is uploaded."""
     life = started(tmp_path)
@@ -1266,7 +1294,21 @@ def test_takeover_ends_uploads_and_always_raises():
         with pytest.raises(StaleAttemptError, match="taken"):
             call()
     assert not one.try_again()
-    assert len(uploading.asked) == 1
+    one.offer(B)  # by a save that had not heard of it
+    one.settle(LONG.total_seconds)
+    assert uploading.asked == [str(A)]
+
+
+def test_offer_during_its_upload_uploads_once():
+    class Meanwhile(Uploading):
+        def upload(self, name):
+            one.offer(name)
+            return super().upload(name)
+
+    one = behind(uploading := Meanwhile())
+    one.begin(A)
+    one.settle(LONG.total_seconds)
+    assert (uploading.asked, one.lag) == ([str(A)], 0)
 
 
 def test_whatever_an_upload_raises_is_no_hang():

@@ -23,7 +23,7 @@ from ranks.job import new_run
 import ckptkit as ck
 from ckptkit.pace import Pace, fits
 from ckptkit.preemption import Preemption
-from ckptkit.signals import Ears
+from ckptkit.signals import EARS, Ears
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.ranks import results_of, run_ranks
@@ -967,6 +967,21 @@ def test_a_signal_breaks_off_no_system_call():
         ears.leave(listener)
         os.close(ear)
         os.close(mouth)
+
+
+def test_signal_stays_with_another_training(root):
+    """One that ends without having acted on it does not send it again, which would end the process at once."""
+    other, own = Hearing(), []
+    before = signal.signal(signal.SIGTERM, lambda *_: own.append("heard"))
+    EARS.listen(other)
+    try:
+        manager, _ = started(root, on_preempt="return")
+        os.kill(os.getpid(), signal.SIGTERM)
+        manager.close()
+    finally:
+        EARS.leave(other)
+        signal.signal(signal.SIGTERM, before)
+    assert (other.signals, own) == ([signal.SIGTERM], [])
 
 
 def test_first_signal_after_another_request_ends_nothing():
