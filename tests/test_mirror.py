@@ -19,6 +19,7 @@ import pytest
 from crash.scenario import CYCLE, attempts, corrupt, digest_at, digest_of, folders, name_at, tree
 
 from ckptkit import background, uploads
+from ckptkit.background import lower_priority
 from ckptkit.errors import (
     CorruptCheckpointError,
     Preempted,
@@ -1309,6 +1310,24 @@ def test_offer_during_its_upload_uploads_once():
     one.begin(A)
     one.settle(LONG.total_seconds)
     assert (uploading.asked, one.lag) == ([str(A)], 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no thread has a priority of its own elsewhere")
+def test_uploads_of_a_start_have_lowest_priority(monkeypatch):
+    """They are begun by the training thread, whose own stays."""
+    monkeypatch.setattr(uploads, "lower_priority", lower_priority)
+
+    class Watched(Uploading):
+        def upload(self, name):
+            self.priority = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+            return super().upload(name)
+
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    one = behind(uploading := Watched())
+    one.begin(A)
+    one.settle(LONG.total_seconds)
+    assert uploading.priority == 19
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
 
 
 def test_whatever_an_upload_raises_is_no_hang():
