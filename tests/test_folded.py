@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptkit.contents import Contents, TensorInfo
-from ckptkit.errors import StateMismatchError
+from ckptkit.errors import CorruptCheckpointError, StateMismatchError
 from ckptkit.folded import folded
 from ckptkit.progress import Progress
 from ckptkit.testing.memory import MemorySource
@@ -111,12 +111,25 @@ def test_fold_refuses_values_that_are_no_sums(changed):
         folded(replace(one, entries=entries), 1, 0)
 
 
-def test_failure_of_one_rank_fails_fold():
+@pytest.mark.parametrize(
+    "changed", [{"progress": progress(4, 2)}, {"entries": {"accum.a": TensorInfo("F32", (3, 2), "accumulators")}}]
+)
+def test_ranks_that_differ_are_no_checkpoint(changed):
+    ranks = world([1, 2], 2, 1)
+    ranks[1] = replace(ranks[1], **changed)
+    with pytest.raises(CorruptCheckpointError, match="rank 1 holds other accumulators than rank 0"):
+        folded(ranks[0], 1, 0)
+
+
+@pytest.mark.parametrize("verb", [lambda one: one.tensors, lambda one: one.prove(SHAPES)], ids=["read", "prove"])
+def test_failure_of_one_rank_fails_fold(verb):
     class Broken(MemorySource):
         def read_into(self, targets, done=None):
             raise OSError("gone")
 
+        prove = read_into
+
     ranks = world([1, 2], 2, 1)
     ranks[1] = replace(ranks[1], source=Broken({}))
     with pytest.raises(OSError, match="gone"):
-        folded(ranks[0], 1, 0).tensors  # noqa: B018
+        verb(folded(ranks[0], 1, 0))

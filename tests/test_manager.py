@@ -110,8 +110,11 @@ def test_saving_needs_a_restore_first(root, verb):
     assert not root.exists()
 
 
-def test_a_manager_restores_once(root):
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_manager_restores_once(root, closed):
     manager, run = started(root)
+    if closed:
+        manager.close()
     with pytest.raises(ResumeError, match="restored already"):
         manager.restore(run)
 
@@ -513,6 +516,16 @@ def test_skipped_saves_are_logged_once_then_counted(caplog):
     ]
 
 
+def test_save_skipped_for_another_rank_counts():
+    """This one has nothing in flight, neither before its first save nor after one."""
+    outcomes = Outcomes("root", 3, None)
+    outcomes.skip()
+    assert outcomes.skipped_saves == 1
+    outcomes.begin(1, SaveHandle(Future(), None))
+    outcomes.skip()
+    assert outcomes.skipped_saves == 2
+
+
 def test_one_save_is_in_flight_at_a_time(root):
     class Counting(LocalStorage):
         inside = 0
@@ -624,6 +637,23 @@ def test_timeout_is_kept_and_save_continues(valve, verb):
     valve.open()
     name = handle.result(LONG)
     assert names(CheckpointManager(valve.url)) == [name]
+
+
+def test_closed_manager_reads_training_no_more(valve, root):
+    """Nor does the save that did not end in time, since whoever closed it may do what they want with the weights."""
+    manager, run = started(valve)
+    train(run, 6)
+    valve.close()
+    handle = manager.save(run)
+    with pytest.raises(TimeoutError):
+        manager.close(MOMENT)
+    run.weights += 1
+    run.moments += 1
+    valve.open()
+    handle.result(LONG)
+    restored = WatchedRun()
+    CheckpointManager(root).restore(restored)
+    assert restored.digest() == run_at(6).digest()
 
 
 def test_wait_without_a_save_returns_at_once(root):
@@ -836,6 +866,18 @@ def test_a_success_resets_the_count(valve):
     manager.close()
     assert outcomes == [False, False, True, False, False, True]
     assert [one.progress.batches_delivered for one in manager.checkpoints()] == [3, 6]
+
+
+def test_later_success_makes_up_for_failures(valve):
+    """Whoever was told of them and trains on closes a manager that is well."""
+    manager, run = started(valve, on_save_error="raise")
+    valve.failures_to_come = 1
+    manager.save(run).exception()
+    with pytest.raises(SaveFailedError):
+        manager.wait()
+    name = manager.save(run).result()
+    manager.close()
+    assert names(manager) == [name]
 
 
 def test_state_that_cannot_be_stored_raises_at_once(root):

@@ -13,11 +13,13 @@ import threading
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from crash.scenario import CYCLE, attempts, corrupt, digest_at, digest_of, folders, name_at, tree
 
 from ckptkit import background, uploads
+from ckptkit.background import lower_priority
 from ckptkit.errors import (
     CorruptCheckpointError,
     Preempted,
@@ -420,6 +422,57 @@ def test_commit_does_not_wait_for_mirror(tmp_path, caplog):
     assert f"{name_at(1, 6)} is uploaded to the mirror {tmp_path / 'mirror'}, 2 older ones were not" in caplog.text
     life.saved_at(7)
     assert committed(tmp_path, "local") == [name_at(1, 6), name_at(1, 7)]
+
+
+def test_waiting_for_both_roots_has_one_timeout(tmp_path, monkeypatch):
+    """What the save took of it is not there for the upload."""
+    life = started(tmp_path)
+    pause = Pause()
+    life.mirror.inject(Fault(pause, operations={"write"}))
+    looks = []
+
+    def monotonic():
+        looks.append("at the clock")
+        if len(looks) > 4:  # it waits beyond the timeout
+            pause.go()
+        return 0.0 if len(looks) == 1 else 60.0
+
+    life.train(2)
+    life.manager.save(life.run).result()
+    assert pause.reached.wait(60)
+    monkeypatch.setattr("ckptkit.waiting.time", SimpleNamespace(monotonic=monotonic))
+    with pytest.raises(TimeoutError, match="it goes on"):
+        life.manager.wait(timedelta(seconds=60))
+    pause.go()
+    life.manager.wait()
+
+
+def test_wait_raises_the_failure_it_awaited(tmp_path, monkeypatch):
+    """Of an upload that still goes on when it begins to wait."""
+    life = started(tmp_path, on_save_error="raise")
+    pause = Pause()
+
+    def fail():
+        pause()
+        raise StorageError("away")
+
+    def monotonic():
+        if life.manager.mirror_lag and looks:
+            pause.go()
+        looks.append("at the clock")
+        return 0.0
+
+    looks = []
+    life.mirror.inject(Fault(fail, operations={"write"}, times=None))
+    life.train(2)
+    life.manager.save(life.run).result()
+    assert pause.reached.wait(60)
+    monkeypatch.setattr("ckptkit.waiting.time", SimpleNamespace(monotonic=monotonic))
+    with pytest.raises(SaveFailedError, match=r"the mirror .* lacks it: away"):
+        life.manager.wait(timedelta(seconds=60))
+    life.mirror.clear()
+    life.manager.close()
+    assert committed(tmp_path, "mirror") == [name_at(1, 2)]
 
 
 def test_local_copy_lost_during_upload_is_skipped(tmp_path, caplog):
@@ -1148,7 +1201,7 @@ def behind(uploading, *, tolerant=True):
     return uploads.Uploads(uploading, ("local", "mirror"), tries=ERROR_BUDGET, tolerant=tolerant)
 
 
-A, B = (CheckpointName.parse(name_at(1, at)) for at in (1, 2))
+A, B, C = (CheckpointName.parse(name_at(1, at)) for at in (1, 2, 3))
 
 
 @pytest.mark.parametrize("threads", [True, False])
@@ -1183,6 +1236,23 @@ def test_fresh_start_sweeps_mirror_at_once():
     one.offer(B)
     one.settle(LONG.total_seconds)
     assert uploading.sweeps == 1
+
+
+def test_failed_sweep_is_repeated_until_one_works():
+    class Dirty(Uploading):
+        def sweep(self):
+            super().sweep()
+            if self.sweeps == 1:
+                raise StorageError("away")
+
+    one = behind(uploading := Dirty())
+    sweeps = []
+    for name in (A, B, C):
+        one.offer(name)
+        one.settle(LONG.total_seconds)
+        sweeps.append(uploading.sweeps)
+    assert sweeps == [1, 2, 2]
+    one.collect()  # it is no failed upload
 
 
 def test_recovered_upload_failure_is_not_raised():
@@ -1225,7 +1295,39 @@ def test_takeover_ends_uploads_and_always_raises():
         with pytest.raises(StaleAttemptError, match="taken"):
             call()
     assert not one.try_again()
-    assert len(uploading.asked) == 1
+    one.offer(B)  # by a save that had not heard of it
+    one.settle(LONG.total_seconds)
+    assert uploading.asked == [str(A)]
+
+
+def test_offer_during_its_upload_uploads_once():
+    class Meanwhile(Uploading):
+        def upload(self, name):
+            one.offer(name)
+            return super().upload(name)
+
+    one = behind(uploading := Meanwhile())
+    one.begin(A)
+    one.settle(LONG.total_seconds)
+    assert (uploading.asked, one.lag) == ([str(A)], 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no thread has a priority of its own elsewhere")
+def test_uploads_of_a_start_have_lowest_priority(monkeypatch):
+    """They are begun by the training thread, whose own stays."""
+    monkeypatch.setattr(uploads, "lower_priority", lower_priority)
+
+    class Watched(Uploading):
+        def upload(self, name):
+            self.priority = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+            return super().upload(name)
+
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    one = behind(uploading := Watched())
+    one.begin(A)
+    one.settle(LONG.total_seconds)
+    assert uploading.priority == 19
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
 
 
 def test_whatever_an_upload_raises_is_no_hang():

@@ -103,8 +103,9 @@ def test_parts_cut_anew_are_compared_again():
     gathers = peers._world.gathers
     peers.refuse_incomplete_cuts([Word(cuts=peers.cuts_of(leaves(0, 4))), Word(cuts=theirs.cuts_of(other))], other)
     assert peers._world.gathers == gathers  # they are known
-    with pytest.raises(ResumeError, match="leave something out"):
-        compare(leaves(0, 3), other)
+    for _ in range(2):  # what was refused is not known to be whole
+        with pytest.raises(ResumeError, match="leave something out"):
+            compare(leaves(0, 3), other)
 
 
 class ByClock:

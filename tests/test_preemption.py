@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -22,7 +23,7 @@ from ranks.job import new_run
 import ckptkit as ck
 from ckptkit.pace import Pace, fits
 from ckptkit.preemption import Preemption
-from ckptkit.signals import Ears
+from ckptkit.signals import EARS, Ears
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.ranks import results_of, run_ranks
@@ -345,6 +346,22 @@ module.CheckpointManager.wait = signalled
     assert restored_at(root) == 6
 
 
+def test_late_signal_does_not_hide_an_error(root):
+    """Whoever had the signal before ends the process, as a rule."""
+    own = []
+    before = signal.signal(signal.SIGTERM, lambda *_: own.append("heard"))
+    try:
+        storage = FaultyStorage(open_storage(root), [Fault("error", operations={"write"})])
+        manager, run = started(storage, on_save_error="raise", on_preempt="return")
+        manager.save(run).exception()
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(ck.SaveFailedError, match="injected"):
+            manager.close()
+        assert own == []
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_signal_at_end_stops_after_last_save(root):
     """Nothing of the script after the training runs."""
     ended = live(root, until=6, signals={6: ["SIGTERM"]})
@@ -484,6 +501,20 @@ def test_a_callable_asks_and_training_returns(root):
     assert restored_at(root) == 5
 
 
+def test_last_save_is_reported_before_the_end(root):
+    """What follows may never come to this manager again."""
+    reports = []
+    manager, run = started(root, preempt_when=lambda: run.batches >= 2, on_save=reports.append)
+    train = run.train_until(WHOLE)
+    next(train)
+    manager.step(run)
+    next(train)
+    with pytest.raises(ck.Preempted) as raised:
+        manager.step(run)
+    assert [one.checkpoint for one in reports] == [raised.value.checkpoint] == names(root)
+    manager.close()
+
+
 def test_before_the_final_save_nobody_else_saves(root):
     """Also where a save is due, and where somebody asked: what belongs to the last state is still to come."""
     manager, run = started(root, save=ck.SaveEvery(micro_steps=1), preempt_when=lambda: run.batches >= 2)
@@ -532,6 +563,87 @@ def test_an_evaluation_is_no_slow_micro_step(root):
             if manager.preempted:
                 break
     assert run.batches == 12  # there is time to end the cycle
+
+
+def test_on_save_is_no_slow_micro_step(root):
+    clock = Clock()
+    manager, run = started(
+        root,
+        monotonic=clock,
+        on_preempt="return",
+        preempt_when=lambda: run.batches >= 9,
+        on_save=lambda _: setattr(clock, "now", clock.now + 1000),
+    )
+    with manager:
+        for batches in run.train_until(WHOLE):
+            clock.now += 0.1
+            manager.step(run)
+            if batches == 4:
+                manager.save(run).result()  # the next step tells it
+            if manager.preempted:
+                break
+    assert clock.now > 1000
+    assert run.batches == 12  # there is time to end the cycle
+
+
+def test_no_save_begins_while_cycle_is_finished(root):
+    """It would keep the last one waiting, for which there is time now."""
+    manager, run = started(
+        root,
+        save=ck.SaveEvery(micro_steps=1),
+        keep=ck.KeepLatest(100),
+        when_busy="wait",
+        monotonic=Clock(),
+        on_preempt="return",
+        preempt_when=lambda: run.batches >= 9,
+    )
+    with manager:
+        for _ in run.train_until(WHOLE):
+            manager.step(run)
+            if manager.preempted:
+                break
+    assert [one.progress.batches_delivered for one in manager.checkpoints()] == [*range(1, 9), 12]
+
+
+def test_closing_with_a_timeout_keeps_it(root, monkeypatch, caplog):
+    """Also where more of the grace is left: here, to wait for events."""
+    monkeypatch.setattr("ckptkit.recorder._SHORTEST", timedelta(0))
+    go = threading.Event()
+    storage = FaultyStorage(open_storage(root))
+    manager, run = started(storage, preempt_when=lambda: run.batches == 1)
+    next(run.train_until(1))
+    with pytest.raises(ck.Preempted):
+        manager.step(run)
+    storage.inject(Fault(lambda: go.wait(5), key="events/*"))
+    try:
+        manager.close(timedelta(0))
+    finally:
+        go.set()
+    assert "the storage took none for 0.0 s" in caplog.text
+
+
+def test_longest_of_the_last_saves_counts(root):
+    """One took 100 s and the next one nothing, so that the cycle is not finished first."""
+    clock = Clock()
+    slow = Fault(lambda: setattr(clock, "now", clock.now + 100), operations={"write"})
+    manager, run = started(
+        FaultyStorage(open_storage(root), [slow]),
+        monotonic=clock,
+        on_preempt="return",
+        preempt_when=lambda: run.batches >= 5,
+        grace=timedelta(seconds=60),
+    )
+    with manager:
+        for batches in run.train_until(WHOLE):
+            manager.step(run)
+            if batches in (2, 3):
+                manager.save(run).result()
+                manager.wait()
+                manager.pause()
+            if manager.preempted:
+                break
+    assert slow.fired == 1
+    assert run.batches == 5
 
 
 @pytest.mark.parametrize("grace", [timedelta(0), timedelta(seconds=-1), 25])
@@ -827,6 +939,49 @@ def test_handlers_stay_until_the_last_listener_leaves():
         assert signal.getsignal(signal.SIGTERM) == before
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_breaks_off_no_system_call():
+    """Such as one of a framework, which may take that for a failure."""
+    library, letter = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(1)
+    ear, mouth = os.pipe()
+    counted = threading.Semaphore(0)
+
+    class Counting:
+        def heard(self, number):
+            counted.release()
+
+    def disturb():
+        for _ in range(20):
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert counted.acquire(timeout=30)
+        os.write(mouth, b"x")
+
+    ears, listener, disturbing = Ears(), Counting(), threading.Thread(target=disturb)
+    ears.listen(listener)
+    try:
+        disturbing.start()
+        assert library.read(ear, letter, 1) == 1
+    finally:
+        disturbing.join()
+        ears.leave(listener)
+        os.close(ear)
+        os.close(mouth)
+
+
+def test_signal_stays_with_another_training(root):
+    """One that ends without having acted on it does not send it again, which would end the process at once."""
+    other, own = Hearing(), []
+    before = signal.signal(signal.SIGTERM, lambda *_: own.append("heard"))
+    EARS.listen(other)
+    try:
+        manager, _ = started(root, on_preempt="return")
+        os.kill(os.getpid(), signal.SIGTERM)
+        manager.close()
+    finally:
+        EARS.leave(other)
+        signal.signal(signal.SIGTERM, before)
+    assert (other.signals, own) == ([signal.SIGTERM], [])
 
 
 def test_first_signal_after_another_request_ends_nothing():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import subprocess
 import sys
@@ -132,6 +134,32 @@ def test_stalled_rank_prevents_commit_within_patience(tmp_path: Path, caplog: py
     assert "rank 1 of 2 did not write" in str(ended[0])
     assert ended[1] is None  # it wrote its part, too late
     assert committed(tmp_path) == before
+
+
+def test_rank_0_leaving_by_error_waits_briefly(tmp_path: Path) -> None:
+    """Other ranks may have died of it, whose parts never come, however patient it is otherwise."""
+    leaving, gate = threading.Event(), threading.Event()
+    stall = Fault(lambda: gate.wait(5), operations={"write"})
+    seconds = itertools.count(step=11)  # of rank 0's clock, once it leaves
+
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        monotonic = lambda: next(seconds) if leaving.is_set() else 0.0  # noqa: E731 - as short as a clock is
+        manager = ck.CheckpointManager(storage, rank_patience=timedelta(hours=1), monotonic=monotonic)
+        with contextlib.suppress(ZeroDivisionError), manager:
+            manager.restore(run)
+            handle = manager.save(run)
+            if world.rank == 0:
+                leaving.set()
+            raise ZeroDivisionError
+        if world.rank == 0:
+            gate.set()
+        return handle.exception()
+
+    left, _ = results_of(job(tmp_path, 2, 0, faults={1: stall}, act=act))
+    assert stall.fired == 1
+    assert "for 0:00:10 no other part came" in str(left)
+    assert committed(tmp_path) == []
 
 
 @pytest.mark.parametrize("what", ["progress", "k", "model"])

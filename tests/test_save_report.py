@@ -1,5 +1,6 @@
 """What a save cost is told to a callback, stands in its manifest, and is summed up."""
 
+import contextlib
 import threading
 from datetime import timedelta
 
@@ -111,6 +112,26 @@ def test_a_report_counts_the_saves_left_out(tmp_path):
         run.train_step()
         assert manager.step(run).result()
     assert [report.cost.skipped_saves for report in reports] == [0, 1]
+
+
+@pytest.mark.parametrize("outcome", ["raises", "waits"])
+def test_what_on_save_does_repeats_no_report(tmp_path, outcome):
+    reports = []
+
+    def note(report):
+        reports.append(report.checkpoint)
+        if outcome == "raises":
+            raise ZeroDivisionError
+        if len(reports) < 3:
+            manager.wait()  # which tells what is new
+
+    manager, run = ck.CheckpointManager(tmp_path, on_save=note), NumpyRun()
+    manager.restore(run)
+    name = manager.save(run).result()
+    with contextlib.suppress(ZeroDivisionError):
+        manager.wait()
+    manager.close()
+    assert reports == [name]
 
 
 def test_a_boundary_copies_nothing_of_the_model(saved):

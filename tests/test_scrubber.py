@@ -209,6 +209,7 @@ def test_secret_bytes_and_numbers_stay_hidden(options, told):
         ({"password": b"as-bytes-Pa55"}, "as-bytes-Pa55"),
         ({"password": 48151623}, "48151623"),
         ({"headers": "Bearer=of-a-header-Pa55; path=/"}, "of-a-header-Pa55"),
+        ({"password": "back\\slash-Pa55"}, "back\\\\slash-Pa55"),  # as `repr` writes it
     ],
 )
 def test_a_secret_of_any_kind_stays_hidden(options, text):
@@ -432,6 +433,7 @@ def test_an_event_is_without_secrets():
     open_storage("memory://events/run", {"password": SECRET})
     line = f"{SECRET} and {quote(SECRET, safe='')} at http://u:{WITHOUT_SLASH}@h/x?sig={WITHOUT_SLASH}"
     assert_hidden(plain_line(line))
+    assert plain_line("x" * 505 + SECRET) == "x" * 505 + "***"  # it is cut after it was hidden
 
 
 # Where a person sees it

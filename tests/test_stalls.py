@@ -370,6 +370,10 @@ def test_save_without_writer_thread_fails_and_next_succeeds(root, monkeypatch, c
             raise RuntimeError("can't start new thread")
         start(thread)
 
+    manager.save(run).result()
+    manager.wait()
+    buffer_bytes = manager.totals.buffer_bytes
+    go_on(manager, run, 4)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", none_left)
         assert isinstance(manager.save(run).exception(), RuntimeError)
@@ -377,6 +381,8 @@ def test_save_without_writer_thread_fails_and_next_succeeds(root, monkeypatch, c
     assert "can't start new thread" in caplog.text
     digest = run.digest()
     assert_restores(root, manager.save(run).result(), digest, 4)
+    manager.wait()
+    assert manager.totals.buffer_bytes == buffer_bytes  # those of the failed save are used again
 
 
 # The end
@@ -602,7 +608,11 @@ def test_writer_death_is_a_failed_save(root, window):
 
 def test_thread_that_is_gone_is_a_failed_save(monkeypatch, root):
     """As in a process that was forked off."""
-    manager, run = begun(root, 4, 4, window="slice", buffer_bytes=1)
+    manager, run = begun(root, 4, 6, window="slice", buffer_bytes=1)
+    manager.save(run).result()
+    manager.wait()
+    buffer_bytes = manager.totals.buffer_bytes
+    go_on(manager, run, 4)
     real = threading.Thread.start
 
     def start(thread):
@@ -617,6 +627,8 @@ def test_thread_that_is_gone_is_a_failed_save(monkeypatch, root):
     go_on(manager, run, 4)
     digest = run.digest()
     assert_restores(root, manager.save(run).result(), digest, 4)
+    manager.wait()
+    assert manager.totals.buffer_bytes == buffer_bytes
 
 
 class Interrupted(NumpyRun):

@@ -5,11 +5,13 @@ import logging
 import random
 import subprocess
 import sys
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from ckptkit.waiting import LongWait
+from ckptkit.waiting import LongWait, countdown
 
 
 class Clock:
@@ -39,6 +41,7 @@ def shown(clock, steps, *, terminal):
 def test_a_terminal_sees_a_bar_after_a_moment(clock):
     text = shown(clock, [(1.0, 10 << 20), (1.5, 40 << 20)], terminal=True)
     assert "restoring it" in text
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is back
     assert "52.4/104.9" in text.replace(" ", "") or "50.0/100.0" in text.replace(" ", "")
 
 
@@ -53,6 +56,15 @@ def test_wait_without_terminal_logs_every_half_minute(clock, caplog):
     caplog.set_level(logging.INFO, "ckptkit")
     assert not shown(clock, [(29.0, 1 << 20), (2.0, 9 << 20), (10.0, 1 << 20), (25.0, 9 << 20)], terminal=False)
     assert caplog.messages == ["restoring it: 10 of 100 MiB after 0:00:31", "restoring it: 20 of 100 MiB after 0:01:06"]
+
+
+@pytest.mark.parametrize(("passed", "left"), [(0, 60), (59, 1), (60, 0), (100, 0)])
+def test_countdown_ends_at_zero(monkeypatch, clock, passed, left):
+    """Who waits until nothing is left would miss it otherwise."""
+    monkeypatch.setattr("ckptkit.waiting.time", SimpleNamespace(monotonic=clock))
+    seconds_left = countdown(timedelta(seconds=60))
+    clock.now += passed
+    assert seconds_left() == left
 
 
 def test_after_its_end_it_says_nothing_more(clock, caplog):
