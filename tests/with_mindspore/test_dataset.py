@@ -284,6 +284,9 @@ def test_leaving_brings_back_the_seed_from_before():
     ds.config.set_seed(8)
     position.leave()
     assert ds.config.get_seed() == 8, "the user's, since then"
+    position.prepare(0, None)
+    position.leave()
+    assert ds.config.get_seed() == 8
 
 
 # What differs

@@ -180,7 +180,21 @@ def test_other_k_of_second_cell_begins_with_next_cycle(tmp_path):
         return ck.StateManager(first, batches, d=second, on_k_change="next_cycle")
 
     life = Life(tmp_path / "run", cells=lambda: pair(other_k=5), given=given, crash_at=4)
-    assert life.second.counters == ck.mindspore.cycle.CycleCounters(5, 1, 1, 1, 4, 3)
+    assert life.second.counters == CycleCounters(5, 1, 1, 1, 4, 3)
+
+
+def test_other_k_of_second_cell_begins_at_boundary():
+    begin_process()
+    x, y = ms.Tensor(np.ones((2, 6), np.float32)), ms.Tensor(np.ones((2, 3), np.float32))
+    first, second = pair(other_k=2)
+    state = ck.StateManager(first, d=second)
+    state.begin("runs/gan")
+    second(x, y)
+    second(x, y)
+    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
+    first, second = pair(other_k=5)
+    ck.StateManager(first, d=second, on_k_change="next_cycle").apply(contents)
+    assert second.counters == CycleCounters(5, 0, 1, 1, 2, 2)
 
 
 def test_what_else_moved_the_second_cell_fails_the_save():

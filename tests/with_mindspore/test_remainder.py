@@ -153,6 +153,14 @@ def test_restored_counters_await_no_epoch_end():
     assert cell.counters.micro_step == 1
 
 
+def test_restored_counters_tell_of_no_update():
+    cell = accumulation_cell(1)
+    cell(*map(ms.Tensor, samples(4).values()))
+    assert cell.updated
+    cell.load_counters(cell.counters)
+    assert not cell.updated
+
+
 @pytest.mark.parametrize(("option", "before", "now"), [("remainder", "flush", "drop"), ("normalize", None, "samples")])
 def test_another_way_to_accumulate_is_refused(tmp_path, option, before, now):
     options = {option: before} if before else {}

@@ -189,6 +189,15 @@ def test_failed_resume_restores_process_settings(root):
     assert "create_tuple_iterator" not in vars(job.data)
 
 
+def test_complete_resume_restores_process_settings(root):
+    Job(seed=None).started(checkpoints(root), 1)
+    job = Job(seed=None)
+    before = ds.config.get_seed()
+    assert checkpoints(root).resume(job.model, job.data, 1).complete
+    assert ds.config.get_seed() == before
+    assert "create_tuple_iterator" not in vars(job.data)
+
+
 def test_frozen_names_are_asked_at_each_resume(root):
     """They may have been given as something that can be read once."""
     ckpt = checkpoints(root, frozen=iter(["nobody"]))
