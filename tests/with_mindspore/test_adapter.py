@@ -79,6 +79,27 @@ def test_fence_before_an_update_comes_at_once():
         trained(state, cell, 1)
 
 
+@pytest.mark.parametrize("make", [accumulation_cell, lambda: boosted()[0]], ids=["own", "foreign"])
+def test_fence_that_failed_is_tried_again(make):
+    state = StateManager(make())
+    tries = []
+
+    def fence():
+        tries.append(True)
+        if len(tries) == 1:
+            raise OSError("full")
+
+    def guarded():
+        state.guard(fence)  # in front of a foreign cell's next update, it fences at once
+        state._counting.fence()
+
+    with pytest.raises(OSError, match="full"):
+        guarded()
+    for _ in range(2):
+        state._counting.fence()
+        assert tries == [True, True]
+
+
 @pytest.mark.parametrize("declared", [False, True])
 def test_boost_without_its_cycle_gives_a_hint(caplog, declared):
     cell, cycle = boosted()

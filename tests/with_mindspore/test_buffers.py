@@ -168,6 +168,8 @@ def test_what_is_registered_later_is_stored(root):
     found = leaves(state)
     assert found["table"].array.tolist() == [1] * 5
     assert found["norm.late"].array == 1
+    cell.network.register_buffer("table", ms.Tensor(np.full(5, 2, np.float32)))
+    assert leaves(state)["table"].array.tolist() == [2] * 5, "although all names and shapes are the same"
 
 
 @pytest.mark.parametrize(

@@ -292,6 +292,24 @@ def test_layer_of_the_training_is_no_lost_state(shown):
     assert "may keep state" not in shown()
 
 
+class Around(nn.Cell):
+    """Some of its parameters are the training's."""
+
+    def __init__(self, layer):
+        super().__init__(auto_prefix=False)
+        self.layer = layer
+        self.own = ms.Parameter(np.zeros(1, np.float32), name="own")
+
+
+def test_layer_that_is_partly_stored_is_named(shown):
+    cell = accumulation_cell()
+    state = ck.StateManager(cell)
+    Companions().bind([Holds(cell.network.hidden)], [], state.has_all_of)
+    assert "may keep state" not in shown()
+    Companions().bind([Holds(Around(cell.network.hidden))], [], state.has_all_of)
+    assert "the callback Holds may keep state that is not in the checkpoints: layer" in shown()
+
+
 @pytest.mark.parametrize(
     ("kept", "advice"),
     [

@@ -272,6 +272,23 @@ def test_seed_change_before_iterator_is_refused():
     assert ds.config.get_fast_recovery()
 
 
+def test_leaving_brings_back_the_seed_from_before():
+    """Also where one process started twice."""
+    begin_process(seed=None)
+    position = DatasetPosition(pipeline(), draw_seed=lambda: 4242)
+    position.prepare(0, None)
+    position.prepare(0, None)
+    position.leave()
+    assert ds.config.get_seed() == UNSET_SEED
+    position.prepare(0, None)
+    ds.config.set_seed(8)
+    position.leave()
+    assert ds.config.get_seed() == 8, "the user's, since then"
+    position.prepare(0, None)
+    position.leave()
+    assert ds.config.get_seed() == 8
+
+
 # What differs
 
 
@@ -324,6 +341,16 @@ def test_dataset_without_a_batch_is_refused():
 def test_state_before_preparing_is_refused():
     with pytest.raises(ResumeError, match=r"was not prepared"):
         DatasetPosition(pipeline()).state(0)
+
+
+def test_digest_stored_is_that_of_last_batch_delivered():
+    position = DatasetPosition(pipeline())
+    position.prepare(0, None)
+    batches = taken(position.dataset)
+    for _ in range(3):
+        next(batches)
+    assert position.state(3)["probe"] is not None
+    assert position.state(2)["probe"] is None, "a loop that reads ahead trained another one last"
 
 
 def test_learning_the_size_does_not_disturb_the_draws():

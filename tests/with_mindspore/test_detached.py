@@ -9,6 +9,7 @@ from mindspore import nn, ops
 from training import Mlp, accumulation_cell, begin_process, samples
 
 import ckptkit as ck
+from ckptkit.testing.memory import contents_of
 
 
 def replace_weight(cell):
@@ -110,6 +111,18 @@ def test_memory_given_before_first_update_is_saved():
     saved.train(1)
     replace_weight(saved.cell)
     saved.train(4)
+
+
+def test_memory_given_right_after_restore_is_saved():
+    """The first update of a process counts, and not that of the run."""
+    saved = Saved()
+    saved.train(2)
+    contents = contents_of(saved.state.capture(), "a000001-c0000000001-m0000")
+    again = Saved()
+    again.state.apply(contents)
+    again.state.capture()
+    replace_weight(again.cell)
+    again.train(4)
 
 
 def test_memory_given_after_last_update_is_saved():

@@ -166,6 +166,14 @@ def test_metrics_are_of_the_epoch_that_was_evaluated(root):
     assert [bool(metrics) for metrics in metrics_of(root).values()] == [False, True, False]
 
 
+def test_stop_from_behind_leaves_metrics_to_their_epoch(root):
+    """What was evaluated before is no state of the half epoch that the last save stores."""
+    job, ckpt = Job(fit=True), checkpoints(root, SIZE, keep=ck.KeepLatest(9))
+    ckpt.resume(job.model, job.data, 3)
+    job.model.fit(3, job.data, job.valid, callbacks=[ckpt, Stop(SIZE + 4)])
+    assert [bool(metrics) for metrics in metrics_of(root).values()] == [True, False]
+
+
 def test_keep_best_saves_evaluated_epochs_and_keeps_best(root, whole):
     ckpt = checkpoints(root, 1000, keep=ck.KeepBest(1, "mae", "max"))
     fitted(ckpt, 4)

@@ -16,14 +16,17 @@ from training import (
     Stop,
     accumulation_cell,
     adam,
+    begin_process,
     checkpoints,
     digest,
     each_mode,
+    samples,
 )
 
 import ckptkit as ck
 from ckptkit.mindspore.cycle_start import CycleStart
 from ckptkit.mindspore.state import StateManager
+from ckptkit.testing.memory import contents_of
 
 EPOCHS = 3
 STEPS = EPOCHS * SIZE
@@ -130,6 +133,20 @@ def test_rewind_after_mid_cycle_start_stores_accumulators(tmp_path):
     assert places(tmp_path)[-1] == (1, 3)
     steps = job("pynative").resumed(checkpoints(tmp_path), EPOCHS).steps
     assert steps == {step: expected[step] for step in range(8, STEPS + 1)}
+
+
+def test_restore_forgets_which_cycle_was_marked():
+    """One `StateManager` goes on within the cycle whose beginning it had marked."""
+    begin_process()
+    cell = accumulation_cell(4, network=Quiet)
+    state = StateManager(cell)
+    state.begin("runs/mid")
+    state.mark_cycle_start()
+    for seed in range(2):
+        cell(*map(ms.Tensor, samples(4, seed).values()))
+    assert state.capture_cycle_start().progress.micro_step == 0
+    state.apply(contents_of(state.capture(), "a000001-c0000000000-m0002"))
+    assert state.capture_cycle_start().progress.micro_step == 2
 
 
 def test_rewind_refuses_network_with_statistics_at_start(tmp_path):

@@ -9,6 +9,7 @@ from mindspore import nn, ops
 from training import Job, begin_process, checkpoints, digest, disturb, each_mode, pipeline
 
 import ckptkit as ck
+from ckptkit.mindspore.cycle import CycleCounters
 from ckptkit.mindspore.half_restored import mark_half_restored
 from ckptkit.nn import Dropout
 from ckptkit.testing.memory import contents_of
@@ -179,7 +180,21 @@ def test_other_k_of_second_cell_begins_with_next_cycle(tmp_path):
         return ck.StateManager(first, batches, d=second, on_k_change="next_cycle")
 
     life = Life(tmp_path / "run", cells=lambda: pair(other_k=5), given=given, crash_at=4)
-    assert life.second.counters == ck.mindspore.cycle.CycleCounters(5, 1, 1, 1, 4, 3)
+    assert life.second.counters == CycleCounters(5, 1, 1, 1, 4, 3)
+
+
+def test_other_k_of_second_cell_begins_at_boundary():
+    begin_process()
+    x, y = ms.Tensor(np.ones((2, 6), np.float32)), ms.Tensor(np.ones((2, 3), np.float32))
+    first, second = pair(other_k=2)
+    state = ck.StateManager(first, d=second)
+    state.begin("runs/gan")
+    second(x, y)
+    second(x, y)
+    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
+    first, second = pair(other_k=5)
+    ck.StateManager(first, d=second, on_k_change="next_cycle").apply(contents)
+    assert second.counters == CycleCounters(5, 0, 1, 1, 2, 2)
 
 
 def test_what_else_moved_the_second_cell_fails_the_save():
@@ -311,6 +326,35 @@ def test_memory_that_second_cell_ignores_fails_saves():
     second.network.out.bias.set_data(ms.Tensor(np.ones(3, np.float32)))
     with pytest.raises(ck.ResumeError, match=r"^d/d\.out\.bias got other memory after the first update"):
         train(4)
+
+
+def test_memory_before_second_cells_first_update_is_saved():
+    begin_process()
+    x, y = ms.Tensor(np.ones((2, 6), np.float32)), ms.Tensor(np.ones((2, 3), np.float32))
+    first, second = pair(other_k=1)
+    state = ck.StateManager(first, d=second)
+    state.begin("runs/gan")
+    second(x, y)
+    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
+    first, second = pair(other_k=1)
+    state = ck.StateManager(first, d=second)
+    state.apply(contents)
+    state.capture()
+    second.network.out.bias.set_data(ms.Tensor(np.ones(3, np.float32)))
+    for _ in range(3):
+        second(x, y)
+        state.capture()
+
+
+def test_modes_of_second_cell_are_noted_in_graph():
+    begin_process(mode="graph")
+    first, second = (cell.set_train() for cell in pair())
+    state = ck.StateManager(first, d=second)
+    state.begin("runs/gan")
+    second.network.out.set_train(False)
+    second.load_counters(CycleCounters(3, 1, micro_steps=1))  # as its first call does
+    state.progress()
+    assert state._stateful["d"].switches.record()["evaluating"] == ["out"]
 
 
 @pytest.mark.extended

@@ -134,6 +134,15 @@ def test_preempt_return_resumes_script_without_further_training(root):
     assert {**job.trace.steps, **second.trace.steps} == reference()
 
 
+def test_complete_run_counts_as_not_preempted(root):
+    ckpt = checkpoints(root, on_preempt="return")
+    Job().started(ckpt, 1, Kill(step=SIZE, number=signal.SIGUSR1))
+    assert ckpt.preempted
+    job = Job()
+    assert ckpt.train(job.model, 1, job.data).complete
+    assert not ckpt.preempted
+
+
 def test_signal_in_evaluation_saves_with_its_metrics(root):
     """The evaluation is ended first, and is not repeated by the next start."""
     whole = Job(fit=True)

@@ -15,6 +15,7 @@ from training import (
     checkpoints,
     each_mode,
     pipeline,
+    samples,
     survived,
     tensors,
 )
@@ -142,6 +143,22 @@ def test_ones_own_loop_ends_its_epochs(tmp_path, remainder):
     cell = own_loop(tmp_path, remainder, end_epoch="before")
     assert cell.counters.micro_steps == 2 * SIZE
     assert cell.counters.cycles == {"carry": 2 * SIZE // K, "flush": 6, "drop": 6}[remainder]
+
+
+def test_restored_counters_await_no_epoch_end():
+    cell = accumulation_cell(remainder="drop")
+    cell.expect_epoch_end()
+    cell.load_counters(cell.counters)
+    cell(*map(ms.Tensor, samples(4).values()))
+    assert cell.counters.micro_step == 1
+
+
+def test_restored_counters_tell_of_no_update():
+    cell = accumulation_cell(1)
+    cell(*map(ms.Tensor, samples(4).values()))
+    assert cell.updated
+    cell.load_counters(cell.counters)
+    assert not cell.updated
 
 
 @pytest.mark.parametrize(("option", "before", "now"), [("remainder", "flush", "drop"), ("normalize", None, "samples")])

@@ -11,7 +11,7 @@ import mindspore as ms
 import mindspore.dataset as ds
 import numpy as np
 import pytest
-from mindspore import nn
+from mindspore import nn, ops
 from mindspore.train import Callback
 from training import (
     SIZE,
@@ -29,6 +29,7 @@ from training import (
 
 import ckptkit as ck
 from ckptkit import data
+from ckptkit.mindspore.counting import counting_of
 from ckptkit.mindspore.data.digest import digest_of
 from ckptkit.mindspore.data.iterable import IterablePosition
 
@@ -489,6 +490,18 @@ def test_a_loop_that_steps_each_batch_is_sound(tmp_path, trained):
             break
     loop.manager.close()
     assert loop.manager.latest().progress.batches_delivered == 6
+
+
+@pytest.mark.parametrize("steps", [(3, 0), (0, 3), (1, 0), (0, 1)])
+def test_optimizer_that_moved_most_tells_of_reading(steps):
+    """A loop may train with one of two, as in the phases of a GAN."""
+    optimizers = [nn.Adam(network_and_optimizer()[0].trainable_params()) for _ in steps]
+    counting = counting_of(nn.Dense(2, 2), optimizers, None, may_change_k=False)
+    counting.begin_loop()
+    counting.deliver(3)
+    for optimizer, step in zip(optimizers, steps, strict=True):
+        ops.assign(optimizer.global_step, ms.Tensor([step], ms.int32))
+    assert (counting.read_ahead() is None) == (max(steps) == 3)
 
 
 def test_a_loop_that_only_reads_is_sound(tmp_path):

@@ -170,6 +170,43 @@ def test_failed_train_call_restores_process_settings(root):
     assert job.data.get_init_step() == 0
 
 
+class Stubborn:
+    def state_dict(self):
+        return {"count": 1}
+
+    def load_state_dict(self, state):
+        raise RuntimeError("no")
+
+
+def test_failed_resume_restores_process_settings(root):
+    job = Job(seed=None)
+    job.started(checkpoints(root, stateful={"held": Stubborn()}), 1)
+    job = Job(seed=None)
+    before = ds.config.get_seed()
+    with pytest.raises(RuntimeError, match="no"):
+        checkpoints(root, stateful={"held": Stubborn()}).resume(job.model, job.data, 2)
+    assert ds.config.get_seed() == before
+    assert "create_tuple_iterator" not in vars(job.data)
+
+
+def test_complete_resume_restores_process_settings(root):
+    Job(seed=None).started(checkpoints(root), 1)
+    job = Job(seed=None)
+    before = ds.config.get_seed()
+    assert checkpoints(root).resume(job.model, job.data, 1).complete
+    assert ds.config.get_seed() == before
+    assert "create_tuple_iterator" not in vars(job.data)
+
+
+def test_frozen_names_are_asked_at_each_resume(root):
+    """They may have been given as something that can be read once."""
+    ckpt = checkpoints(root, frozen=iter(["nobody"]))
+    for _ in range(2):
+        job = Job()
+        with pytest.raises(ck.StateMismatchError, match="parameters that do not exist: nobody"):
+            ckpt.resume(job.model, job.data, 1)
+
+
 def test_process_can_resume_after_training_raised(root):
     job = Job()
     with pytest.raises(RuntimeError, match="boom"):

@@ -815,6 +815,17 @@ def test_updates_before_the_run_are_not_counted(root):
     state.capture()
 
 
+def test_restore_forgets_what_was_counted_before():
+    state = StateManager(accumulation_cell(4))
+    state.begin("runs/counted")
+    contents = stored(state.capture())
+    trained(state.cell, 2)
+    state.count_delivered(2)
+    state.apply(contents)
+    trained(state.cell, 1)
+    assert state.progress().batches_delivered == 1
+
+
 @pytest.mark.parametrize("at", [0, 3, SIZE, 2 * SIZE - 1])
 def test_progress_is_that_of_the_pipeline(at):
     state = StateManager(accumulation_cell(4), pipeline())

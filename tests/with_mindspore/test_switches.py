@@ -5,9 +5,21 @@ from __future__ import annotations
 import pytest
 from mindspore import amp
 from mindspore.train import Callback
-from training import SIZE, CrashError, Interrupt, Job, accumulation_cell, both_modes, checkpoints, each_mode
+from training import (
+    SIZE,
+    CrashError,
+    Interrupt,
+    Job,
+    Mlp,
+    accumulation_cell,
+    begin_process,
+    both_modes,
+    checkpoints,
+    each_mode,
+)
 
 import ckptkit as ck
+from ckptkit.mindspore.switches import Switches
 
 
 class Switching(Callback):
@@ -65,6 +77,32 @@ def test_what_is_put_back_is_named(tmp_path, shown):
         "requires_grad of hidden.weight, requires_grad of hidden.bias: put back to what it was at the save" in shown()
     )
     assert "set_train of norm: put back to what it was at the save" in shown()
+
+
+class FreezingFirst(Switching):
+    """Freezes the layer when training begins, which a resume has behind it."""
+
+    def on_train_begin(self, run_context):
+        self.freeze(True)
+
+
+def test_switch_in_on_train_begin_is_not_repeated(tmp_path):
+    job = Job()
+    with pytest.raises(CrashError):
+        job.started(checkpoints(tmp_path, 1), 2, FreezingFirst(job, parameters_in=[1]), Interrupt(3))
+    job = Job()
+    job.resumed(checkpoints(tmp_path), 1, FreezingFirst(job))
+    assert all(one.requires_grad for one in job.cell.network.hidden.get_parameters())
+
+
+def test_network_that_evaluates_hides_no_other_switch():
+    begin_process()
+    training, evaluating = Mlp(), Mlp()
+    training.set_train()
+    training.norm.set_train(False)
+    evaluating.set_train(False)
+    for networks, name in (([training, evaluating], "norm"), ([evaluating, training], "1:norm")):
+        assert Switches(networks, []).record()["evaluating"] == [name]
 
 
 @each_mode

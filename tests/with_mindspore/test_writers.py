@@ -131,3 +131,5 @@ def test_callback_that_acts_in_a_window_is_named(hook):
     assert may_write_in_window([one], [], followed=True) == ([] if before else ["Mine"])
     assert may_write_in_window([one], [], followed=False) == ([] if before or at_end else ["Mine"])
     assert may_write_in_window([one], [type(one)], followed=True) == []
+    assert may_write_in_window([one], [Callback], followed=True) == [], "its class is one of those"
+    assert may_write_in_window([one], [one], followed=True) == []
