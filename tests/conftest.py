@@ -22,6 +22,7 @@ pytest.register_assert_rewrite(
 from hypothesis import settings  # noqa: E402
 from support.covering import mark_extended  # noqa: E402
 from support.process import ALWAYS_FRESH  # noqa: E402
+from support.warm_server import without_waiting  # noqa: E402
 
 from ckptkit import scrubber  # noqa: E402
 
@@ -40,6 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if is_full:
         ALWAYS_FRESH.set()
     settings.load_profile("full" if is_full else "default")
+    if not is_full:
+        os.fsync = without_waiting
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by the marks

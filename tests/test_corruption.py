@@ -256,13 +256,15 @@ def test_attempt_documents_swapped_leave_nothing_to_use(grown):
     assert_nothing_usable(grown, ["attempts/000001.json", "attempts/000002.json"])
 
 
-@pytest.mark.parametrize("mask", [0x01, 0x20, 0x80])
+@pytest.mark.parametrize(
+    "mask", [None, *(pytest.param(mask, marks=pytest.mark.extended) for mask in (0x01, 0x20, 0x80))]
+)
 @pytest.mark.parametrize("file", ["commit", "attempt"])
 def test_every_single_byte_of_a_sealed_document_counts(grown, file, mask):
     path, key = grown.path(file), grown.key(file)
     whole = path.read_bytes()
     for position in range(len(whole)):
-        flip(path, position, mask)
+        flip(path, position, mask or 1 << position % 8)
         listed = {one.name: one.problem for one in CheckpointManager(grown.root).checkpoints()}
         assert key in (listed[grown.newest] or ""), position
         assert listed[grown.parent] is None
@@ -270,12 +272,13 @@ def test_every_single_byte_of_a_sealed_document_counts(grown, file, mask):
     assert all(one.problem is None for one in CheckpointManager(grown.root).checkpoints())
 
 
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.extended)])
 @pytest.mark.parametrize("file", ["manifest", "rank", "weights", "accumulators", "frozen"])
-def test_every_single_byte_of_the_other_files_counts(grown, file):
+def test_every_single_byte_of_the_other_files_counts(grown, file, stride):
     storage = LocalStorage(grown.root)
     path, key = grown.path(file), grown.key(file)
     whole = path.read_bytes()
-    for position in range(len(whole)):
+    for position in range(0, len(whole), stride):
         flip(path, position, 1 << position % 8)
         with pytest.raises(CorruptCheckpointError, match=key):
             verify(storage, opened(storage, grown.newest))
