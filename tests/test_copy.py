@@ -272,7 +272,7 @@ def test_a_kept_one_with_other_files_is_refused(source, target):
 @pytest.mark.parametrize("checkpoint", [None, AT_8], ids=["whole", "alone"])
 @pytest.mark.parametrize("action", ["error", "kill"])
 @pytest.mark.parametrize(("side", "when"), [("source", "before"), *(("target", when) for when in POSSIBLE)])
-def test_interrupted_copy_is_no_run_and_resumes(tmp_path, source, side, when, action, checkpoint):
+def test_interrupted_copy_is_no_run_and_resumes(tmp_path, source, *, side, when, action, checkpoint):
     """After a fault at any call, a start does not take the partial copy, and the same command completes it."""
     whole = {"source": FaultyStorage(LocalStorage(source)), "target": FaultyStorage(LocalStorage(tmp_path / "whole"))}
     copy(whole["source"], whole["target"], checkpoint)
