@@ -30,6 +30,7 @@ pytest_plugins = ["servers.fixtures"]
 
 NEEDS_MORE = ("radosgw", "rclone", "browser")  # than what `pip install '.[test]'` brings
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile the tests again
 os.environ.pop("COLUMNS", None)  # tables are as wide as the tests say, whatever terminal they were started in
 
 settings.register_profile("default", deadline=None, derandomize=True)  # what fails is what was changed
