@@ -30,7 +30,6 @@ pytest_plugins = ["servers.fixtures"]
 
 NEEDS_MORE = ("radosgw", "rclone", "browser")  # than what `pip install '.[test]'` brings
 
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile the tests again
 os.environ.pop("COLUMNS", None)  # tables are as wide as the tests say, whatever terminal they were started in
 
 settings.register_profile("default", deadline=None, derandomize=True)  # what fails is what was changed
@@ -42,6 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if is_full:
         ALWAYS_FRESH.set()
     settings.load_profile("full" if is_full else "default")
+    if config.getoption("numprocesses", None):
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of the processes would compile all of the tests
     if not is_full:
         os.fsync = without_waiting
 
