@@ -42,7 +42,7 @@ def test_untrained_micro_step_fails_demo() -> None:
     assert demo._verdict(demo.Console(), reference, lives) == 1
 
 
-def test_line_that_a_kill_cut_off_is_left_out(tmp_path: Path) -> None:
+def test_line_that_a_kill_cut_is_left_out(tmp_path: Path) -> None:
     lines = [{"resumed_from": "c4", "batches_delivered": 4}, {"step": 5}, {"step": 6}, {"accuracy": 0.75}]
     (tmp_path / "one.trace").write_text("\n".join(map(json.dumps, lines)) + '\n{"step": 7, "wei')
     life = demo._life(tmp_path, "one", "SIGKILL", -9)

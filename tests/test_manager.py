@@ -326,7 +326,7 @@ class UpdatesNext(WatchedRun):
         self.notes.append("after")
 
 
-def test_state_that_goes_on_at_once_is_not_torn(root):
+def test_state_that_goes_on_immediately_is_whole(root):
     run = UpdatesNext()
     before = run.weights.copy()
     with CheckpointManager(root, save=ON_REQUEST) as manager:

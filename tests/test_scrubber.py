@@ -119,7 +119,7 @@ def test_what_a_vault_says_is_left_out(caplog):
     assert_hidden(told_by(error))
 
 
-def test_keys_of_a_source_are_hidden_from_first_on():
+def test_keys_of_a_source_are_hidden_at_once():
     given = [{"key": "AKIA", "secret": f"Secret-{n}-zQ8", "token": f"Token-{n}-zQ8"} for n in range(2)]
     left = iter(given)
     credentials = RenewedCredentials(lambda: Keys.of(next(left)))

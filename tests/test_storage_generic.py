@@ -126,7 +126,7 @@ def test_names_from_elsewhere_are_an_error(url, monkeypatch):
         storage.list("a")
 
 
-def test_a_read_that_comes_back_short_is_no_file(url, monkeypatch):
+def test_a_read_that_comes_short_is_no_file(url, monkeypatch):
     storage = open_storage(url, QUICK)
     storage.write("a/1", io.BytesIO(b"12345"), 5)
     cat_file = storage._system.cat_file

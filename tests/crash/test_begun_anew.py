@@ -154,7 +154,7 @@ def test_late_start_gives_the_number_back(root):
     check_new_start(root, latest=name_at(2, 8))
 
 
-def test_late_start_gives_the_number_back_at_both_roots(root, new_root):
+def test_late_start_gives_number_back_at_both_roots(root, new_root):
     two, mirror, number = new_root(), new_root(), "attempts/000002.json"
     started(root, 2, mirror=mirror.storage()).manager.wait()
     running = []

@@ -146,7 +146,7 @@ def test_fsync_covers_nothing_that_comes_later(folder):
     assert disk.log.after(next(iter(cuts(disk.log, Random(0), since=2)))) == {}
 
 
-def test_what_a_failed_fsync_was_to_cover_is_lost(folder):
+def test_what_a_failed_fsync_should_cover_is_lost(folder):
     def fail() -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -189,7 +189,7 @@ def test_journal_keeps_no_name_after_a_lost_one(folder):
     assert {"".join(disk.log.after(cut)) for cut in kept} == {"", "a", "ab", "abc"}
 
 
-def test_mutant_of_a_log_loses_what_it_left_unsynced(folder):
+def test_mutant_of_a_log_loses_unsynced_data(folder):
     with Disk(folder) as disk:
         new_file(folder / "a", b"1234", synced=True)
         SYSTEM.fsync_folder(folder)

@@ -448,7 +448,7 @@ def test_branch_without_usable_commit_is_not_repeated(root, first, again):
     assert Life(root).restore(chosen, rewind=True).checkpoint == chosen
 
 
-def test_start_that_died_sets_no_commit_of_branch_aside(root):
+def test_start_that_died_sets_no_commit_aside(root):
     """It had looked before that commit, and died before its second look."""
     started(root, saved_at=(4, 6), keep=KeepLatest(3))
     went_back = Life(root)

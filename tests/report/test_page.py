@@ -337,7 +337,7 @@ def test_faint_lines_are_explained_where_there_are_any(redone_from):
     assert ("done again by a later attempt" in text) == (redone_from is not None)
 
 
-def test_band_is_drawn_where_any_point_is_of_several():
+def test_band_is_drawn_where_points_are_of_several():
     """And a resume is marked where an attempt went on from a checkpoint."""
     several = Point(at="", first=2, last=3, cycles=2, values=point(2, 1.0).values)
     figure = curve_of([point(1, 1.0), several])

@@ -302,7 +302,7 @@ def test_skips_are_counted_once(root):
     assert [one.skipped_saves for one in story_of(root).attempts] == [0, 0, 0, 3]
 
 
-def test_checkpoint_that_a_start_passed_over_is_a_problem(tmp_path):
+def test_checkpoint_that_was_passed_over_is_a_problem(tmp_path):
     clock, storage = Clock(), LocalStorage(tmp_path)
     newest = tmp_path / "checkpoints/a000001-c0000000003-m0000"
     for steps in (3, 5):
