@@ -1432,7 +1432,7 @@ def test_separation_during_a_start_is_found(tmp_path):
         Life(tmp_path).restore()
 
 
-def test_life_alone_does_not_go_back_behind_what_it_knows(tmp_path):
+def test_life_alone_stays_ahead_of_what_it_knows(tmp_path):
     """This root's last start went on from what the mirror alone has, and died before it committed."""
     started(tmp_path, 2).manager.close()
     started(tmp_path, 4, local="other").manager.close()

@@ -115,7 +115,7 @@ class Pages(Server):
         return super().answer(request)
 
 
-def test_a_page_that_ends_with_a_folder_is_followed(storage):
+def test_page_that_ends_with_a_folder_is_followed(storage):
     below = "runs/vit/checkpoints/"
     pages = {
         "": ([f"{below}1"], [f"{below}2/", f"{below}3/"], True),
@@ -129,7 +129,7 @@ def test_a_page_that_ends_with_a_folder_is_followed(storage):
 
 
 @pytest.mark.parametrize("files", [[], ["runs/vit/a/1"]])
-def test_pages_that_do_not_go_on_are_an_error(storage, files):
+def test_pages_that_do_not_go_on_are_errors(storage, files):
     markers = iter(["", "runs/vit/a/1"])  # and none after that: who asks on would ask for ever
     server = Pages(storage, lambda marker: (files, [], next(markers) == marker))
     with pytest.raises(StorageError, match="do not go on"):
@@ -385,7 +385,7 @@ class Sipping(Server):
         return super().answer(request)
 
 
-def test_body_that_is_taken_too_slowly_is_given_up(storage):
+def test_body_that_is_taken_slowly_is_given_up(storage):
     server = Sipping(storage, 200, b"", {"ETag": "x"})
     with pytest.raises(StorageError, match="longer than request_timeout"):
         storage._bucket.put("a", bytes(9 << 20))

@@ -740,7 +740,7 @@ def test_forked_child_does_not_wait_for_writer(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_manager_made_before_a_fork_saves_in_the_child(root, monkeypatch):
+def test_manager_made_before_fork_saves_in_the_child(root, monkeypatch):
     """Whoever restores is the one that trains."""
     manager, run = CheckpointManager(root, save=ON_REQUEST), NumpyRun()
     process = os.getpid()

@@ -47,7 +47,7 @@ def test_trained_parameters_begin_no_run(root, again):
     assert ck.CheckpointManager(root).checkpoints() == []
 
 
-def test_trained_parameters_in_a_new_cell_begin_no_run(root):
+def test_trained_parameters_in_new_cell_begin_no_run(root):
     """The new `AccumulationTrainCell` has counted nothing."""
     parts = Parts()
     interrupted(root, parts.own())

@@ -175,6 +175,6 @@ def test_masks_go_on_whatever_was_made_before(root):
         assert np.array_equal(one, other)
 
 
-def test_a_seed_means_the_same_mask_in_every_version():
+def test_seeds_mean_the_same_mask_in_every_version():
     """Recorded: a release that drew others would train something else from the same seed."""
     assert (_key(7, 3), _key(2**40 + 5, 0)) == (-406303585, -640078843)

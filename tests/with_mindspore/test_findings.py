@@ -867,7 +867,7 @@ IN_A_GRAPH = [
 
 
 @pytest.mark.parametrize(("make", "name"), IN_A_GRAPH)
-def test_random_code_of_mindspores_own_is_found_in_graph(make, name):
+def test_random_code_of_mindspore_is_found_in_graph(make, name):
     """`mindspore.numpy` and the distributions, which are exact in PYNATIVE."""
     begin_process(mode="graph")
     (found,) = find(make())

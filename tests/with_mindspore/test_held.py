@@ -56,7 +56,7 @@ def test_parameters_in_plain_containers_are_named(kept, kind):
     assert StateManager(cell, kept=kept).findings() == ()
 
 
-def test_rates_that_an_optimizer_keeps_twice_are_no_finding():
+def test_rates_that_an_optimizer_repeats_are_no_finding():
     """MindSpore makes a table of rates for each group, and uses one for all."""
     network = nn.Dense(2, 2)
     groups = [{"params": [network.weight], "weight_decay": 0.1}, {"params": [network.bias]}]
@@ -106,7 +106,7 @@ def test_what_only_init_used_is_not_named():
     assert found.where == "the train cell (Running): kept.again.LOADED (Parameter)"
 
 
-def test_cells_of_a_named_cell_are_not_named_again():
+def test_cells_of_named_cells_are_not_named_again():
     (found,) = find(Running([nn.SequentialCell(nn.Dense(2, 2), nn.Dense(2, 2))]))
     assert found.where == "the train cell (Running): kept[0] (nn.SequentialCell)"
 
@@ -283,7 +283,7 @@ def test_what_only_earlier_lines_used_is_not_named():
     assert named(loop) == ()
 
 
-def test_a_loop_that_comes_round_again_is_read_whole():
+def test_a_loop_that_comes_round_is_read_whole():
     loop = Loop()
     loop.accumulator = None
     found, spare = (), None
@@ -291,7 +291,7 @@ def test_a_loop_that_comes_round_again_is_read_whole():
         assert (spare is None) == (not found)
         spare = parameter("spare")
         found = named(loop)
-    assert [one.where for one in found] == ["test_a_loop_that_comes_round_again_is_read_whole(): spare (Parameter)"]
+    assert [one.where for one in found] == ["test_a_loop_that_comes_round_is_read_whole(): spare (Parameter)"]
 
 
 @pytest.mark.parametrize(("more", "named_ones"), [({}, ["script: spare (Parameter)"]), ({"__file__": "x.py"}, [])])

@@ -173,7 +173,7 @@ def test_second_cell_that_differs_is_refused_unchanged(tmp_path, cells, match):
     assert digest(first) + digest(second) == before
 
 
-def test_other_k_of_second_cell_begins_with_next_cycle(tmp_path):
+def test_other_k_of_second_cell_awaits_next_cycle(tmp_path):
     Life(tmp_path / "run", crash_at=3)
 
     def given(first, second, batches):
@@ -197,7 +197,7 @@ def test_other_k_of_second_cell_begins_at_boundary():
     assert second.counters == CycleCounters(5, 0, 1, 1, 2, 2)
 
 
-def test_what_else_moved_the_second_cell_fails_the_save():
+def test_what_else_moved_second_cell_fails_the_save():
     begin_process()
     first, second = pair()
     state = ck.StateManager(first, d=second)

@@ -224,7 +224,7 @@ class Nested(WithState):
         self.drawn = state["drawn"]
 
 
-def test_state_at_the_end_of_an_epoch_is_a_copy():
+def test_state_at_the_end_of_epochs_is_copied():
     source = Nested()
     position = IterablePosition(source)
     position.prepare(0, None)
@@ -524,7 +524,7 @@ def test_a_changed_batch_that_comes_again_is_refused(tmp_path):
         next(batches)
 
 
-def test_a_batch_of_the_last_epoch_may_be_changed(tmp_path):
+def test_a_batch_of_the_last_epoch_may_change(tmp_path):
     """Even of a list: it does not come again."""
     life = Life(tmp_path, plain_list, epochs=2)
     life.manager.restore(life.state)

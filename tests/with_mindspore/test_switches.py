@@ -64,7 +64,7 @@ def test_what_was_switched_once_stays_switched(tmp_path, mode, switched):
     assert found == expected
 
 
-def test_modes_of_first_micro_step_come_back_in_graph(tmp_path):
+def test_modes_of_first_micro_step_return_in_graph(tmp_path):
     """The resumed process compiles anew, and does not come to the epoch in which they were switched."""
     expected, found = whole_and_resumed(tmp_path, "graph", at=SIZE + 3, norm_in=[1])
     assert found
