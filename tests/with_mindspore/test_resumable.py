@@ -81,6 +81,13 @@ def plain_list():
     return [batch_of([first]) for first in range(5)]
 
 
+class HalfAState(list):
+    """It could be told where to go on, but does not say where it is."""
+
+    def load_state_dict(self, state):
+        raise AssertionError
+
+
 KINDS = {"pipeline": pipeline, "loader": Loader, "list": plain_list, "state": WithState}
 CELLS = {"accumulating": accumulation_cell, "foreign": lambda: nn.TrainOneStepCell(*network_and_optimizer())}
 
@@ -191,6 +198,17 @@ def test_stateful_iterable_is_not_read_again(tmp_path):
     source = life.batches.position._iterable
     life.run()
     assert source.iterations == 2  # the rest of one epoch, and the last
+
+
+def test_half_a_state_is_no_state():
+    position = IterablePosition(HalfAState(plain_list()))
+    position.prepare(0, None)
+    next(position.batches(2))
+    recorded = position.state(1)
+    assert recorded["state"] is None
+    again = IterablePosition(HalfAState(plain_list()))
+    again.prepare(1, recorded)
+    assert len(list(again.batches(2))) == 9
 
 
 def test_iterable_state_is_taken_at_delivery():
