@@ -12,6 +12,7 @@ import mindspore.dataset as ds
 import numpy as np
 import pytest
 from mindspore import nn, ops
+from mindspore.experimental import optim
 from mindspore.train import Callback
 from training import (
     SIZE,
@@ -520,6 +521,16 @@ def test_optimizer_that_moved_most_tells_of_reading(steps):
     for optimizer, step in zip(optimizers, steps, strict=True):
         ops.assign(optimizer.global_step, ms.Tensor([step], ms.int32))
     assert (counting.read_ahead() is None) == (max(steps) == 3)
+
+
+@pytest.mark.parametrize(("kind", "step"), [(optim.Adam, "state_step"), (optim.Adamax, "step_t")])
+def test_experimental_optimizers_tell_of_reading_too(kind, step):
+    optimizer = kind(network_and_optimizer()[0].trainable_params())
+    counting = counting_of(nn.Dense(2, 2), [optimizer], None, may_change_k=False)
+    counting.begin_loop()
+    counting.deliver(3)
+    ops.assign(getattr(optimizer, step), ms.Tensor(1, ms.int32))
+    assert counting.read_ahead() is not None
 
 
 def test_a_loop_that_only_reads_is_sound(tmp_path):
