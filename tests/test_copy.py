@@ -473,9 +473,11 @@ def test_checkpoint_pruned_during_copy_is_skipped_and_voided(source, target):
     from_there.inject(
         Fault(lambda: shutil.rmtree(source / "checkpoints" / AT_6), operations={"read_into"}, key=f"*/{AT_6}/*", nth=3)
     )
-    done = copy(from_there, target)
+    told = Told()
+    done = copy(from_there, target, watch=told)
     assert done.pruned == [AT_6]
     assert done.copied == committed(source) == committed(target)
+    assert [checkpoints for checkpoints, _ in told.planned] == [len(done.copied) + 1, len(done.copied)]
     left = [key for key in tree(target) if AT_6 in key]
     assert left == [f"checkpoints/{AT_6}/COMMIT"]
     again = copy(source, target)
@@ -685,10 +687,12 @@ def test_whole_run_and_single_checkpoint_do_not_mix(source, target, tmp_path):
         copy(source, tmp_path / "whole", AT_8)
 
 
-def test_another_checkpoint_beside_one_alone_is_refused(source, target):
+@pytest.mark.parametrize("key", [f"checkpoints/{AT_4}", "events/a000001-0001.jsonl"])
+def test_anything_else_beside_one_alone_is_refused(source, target, key):
     copy(source, target, AT_6)
-    shutil.move(source / "checkpoints" / AT_4, target / "checkpoints" / AT_4)
-    with pytest.raises(ResumeError, match=AT_4):
+    (target / key).parent.mkdir(exist_ok=True)
+    shutil.move(source / key, target / key)
+    with pytest.raises(ResumeError, match=key):
         copy(source, target, AT_6)
 
 

@@ -322,12 +322,19 @@ def test_closed_files_can_be_read_again(monkeypatch):
     files.end()
 
 
-def test_bytes_that_nobody_read_are_proven(monkeypatch):
-    storage, (shard,), files = proven_files(monkeypatch, 1)
-    storage.files[shard.key] = storage.files[shard.key][:-1] + b"?"
-    bytes_at(files, shard, 0, 3)
-    with pytest.raises(CorruptCheckpointError, match="weights-000"):
+@pytest.mark.parametrize("count", [1, 4], ids=["still open", "made way for others"])
+def test_bytes_that_nobody_read_are_proven(monkeypatch, count):
+    storage, shards, files = proven_files(monkeypatch, count)
+    key = shards[0].key
+    storage.files[key] = storage.files[key][:-1] + b"?"
+
+    def read_some_of_each():
+        for shard in shards:
+            bytes_at(files, shard, 0, 3)
         files.end()
+
+    with pytest.raises(CorruptCheckpointError, match=key):
+        read_some_of_each()
 
 
 def test_many_files_are_open_by_turns(monkeypatch):
@@ -408,6 +415,22 @@ def test_nans_are_counted_on_each_side():
         tally = Tally(dtype)
         tally.add(a, b, lambda at: (at,))
         assert (tally.result().nans_a, tally.result().nans_b) == (2, 1)
+
+
+@pytest.mark.parametrize(("dtype", "scalar"), [("F32", np.float32), ("I16", np.int16)])
+@pytest.mark.parametrize("split", range(1, 6))
+@pytest.mark.parametrize("order", [1, -1])
+def test_pieces_count_as_much_as_the_whole(dtype, scalar, split, order):
+    one, other = np.array([1, 9, 5, 4, 4, 2], scalar), np.array([1, 3, 7, 4, 5, 9], scalar)
+    if dtype == "F32":
+        one[[0, 4]] = NAN
+        other[5] = NAN
+    one, other = one[::order], other[::order]
+    whole, pieces = Tally(dtype), Tally(dtype)
+    whole.add(one, other, lambda at: (at,))
+    pieces.add(one[:split], other[:split], lambda at: (at,))
+    pieces.add(one[split:], other[split:], lambda at: (at + split,))
+    assert pieces.result() == whole.result()
 
 
 LARGEST = np.finfo(np.float32).max
