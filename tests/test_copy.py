@@ -32,6 +32,7 @@ from ckptkit.errors import (
     ResumeError,
     StorageError,
 )
+from ckptkit.events import MAX_SEGMENT_BYTES
 from ckptkit.policies import KeepLatest
 from ckptkit.run.commit import void
 from ckptkit.run.copy import Copied, CopyRequest, copy_run
@@ -799,3 +800,13 @@ def test_damaged_events_arrive_as_they_are(tmp_path):
     (tmp_path / "here/events/a000001-0002.jsonl").write_bytes(b"\x00")
     copy(tmp_path / "here", tmp_path / "there")
     assert events_at(tmp_path / "there") == events_at(tmp_path / "here")
+
+
+def test_events_of_impossible_size_stay_behind(tmp_path):
+    history(tmp_path / "here")
+    sound = events_at(tmp_path / "here")
+    with (tmp_path / "here/events/a000001-0099.jsonl").open("wb") as file:
+        file.truncate(MAX_SEGMENT_BYTES + 10)
+    for _ in range(2):
+        copy(tmp_path / "here", tmp_path / "there")
+        assert events_at(tmp_path / "there") == sound

@@ -257,7 +257,9 @@ CUTS = {
 def test_diff_assembles_parts_of_any_cut(a, b, monkeypatch):
     monkeypatch.setattr(leaf_pair, "WINDOW_BYTES", 20)
     monkeypatch.setattr(proven_file, "_WINDOW_BYTES", 24)
-    assert compared(CUTS[a](WHOLE), CUTS[b](WHOLE)).leaves == ()
+    same = compared(CUTS[a](WHOLE), CUTS[b](WHOLE))
+    assert same.leaves == ()
+    assert same.is_empty == (same.ranks[0] == same.ranks[1])
     (one,) = compared(CUTS[a](WHOLE), CUTS[b](CHANGED)).leaves
     assert (one.name, one.kind) == ("z", "value")
     numbers = one.divergence
