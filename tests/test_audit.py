@@ -217,6 +217,15 @@ def test_a_missing_run_document_is_told(root):
     assert "the next start makes another" in one.message
 
 
+def test_missing_document_of_attempt_without_commit_is_told(root):
+    (root / "attempts/000001.json").unlink()
+    for name in (AT_4, AT_6):
+        (root / f"checkpoints/{name}/COMMIT").unlink()
+    found = audited(root)
+    assert [one.message for one in found.problems] == ["attempts/000001.json is missing"]
+    assert found.uncommitted == (AT_4, AT_6)
+
+
 def test_uncommitted_and_void_folders_are_told_and_fine(root):
     life = Life(root)
     life.restore()

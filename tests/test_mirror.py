@@ -1432,7 +1432,8 @@ def test_separation_during_a_start_is_found(tmp_path):
         Life(tmp_path).restore()
 
 
-def test_life_alone_does_not_go_back_behind_what_it_knows(tmp_path):
+@pytest.mark.parametrize("goes_back", [False, True], ids=["waits for the mirror", "takes the one that is named"])
+def test_life_alone_does_not_go_back_behind_what_it_knows(tmp_path, goes_back):
     """This root's last start went on from what the mirror alone has, and died before it committed."""
     started(tmp_path, 2).manager.close()
     started(tmp_path, 4, local="other").manager.close()
@@ -1445,4 +1446,7 @@ def test_life_alone_does_not_go_back_behind_what_it_knows(tmp_path):
     with pytest.raises(StorageError, match=f"went on from {name_at(2, 4)}.*set it aside"):
         life.restore()
     assert tree(tmp_path) == before
-    assert resumed(tmp_path)[1] == name_at(2, 4)
+    if goes_back:
+        assert life.restore(name_at(1, 2)).checkpoint == name_at(1, 2)
+    else:
+        assert resumed(tmp_path)[1] == name_at(2, 4)
