@@ -352,16 +352,16 @@ def test_many_files_are_open_by_turns(monkeypatch):
 
 def test_diff_reports_form_changes_and_sorts_rows():
     """Leaves of different form are not compared by value."""
-    a = write_ranks(
-        [[leaf("x", np.zeros(3, np.float32)), leaf("y", np.ones(3)), leaf("z", np.ones(3)), leaf("a", np.ones(1))]]
-    )
-    b = write_ranks([[leaf("x", np.zeros(4, np.float32)), leaf("y", np.ones(3) * 2), leaf("z", np.ones(3) * 1.5)]])
+    ones = [leaf(name, np.ones(3)) for name in ("little", "part", "whole")]
+    changed = {"little": [1.5, 1.5, 1.5], "part": [1.0, 2.0, 1.0], "whole": [2.0, 2.0, 2.0]}
+    a = write_ranks([[leaf("x", np.zeros(3, np.float32)), *ones, leaf("a", np.ones(1))]])
+    b = write_ranks([[leaf("x", np.zeros(4, np.float32)), *(leaf(name, np.array(v)) for name, v in changed.items())]])
     found = compared(a, b)
     kinds = {one.name: (one.kind, one.form_a, one.form_b) for one in found.leaves}
     assert kinds["x"] == ("form", "F32 [3]", "F32 [4]")
     assert kinds["a"] == ("only in a", "F64 [1]", None)
-    assert [one.name for one in in_order_of_size(found.leaves)] == ["x", "a", "y", "z"]
-    assert found.roles["weights"].differing == 3
+    assert [one.name for one in in_order_of_size(found.leaves)] == ["x", "a", "whole", "part", "little"]
+    assert found.roles["weights"].differing == 4
     assert found.roles["weights"].equal == 0
 
 
