@@ -33,7 +33,9 @@ from ckptkit.manifest import CopiedFrom, RunDocument, encode
 from ckptkit.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
 from ckptkit.rehearsal import VARIABLE, LifePlan
 from ckptkit.run.commit import void
+from ckptkit.run.find import Index
 from ckptkit.run.names import CheckpointName
+from ckptkit.run.uploader import Uploader
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
@@ -1253,6 +1255,18 @@ def test_failed_sweep_is_repeated_until_one_works():
         sweeps.append(uploading.sweeps)
     assert sweeps == [1, 2, 2]
     one.collect()  # it is no failed upload
+
+
+def test_each_upload_counts_its_bytes_from_zero(tmp_path):
+    started(tmp_path, 2, 4).manager.close()
+    local, mirror = LocalStorage(tmp_path / "local"), LocalStorage(tmp_path / "new mirror")
+    uploader = Uploader(local, mirror, Index(local).document(1), "0" * 32, KeepLatest(9))
+    for name in committed(tmp_path, "local"):
+        before = {**mirror.walk("")}
+        assert uploader.upload(CheckpointName.parse(name)) == "copied"
+        new = {key: size for key, size in mirror.walk("").items() if key not in before}
+        counted = [size for key, size in new.items() if key.startswith(("checkpoints/", "frozen/"))]
+        assert uploader.done_bytes == sum(counted) - new[f"checkpoints/{name}/COMMIT"]
 
 
 def test_recovered_upload_failure_is_not_raised():
