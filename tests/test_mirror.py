@@ -290,6 +290,16 @@ def test_whole_copy_precedes_older_checkpoint(tmp_path, root, file, how, caplog)
     assert resumed(tmp_path)[1] == name_at(2, 7)
 
 
+def test_start_has_both_copies_of_its_parent_survive(tmp_path):
+    """To ask for its void has a COMMIT survive a power loss, before the document that names it does."""
+    started(tmp_path, 2).manager.close()
+    life = Life(tmp_path)
+    life.restore()
+    for storage in (life.local, life.mirror):
+        created = [call.keys[0] for call in storage.calls if call.operation == "create"]
+        assert created[:2] == [f"checkpoints/{name_at(1, 2)}/COMMIT", "attempts/000002.json"]
+
+
 def test_both_copies_corrupt_falls_back_naming_both(tmp_path, caplog):
     started(tmp_path, 2, 5)
     for root in ("local", "mirror"):
