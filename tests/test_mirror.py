@@ -545,6 +545,25 @@ def test_next_upload_removes_failed_one(tmp_path):
     assert committed(tmp_path, "mirror") == [name_at(1, 4)]
 
 
+def test_overtaken_job_voids_no_failed_upload(tmp_path):
+    """It may be what the later attempt began with; that one takes over once the job has looked for what else may go."""
+    life = started(tmp_path)
+    life.mirror.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
+    life.saved_at(3)
+    before = files_of(tmp_path / "mirror", name_at(1, 3))
+    taken = tmp_path / "mirror/attempts/000002.json"
+    takeover = Fault(lambda: taken.write_bytes(b"{}"), operations={"list"}, key="checkpoints")
+    commit = f"checkpoints/{name_at(1, 4)}/COMMIT"
+    life.mirror.inject(
+        Fault(lambda: life.mirror.inject(takeover), operations={"create"}, key=commit, when="after"),
+    )
+    life.saved_at(4)
+    assert takeover.fired == 1
+    assert files_of(tmp_path / "mirror", name_at(1, 3)) == before != {}
+    with pytest.raises(StaleAttemptError):
+        life.manager.step(life.run)
+
+
 def test_failed_upload_with_unreadable_commit_stays(tmp_path, caplog):
     """It may be a checkpoint of whoever put it there."""
     life = started(tmp_path)
