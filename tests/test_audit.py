@@ -178,6 +178,21 @@ def test_contradicting_documents_with_valid_digests_are_problem(root):
     assert "gives all shards" in one.message
 
 
+def test_leaf_without_all_its_parts_is_problem(root):
+    """As its own document says."""
+
+    def halve(fields):
+        (tensor,) = next(one for one in fields["shards"] if one["role"] == "optimizer")["tensors"]
+        (size,) = tensor["shape"]
+        tensor["part"] = {"global_shape": [2 * size], "offsets": [0]}
+
+    forge(root, AT_6, "rank", halve)
+    found = audited(root)
+    (one,) = problems(found, AT_6)
+    assert "stored nowhere" in one.message
+    assert found.start.checkpoint == AT_4
+
+
 def test_damaged_attempt_document_corrupts_its_checkpoints(root):
     """A start would refuse the run, too."""
     path = root / "attempts/000001.json"
@@ -200,6 +215,15 @@ def test_a_missing_run_document_is_told(root):
     (root / "run.json").unlink()
     (one,) = audited(root).problems
     assert "the next start makes another" in one.message
+
+
+def test_missing_document_of_attempt_without_commit_is_told(root):
+    (root / "attempts/000001.json").unlink()
+    for name in (AT_4, AT_6):
+        (root / f"checkpoints/{name}/COMMIT").unlink()
+    found = audited(root)
+    assert [one.message for one in found.problems] == ["attempts/000001.json is missing"]
+    assert found.uncommitted == (AT_4, AT_6)
 
 
 def test_uncommitted_and_void_folders_are_told_and_fine(root):

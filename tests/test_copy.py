@@ -32,6 +32,7 @@ from ckptkit.errors import (
     ResumeError,
     StorageError,
 )
+from ckptkit.events import MAX_SEGMENT_BYTES
 from ckptkit.policies import KeepLatest
 from ckptkit.run.commit import void
 from ckptkit.run.copy import Copied, CopyRequest, copy_run
@@ -473,9 +474,11 @@ def test_checkpoint_pruned_during_copy_is_skipped_and_voided(source, target):
     from_there.inject(
         Fault(lambda: shutil.rmtree(source / "checkpoints" / AT_6), operations={"read_into"}, key=f"*/{AT_6}/*", nth=3)
     )
-    done = copy(from_there, target)
+    told = Told()
+    done = copy(from_there, target, watch=told)
     assert done.pruned == [AT_6]
     assert done.copied == committed(source) == committed(target)
+    assert [checkpoints for checkpoints, _ in told.planned] == [len(done.copied) + 1, len(done.copied)]
     left = [key for key in tree(target) if AT_6 in key]
     assert left == [f"checkpoints/{AT_6}/COMMIT"]
     again = copy(source, target)
@@ -685,10 +688,12 @@ def test_whole_run_and_single_checkpoint_do_not_mix(source, target, tmp_path):
         copy(source, tmp_path / "whole", AT_8)
 
 
-def test_another_checkpoint_beside_one_alone_is_refused(source, target):
+@pytest.mark.parametrize("key", [f"checkpoints/{AT_4}", "events/a000001-0001.jsonl"])
+def test_anything_else_beside_one_alone_is_refused(source, target, key):
     copy(source, target, AT_6)
-    shutil.move(source / "checkpoints" / AT_4, target / "checkpoints" / AT_4)
-    with pytest.raises(ResumeError, match=AT_4):
+    (target / key).parent.mkdir(exist_ok=True)
+    shutil.move(source / key, target / key)
+    with pytest.raises(ResumeError, match=key):
         copy(source, target, AT_6)
 
 
@@ -795,3 +800,13 @@ def test_damaged_events_arrive_as_they_are(tmp_path):
     (tmp_path / "here/events/a000001-0002.jsonl").write_bytes(b"\x00")
     copy(tmp_path / "here", tmp_path / "there")
     assert events_at(tmp_path / "there") == events_at(tmp_path / "here")
+
+
+def test_events_of_impossible_size_stay_behind(tmp_path):
+    history(tmp_path / "here")
+    sound = events_at(tmp_path / "here")
+    with (tmp_path / "here/events/a000001-0099.jsonl").open("wb") as file:
+        file.truncate(MAX_SEGMENT_BYTES + 10)
+    for _ in range(2):
+        copy(tmp_path / "here", tmp_path / "there")
+        assert events_at(tmp_path / "there") == sound

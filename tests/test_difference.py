@@ -257,7 +257,9 @@ CUTS = {
 def test_diff_assembles_parts_of_any_cut(a, b, monkeypatch):
     monkeypatch.setattr(leaf_pair, "WINDOW_BYTES", 20)
     monkeypatch.setattr(proven_file, "_WINDOW_BYTES", 24)
-    assert compared(CUTS[a](WHOLE), CUTS[b](WHOLE)).leaves == ()
+    same = compared(CUTS[a](WHOLE), CUTS[b](WHOLE))
+    assert same.leaves == ()
+    assert same.is_empty == (same.ranks[0] == same.ranks[1])
     (one,) = compared(CUTS[a](WHOLE), CUTS[b](CHANGED)).leaves
     assert (one.name, one.kind) == ("z", "value")
     numbers = one.divergence
@@ -322,12 +324,19 @@ def test_closed_files_can_be_read_again(monkeypatch):
     files.end()
 
 
-def test_bytes_that_nobody_read_are_proven(monkeypatch):
-    storage, (shard,), files = proven_files(monkeypatch, 1)
-    storage.files[shard.key] = storage.files[shard.key][:-1] + b"?"
-    bytes_at(files, shard, 0, 3)
-    with pytest.raises(CorruptCheckpointError, match="weights-000"):
+@pytest.mark.parametrize("count", [1, 4], ids=["still open", "made way for others"])
+def test_bytes_that_nobody_read_are_proven(monkeypatch, count):
+    storage, shards, files = proven_files(monkeypatch, count)
+    key = shards[0].key
+    storage.files[key] = storage.files[key][:-1] + b"?"
+
+    def read_some_of_each():
+        for shard in shards:
+            bytes_at(files, shard, 0, 3)
         files.end()
+
+    with pytest.raises(CorruptCheckpointError, match=key):
+        read_some_of_each()
 
 
 def test_many_files_are_open_by_turns(monkeypatch):
@@ -343,16 +352,16 @@ def test_many_files_are_open_by_turns(monkeypatch):
 
 def test_diff_reports_form_changes_and_sorts_rows():
     """Leaves of different form are not compared by value."""
-    a = write_ranks(
-        [[leaf("x", np.zeros(3, np.float32)), leaf("y", np.ones(3)), leaf("z", np.ones(3)), leaf("a", np.ones(1))]]
-    )
-    b = write_ranks([[leaf("x", np.zeros(4, np.float32)), leaf("y", np.ones(3) * 2), leaf("z", np.ones(3) * 1.5)]])
+    ones = [leaf(name, np.ones(3)) for name in ("little", "part", "whole")]
+    changed = {"little": [1.5, 1.5, 1.5], "part": [1.0, 2.0, 1.0], "whole": [2.0, 2.0, 2.0]}
+    a = write_ranks([[leaf("x", np.zeros(3, np.float32)), *ones, leaf("a", np.ones(1))]])
+    b = write_ranks([[leaf("x", np.zeros(4, np.float32)), *(leaf(name, np.array(v)) for name, v in changed.items())]])
     found = compared(a, b)
     kinds = {one.name: (one.kind, one.form_a, one.form_b) for one in found.leaves}
     assert kinds["x"] == ("form", "F32 [3]", "F32 [4]")
     assert kinds["a"] == ("only in a", "F64 [1]", None)
-    assert [one.name for one in in_order_of_size(found.leaves)] == ["x", "a", "y", "z"]
-    assert found.roles["weights"].differing == 3
+    assert [one.name for one in in_order_of_size(found.leaves)] == ["x", "a", "whole", "part", "little"]
+    assert found.roles["weights"].differing == 4
     assert found.roles["weights"].equal == 0
 
 
@@ -408,6 +417,22 @@ def test_nans_are_counted_on_each_side():
         tally = Tally(dtype)
         tally.add(a, b, lambda at: (at,))
         assert (tally.result().nans_a, tally.result().nans_b) == (2, 1)
+
+
+@pytest.mark.parametrize(("dtype", "scalar"), [("F32", np.float32), ("I16", np.int16)])
+@pytest.mark.parametrize("split", range(1, 6))
+@pytest.mark.parametrize("order", [1, -1])
+def test_pieces_count_as_much_as_the_whole(dtype, scalar, split, order):
+    one, other = np.array([1, 9, 5, 4, 4, 2], scalar), np.array([1, 3, 7, 4, 5, 9], scalar)
+    if dtype == "F32":
+        one[[0, 4]] = NAN
+        other[5] = NAN
+    one, other = one[::order], other[::order]
+    whole, pieces = Tally(dtype), Tally(dtype)
+    whole.add(one, other, lambda at: (at,))
+    pieces.add(one[:split], other[:split], lambda at: (at,))
+    pieces.add(one[split:], other[split:], lambda at: (at + split,))
+    assert pieces.result() == whole.result()
 
 
 LARGEST = np.finfo(np.float32).max

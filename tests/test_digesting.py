@@ -82,17 +82,18 @@ def test_frozen_leaf_changed_while_written_is_demoted(tmp_path):
         changed = 0
 
         def write(self, key, stream, size_bytes):
-            leaves[0].array[:1] ^= 1
+            leaves[self.changed].array[:1] ^= 1
             self.changed += 1
             super().write(key, stream, size_bytes)
 
     attempt = AttemptDocument(attempt=1, token="0" * 32, parent=None, host="h", created_at="now")
     frozen = FrozenShards(storage := Changing(tmp_path), attempt)
-    window = StagingArea().open(Capture(START, tuple(leaves), {}), SaveCost(), Handling())
-    with pytest.raises(StateMismatchError, match="changed by training: leaf0"):
-        frozen.share(window, 0)
-    assert storage.changed == 1
-    assert frozen.demoted == {"leaf0"}
+    for number, demoted in enumerate([{"leaf0"}, {"leaf0", "leaf1"}]):
+        window = StagingArea().open(Capture(START, tuple(leaves), {}), SaveCost(), Handling())
+        with pytest.raises(StateMismatchError, match=f"changed by training: leaf{number}\\."):
+            frozen.share(window, 0)
+        assert storage.changed == number + 1
+        assert frozen.demoted == demoted
     assert not frozen.settled
 
 

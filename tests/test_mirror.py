@@ -33,7 +33,9 @@ from ckptkit.manifest import CopiedFrom, RunDocument, encode
 from ckptkit.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
 from ckptkit.rehearsal import VARIABLE, LifePlan
 from ckptkit.run.commit import void
+from ckptkit.run.find import Index
 from ckptkit.run.names import CheckpointName
+from ckptkit.run.uploader import Uploader
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
@@ -288,6 +290,16 @@ def test_whole_copy_precedes_older_checkpoint(tmp_path, root, file, how, caplog)
     assert resumed(tmp_path)[1] == name_at(2, 7)
 
 
+def test_start_has_both_copies_of_its_parent_survive(tmp_path):
+    """To ask for its void has a COMMIT survive a power loss, before the document that names it does."""
+    started(tmp_path, 2).manager.close()
+    life = Life(tmp_path)
+    life.restore()
+    for storage in (life.local, life.mirror):
+        created = [call.keys[0] for call in storage.calls if call.operation == "create"]
+        assert created[:2] == [f"checkpoints/{name_at(1, 2)}/COMMIT", "attempts/000002.json"]
+
+
 def test_both_copies_corrupt_falls_back_naming_both(tmp_path, caplog):
     started(tmp_path, 2, 5)
     for root in ("local", "mirror"):
@@ -531,6 +543,25 @@ def test_next_upload_removes_failed_one(tmp_path):
     life.saved_at(4)
     assert files_of(tmp_path / "mirror", name_at(1, 3)).keys() == {f"checkpoints/{name_at(1, 3)}/COMMIT"}
     assert committed(tmp_path, "mirror") == [name_at(1, 4)]
+
+
+def test_overtaken_job_voids_no_failed_upload(tmp_path):
+    """It may be what the later attempt began with; that one takes over once the job has looked for what else may go."""
+    life = started(tmp_path)
+    life.mirror.inject(Fault("error", operations={"write"}, key="*/manifest.json"))
+    life.saved_at(3)
+    before = files_of(tmp_path / "mirror", name_at(1, 3))
+    taken = tmp_path / "mirror/attempts/000002.json"
+    takeover = Fault(lambda: taken.write_bytes(b"{}"), operations={"list"}, key="checkpoints")
+    commit = f"checkpoints/{name_at(1, 4)}/COMMIT"
+    life.mirror.inject(
+        Fault(lambda: life.mirror.inject(takeover), operations={"create"}, key=commit, when="after"),
+    )
+    life.saved_at(4)
+    assert takeover.fired == 1
+    assert files_of(tmp_path / "mirror", name_at(1, 3)) == before != {}
+    with pytest.raises(StaleAttemptError):
+        life.manager.step(life.run)
 
 
 def test_failed_upload_with_unreadable_commit_stays(tmp_path, caplog):
@@ -1255,6 +1286,18 @@ def test_failed_sweep_is_repeated_until_one_works():
     one.collect()  # it is no failed upload
 
 
+def test_each_upload_counts_its_bytes_from_zero(tmp_path):
+    started(tmp_path, 2, 4).manager.close()
+    local, mirror = LocalStorage(tmp_path / "local"), LocalStorage(tmp_path / "new mirror")
+    uploader = Uploader(local, mirror, Index(local).document(1), "0" * 32, KeepLatest(9))
+    for name in committed(tmp_path, "local"):
+        before = {**mirror.walk("")}
+        assert uploader.upload(CheckpointName.parse(name)) == "copied"
+        new = {key: size for key, size in mirror.walk("").items() if key not in before}
+        counted = [size for key, size in new.items() if key.startswith(("checkpoints/", "frozen/"))]
+        assert uploader.done_bytes == sum(counted) - new[f"checkpoints/{name}/COMMIT"]
+
+
 def test_recovered_upload_failure_is_not_raised():
     uploading = Uploading(StorageError("away"))
     one = behind(uploading, tolerant=False)
@@ -1432,7 +1475,8 @@ def test_separation_during_a_start_is_found(tmp_path):
         Life(tmp_path).restore()
 
 
-def test_life_alone_stays_ahead_of_what_it_knows(tmp_path):
+@pytest.mark.parametrize("goes_back", [False, True], ids=["waits for the mirror", "takes the one that is named"])
+def test_life_alone_stays_ahead_of_what_it_knows(tmp_path, goes_back):
     """This root's last start went on from what the mirror alone has, and died before it committed."""
     started(tmp_path, 2).manager.close()
     started(tmp_path, 4, local="other").manager.close()
@@ -1445,4 +1489,7 @@ def test_life_alone_stays_ahead_of_what_it_knows(tmp_path):
     with pytest.raises(StorageError, match=f"went on from {name_at(2, 4)}.*set it aside"):
         life.restore()
     assert tree(tmp_path) == before
-    assert resumed(tmp_path)[1] == name_at(2, 4)
+    if goes_back:
+        assert life.restore(name_at(1, 2)).checkpoint == name_at(1, 2)
+    else:
+        assert resumed(tmp_path)[1] == name_at(2, 4)

@@ -502,6 +502,7 @@ def test_later_start_stops_every_rank_of_earlier_attempt(tmp_path: Path) -> None
 
     ended = job(tmp_path, 2, 0, act=act)
     assert [type(one.error).__name__ for one in ended] == ["StaleAttemptError"] * 2
+    assert not [*tmp_path.rglob("*-failed")]  # the later one has emptied the folder
 
 
 def test_replicas_that_differ_are_named(tmp_path: Path) -> None:

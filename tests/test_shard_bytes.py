@@ -98,3 +98,14 @@ def test_truncated_file_is_named_and_nothing_is_kept():
     before = len(storage.calls)
     files.fill(entries[0], [memoryview(bytearray(10))], 0)
     assert len(storage.calls) == before + 1
+
+
+def test_fetched_files_are_let_go():
+    entries = shards(*[10] * 8)
+    storage = storage_of(entries, 1000)
+    files = ShardBytes(storage, NAME)
+    with files.fetched(entries):
+        files.fill(entries[0], [memoryview(bytearray(10))], 0)
+    assert len(storage.calls) == len(entries)
+    files.fill(entries[0], [memoryview(bytearray(10))], 0)
+    assert len(storage.calls) == len(entries) + 1

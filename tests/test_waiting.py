@@ -9,8 +9,10 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
+from crash.scenario import Life, history, name_at
 from rich.console import Console
 
+from ckptkit.run import attempt
 from ckptkit.waiting import LongWait, countdown
 
 
@@ -82,3 +84,22 @@ def test_import_and_bar_leave_global_generator_alone(clock):
     assert random.getstate() == before
     code = "import random; random.seed(3); a = random.getstate(); import ckptkit.waiting; assert a == random.getstate()"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_restore_waits_for_every_byte(tmp_path, monkeypatch):
+    history(tmp_path)
+    waits = []
+
+    class Told(LongWait):
+        def __init__(self, what, total_bytes):
+            super().__init__(what, total_bytes)
+            waits.append((what, total_bytes, []))
+
+        def advance(self, size_bytes):
+            waits[-1][2].append(size_bytes)
+
+    monkeypatch.setattr(attempt, "LongWait", Told)
+    Life(tmp_path).restore()
+    ((what, total_bytes, told),) = waits
+    assert what == f"restoring {name_at(1, 6)}"
+    assert sum(told) == total_bytes > 0

@@ -88,3 +88,10 @@ def test_corrupt_wanted_checkpoint_is_named_not_skipped():
     del storage.files["attempts/000001.json"]
     with pytest.raises(CorruptCheckpointError, match=r"000001\.json is missing"):
         open_wanted(storage, str(newest))
+
+
+@pytest.mark.parametrize("name", [CheckpointName(1, 9, 0), CheckpointName(7, 1, 0)], ids=["attempt", "no attempt"])
+def test_checkpoint_that_never_was_is_not_corrupt(name):
+    storage = long_run(2)
+    with pytest.raises(CheckpointNotFoundError, match=f"there are: {', '.join(names_of(storage))}"):
+        open_wanted(storage, str(name))

@@ -224,7 +224,7 @@ def _is_equal(count: RoleCount) -> bool:
 
 
 def in_order_of_size(leaves: Iterable[LeafDifference]) -> Iterator[LeafDifference]:
-    """Those that cannot be compared first, then by what part of them differs, the largest first."""
+    """Those that cannot be compared first, then by relative difference and what part differs, the largest first."""
 
     def rank(leaf: LeafDifference) -> tuple[bool, float, float]:
         if leaf.divergence is None:

@@ -78,6 +78,18 @@ def test_shards_go_after_two_later_commits(root):
     assert frozen(root) == {"a000002", "a000004"}
 
 
+def test_shards_outlive_one_later_commit(root):
+    """Of an attempt whose checkpoints are away, while those before it and after it are there."""
+    started(root, 4)
+    started(root, 6)
+    away = taken_away(root, "checkpoints/a000002-")
+    started(root, 5)
+    started(root)
+    assert "a000002" in frozen(root)
+    bring_back(root, away)
+    assert digest_of(root, name_at(2, 6)) == digest_at(6)
+
+
 def test_shards_of_a_void_save_go_at_once(root):
     started(root).storage.calls.clear()
     root.put(f"checkpoints/{name_at(1, 2)}/manifest.json", b"{}")

@@ -212,11 +212,13 @@ def test_unreadable_older_attempt_keeps_its_checkpoints(root):
     assert all("attempts/000001.json cannot be read" in stays[one] for one in ALL if one.startswith("a000001"))
 
 
-def test_unreadable_newer_attempt_keeps_every_checkpoint(root):
-    root.put("attempts/000003.json", b"{}")
+@pytest.mark.parametrize("others", [[], [1]], ids=["alone", "beside an older one"])
+def test_unreadable_newer_attempt_keeps_every_checkpoint(root, others):
+    for number in (*others, 3):
+        root.put(f"attempts/{number:06}.json", b"{}")
     goes, stays = why(root, *RULES, branches=True)
     assert goes == []
-    assert stays[name_at(1, 7)] == "attempts/000003.json cannot be read, and may need it"
+    assert stays[name_at(2, 8)] == "attempts/000003.json cannot be read, and may need it"
 
 
 @pytest.mark.parametrize("fault", ["damaged", "sound, with a parent that cannot be"])
@@ -446,6 +448,17 @@ def test_outdated_plan_spares_what_must_now_stay(root):
     assert done.spared == [name_at(1, 6), name_at(2, 8)]
     assert committed(root) == [name_at(1, 6), name_at(2, 8)]
     check_new_start(root, latest=name_at(2, 8))
+
+
+def test_remains_that_nobody_has_seen_stay(root):
+    """What was a checkpoint when the question was asked is none when it is answered."""
+    plan = planned(root, branches=False)
+    root.remove(f"checkpoints/{name_at(1, 7)}/COMMIT")
+    assert list(map(str, planned(root, branches=False).remains)) == [name_at(1, 7)]
+    before = tree(root)
+    assert pruned(root, branches=False, plan=plan).emptied == []
+    kept = {key for key in before if name_at(1, 7) in key or key.startswith("frozen/")}
+    assert kept <= tree(root).keys()
 
 
 def test_remains_stay_while_newest_attempt_is_empty(root):
