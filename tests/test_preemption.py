@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from ranks.job import new_run
 
 import ckptkit as ck
+from ckptkit.background import SaveHandle
 from ckptkit.pace import Pace, fits
 from ckptkit.preemption import Preemption
 from ckptkit.signals import EARS, Ears
@@ -646,6 +648,35 @@ def test_longest_of_the_last_saves_counts(root):
     assert run.batches == 5
 
 
+def test_save_under_way_counts_as_another_save(root, monkeypatch):
+    """Both and the rest of the cycle would not fit into the grace, so that the cycle is not finished first."""
+    clock, go = Clock(), threading.Event()
+    slow = Fault(lambda: setattr(clock, "now", clock.now + 10), operations={"write"})
+    stuck = Fault(lambda: go.wait(5), operations={"write"}, key="*c0000000001-m0001*")
+    manager, run = started(
+        FaultyStorage(open_storage(root), [slow, stuck]),
+        monotonic=clock,
+        on_preempt="return",
+        preempt_when=lambda: run.batches >= 5,
+        grace=timedelta(seconds=25),
+    )
+    with manager:
+        for batches in run.train_until(WHOLE):
+            if batches == 5:
+                manager.save(run)
+                settled = SaveHandle.settled
+                monkeypatch.setattr(SaveHandle, "settled", lambda *given: go.set() or settled(*given))
+            manager.step(run)
+            if batches == 2:
+                manager.save(run).result()
+                manager.wait()
+                manager.pause()
+            if manager.preempted:
+                break
+    assert (slow.fired, stuck.fired) == (1, 1)
+    assert run.batches == 5
+
+
 @pytest.mark.parametrize("grace", [timedelta(0), timedelta(seconds=-1), 25])
 def test_there_must_be_some_grace(root, grace):
     with pytest.raises(ValueError, match="grace must be a positive timedelta"):
@@ -799,6 +830,13 @@ def test_unwritable_rank_fails_last_save_of_all(root):
     assert names(root) == []
 
 
+def test_last_save_of_ranks_is_tried_again(root):
+    fault = Fault("error", operations={"write"}, key="*rank-00001*")
+    lives = preempted(root, 2, {0: 5}, monotonic=_ticking(), faults={1: fault}, grace=timedelta(hours=9))
+    assert fault.fired == 1
+    assert [error.checkpoint for _, error, _ in lives] == names(root) * 2
+
+
 def departing(root, act, *, faults=None, **options):
     """A job of two threads whose ranks ``act(manager, run)``; what each raises or returns."""
 
@@ -941,6 +979,25 @@ def test_handlers_stay_until_the_last_listener_leaves():
         signal.signal(signal.SIGTERM, before)
 
 
+def test_what_somebody_set_meanwhile_stays():
+    ears, hearing = Ears(), Hearing()
+    ear, mouth = socket.socketpair()
+    mouth.setblocking(False)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ears.listen(hearing)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.set_wakeup_fd(mouth.fileno())
+        ears.leave(hearing)
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+        assert signal.set_wakeup_fd(-1) == mouth.fileno()
+    finally:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, before)
+        ear.close()
+        mouth.close()
+
+
 def test_a_signal_breaks_off_no_system_call():
     """Such as one of a framework, which may take that for a failure."""
     library, letter = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(1)
@@ -994,6 +1051,20 @@ def test_first_signal_after_another_request_ends_nothing():
     clock.now += 5
     assert preemption.heard(signal.SIGTERM) is not None  # ends the process
     preemption.settle()
+
+
+def test_after_its_end_training_has_no_grace():
+    """Something worse has ended it, which the script may handle for as long as it likes."""
+    there = threading.enumerate()
+    preemption = Preemption(timedelta(hours=9), "exit", None, newest=lambda: None, url="somewhere")
+    preemption.begin()
+    preemption.ask("the file stop is there")
+    assert preemption.is_asked
+    preemption.end(quietly=True)
+    assert not preemption.is_asked
+    for thread in set(threading.enumerate()) - set(there):
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 class Acting(Hearing):
