@@ -650,7 +650,7 @@ def test_longest_of_the_last_saves_counts(root):
 
 def test_save_under_way_counts_as_another_save(root, monkeypatch):
     """Both and the rest of the cycle would not fit into the grace, so that the cycle is not finished first."""
-    clock, go = Clock(), threading.Event()
+    clock, go, settled = Clock(), threading.Event(), SaveHandle.settled
     slow = Fault(lambda: setattr(clock, "now", clock.now + 10), operations={"write"})
     stuck = Fault(lambda: go.wait(5), operations={"write"}, key="*c0000000001-m0001*")
     manager, run = started(
@@ -664,7 +664,6 @@ def test_save_under_way_counts_as_another_save(root, monkeypatch):
         for batches in run.train_until(WHOLE):
             if batches == 5:
                 manager.save(run)
-                settled = SaveHandle.settled
                 monkeypatch.setattr(SaveHandle, "settled", lambda *given: go.set() or settled(*given))
             manager.step(run)
             if batches == 2:
