@@ -130,6 +130,12 @@ def test_a_page_that_ends_with_a_folder_is_followed(storage):
     assert server.requests == 3
 
 
+def test_what_consoles_make_for_folders_is_no_file(storage):
+    Pages(storage, lambda marker: (["runs/vit/a/", "runs/vit/a/1"], [], False))
+    assert dict(storage.list("a").files) == {"1": 1}
+    assert dict(storage.walk("a/")) == {"a/1": 1}
+
+
 @pytest.mark.parametrize("files", [[], ["runs/vit/a/1"]])
 def test_pages_that_do_not_go_on_are_an_error(storage, files):
     markers = iter(["", "runs/vit/a/1"])  # and none after that: who asks on would ask for ever

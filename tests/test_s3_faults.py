@@ -240,6 +240,19 @@ def test_parts_that_fail_together_end_the_write(storage, bucket, monkeypatch):
     assert bucket.uploads() == []
 
 
+def test_an_interpreter_that_ends_waits_for_no_server(storage, bucket, monkeypatch):
+    """What an interrupted upload leaves is a later start's to clear."""
+
+    class Interrupted:
+        def readinto(self, buffer):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(storage._bucket, "abort_upload", lambda *_: pytest.fail("it asks the server"))
+    with pytest.raises(KeyboardInterrupt):
+        storage.write("a/1", Interrupted(), len(LARGE))
+    assert bucket.uploads() == [BELOW + "a/1"]
+
+
 def test_an_upload_that_fails_leaves_no_parts(storage, proxy, bucket):
     with pytest.raises(StorageError, match="announced"):
         storage.write("a/1", io.BytesIO(LARGE[:-1]), len(LARGE))

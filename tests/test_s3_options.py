@@ -29,6 +29,12 @@ def test_a_root_is_a_folder_in_a_bucket(root):
         open_storage(root, GIVEN)
 
 
+@pytest.mark.parametrize("root", ["s3://AKIA4711@bucket/a", "obs://AKIA4711:hush4711@bucket/a", "s3://bucket:443/a"])
+def test_a_url_takes_no_keys(root):
+    with pytest.raises(StorageError, match="URL takes no keys"):
+        open_storage(root, GIVEN)
+
+
 def test_unprintable_roots_are_refused():
     with pytest.raises(StorageError, match=r"s3://bucket/\.\.\. has characters that cannot be printed"):
         open_storage("s3://bucket/runs\x1b[2J", GIVEN)
@@ -213,6 +219,8 @@ def test_missing_keys_or_endpoint_name_every_way():
 )
 def test_the_endpoint_may_lack_its_scheme(environment, endpoint):
     assert with_endpoint(S3Options(), environment).endpoint_url == endpoint
+    own = S3Options(client_kwargs={"endpoint_url": "http://mine", "verify": False})
+    assert with_endpoint(own, environment) == S3Options(endpoint_url="http://mine", client_kwargs={"verify": False})
     insecure = with_endpoint(S3Options(use_ssl=False), environment).endpoint_url
     given = "://" in next(iter(environment.values()))
     assert insecure == (endpoint if given else endpoint.replace("https://", "http://"))

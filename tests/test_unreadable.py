@@ -116,9 +116,10 @@ def test_a_disk_that_reads_nothing_proves_nothing(root, names, monkeypatch):
 
 
 def test_a_file_proves_nothing_of_itself(root, monkeypatch):
-    """A part of it that can be read says no more of the disk than the part that cannot."""
+    """A part of it that can be read says no more of the disk than the part that cannot, and an empty file nothing."""
     storage = LocalStorage(root)
     storage.create("a", b"bytes")
+    storage.create("empty", b"")
     disk = BadDisk(str(root), times=2).install(monkeypatch)
     with pytest.raises(StorageError, match="could not read"):
         storage.read("a", 9)
