@@ -1066,6 +1066,26 @@ def test_after_its_end_training_has_no_grace():
         assert not thread.is_alive()
 
 
+def test_without_a_thread_the_last_save_is_made(root, monkeypatch, caplog):
+    """Where none can watch the grace, nothing but the scheduler ends it."""
+    start = threading.Thread.start
+
+    def fail(thread):
+        if thread.name == "ckptkit-grace":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    manager, run = started(root, preempt_when=lambda: run.batches == 1)
+    next(run.train_until(1))
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", fail)
+        with pytest.raises(ck.Preempted) as raised:
+            manager.step(run)
+    manager.close()
+    assert [raised.value.checkpoint] == names(root)
+    assert "nothing but the scheduler ends this process after the grace" in caplog.text
+
+
 class Acting(Hearing):
     def __init__(self):
         super().__init__()
