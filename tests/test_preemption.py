@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from grown import run_at
@@ -22,7 +23,6 @@ from hypothesis import strategies as st
 from ranks.job import new_run
 
 import ckptkit as ck
-from ckptkit.background import SaveHandle
 from ckptkit.pace import Pace, fits
 from ckptkit.preemption import Preemption
 from ckptkit.signals import EARS, Ears
@@ -648,34 +648,6 @@ def test_longest_of_the_last_saves_counts(root):
     assert run.batches == 5
 
 
-def test_save_under_way_counts_as_another_save(root, monkeypatch):
-    """Both and the rest of the cycle would not fit into the grace, so that the cycle is not finished first."""
-    clock, go, settled = Clock(), threading.Event(), SaveHandle.settled
-    slow = Fault(lambda: setattr(clock, "now", clock.now + 10), operations={"write"})
-    stuck = Fault(lambda: go.wait(5), operations={"write"}, key="*c0000000001-m0001*")
-    manager, run = started(
-        FaultyStorage(open_storage(root), [slow, stuck]),
-        monotonic=clock,
-        on_preempt="return",
-        preempt_when=lambda: run.batches >= 5,
-        grace=timedelta(seconds=25),
-    )
-    with manager:
-        for batches in run.train_until(WHOLE):
-            if batches == 5:
-                manager.save(run)
-                monkeypatch.setattr(SaveHandle, "settled", lambda *given: go.set() or settled(*given))
-            manager.step(run)
-            if batches == 2:
-                manager.save(run).result()
-                manager.wait()
-                manager.pause()
-            if manager.preempted:
-                break
-    assert (slow.fired, stuck.fired) == (1, 1)
-    assert run.batches == 5
-
-
 @pytest.mark.parametrize("grace", [timedelta(0), timedelta(seconds=-1), 25])
 def test_there_must_be_some_grace(root, grace):
     with pytest.raises(ValueError, match="grace must be a positive timedelta"):
@@ -834,6 +806,15 @@ def test_last_save_of_ranks_is_tried_again(root):
     lives = preempted(root, 2, {0: 5}, monotonic=_ticking(), faults={1: fault}, grace=timedelta(hours=9))
     assert fault.fired == 1
     assert [error.checkpoint for _, error, _ in lives] == names(root) * 2
+
+
+def test_every_rank_names_the_newest_checkpoint(root):
+    broken = Fault("error", operations={"write"}, key="*m0002*rank-00001*", times=None)
+    options = {"save": ck.SaveEvery(micro_steps=1), "grace": timedelta(hours=9)}
+    lives = preempted(root, 2, {0: 2}, monotonic=_ticking(), faults={1: broken}, **options)
+    (newest,) = names(root)
+    assert [error.checkpoint for _, error, _ in lives] == [None, None]
+    assert all(f"The newest checkpoint is {newest} at" in str(error) for _, error, _ in lives)
 
 
 def departing(root, act, *, faults=None, **options):
@@ -1084,6 +1065,32 @@ def test_without_a_thread_the_last_save_is_made(root, monkeypatch, caplog):
     manager.close()
     assert [raised.value.checkpoint] == names(root)
     assert "nothing but the scheduler ends this process after the grace" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_was_learned_late_was_saved_before(monkeypatch):
+    """A rank that does not commit is told by rank 0 when it meets it for the last save."""
+
+    def end(code):
+        said.append(code)
+        raise SystemExit
+
+    said, there, clock, newest = [], threading.enumerate(), Clock(), [None]
+    monkeypatch.setattr("ckptkit.preemption.os", SimpleNamespace(write=lambda _, line: said.append(line), _exit=end))
+    preemption = Preemption(
+        timedelta(seconds=30), "exit", None, newest=lambda: newest[0], url="somewhere", monotonic=clock
+    )
+    preemption.ask("a signal")
+    newest[0], clock.now = "a000001-c0000000001-m0000", 31.0
+    preemption.recall()
+    for thread in set(threading.enumerate()) - set(there):
+        thread.join(60)
+    line, code = said
+    assert line == (
+        b"[ckptkit] a signal: nothing was saved within 30 s. The newest checkpoint is a000001-c0000000001-m0000 at "
+        b"somewhere: the same command goes on from it.\n"
+    )
+    assert code == TERMINATED
 
 
 class Acting(Hearing):
