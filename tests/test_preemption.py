@@ -808,13 +808,17 @@ def test_last_save_of_ranks_is_tried_again(root):
     assert [error.checkpoint for _, error, _ in lives] == names(root) * 2
 
 
-def test_every_rank_names_the_newest_checkpoint(root):
+def test_every_rank_names_the_newest_checkpoint(root, monkeypatch):
+    """Nor does a rank that learns of it only now take it for what the grace has saved."""
+    recalled = []
+    monkeypatch.setattr(Preemption, "recall", lambda preemption: recalled.append(preemption.account()))
     broken = Fault("error", operations={"write"}, key="*m0002*rank-00001*", times=None)
     options = {"save": ck.SaveEvery(micro_steps=1), "grace": timedelta(hours=9)}
     lives = preempted(root, 2, {0: 2}, monotonic=_ticking(), faults={1: broken}, **options)
     (newest,) = names(root)
     assert [error.checkpoint for _, error, _ in lives] == [None, None]
     assert all(f"The newest checkpoint is {newest} at" in str(error) for _, error, _ in lives)
+    assert [f"The newest checkpoint is {newest} at" in account for account in recalled] == [True] * 3  # of rank 1
 
 
 def departing(root, act, *, faults=None, **options):
