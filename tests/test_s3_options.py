@@ -97,6 +97,12 @@ def test_silence_ends_within_the_request_timeout(asked, seconds):
     assert (config.read_timeout, config.connect_timeout) == seconds
 
 
+@pytest.mark.parametrize(("use_ssl", "scheme"), [(True, "https"), (False, "http")])
+def test_an_endpoint_that_is_not_named_may_be_plain(use_ssl, scheme):
+    api = open_storage("s3://bucket/a", {"key": "a", "secret": "b", "use_ssl": use_ssl})._bucket._client.api
+    assert api.meta.endpoint_url.startswith(f"{scheme}://")
+
+
 def test_an_option_of_none_is_not_given():
     given = dict.fromkeys(S3Options.__dataclass_fields__)
     assert S3Options.of(given, "s3") == S3Options()
@@ -118,7 +124,10 @@ def signed_url(options):
     ],
     ids=["options", "mapping", "keys"],
 )
-def test_temporary_keys_go_with_their_token(options):
+def test_temporary_keys_go_with_their_token(options, monkeypatch):
+    """They count before those in the environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "c")
     url = signed_url(options)
     assert "Credential=mine%2F" in url or "AWSAccessKeyId=mine&" in url
     assert "oken=temporary" in url
