@@ -210,6 +210,8 @@ class Departure:
                 handle = self._orders.together(state, metrics, rewound=False, waits=True, may_skip=False)
             except SaveFailedError as failed:  # saves failed too often before; all ranks are told the same
                 return _Settled(why=account_of(failed))
+            if not self._peers.leads:
+                self._preemption.recall()  # rank 0 has just told of its commits before
             assert handle is not None  # noqa: S101 - it does not skip
             if handle is not self._outcomes.in_flight:
                 return _Settled(checkpoint=handle.result())

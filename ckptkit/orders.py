@@ -135,7 +135,6 @@ class Orders:
         name = CheckpointName.parse(said[0].committed or said[0].name)
         assert name is not None  # noqa: S101 - rank 0 made it of a name
         if said[0].committed is not None:
-            self._saver.learn(name)
             if may_skip:
                 return None
             return SaveHandle.ended(SaveReport(str(name), capture.progress, timedelta(0), 0, SaveCost()))
@@ -169,6 +168,7 @@ class Orders:
         """Tell the other ranks where this one stands, and learn where they do."""
         end = self._outcomes.end
         committed = self._saver.committed_at(capture.progress) if self._peers.leads else None
+        newest = self._saver.newest if self._peers.leads else None
         busy = self._outcomes.busy
         mine = Word(
             progress=capture.progress,
@@ -182,8 +182,12 @@ class Orders:
             number=self._number + 1,
             name="" if busy else str(self._saver.next_name(capture.progress)),
             committed=str(committed) if committed is not None else None,
+            newest=str(newest) if newest is not None else None,
         )
         said = self._peers.words(mine, end)
+        told = CheckpointName.parse(said[0].newest or "")
+        if told is not None:
+            self._saver.learn(told)
         self._peers.refuse_incomplete_cuts(said, capture.leaves)
         for rank, word in enumerate(said):
             if word.lost is not None:

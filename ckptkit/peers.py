@@ -41,6 +41,7 @@ class Word(BaseModel):
         number: Of the save that would begin now.
         name: What rank 0 would call it.
         committed: Rank 0's commit at this progress.
+        newest: Rank 0's last commit.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -56,6 +57,7 @@ class Word(BaseModel):
     number: int = 0
     name: str = ""
     committed: str | None = None
+    newest: str | None = None
 
 
 class Peers:

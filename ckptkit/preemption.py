@@ -154,6 +154,12 @@ class Preemption:
             self._settled = True
             self._changed.notify_all()
 
+    def recall(self) -> None:
+        """What is the newest now was there before anybody asked: a rank that does not commit may learn of it late."""
+        with self._changed:
+            self._newest_before = self._newest()
+            self._changed.notify_all()
+
     def account(self) -> str:
         """Which checkpoint is the newest, and how to go on."""
         newest = self._newest()

@@ -871,6 +871,19 @@ def test_upload_failing_while_leaving_costs_no_save(tmp_path):
     assert committed(tmp_path, "local") == [name_at(1, 2), name_at(1, 4)]
 
 
+def test_takeover_at_the_mirror_outranks_preemption(tmp_path):
+    """It is found by the upload of the last save."""
+    life = started(tmp_path, 2)
+    takeover = Fault(lambda: started(tmp_path, local="other"), operations={"write"})
+    life.mirror.inject(takeover)
+    life.train(4)
+    life.manager._preemption.ask("a signal")
+    with pytest.raises(StaleAttemptError):
+        life.manager.step(life.run)
+    assert takeover.fired == 1
+    assert committed(tmp_path, "mirror") == [name_at(1, 2)]
+
+
 def test_takeover_without_void_prevents_commit(tmp_path):
     """Also if the new start could not void its folder yet: from then on, what it chose to go on from holds."""
     first = started(tmp_path, 2)

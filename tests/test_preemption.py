@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from grown import run_at
@@ -799,6 +801,26 @@ def test_unwritable_rank_fails_last_save_of_all(root):
     assert names(root) == []
 
 
+def test_last_save_of_ranks_is_tried_again(root):
+    fault = Fault("error", operations={"write"}, key="*rank-00001*")
+    lives = preempted(root, 2, {0: 5}, monotonic=_ticking(), faults={1: fault}, grace=timedelta(hours=9))
+    assert fault.fired == 1
+    assert [error.checkpoint for _, error, _ in lives] == names(root) * 2
+
+
+def test_every_rank_names_the_newest_checkpoint(root, monkeypatch):
+    """Nor does a rank that learns of it only now take it for what the grace has saved."""
+    recalled = []
+    monkeypatch.setattr(Preemption, "recall", lambda preemption: recalled.append(preemption.account()))
+    broken = Fault("error", operations={"write"}, key="*m0002*rank-00001*", times=None)
+    options = {"save": ck.SaveEvery(micro_steps=1), "grace": timedelta(hours=9)}
+    lives = preempted(root, 2, {0: 2}, monotonic=_ticking(), faults={1: broken}, **options)
+    (newest,) = names(root)
+    assert [error.checkpoint for _, error, _ in lives] == [None, None]
+    assert all(f"The newest checkpoint is {newest} at" in str(error) for _, error, _ in lives)
+    assert [f"The newest checkpoint is {newest} at" in account for account in recalled] == [True] * 3  # of rank 1
+
+
 def departing(root, act, *, faults=None, **options):
     """A job of two threads whose ranks ``act(manager, run)``; what each raises or returns."""
 
@@ -941,6 +963,25 @@ def test_handlers_stay_until_the_last_listener_leaves():
         signal.signal(signal.SIGTERM, before)
 
 
+def test_what_somebody_set_meanwhile_stays():
+    ears, hearing = Ears(), Hearing()
+    ear, mouth = socket.socketpair()
+    mouth.setblocking(False)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ears.listen(hearing)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.set_wakeup_fd(mouth.fileno())
+        ears.leave(hearing)
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+        assert signal.set_wakeup_fd(-1) == mouth.fileno()
+    finally:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, before)
+        ear.close()
+        mouth.close()
+
+
 def test_a_signal_breaks_off_no_system_call():
     """Such as one of a framework, which may take that for a failure."""
     library, letter = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(1)
@@ -994,6 +1035,66 @@ def test_first_signal_after_another_request_ends_nothing():
     clock.now += 5
     assert preemption.heard(signal.SIGTERM) is not None  # ends the process
     preemption.settle()
+
+
+def test_after_its_end_training_has_no_grace():
+    """Something worse has ended it, which the script may handle for as long as it likes."""
+    there = threading.enumerate()
+    preemption = Preemption(timedelta(hours=9), "exit", None, newest=lambda: None, url="somewhere")
+    preemption.begin()
+    preemption.ask("the file stop is there")
+    assert preemption.is_asked
+    preemption.end(quietly=True)
+    assert not preemption.is_asked
+    for thread in set(threading.enumerate()) - set(there):
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_without_a_thread_the_last_save_is_made(root, monkeypatch, caplog):
+    """Where none can watch the grace, nothing but the scheduler ends it."""
+    start = threading.Thread.start
+
+    def fail(thread):
+        if thread.name == "ckptkit-grace":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    manager, run = started(root, preempt_when=lambda: run.batches == 1)
+    next(run.train_until(1))
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", fail)
+        with pytest.raises(ck.Preempted) as raised:
+            manager.step(run)
+    manager.close()
+    assert [raised.value.checkpoint] == names(root)
+    assert "nothing but the scheduler ends this process after the grace" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_was_learned_late_was_saved_before(monkeypatch):
+    """A rank that does not commit is told by rank 0 when it meets it for the last save."""
+
+    def end(code):
+        said.append(code)
+        raise SystemExit
+
+    said, there, clock, newest = [], threading.enumerate(), Clock(), [None]
+    monkeypatch.setattr("ckptkit.preemption.os", SimpleNamespace(write=lambda _, line: said.append(line), _exit=end))
+    preemption = Preemption(
+        timedelta(seconds=30), "exit", None, newest=lambda: newest[0], url="somewhere", monotonic=clock
+    )
+    preemption.ask("a signal")
+    newest[0], clock.now = "a000001-c0000000001-m0000", 31.0
+    preemption.recall()
+    for thread in set(threading.enumerate()) - set(there):
+        thread.join(60)
+    line, code = said
+    assert line == (
+        b"[ckptkit] a signal: nothing was saved within 30 s. The newest checkpoint is a000001-c0000000001-m0000 at "
+        b"somewhere: the same command goes on from it.\n"
+    )
+    assert code == TERMINATED
 
 
 class Acting(Hearing):

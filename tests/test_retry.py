@@ -103,6 +103,17 @@ def test_nobody_waits_for_what_nobody_wants(retry):
     assert len(request.calls) == 1
 
 
+def test_who_waits_learns_that_nobody_wants_it():
+    class Left(threading.Event):
+        def wait(self, timeout=None):
+            self.set()
+
+    request = failing()
+    with pytest.raises(StorageError):
+        Retry(Patience(first=timedelta(seconds=3))).call("do it", request, Left())
+    assert len(request.calls) == 2
+
+
 def test_lasting_trouble_is_logged_once_a_minute(retry, time, caplog):
     """Its end is logged once."""
     retry.call("do it", failing(0))

@@ -95,6 +95,8 @@ class UploadsOnPages(Server):
 
 def test_unfinished_uploads_of_all_pages_are_aborted(storage):
     server = UploadsOnPages(storage)
+    assert storage.clear_unfinished("b/", lambda key: True) == 0  # it lists everything, whatever is asked for
+    assert server.aborted == []
     assert storage.clear_unfinished("a/", lambda key: True) == 2
     assert server.aborted == ["id-1", "id-2"]
 
@@ -126,6 +128,12 @@ def test_page_that_ends_with_a_folder_is_followed(storage):
     listing = storage.list("checkpoints")
     assert (listing.folders, dict(listing.files)) == ({"2", "3"}, dict.fromkeys("1456", 1))
     assert server.requests == 3
+
+
+def test_what_consoles_make_for_folders_is_no_file(storage):
+    Pages(storage, lambda marker: (["runs/vit/a/", "runs/vit/a/1"], [], False))
+    assert dict(storage.list("a").files) == {"1": 1}
+    assert dict(storage.walk("a/")) == {"a/1": 1}
 
 
 @pytest.mark.parametrize("files", [[], ["runs/vit/a/1"]])

@@ -240,11 +240,34 @@ def test_parts_that_fail_together_end_the_write(storage, bucket, monkeypatch):
     assert bucket.uploads() == []
 
 
+def test_an_interpreter_that_ends_waits_for_no_server(storage, bucket, monkeypatch):
+    """What an interrupted upload leaves is a later start's to clear."""
+
+    class Interrupted:
+        def readinto(self, buffer):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(storage._bucket, "abort_upload", lambda *_: pytest.fail("it asks the server"))
+    with pytest.raises(KeyboardInterrupt):
+        storage.write("a/1", Interrupted(), len(LARGE))
+    assert bucket.uploads() == [BELOW + "a/1"]
+
+
 def test_an_upload_that_fails_leaves_no_parts(storage, proxy, bucket):
     with pytest.raises(StorageError, match="announced"):
         storage.write("a/1", io.BytesIO(LARGE[:-1]), len(LARGE))
     assert bucket.uploads() == []
     assert bucket.get(BELOW + "a/1") is None
+
+
+def test_only_own_lost_uploads_are_aborted(storage, proxy, bucket):
+    """Another file's key begins with this one's."""
+    bucket.client.create_multipart_upload(Bucket=bucket.name, Key=BELOW + "a/10")
+    storage._bucket._retry._wait = lambda seconds: None  # no real waiting
+    fault = proxy.inject(RequestFault("reset_after", method="POST", path="*uploads*"))
+    storage.write("a/1", io.BytesIO(LARGE), len(LARGE))
+    assert fault.fired == 1
+    assert bucket.uploads() == [BELOW + "a/10"]
 
 
 def test_unabortable_parts_are_cleared_by_later_start(storage, proxy, bucket, caplog):
@@ -284,7 +307,9 @@ def test_python_s_random_state_belongs_to_training(storage, proxy, bucket):
     assert random.getstate() == before
 
 
-def test_expired_keys_are_requested_anew(proxy, bucket):
+@pytest.mark.parametrize("times", [1, 2])
+def test_expired_keys_are_requested_anew(proxy, bucket, times):
+    """Of one request, too, however often they expire."""
     given = []
 
     def keys():
@@ -293,10 +318,11 @@ def test_expired_keys_are_requested_anew(proxy, bucket):
 
     options = {"endpoint_url": proxy.endpoint, "credentials": keys}
     storage = open_storage(f"s3://{bucket.name}/runs/vit", options)
-    fault = proxy.inject(RequestFault("expired"))
+    storage._bucket._retry._wait = lambda seconds: None  # no real waiting
+    fault = proxy.inject(RequestFault("expired", times=times))
     written(storage, bucket)
-    assert fault.fired == 1
-    assert len(given) == 2
+    assert fault.fired == times
+    assert len(given) == 1 + times
 
 
 def test_parts_are_sent_from_a_few_buffers(storage, proxy, bucket, monkeypatch):

@@ -29,6 +29,12 @@ def test_a_root_is_a_folder_in_a_bucket(root):
         open_storage(root, GIVEN)
 
 
+@pytest.mark.parametrize("root", ["s3://AKIA4711@bucket/a", "obs://AKIA4711:hush4711@bucket/a", "s3://bucket:443/a"])
+def test_a_url_takes_no_keys(root):
+    with pytest.raises(StorageError, match="URL takes no keys"):
+        open_storage(root, GIVEN)
+
+
 def test_unprintable_roots_are_refused():
     with pytest.raises(StorageError, match=r"s3://bucket/\.\.\. has characters that cannot be printed"):
         open_storage("s3://bucket/runs\x1b[2J", GIVEN)
@@ -91,6 +97,12 @@ def test_silence_ends_within_the_request_timeout(asked, seconds):
     assert (config.read_timeout, config.connect_timeout) == seconds
 
 
+@pytest.mark.parametrize(("use_ssl", "scheme"), [(True, "https"), (False, "http")])
+def test_an_endpoint_that_is_not_named_may_be_plain(use_ssl, scheme):
+    api = open_storage("s3://bucket/a", {"key": "a", "secret": "b", "use_ssl": use_ssl})._bucket._client.api
+    assert api.meta.endpoint_url.startswith(f"{scheme}://")
+
+
 def test_an_option_of_none_is_not_given():
     given = dict.fromkeys(S3Options.__dataclass_fields__)
     assert S3Options.of(given, "s3") == S3Options()
@@ -112,7 +124,10 @@ def signed_url(options):
     ],
     ids=["options", "mapping", "keys"],
 )
-def test_temporary_keys_go_with_their_token(options):
+def test_temporary_keys_go_with_their_token(options, monkeypatch):
+    """They count before those in the environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "c")
     url = signed_url(options)
     assert "Credential=mine%2F" in url or "AWSAccessKeyId=mine&" in url
     assert "oken=temporary" in url
@@ -213,6 +228,8 @@ def test_missing_keys_or_endpoint_name_every_way():
 )
 def test_the_endpoint_may_lack_its_scheme(environment, endpoint):
     assert with_endpoint(S3Options(), environment).endpoint_url == endpoint
+    own = S3Options(client_kwargs={"endpoint_url": "http://mine", "verify": False})
+    assert with_endpoint(own, environment) == S3Options(endpoint_url="http://mine", client_kwargs={"verify": False})
     insecure = with_endpoint(S3Options(use_ssl=False), environment).endpoint_url
     given = "://" in next(iter(environment.values()))
     assert insecure == (endpoint if given else endpoint.replace("https://", "http://"))

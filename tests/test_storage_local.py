@@ -340,6 +340,23 @@ def test_file_system_without_hard_links_is_explained(local, monkeypatch, number)
     assert not local.list("a").files
 
 
+def test_failures_leave_no_descriptor_open(local, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    local.create("a/1", b"1")
+    before = sorted(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(os, "preadv", fail)
+    for size_bytes in (1, LARGE_BYTES):
+        with pytest.raises(StorageError):
+            local.write("a/2", io.BytesIO(bytes(size_bytes)), size_bytes)
+    for call in (lambda: local.create("a/2", b"2"), lambda: local.read("a/1", 9), lambda: local.delete(["a/1"])):
+        with pytest.raises(StorageError):
+            call()
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
 def test_create_with_failed_folder_sync_is_an_error(local, monkeypatch):
     """A create whose folder cannot be synced is in doubt, and does not count as won."""
 

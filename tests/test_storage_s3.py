@@ -6,6 +6,7 @@ import pytest
 from servers.moto_server import LISTED_KEYS
 
 from ckptkit.storage import open_storage
+from ckptkit.storage.part_memory import PartMemory
 from ckptkit.testing.contract import StorageContract
 
 PART = 5 << 20
@@ -60,3 +61,12 @@ class TestThroughALease(InBucket):
     def storage(self, bucket, proxy):
         proxy.without_conditions = True
         return opened(proxy.endpoint, bucket, settle=timedelta(milliseconds=1))
+
+
+def test_memory_of_one_file_is_kept():
+    """However many were written at once."""
+    memory = PartMemory(2)
+    with memory.lent(2, 10) as first, memory.lent(2, 10) as second:
+        pass
+    with memory.lent(4, 10) as later:
+        assert sum(any(one.obj is old.obj for old in (*first, *second)) for one in later) == 2

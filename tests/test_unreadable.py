@@ -115,6 +115,17 @@ def test_a_disk_that_reads_nothing_proves_nothing(root, names, monkeypatch):
     assert attempts(root) == ["000001.json", "000002.json"]
 
 
+def test_a_file_proves_nothing_of_itself(root, monkeypatch):
+    """A part of it that can be read says no more of the disk than the part that cannot, and an empty file nothing."""
+    storage = LocalStorage(root)
+    storage.create("a", b"bytes")
+    storage.create("empty", b"")
+    disk = BadDisk(str(root), times=2).install(monkeypatch)
+    with pytest.raises(StorageError, match="could not read"):
+        storage.read("a", 9)
+    assert disk.fired == 2
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.ETIMEDOUT])
 def test_a_failure_without_proof_names_the_way_on(root, names, monkeypatch, number):
     """No conclusion is drawn; the user may draw it, and the named option does as the message says."""
