@@ -8,6 +8,7 @@ import gc
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,3 +115,13 @@ def _secrets_of_one_test() -> Iterator[None]:
     yield
     scrubber._known.intersection_update(known)
     scrubber._pattern = None
+
+
+@pytest.fixture(autouse=True)
+def _no_grace_goes_on() -> Iterator[None]:
+    """A preemption that nobody settles ends this process half a minute later, in another test."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "ckptkit-grace":
+            thread.join(10)
+            assert not thread.is_alive(), "a grace goes on: close the manager, or settle the preemption"

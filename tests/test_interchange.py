@@ -342,10 +342,10 @@ def ckptkit(*arguments):
 
 
 def ckptkit_with_little_room(*arguments):
-    """The program, whose files may have 10 kB, as if the disk were full then."""
+    """The program, whose files may have 10 kB, as if the disk were full then; Python would store cut modules."""
     limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000));"
     code = f"{limit} runpy.run_module('ckptkit', run_name='__main__')"
-    command = [sys.executable, "-c", code, *map(str, arguments)]
+    command = [sys.executable, "-B", "-c", code, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 

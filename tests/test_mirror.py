@@ -878,7 +878,7 @@ def test_takeover_at_the_mirror_outranks_preemption(tmp_path):
     life.mirror.inject(takeover)
     life.train(4)
     life.manager._preemption.ask("a signal")
-    with pytest.raises(StaleAttemptError):
+    with pytest.raises(StaleAttemptError), life.manager:
         life.manager.step(life.run)
     assert takeover.fired == 1
     assert committed(tmp_path, "mirror") == [name_at(1, 2)]

@@ -522,6 +522,28 @@ def test_replicas_that_differ_are_named(tmp_path: Path) -> None:
     assert len(committed(tmp_path)) == 1
 
 
+def test_replicas_are_compared_at_final_saves(tmp_path: Path) -> None:
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        with ck.CheckpointManager(storage, check_replicas=True) as manager:
+            manager.restore(run)
+            manager.save_final(run)
+            for _ in run.train_until(CYCLE):
+                run.moments[3] += world.rank
+            manager.save_final(run)
+
+    ended = job(tmp_path, 2, 0, act=act)
+    assert all("moments in ranks [1]" in str(one.error) for one in ended)
+    assert len(committed(tmp_path)) == 1
+
+
+def test_ranks_that_rewind_save_their_end(tmp_path: Path) -> None:
+    lives = results_of(job(tmp_path, 2, 2 * CYCLE, every=100, final=True, mid_cycle="rewind"))
+    assert [one.saved for one in lives] == [[committed(tmp_path)[-1]]] * 2
+    again = results_of(job(tmp_path, 2, 0, mid_cycle="rewind"))
+    assert tuple(one.restored for one in again) == digests_at(2, 2 * CYCLE)
+
+
 @pytest.mark.parametrize("odd", [{0}, {1}, {0, 1}])
 def test_frozen_change_in_one_rank_is_refused(tmp_path: Path, odd: set[int]) -> None:
     """A frozen tensor that changed in one rank only is not put together from both ranks."""

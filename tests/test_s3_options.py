@@ -91,6 +91,11 @@ def test_parts_lanes_and_settling_time_are_as_asked():
     assert storage._lease._settle == timedelta(seconds=9)
 
 
+def test_one_request_at_a_time_may_be_asked():
+    options = {**GIVEN, "default_block_size": 6 << 20, "max_concurrency": 1}
+    assert open_storage("s3://bucket/a", options).window_bytes == 2 * (6 << 20)
+
+
 @pytest.mark.parametrize(("asked", "seconds"), [({}, (30, 10)), ({"request_timeout": timedelta(seconds=4)}, (4, 4))])
 def test_silence_ends_within_the_request_timeout(asked, seconds):
     config = open_storage("s3://bucket/a", {**GIVEN, **asked})._bucket._client.api.meta.config

@@ -110,6 +110,8 @@ def msrun(ranks: int, script: Path, folder: Path, *arguments: str, limit: timede
 
 def begin(folder: Path) -> None:
     """Say who this rank is, before anything can go wrong; for the script."""
+    if os.environ["MS_ROLE"] == "MS_SCHED":  # msrun starts the script for its scheduler, too, as rank 0
+        return
     written = folder / f".pid-{os.environ['RANK_ID']}"
     written.write_text(str(os.getpid()))
     written.rename(folder / f"pid-{os.environ['RANK_ID']}")
