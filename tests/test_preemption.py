@@ -967,7 +967,7 @@ def test_what_somebody_set_meanwhile_stays():
     ears, hearing = Ears(), Hearing()
     ear, mouth = socket.socketpair()
     mouth.setblocking(False)
-    before = signal.getsignal(signal.SIGTERM)
+    before, descriptor = signal.getsignal(signal.SIGTERM), signal.set_wakeup_fd(-1)
     try:
         ears.listen(hearing)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -976,7 +976,7 @@ def test_what_somebody_set_meanwhile_stays():
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
         assert signal.set_wakeup_fd(-1) == mouth.fileno()
     finally:
-        signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(descriptor)
         signal.signal(signal.SIGTERM, before)
         ear.close()
         mouth.close()
