@@ -1110,7 +1110,7 @@ class Acting(Hearing):
 @pytest.mark.parametrize("last", ["leave", "listen", "leave without the wakeup descriptor"])
 def test_signal_before_the_reader_wakes_is_acted_on(last):
     ears, earlier, later = Unwatched(), Acting(), Acting()
-    before = signal.getsignal(signal.SIGTERM)
+    before, descriptor = signal.getsignal(signal.SIGTERM), signal.set_wakeup_fd(-1)
     try:
         ears.listen(earlier)
         if "without" in last:
@@ -1125,6 +1125,7 @@ def test_signal_before_the_reader_wakes_is_acted_on(last):
         assert later.signals == []
     finally:
         ears.leave(earlier)
+        signal.set_wakeup_fd(descriptor)
         signal.signal(signal.SIGTERM, before)
 
 
