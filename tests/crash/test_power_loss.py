@@ -178,13 +178,13 @@ def test_failed_fsync_reports_nothing_that_is_lost(story, share, tmp_path):
 @each
 def test_second_cut_loses_nothing_either(story, share, tmp_path):
     first = quiet(story, tmp_path / "first")
-    chosen = some_cuts(first.log, Random(3), 4 if share == "some" else 40)
+    chosen = some_cuts(first.log, Random(3), 3 if share == "some" else 40)
     for number, cut in enumerate(chosen):
         folder = tmp_path / f"{number}"
         lay_out(first.log.after(cut), folder / "disk")
         with Disk(folder / "disk") as disk:
             story.act(disk, folder / "disk")
-        later = some_cuts(disk.log, Random(number), 6 if share == "some" else 40)
+        later = some_cuts(disk.log, Random(number), 4 if share == "some" else 40)
         hold(story, disk, [at_end(disk), *later], folder, first.log.reported(cut.moment))
 
 

@@ -245,7 +245,7 @@ def drawn(examples, steps):
     )
 
 
-RunMachine.TestCase.settings = drawn(40, 20)
+RunMachine.TestCase.settings = drawn(25, 20)
 TestRun = RunMachine.TestCase
 RunInABucketMachine.TestCase.settings = drawn(5, 12)
 
