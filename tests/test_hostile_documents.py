@@ -363,6 +363,7 @@ RANK = {
     "two-placements-in-a-file": two_placements_in_a_file,
     "state-nan": raw_at("state", "rng", "NaN"),
     "state-infinite": raw_at("state", "rng", '{"a":[1,-Infinity]}'),
+    "state-overflow": raw_at("state", "rng", '{"a":[1e400]}'),
     "state-deep": raw_at("state", "rng", "[" * 100_000 + "]" * 100_000),
     "state-huge-number": raw_at("state", "rng", "9" * 100_000),
 }
