@@ -342,6 +342,15 @@ def test_sharded_leaves_are_always_read_again():
     assert contents.differing(memory) == {"z"}
 
 
+def test_sharded_leaves_of_several_ranks_are_all_read():
+    one, other = np.arange(4.0), np.arange(6.0)
+    storage = write_ranks([[leaf("y", one, Box((4,), (0,)))], [leaf("z", other, Box((6,), (0,)))]])
+    held = {"y": np.empty(4), "z": np.empty(6)}
+    load(storage, opened(storage)).read_into({name: found.view(np.uint8).data for name, found in held.items()})
+    assert (held["y"] == one).all()
+    assert (held["z"] == other).all()
+
+
 @st.composite
 def regions(draw):
     shape = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))

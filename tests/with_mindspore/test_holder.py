@@ -293,6 +293,15 @@ def test_attribute_that_becomes_unstorable_fails_the_save():
         state.capture()
 
 
+def test_numbers_beside_parameters_in_lists_come_back(root):
+    given, fresh = Trainer(), Trainer()
+    given.best = [3, given.accumulate_grads[0], {"at": 4}]
+    fresh.best = [0, fresh.accumulate_grads[0], {"at": 0}]
+    stored(root, trainer=ck.attributes(given, "best"))
+    restored(root, trainer=ck.attributes(fresh, "best"))
+    assert (fresh.best[0], fresh.best[2]) == (3, {"at": 4})
+
+
 def test_parameters_replaced_in_an_object_are_those_stored(root):
     given = Trainer()
     state = StateManager(accumulation_cell(2), trainer=ck.attributes(given, "accumulate_grads"))
