@@ -23,9 +23,9 @@ pytest.register_assert_rewrite(
 from hypothesis import settings  # noqa: E402
 from support.covering import mark_extended  # noqa: E402
 from support.process import ALWAYS_FRESH  # noqa: E402
-from support.warm_server import without_waiting  # noqa: E402
+from support.warm_server import with_one_thread, without_waiting  # noqa: E402
 
-from ckptkit import scrubber  # noqa: E402
+from ckptkit import scrubber, signals  # noqa: E402
 
 pytest_plugins = ["servers.fixtures"]
 
@@ -59,20 +59,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    gc.collect()
-    gc.freeze()  # MindSpore collects before it compiles: going through all items and modules took a seventh of a file
+    _freeze_heap()
     if "mindspore" in sys.modules and session.config.option.markexpr != "full":
-        # Threads of kernels that spin took two thirds of the processor's time of a test process. What users have is in
-        # the processes that tests start, and under `-m full` everywhere.
-        mindspore = sys.modules["mindspore"]
-        mindspore.device_context.cpu.op_tuning.threads_num(1)
-        mindspore.runtime.launch_blocking()
+        with_one_thread()
         # The main thread spins while it waits for those of PyNative, which took a third of the time of its tests.
         importlib.import_module("mindspore.graph.api")._pynative_executor.disable_frontend_and_bprop_pipeline()
 
 
-@pytest.hookimpl(hookwrapper=True, trylast=True)  # after the fixtures of a module are gone
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     yield
     if "mindspore" not in sys.modules:
         return
@@ -85,6 +80,13 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         gc.collect()
         api.ms_memory_recycle()  # compiled graphs stay otherwise: 3.5 GB in a process that runs all of with_mindspore
         _give_back_memory()
+        _freeze_heap()
+
+
+def _freeze_heap() -> None:
+    """Keep the collector away from what is there: MindSpore collects before each compilation, 0.15 s at the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def _give_back_memory() -> None:
@@ -125,3 +127,10 @@ def _no_grace_goes_on() -> Iterator[None]:
         if thread.name == "ckptkit-grace":
             thread.join(10)
             assert not thread.is_alive(), "a grace goes on: close the manager, or settle the preemption"
+
+
+@pytest.fixture(autouse=True)
+def _signals_of_one_test() -> Iterator[None]:
+    """A manager that a test left open hears no signal of the next one."""
+    yield
+    signals.EARS._listeners.clear()

@@ -28,6 +28,19 @@ def without_waiting(descriptor: int) -> None:
     os.fstat(descriptor)  # an error, as of fsync, where it is closed
 
 
+def with_one_thread() -> None:
+    """Let this process compute in its own thread: those of kernels and of the runtime spin while they wait.
+
+    What users have is in the processes that tests start, and under ``-m full`` everywhere.
+    """
+    mindspore = sys.modules.get("mindspore")
+    if mindspore is None:
+        return
+    with contextlib.suppress(RuntimeError):  # it is taken once in a process
+        mindspore.device_context.cpu.op_tuning.threads_num(1)
+    mindspore.runtime.launch_blocking()
+
+
 def serve() -> dict[str, Any]:
     """Fork for every request; returns in the forked process only, with its request."""
     answers = os.fdopen(os.dup(1), "w")
@@ -72,6 +85,7 @@ def become(request: dict[str, Any]) -> None:
     os.environ.update(request["environment"])
     paths = [path for path in request["environment"].get("PYTHONPATH", "").split(os.pathsep) if path]
     program, *rest = request["arguments"]
+    with_one_thread()
     try:
         if program == "-m":
             program, *rest = rest
