@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ _log = logging.getLogger("ckptkit")
 
 _MAX_DEPTH = 8  # of containers and objects in an object; deeper ones are no state of it
 _CONTAINERS = (Mapping, list, tuple, deque)
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")  # in the text of a key: in another process it is another one
 
 
 @runtime_checkable
@@ -259,7 +261,8 @@ def _places(
 def _children(one: Any) -> Iterator[tuple[Any, Any, Callable[[Any], None] | None]]:
     """Items or attributes, each with what replaces it, where something can."""
     if isinstance(one, Mapping):
-        yield from ((key, value, partial(setitem, one, key)) for key, value in one.items())
+        for index, (key, value) in enumerate(one.items()):
+            yield f"#{index}" if _ADDRESS.search(str(key)) else key, value, partial(setitem, one, key)
     elif isinstance(one, (list, deque)):
         yield from ((index, value, partial(setitem, one, index)) for index, value in enumerate(one))
     elif isinstance(one, tuple):

@@ -110,6 +110,21 @@ def test_trainings_own_and_foreign_name_buffers_alike():
         assert {(found[name].role, found[name].lifetime) for name in names} == {("weights", "micro")}
 
 
+class WithCount(nn.TrainOneStepCell):
+    """Has a buffer of its own, beside those of its network."""
+
+    def __init__(self, network, optimizer):
+        super().__init__(network, optimizer)
+        self.register_buffer("count", ms.Tensor(np.full((), 7, np.int64)))
+
+
+def test_buffers_of_train_cell_itself_are_stored():
+    network = Remembering()
+    found = leaves(StateManager(WithCount(network, adam(network.trainable_params()))))
+    assert found["count"].array == 7
+    assert "mean" in found
+
+
 KINDS = {
     "half": (np.float16, (5, 7)),
     "brain": (np_dtype.bfloat16, (5, 7)),

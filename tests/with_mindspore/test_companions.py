@@ -200,6 +200,12 @@ def test_two_of_a_kind_keep_apart(root):
     assert second[4][0] == 3  # its minimum of 100 was beaten in the first epoch only
 
 
+def test_three_of_a_kind_keep_apart():
+    companions = Companions()
+    companions.bind([stopping() for _ in range(3)], (), lambda cell: True)
+    assert [*companions.state_dict()] == ["EarlyStopping", "EarlyStopping#2", "EarlyStopping#3"]
+
+
 def test_unused_callback_with_stored_state_is_named(root, shown):
     run(root, stopping, FALLING, crash_at=SHORT + 2)
     job = Job(data=short)

@@ -321,6 +321,11 @@ def test_what_differs_is_named(recorded, message):
     assert (rng_digest(), ds.config.get_seed(), position.dataset.get_init_step()) == (before, 5, 0)
 
 
+def test_columns_in_another_order_are_refused():
+    with pytest.raises(ResumeError, match=r"columns: .* has \('x', 'y'\), this dataset has \('y', 'x'\)"):
+        DatasetPosition(pipeline().project(["y", "x"])).check(RECORDED)
+
+
 def test_all_that_differs_is_named_at_once():
     with pytest.raises(ResumeError) as raised:
         DatasetPosition(pipeline()).check({**RECORDED, "size": 1, "batch_size": 1, "columns": (), "seed": 1})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import amp, nn
+from mindspore.common.initializer import One
 from mindspore.experimental import optim
 from training import Mlp, accumulation_cell, adam, pipeline, tensors
 
@@ -111,6 +112,14 @@ def test_another_object_is_refused_before_anything_is_changed(root):
     assert thing.scale_value.asnumpy() == 8
 
 
+def test_same_size_in_another_shape_is_refused(root):
+    stored(root, table=ms.Parameter(ms.Tensor(np.ones((2, 3), np.float32)), name="t"))
+    turned = ms.Parameter(ms.Tensor(np.zeros((3, 2), np.float32)), name="t")
+    with pytest.raises(ck.StateMismatchError, match=r"value: the checkpoint has F32 \[2, 3\].*has F32 \[3, 2\]"):
+        restored(root, table=turned)
+    assert not turned.asnumpy().any()
+
+
 def test_own_state_methods_precede_parameter_holder():
     """The state methods that every cell has do not count as its own."""
 
@@ -192,6 +201,24 @@ def test_plain_attributes_come_back_with_the_parameters(root, shown):
     assert "ema goes on with updates = 2" in shown()
 
 
+def test_attribute_that_a_cell_gets_later_comes_back(root):
+    given = Mlp()
+    given.calls = 5
+    stored(root, average=given)
+    fresh = Mlp()
+    restored(root, average=fresh)
+    assert fresh.calls == 5
+
+
+def test_items_of_a_deque_come_back(root):
+    given, fresh = average(), average()
+    given.recent, fresh.recent = deque([1.5, [2]], maxlen=2), deque([0.0, []], maxlen=2)
+    stored(root, ema=given)
+    restored(root, ema=fresh)
+    assert fresh.recent == deque([1.5, [2]])
+    assert fresh.recent.maxlen == 2
+
+
 def nested(value, depth):
     for _ in range(depth):
         value = [value]
@@ -224,6 +251,17 @@ def test_attributes_that_cannot_be_stored_are_named(root):
     given.rng, given.queue = np.random.default_rng(1), {3, 4}
     (found,) = StateManager(accumulation_cell(2), ema=given, callbacks=Companions()).findings()
     assert "rng (Generator), queue (set) cannot be stored" in found.why
+
+
+def test_values_under_keys_that_are_objects_return(root):
+    given, fresh = average(), average()
+    for one, value in ((given, 7), (fresh, 0)):
+        one.counts = {"all": value, one.inner: value, one.update: value, one.shadow[0]: value}
+        one.empty = ms.Tensor(shape=(2,), dtype=ms.float32, init=One())  # has no bits yet
+    stored(root, ema=given)
+    restored(root, ema=fresh)
+    assert [*fresh.counts.values()] == [7] * 4
+    assert fresh.inner in fresh.counts
 
 
 class Trainer:

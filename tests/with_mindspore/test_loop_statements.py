@@ -227,9 +227,90 @@ def within_an_else(cell, batches, rate, restore):
             seen += 1  # noqa: SIM113 - what is to be read
 
 
+def copy_that_is_augmented(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        scale = 0.5 * seen
+        scale += 1.0
+        cell(x * scale, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
+def first_of_two(count):
+    try:
+        return 1.0 * count
+    except ArithmeticError:
+        return 0.0
+
+
+def second_of_two(count):
+    try:
+        return 1.0
+    except ArithmeticError:
+        return 1.0 * count
+
+
+def returned_first(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x * first_of_two(seen), y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
+def returned_later(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x * second_of_two(seen), y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
+def written_in_the_else(cell, batches, rate, restore):
+    seen, turn = 0, 0
+    restore()
+    for x, y in batches:
+        if batches.epoch:  # noqa: SIM108 - both statements are to be read
+            scale = 1.0 * turn
+        else:
+            scale = 0.5 * seen
+        cell(x * scale, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+        turn += 2
+
+
+def item_of_a_list(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        scales = [1.0, 1.0]
+        scales[0] = 0.5 * seen
+        scales[1] = 2.0
+        cell(x * scales[0], y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
+def within_a_finally(cell, batches, rate, restore):
+    seen = 0
+    try:
+        print(rate)
+    finally:
+        restore()
+        for x, y in batches:
+            cell(x * seen, y)
+            seen += 1
+
+
 @pytest.mark.parametrize(
     ("loop", "name"),
     [
+        (within_a_finally, "seen"),
+        (written_in_the_else, "seen"),
+        (item_of_a_list, "seen"),
+        (copy_that_is_augmented, "seen"),
+        (returned_first, "seen"),
+        (returned_later, "seen"),
         (raise_ends_it, "seen"),
         (raise_in_a_function, "seen"),
         (continue_skips, "turn"),
@@ -263,6 +344,22 @@ def test_every_statement_that_carries_is_read(loop, name):
 def test_number_of_batch_is_begun_by_restore():
     (found,) = Training().found(enumerate_from_one)
     assert "enumerate(batches, point.batches_delivered)" in found.fix
+
+
+def reader_begun_again(cell, batches, rate, restore):
+    other = iter([1.0, 2.0])
+    restore()
+    for x, y in batches:
+        scale = next(other, None)
+        if scale is None:
+            other = iter([1.0, 2.0])
+            scale = next(other)
+        cell(x * scale, y)
+
+
+def test_reader_begun_again_is_named_once():
+    (found,) = Training().found(reader_begun_again)
+    assert "takes from it" in found.why
 
 
 def number_that_is_restored(cell, batches, rate, restore):

@@ -397,9 +397,19 @@ def evaluates_sometimes(cell, batches, rate, restore):
             cell.network.set_train()
 
 
+def asked_for_its_parameters(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        seen += 1  # noqa: SIM113 - a counter, as loops have them
+        print(len(cell.trainable_params(seen > 3)))
+
+
 @pytest.mark.parametrize(
     "loop",
     [
+        asked_for_its_parameters,
         evaluates_sometimes,
         shown_only,
         begun_from_the_checkpoint,

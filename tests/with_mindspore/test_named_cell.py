@@ -357,6 +357,48 @@ def test_modes_of_second_cell_are_noted_in_graph():
     assert state._stateful["d"].switches.record()["evaluating"] == ["out"]
 
 
+def test_modes_before_second_cells_next_call_count():
+    """The first call after a restore compiles, and what is switched until then is what it is compiled with."""
+    begin_process(mode="graph")
+    first, second = (cell.set_train() for cell in pair())
+    state = ck.StateManager(first, d=second)
+    state.begin("runs/gan")
+    second.load_counters(CycleCounters(3, 0, 1, 1, 3, 3))  # as its calls do
+    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
+    first, second = (cell.set_train() for cell in pair())
+    state = ck.StateManager(first, d=second)
+    state.apply(contents)
+    state.progress()
+    state.iterator_made()
+    second.network.out.set_train(False)
+    second.load_counters(CycleCounters(3, 0, 2, 2, 6, 6))
+    with pytest.raises(ck.ResumeError, match="set_train of d/out was switched before the first micro-step"):
+        state.progress()
+
+
+def test_updates_before_second_cells_run_are_kept():
+    begin_process()
+    first, second = pair()
+    ops.assign(second.optimizer.global_step, ms.Tensor([5], ms.int32))
+    state = ck.StateManager(first, d=second)
+    state.begin("runs/gan")
+    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
+    first, second = pair()
+    state = ck.StateManager(first, d=second)
+    state.apply(contents)
+    ops.assign(second.optimizer.global_step, ms.Tensor([6], ms.int32))
+    second.load_counters(CycleCounters(3, 0, 1, 1, 3, 3))
+    assert state.capture().state["user"]["d"] is not None
+
+
+def test_second_cell_called_before_begins_no_run():
+    begin_process()
+    first, second = pair()
+    second.load_counters(CycleCounters(3, 1, micro_steps=1))  # as its first call does
+    with pytest.raises(ck.ResumeError, match="the train cell was called 1 times already"):
+        ck.StateManager(first, d=second).begin("runs/gan")
+
+
 @pytest.mark.extended
 def test_second_cell_compiled_otherwise_is_refused():
     x, y = ms.Tensor(np.ones((2, 6), np.float32)), ms.Tensor(np.ones((2, 3), np.float32))
