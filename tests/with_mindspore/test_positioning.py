@@ -123,9 +123,10 @@ def test_any_dataset_iterator_starts_at_next_batch(make, delivered):
     assert digest_of(first) == expected[0]
 
 
-def test_checkpoint_without_digest_is_positioned():
+def test_checkpoint_without_digest_is_positioned(shown):
     state, expected = recorded_after(pipeline, 5)
     assert rest(resumed(pipeline, 5, state | {"probe": None}), 5) == expected
+    assert "replay" not in shown()
 
 
 def test_save_before_next_batch_keeps_digest():

@@ -9,7 +9,6 @@ import os
 import threading
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 
 import mindspore as ms
 import mindspore.dataset as ds
@@ -683,10 +682,6 @@ def altered(contents, **progress):
     [
         pytest.param(
             lambda: accumulation_cell(3), pipeline, {}, r"accumulation_steps=4, this train cell has 3", id="K"
-        ),
-        *(
-            pytest.param(partial(accumulation_cell, **{option: now}), pipeline, {}, f"{option}='{was}'.* has '{now}'")
-            for option, was, now in (("remainder", "carry", "flush"), ("normalize", "micro_batches", "samples"))
         ),
         pytest.param(accumulation_cell, lambda: None, {}, r"both times, or never", id="no-dataset"),
         pytest.param(accumulation_cell, lambda: pipeline(40), {}, r"batches per epoch", id="size"),
