@@ -90,7 +90,9 @@ def test_digest_depends_on_bits_types_shapes_only():
     assert len({digest_of(one) for one in same}) == 1
     others = [[x], [x.reshape(2, 3)], [x.astype(np.int32)], [x, x], [-x], [x[:5]], [np.array(["a", "b"])], [1], ["1"]]
     others += [[{"a": x}], [{"b": x}], [True], [None], [b"1"], [np.array(["a", "c"])], [[x], []], [[], [x]]]
+    others += [[x.view(np.int32)], [[x], x], [[x, x]], [{"a": x}, x], [{"a": x, "b": x}]]
     assert len({digest_of(one) for one in others}) == len(others)
+    assert digest_of([np.asfortranarray(x.reshape(2, 3))]) == digest_of([x.reshape(2, 3)])
     assert digest_of([object()]) is None
 
 
