@@ -50,6 +50,17 @@ class OwnSampler(ds.Sampler):
         return iter(np.random.default_rng(self._epoch).permutation(23).tolist())
 
 
+class Counting(ds.DSCallback):
+    """Counts in this process what a map has done."""
+
+    def __init__(self):
+        super().__init__(step_size=1)
+        self.steps = 0
+
+    def ds_step_end(self, ds_run_context):
+        self.steps += 1
+
+
 def slices(count=23, **options):
     return ds.NumpySlicesDataset({"x": samples(count)["x"]}, **options)
 
@@ -89,6 +100,7 @@ PIPELINES = {
     "map": lambda: slices(shuffle=True).map(doubled, ["x"]).batch(4),
     "crop": lambda: images().map([vision.RandomCrop(6), vision.RandomHorizontalFlip()], ["x"]).batch(4),
     "composed": lambda: images().map(transforms.Compose([vision.CenterCrop(6), vision.HWC2CHW()]), ["x"]).batch(4),
+    "map-with-callback": lambda: images().map(vision.CenterCrop(6), ["x"], callbacks=[Counting()]).batch(4),
     "composed-crop": lambda: images().map(transforms.Compose([vision.Rescale(2.0, 0.0), vision.RandomCrop(6)]), ["x"]),
     "zip": lambda: ds.zip((slices(shuffle=True), slices(23, shuffle=True).rename(["x"], ["z"]))).batch(4),
     "concat": lambda: (slices(12, shuffle=True) + slices(11, shuffle=True)).shuffle(5).batch(4),

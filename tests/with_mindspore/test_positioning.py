@@ -298,8 +298,11 @@ def trained(dataset, epochs):
 
 
 def test_a_pipeline_that_training_talks_to_is_refused():
-    with pytest.raises(ResumeError, match=r'sync_wait\("trained", callback=\.\.\.\)'):
-        DatasetPosition(waiting(callback=print))
+    for told in (waiting(callback=print), waiting(callback=print).sync_wait("later")):
+        with pytest.raises(ResumeError, match=r'sync_wait\("trained", callback=\.\.\.\)'):
+            DatasetPosition(told)
+    with pytest.raises(ResumeError, match=r'sync_wait\("later", callback=\.\.\.\)'):
+        DatasetPosition(waiting().sync_wait("later", callback=print))
 
 
 # What must not change
@@ -388,6 +391,8 @@ def test_augmented_is_positioned_without_a_replay(shown):
 def test_unshuffled_order_is_that_of_the_source():
     rows = all_batches(augmented(3, shuffle=False), output_numpy=True)
     assert [int(x[0]) for batch in rows for x in batch[0]] == [*range(23)] * EPOCHS
+    drawn = [tuple(z) for batch in rows for z in batch[1]]
+    assert drawn == [tuple(data.sample_rng(3, place // 23, place % 23).random(2)) for place in range(23 * EPOCHS)]
 
 
 @pytest.mark.parametrize("option", ["sampler", "num_shards", "batch_sampler"])

@@ -254,6 +254,7 @@ def test_state_at_the_end_of_epochs_is_copied():
     assert before == {"epoch": 1, "batch": 0, "drawn": [[]]}
     source.drawn[0].append(99)
     assert before["drawn"] == [[]]
+    assert position.state(5)["state"]["drawn"] == [[1]], "as it was when the batch was given"
 
 
 class Behind(WithState):
