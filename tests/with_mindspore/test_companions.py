@@ -283,6 +283,14 @@ def test_callbacks_whose_state_would_be_lost_are_named(callback, named, shown):
     assert ("may keep state that is not in the checkpoints" in shown()) == named
 
 
+def test_only_the_callback_that_is_given_is_stored(shown):
+    given = Keeps()
+    Companions().bind([given], [given], none_stored)
+    assert "may keep state" not in shown()
+    Companions().bind([given, Keeps()], [given], none_stored)
+    assert "may keep state" in shown()
+
+
 class Holds(Callback):
     """Holds a layer, beside which it may keep something."""
 

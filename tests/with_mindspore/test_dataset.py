@@ -209,6 +209,17 @@ def test_later_iterators_begin_at_the_beginning():
     assert next(first)[0].tobytes() != next(taken(position.dataset))[0].tobytes()
 
 
+def test_who_lets_go_late_moves_no_other():
+    dataset = PIPELINES["map"]()
+    first, second = DatasetPosition(dataset), DatasetPosition(dataset)
+    first.prepare(0, None)
+    second.prepare(0, None)
+    first.release()
+    assert "create_tuple_iterator" in vars(dataset)
+    second.release()
+    assert "create_tuple_iterator" not in vars(dataset)
+
+
 def test_a_class_of_the_users_own_is_replayed(shown):
     class NumpySlicesDataset(ds.NumpySlicesDataset):
         pass

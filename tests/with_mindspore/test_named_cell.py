@@ -10,7 +10,8 @@ from training import Job, begin_process, checkpoints, digest, disturb, each_mode
 
 import ckptkit as ck
 from ckptkit.mindspore.cycle import CycleCounters
-from ckptkit.mindspore.half_restored import mark_half_restored
+from ckptkit.mindspore.half_restored import mark_half_restored, refuse_half_restored
+from ckptkit.mindspore.parameters import CellParameters
 from ckptkit.nn import Dropout
 from ckptkit.testing.memory import contents_of
 
@@ -218,6 +219,30 @@ def test_half_restored_second_cell_cannot_be_called():
     mark_half_restored([second], "it")
     with pytest.raises(ck.ResumeError, match="half restored"):
         state.progress()
+
+
+@pytest.mark.parametrize("reading", ["read_from", "read_again_from"])
+def test_failed_read_marks_second_cell_too(monkeypatch, reading):
+    begin_process()
+    state = ck.StateManager(pair()[0], d=pair()[1])
+    state.begin("runs/gan")
+    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
+    first, second = pair()
+    state = ck.StateManager(first, d=second)
+    state.apply(contents)
+
+    def fails(*given):
+        raise ck.StorageError("gone")
+
+    monkeypatch.setattr(CellParameters, reading, fails)
+    with pytest.raises(ck.StorageError, match="gone"):
+        state.restore_again() if reading == "read_again_from" else state.apply(contents)
+    for refused in (first, second, state.progress):
+        with pytest.raises(ck.ResumeError, match="are half restored from a000001"):
+            refused()
+    monkeypatch.undo()
+    state.apply(contents)
+    refuse_half_restored([first, second])
 
 
 def test_the_doctor_compares_the_second_cell():

@@ -718,8 +718,10 @@ def test_refused_resume_changes_nothing(contents, cell, dataset, alter, message)
 def test_the_checkpoint_of_the_refusals_is_good(contents):
     cell, box = accumulation_cell(), Box()
     state = StateManager(cell, pipeline(), box=box)
+    state.observe_step(["a batch"], "a loss")
     state.apply(contents)
     assert (box.value, box.loaded) == ("theirs", 1)
+    assert (state.last_batch, state.last_outputs) == (None, None), "they are of the training before"
     assert cell.counters.micro_steps == 15
     assert state.position.delivered == 15
 
