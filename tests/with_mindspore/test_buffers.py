@@ -242,6 +242,20 @@ def test_buffer_changed_under_graph_is_named_once(root, shown):
     assert shown().count(WRITTEN) == 1
 
 
+def test_buffer_changed_after_resume_is_named(root, shown):
+    begin_process(mode="graph")
+    saved(root, remembering())
+    cell = remembering()
+    state = StateManager(cell)
+    with manager(root) as saves:
+        saves.restore(state)
+        state.capture()
+        assert "training changes the buffers" not in shown()
+        ops.assign(cell.network.calls, ms.Tensor(np.int64(7)))
+        state.capture()
+    assert "training changes the buffers calls, but a graph" in shown()
+
+
 def test_strict_refuses_buffer_changed_under_graph(root):
     begin_process(mode="graph")
     cell = remembering()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+import copy
+from collections import Counter, OrderedDict, defaultdict, deque
+from typing import NamedTuple
 
 import mindspore as ms
 import numpy as np
@@ -210,13 +212,60 @@ def test_attribute_that_a_cell_gets_later_comes_back(root):
     assert fresh.calls == 5
 
 
-def test_items_of_a_deque_come_back(root):
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize(
+    ("stands", "fresh"),
+    [
+        (deque([1.5, [2]], maxlen=3), deque(maxlen=3)),
+        (deque([ms.Tensor([1.0])]), deque([0, 0, 0])),
+        (Counter({"a": 2, 3: 4}), Counter({"b": 1})),
+        (defaultdict(int, {"a": 2, (3, 4): 5}), defaultdict(int)),
+        ([deque([2], maxlen=7), Counter("aa")], []),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_containers_that_grew_come_back(root, stands, fresh, held):
+    given, again = average(), average()
+    given.recent = stands
+    if held:
+        again.recent = kept = copy.deepcopy(fresh)
+    stored(root, ema=given)
+    restored(root, ema=again)
+    assert repr(again.recent).replace("None", repr(int)) == repr(stands)
+    if held and not isinstance(fresh, list):
+        assert again.recent is kept
+        assert repr(kept) == repr(stands)
+
+
+def test_items_of_a_deque_beside_parameters_come_back(root):
     given, fresh = average(), average()
-    given.recent, fresh.recent = deque([1.5, [2]], maxlen=2), deque([0.0, []], maxlen=2)
+    for one, value in ((given, 7), (fresh, 0)):
+        one.recent = deque([value, one.shadow[0], [value]])
     stored(root, ema=given)
     restored(root, ema=fresh)
-    assert fresh.recent == deque([1.5, [2]])
-    assert fresh.recent.maxlen == 2
+    assert (fresh.recent[0], fresh.recent[2]) == (7, [7])
+    assert fresh.recent[1] is fresh.shadow[0]
+
+
+class Place(NamedTuple):
+    weight: ms.Parameter
+    at: int
+    seen: tuple[int, ...]
+
+
+def test_values_in_tuples_beside_parameters_come_back(root):
+    given, fresh = Trainer(), Trainer()
+    for one, value in ((given, 7), (fresh, 0)):
+        weight = one.accumulate_grads[0]
+        one.best = (value, weight, (value, [weight, value]), Place(weight, value, (value,)))
+    stored(root, trainer=ck.attributes(given, "best"))
+    restored(root, trainer=ck.attributes(fresh, "best"))
+    weight = fresh.accumulate_grads[0]
+    assert fresh.best[0] == 7
+    assert fresh.best[1] is weight
+    assert (fresh.best[2][0], fresh.best[2][1][1]) == (7, 7)
+    assert type(fresh.best[3]) is Place
+    assert fresh.best[3][1:] == (7, (7,))
 
 
 def nested(value, depth):

@@ -544,13 +544,14 @@ def test_a_loop_that_only_reads_is_sound(tmp_path):
         manager.save_final(state)
 
 
-def test_a_changed_batch_that_comes_again_is_refused(tmp_path):
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_changed_batch_that_comes_again_is_refused(tmp_path, kind):
     """Of a list, whose next epoch would get it changed, and after a resume not."""
-    life = Life(tmp_path, plain_list, epochs=2)
+    life = Life(tmp_path, lambda: kind(plain_list()), epochs=2)
     life.manager.restore(life.state)
     batches = iter(life.batches)
     next(batches)[0][:] *= 0.5
-    with pytest.raises(ck.ResumeError, match="batch 0 was changed in place, and the list holds it"):
+    with pytest.raises(ck.ResumeError, match=f"batch 0 was changed in place, and the {kind.__name__} holds it"):
         next(batches)
 
 
@@ -792,6 +793,26 @@ def test_an_epoch_that_became_longer_is_refused():
             continue
         with pytest.raises(ck.ResumeError, match=r"the Growing did not give the same 3 batches again"):
             again.batches(2)
+
+
+class Longer(WithState):
+    """Gives one batch more at the end of an epoch."""
+
+    def __iter__(self):
+        yield from super().__iter__()
+        yield batch_of([0])
+
+
+@pytest.mark.parametrize(("kind", "doubted"), [(WithState, False), (Longer, True)])
+def test_epoch_with_state_that_became_longer_is_named(shown, kind, doubted):
+    position = IterablePosition(WithState())
+    position.prepare(0, None)
+    assert len(list(position.batches(1))) == 4
+    again = IterablePosition(kind())
+    again.prepare(4, position.state(4))
+    assert len(list(again.batches(1))) == 0
+    assert next(again.batches(2))[0] == 1
+    assert (f"the {kind.__name__} gives another batch 3" in shown()) == doubted
 
 
 class Rows:
