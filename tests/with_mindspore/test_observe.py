@@ -121,6 +121,16 @@ def test_plain_values_are_found_wherever_held():
     assert [path for path, one in found.items() if one.like_weights] == ["it.arrays"]
 
 
+def test_much_below_one_thing_hides_no_other(monkeypatch):
+    monkeypatch.setattr("ckptkit.mindspore.reach._MAX_FOUND", 3)
+    reach = Reach((), set())
+    things = {name: [Holder() for _ in range(5)] for name in ("one", "other")}
+    for name, thing in things.items():
+        reach.walk(name, thing)
+    assert len([path for path in reach.found if path.startswith("one[")]) == 3
+    assert len([path for path in reach.found if path.startswith("other[")]) == 3
+
+
 def test_what_a_function_closes_over_is_found():
     level = [2]
 
