@@ -401,7 +401,7 @@ def test_parameters_replaced_in_an_object_are_those_stored(root):
     assert fresh.accumulate_grads[0].asnumpy().tolist() == [1] * 3
 
 
-@pytest.mark.parametrize("how", ["replaced", "added", "removed"])
+@pytest.mark.parametrize("how", ["replaced", "exchanged", "added", "removed"])
 def test_a_save_refuses_parameters_replaced_in_mid_run(root, how):
     cell = accumulation_cell(2)
     state = StateManager(cell)
@@ -409,11 +409,14 @@ def test_a_save_refuses_parameters_replaced_in_mid_run(root, how):
         manager.restore(state)
         if how == "replaced":
             cell.network.out.bias = ms.Parameter(ms.Tensor(np.ones(3, np.float32)), name="out.bias")
+        elif how == "exchanged":  # one that no optimizer keeps: there are as many as before
+            cell.network.norm.moving_mean = ms.Parameter(ms.Tensor(np.ones(8, np.float32)), name="norm.moving_mean")
         elif how == "added":
             cell.network.more = nn.Dense(2, 2)
         else:
             del cell.network.norm
-        name = {"replaced": r"out\.bias", "added": r"bias, weight|more", "removed": r"norm\.moving_mean"}[how]
+        statistic = r"norm\.moving_mean"
+        name = {"replaced": r"out\.bias", "added": r"bias, weight|more"}.get(how, statistic)
         with pytest.raises(ck.ResumeError, match=rf"took the place of parameters(?s:.*){name}"):
             manager.save(state)
         assert manager.checkpoints() == []

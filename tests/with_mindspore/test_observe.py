@@ -79,6 +79,23 @@ def test_told_batch_replaces_batch_of_cell_call():
     told, _ = observer.observe()
     assert told["batch/x"] == called["batch/1"]
     assert told["loss"] == called["loss"]
+    state.observe_step([ms.Tensor(Y)], None)
+    fewer, _ = observer.observe()
+    assert fewer["batch/0"] == called["batch/1"], "a column that a callback took out leaves the names unknown"
+
+
+LEVEL = [2.5, "of a module's variable"]
+
+
+def test_variables_that_come_next_are_unseen():
+    cell = train_cell()
+    kept = [1.25, "of a function's variable"]
+    same = cell.network.out.bias.asnumpy().copy()  # as a weight is, so nothing new
+    _, unseen = StateManager(cell).observer().observe()
+    here = "test_variables_that_come_next_are_unseen()"
+    assert {f"{here}:kept", f"{here}:LEVEL"} <= unseen.keys()
+    assert f"{here}:same" not in unseen
+    assert LEVEL != kept != same.tolist()
 
 
 def test_a_watched_cell_keeps_its_name_and_kind():
