@@ -37,7 +37,7 @@ _log = logging.getLogger("ckptkit")
 
 _MAX_DEPTH = 8  # of containers and objects in an object; deeper ones are no state of it
 _CONTAINERS = (Mapping, list, tuple, deque)
-_REFILLED = (deque, Counter, defaultdict)
+_OTHERS = (deque, Counter, defaultdict)  # containers that are stored, beside lists, tuples and dicts
 _DICTS = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")  # in the text of a key: in another process it is another one
 
@@ -169,8 +169,7 @@ class ParameterHolder:
                 continue
             value, put = _unpacked(packed), now[place].put if place in now else self._late(place)
             if put is not None and (place not in now or digest_of_value(now[place].value) != digest_of_value(value)):
-                if place not in now or not _refilled(now[place].value, value):
-                    put(value)
+                put(_refilled(now[place].value, value) if place in now else value)
                 taken.append(f"{place} = {in_words(value)}")
         if taken:
             _log.info("%s goes on with %s, from the checkpoint", self._name, some(taken))
@@ -285,16 +284,16 @@ def _put_into_tuple(one: Any, items: list[Any], put: Callable[[Any], None], inde
     put(type(one)._make(items) if hasattr(one, "_make") else tuple(items))
 
 
-def _refilled(one: Any, value: Any) -> bool:
-    """Give a container its items where it is, if it is one that has more to it, such as a deque's largest length."""
-    if type(one) is not type(value) or not isinstance(one, _REFILLED):
-        return False
+def _refilled(one: Any, value: Any) -> Any:
+    """A list, dict or deque with the items of ``value``: others may hold it, and a deque has a largest length."""
+    if type(one) is not type(value) or not isinstance(one, (list, dict, deque)):
+        return value
     one.clear()
-    if isinstance(one, deque):
-        one.extend(value)
-    else:
+    if isinstance(one, dict):
         one.update(value)
-    return True
+    else:
+        one.extend(value)
+    return one
 
 
 def _is_users(one: Any) -> bool:
@@ -324,7 +323,7 @@ def _is_storable(one: Any, inside: tuple[int, ...] = ()) -> bool:
     """Whether it is a value without parameters that a checkpoint takes as a whole; ``inside`` as of `fits`."""
     if isinstance(one, ms.Tensor):
         return not isinstance(one, ms.Parameter) and not one.has_init
-    if type(one) not in (dict, OrderedDict, list, tuple, *_REFILLED):
+    if type(one) not in (dict, OrderedDict, list, tuple, *_OTHERS):
         return _encodes(one)
     if id(one) in inside or (isinstance(one, dict) and not _encodes(dict.fromkeys(one))):
         return False

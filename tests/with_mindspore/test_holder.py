@@ -237,6 +237,39 @@ def test_containers_that_grew_come_back(root, stands, fresh, held):
         assert repr(kept) == repr(stands)
 
 
+@pytest.mark.parametrize(
+    "stands", [[1, [2]], {"a": 1}, OrderedDict(a=1), deque([1])], ids=lambda one: type(one).__name__
+)
+def test_containers_are_filled_where_they_are(root, stands):
+    """Whoever has taken one before the restore, such as a loop, goes on with it."""
+    given, fresh = Trainer(), Trainer()
+    given.best, fresh.best = stands, type(stands)()
+    taken = fresh.best
+    stored(root, trainer=ck.attributes(given, "best"))
+    restored(root, trainer=ck.attributes(fresh, "best"))
+    assert fresh.best is taken
+    assert taken == stands
+
+
+def test_property_that_gives_a_copy_is_set(root):
+    class Copies:
+        def __init__(self, *rows):
+            self._rows = [*rows]
+
+        @property
+        def rows(self):
+            return [*self._rows]
+
+        @rows.setter
+        def rows(self, rows):
+            self._rows = rows
+
+    stored(root, copies=ck.attributes(Copies(1, 2), "rows"))
+    fresh = Copies()
+    restored(root, copies=ck.attributes(fresh, "rows"))
+    assert fresh.rows == [1, 2]
+
+
 def test_items_of_a_deque_beside_parameters_come_back(root):
     given, fresh = average(), average()
     for one, value in ((given, 7), (fresh, 0)):
