@@ -7,6 +7,7 @@ import json
 import time
 from collections import deque
 from datetime import datetime
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -268,14 +269,14 @@ def returned_later(cell, batches, rate, restore):
 
 
 def written_in_the_else(cell, batches, rate, restore):
-    seen, turn = 0, 0
+    seen, turn, kept = 0, 0, SimpleNamespace(scale=1.0)
     restore()
     for x, y in batches:
-        if batches.epoch:  # noqa: SIM108 - both statements are to be read
-            scale = 1.0 * turn
+        if batches.epoch:
+            kept.scale = 1.0 * turn
         else:
-            scale = 0.5 * seen
-        cell(x * scale, y)
+            kept.scale = 0.5 * seen
+        cell(x * kept.scale, y)
         seen += 1  # noqa: SIM113 - what is to be read
         turn += 2
 

@@ -11,6 +11,7 @@ from training import Job, begin_process, checkpoints, digest, disturb, each_mode
 import ckptkit as ck
 from ckptkit.mindspore.cycle import CycleCounters
 from ckptkit.mindspore.half_restored import mark_half_restored, refuse_half_restored
+from ckptkit.mindspore.named_cell import steady_beside
 from ckptkit.mindspore.parameters import CellParameters
 from ckptkit.nn import Dropout
 from ckptkit.testing.memory import contents_of
@@ -145,6 +146,13 @@ def test_refusal_of_several_cells_gives_working_advice(tmp_path, wrong, right):
     resumed = Life(tmp_path / "cut", given=right)
     assert min(resumed.steps) == 7
     assert {step: whole.steps[step] for step in resumed.steps} == resumed.steps
+
+
+def test_weights_that_another_cell_updates_are_unsteady():
+    one, other = pair()
+    shared = ck.AccumulationTrainCell(one.network, nn.SGD(one.network.out.trainable_params()), 2)
+    assert steady_beside([one.optimizer], [other]) == [one.optimizer]
+    assert steady_beside([one.optimizer], [other, shared]) == []
 
 
 def test_single_train_cell_within_another_is_refused():

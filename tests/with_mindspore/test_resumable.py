@@ -327,6 +327,29 @@ def test_a_state_ahead_of_its_batches_is_named(tmp_path, at, shown):
     assert f"the Ahead gives another batch {at - 1} than the one that was trained last" in shown()
 
 
+class OfGlobal(WithState):
+    """Has no place but that of NumPy's global generator."""
+
+    draw = staticmethod(np.random.random)
+
+    def state_dict(self):
+        return {}
+
+    def __iter__(self):
+        for _ in range(4):
+            yield batch_of([int(100 * abs(self.draw()))])
+
+
+@pytest.mark.parametrize("draw", [np.random.random, np.random.normal])
+def test_place_in_global_generators_is_none_behind(monkeypatch, shown, draw):
+    monkeypatch.setattr(OfGlobal, "draw", staticmethod(draw))
+    np.random.normal()  # keeps back a second number, which is the next one
+    position = IterablePosition(OfGlobal())
+    position.prepare(0, None)
+    assert len([*position.batches(2)]) == 8
+    assert shown() == ""
+
+
 class Buffered(WithState):
     """Has read all batches of an epoch before it gives one."""
 

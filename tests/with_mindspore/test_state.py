@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import os
+import random
 import threading
 from dataclasses import replace
 from datetime import timedelta
@@ -671,6 +672,19 @@ def contents():
     state.position.prepare(0, None)
     state.count_delivered(15)
     return stored(state.capture())
+
+
+def test_generators_that_data_draw_from_stay(contents):
+    state = StateManager(accumulation_cell(), pipeline(), box=Box())
+    state.apply(contents)
+    python = random.getstate()
+    state.position.own_draws = frozenset({"numpy"})  # as after a replay that drew
+    random.random()
+    np.random.random()
+    numpy = np.random.get_state()[2]
+    state.restore_random_state()
+    assert random.getstate() == python
+    assert np.random.get_state()[2] == numpy
 
 
 def altered(contents, **progress):
