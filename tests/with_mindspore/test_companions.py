@@ -291,6 +291,13 @@ def test_only_the_callback_that_is_given_is_stored(shown):
     assert "may keep state" in shown()
 
 
+def test_callback_stored_by_its_attributes_is_stored(shown):
+    holds = Holds(None, kept=3)
+    state = ck.StateManager(accumulation_cell(), holds=ck.attributes(holds, "layer", "kept"))
+    Companions().bind([holds], state.stateful_objects(), none_stored)
+    assert "may keep state" not in shown()
+
+
 class Holds(Callback):
     """Holds a layer, beside which it may keep something."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -245,7 +247,7 @@ def test_failed_read_marks_second_cell_too(monkeypatch, reading):
     monkeypatch.setattr(CellParameters, reading, fails)
     with pytest.raises(ck.StorageError, match="gone"):
         state.restore_again() if reading == "read_again_from" else state.apply(contents)
-    for refused in (first, second, state.progress):
+    for refused in (first, second, state.progress, partial(state.begin, "runs/other")):
         with pytest.raises(ck.ResumeError, match="are half restored from a000001"):
             refused()
     monkeypatch.undo()

@@ -674,6 +674,14 @@ def contents():
     return stored(state.capture())
 
 
+def test_changed_k_holds_at_once_at_boundary():
+    state = StateManager(accumulation_cell(4))
+    state.begin("runs/k")
+    cell = accumulation_cell(3)
+    StateManager(cell, on_k_change="next_cycle").apply(stored(state.capture()))
+    assert cell.accumulation_steps == 3
+
+
 def test_generators_that_data_draw_from_stay(contents):
     state = StateManager(accumulation_cell(), pipeline(), box=Box())
     state.apply(contents)
