@@ -28,6 +28,7 @@ from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.apply import assign, tensor_of
 from ckptkit.mindspore.cell_buffers import Buffers
 from ckptkit.mindspore.findings.attributes import attributes_of, is_users
+from ckptkit.mindspore.findings.carried import BARE
 from ckptkit.mindspore.plain import digest_of_value, generator_state, in_words, is_plain
 from ckptkit.mindspore.proof import listed, some
 from ckptkit.tensors import DTYPES, leaf_of
@@ -126,7 +127,8 @@ class ParameterHolder:
         """Attributes that may be state and cannot be stored, each with its kind: generators, sets, queues."""
         if isinstance(self._one, NamedAttributes) or not _is_users(self._one):
             return []
-        values = [(name, value) for name, value in attributes_of(self._one) if is_plain(value)]
+        bare = BARE if isinstance(self._one, nn.Cell) else ()
+        values = [(name, value) for name, value in attributes_of(self._one) if name not in bare and is_plain(value)]
         return [f"{name} ({type(value).__name__})" for name, value in values if not fits(value)]
 
     def state_dict(self) -> dict[str, Any]:
@@ -271,7 +273,7 @@ def _children(one: Any, put: Callable[[Any], None] | None) -> Iterator[tuple[Any
         replace = partial(_put_into_tuple, one, [*one], put) if put is not None else None
         yield from ((index, value, replace and partial(replace, index)) for index, value in enumerate(one))
     elif isinstance(one, nn.Cell):
-        bare = vars(nn.Cell()).keys() if _is_users(one) else vars(one).keys()
+        bare = BARE if _is_users(one) else vars(one).keys()
         own = ((name, value) for name, value in attributes_of(one) if name not in bare)
         yield from ((f".{name}", value, partial(setattr, one, name)) for name, value in own)
     elif not isinstance(one, (type, ms.Tensor, ModuleType, FunctionType, MethodType)):

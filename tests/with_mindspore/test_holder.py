@@ -335,6 +335,15 @@ def test_attributes_that_cannot_be_stored_are_named(root):
     assert "rng (Generator), queue (set) cannot be stored" in found.why
 
 
+def test_cells_given_by_name_lack_nothing():
+    """What every cell has beside its parameters is no state of it."""
+    given = {"average": Mlp(), "norm": nn.BatchNorm1d(3)}
+    assert StateManager(accumulation_cell(2), **given, callbacks=Companions(), strict=True).findings() == ()
+    assert [stateful_of(name, one).not_stored() for name, one in given.items()] == [[], []]
+    given["average"].seen = {1}
+    assert stateful_of("average", given["average"]).not_stored() == ["seen (set)"]
+
+
 def test_values_under_keys_that_are_objects_return(root):
     given, fresh = average(), average()
     for one, value in ((given, 7), (fresh, 0)):
