@@ -12,7 +12,7 @@ import pytest
 from mindspore import amp, nn
 from mindspore.common.initializer import One
 from mindspore.experimental import optim
-from training import Mlp, accumulation_cell, adam, pipeline, tensors
+from training import Mlp, accumulation_cell, adam, begin_process, pipeline, tensors
 
 import ckptkit as ck
 from ckptkit.mindspore.companions import Companions
@@ -342,6 +342,24 @@ def test_cells_given_by_name_lack_nothing():
     assert [stateful_of(name, one).not_stored() for name, one in given.items()] == [[], []]
     given["average"].seen = {1}
     assert stateful_of("average", given["average"]).not_stored() == ["seen (set)"]
+
+
+class Small(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.weight = ms.Parameter(ms.Tensor(np.ones(2, np.float32)), name="weight")
+
+    def construct(self, x):
+        return x * self.weight
+
+
+def test_calls_in_graph_leave_no_state():
+    """What MindSpore keeps in a cell that it has compiled is of this process."""
+    begin_process(mode="graph")
+    cell = Small()
+    cell(ms.Tensor(np.ones(2, np.float32)))
+    assert vars(cell).keys() > vars(Small()).keys()
+    assert [*stateful_of("average", cell).state_dict()] == ["weight"]
 
 
 def test_values_under_keys_that_are_objects_return(root):
