@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import time
 from collections import deque
 from datetime import datetime
+from time import monotonic
 from types import SimpleNamespace
 
 import numpy as np
@@ -303,9 +305,59 @@ def within_a_finally(cell, batches, rate, restore):
             seen += 1
 
 
+def counted_by_an_inner_function(cell, batches, rate, restore):
+    seen = 0
+
+    def count():
+        nonlocal seen
+        seen += 1
+
+    restore()
+    for x, y in batches:
+        cell(x * seen, y)
+        count()
+
+
+def second_except_counts(cell, batches, rate, restore):
+    failures = 0
+    restore()
+    for x, y in batches:
+        try:
+            cell(x, y)
+        except KeyError:
+            print("none there")
+        except ArithmeticError:
+            failures += 1
+        if failures > 3:
+            break
+
+
+def taken_in_a_with(cell, batches, rate, restore):
+    other = itertools.cycle([1.0, 2.0])
+    restore()
+    for x, y in batches:
+        with contextlib.nullcontext(next(other)) as scale:
+            cell(x * scale, y)
+
+
+def returns_out_of_an_inner_loop(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+        for limit in (5, 7):
+            if seen == limit:
+                return
+
+
 @pytest.mark.parametrize(
     ("loop", "name"),
     [
+        (counted_by_an_inner_function, "seen"),
+        (second_except_counts, "failures"),
+        (taken_in_a_with, "other (cycle)"),
+        (returns_out_of_an_inner_loop, "seen"),
         (within_a_finally, "seen"),
         (written_in_the_else, "seen"),
         (item_of_a_list, "seen"),
@@ -390,6 +442,25 @@ def asked_of_a_clock(cell, batches, rate, restore):
             rate.set_data(rate * 0.5)
 
 
+def asked_of_a_clock_by_name(cell, batches, rate, restore):
+    last = monotonic()
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        if monotonic() - last > 600:
+            last = monotonic()
+            rate.set_data(rate * 0.5)
+
+
+def written_by_a_library(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+        print(json.dumps({"seen": seen}))
+
+
 def asked_of_a_calendar(cell, batches, rate, restore):
     last = datetime.now()
     restore()
@@ -432,6 +503,8 @@ def written_by_both_branches(cell, batches, rate, restore):
         number_that_is_restored,
         loaded_from_a_file,
         asked_of_a_clock,
+        asked_of_a_clock_by_name,
+        written_by_a_library,
         asked_of_a_calendar,
         global_generator_by_name,
         drawn_before_the_loop,
