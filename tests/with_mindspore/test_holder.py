@@ -353,6 +353,14 @@ class Small(nn.Cell):
         return x * self.weight
 
 
+def test_item_that_is_there_no_more_is_refused(root):
+    given, fresh = average(), average()
+    given.box, fresh.box = {"weight": given.shadow[0], "more": 2}, {"weight": fresh.shadow[0]}
+    stored(root, ema=given)
+    with pytest.raises(ck.StateMismatchError, match=r"object ema(?s:.*)not in this object: box/more"):
+        restored(root, ema=fresh)
+
+
 def test_calls_in_graph_leave_no_state():
     """What MindSpore keeps in a cell that it has compiled is of this process."""
     begin_process(mode="graph")

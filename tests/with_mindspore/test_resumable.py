@@ -535,7 +535,7 @@ def test_a_loop_that_steps_each_batch_is_sound(tmp_path, trained):
     assert loop.manager.latest().progress.batches_delivered == 6
 
 
-@pytest.mark.parametrize("steps", [(3, 0), (0, 3), (1, 0), (0, 1)])
+@pytest.mark.parametrize("steps", [(3, 0), (0, 3), (1, 0), (0, 1), (2, 1)])
 def test_optimizer_that_moved_most_tells_of_reading(steps):
     """A loop may train with one of two, as in the phases of a GAN."""
     optimizers = [nn.Adam(network_and_optimizer()[0].trainable_params()) for _ in steps]
@@ -811,6 +811,7 @@ def test_an_epoch_that_became_longer_is_refused():
     for count in (3, 4):
         again = IterablePosition(Growing(count))
         again.prepare(3, recorded)
+        assert list(again.batches(1)) == [], "nothing is left, so nothing is read"
         if count == 3:
             assert [epoch for epoch, _ in again.batches(2)] == [1, 1, 1]
             continue
