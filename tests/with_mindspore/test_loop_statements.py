@@ -351,9 +351,84 @@ def returns_out_of_an_inner_loop(cell, batches, rate, restore):
                 return
 
 
+def place_in_a_list(cell, batches, rate, restore):
+    seen, scales = 0, [1.0, 2.0, 3.0]
+    restore()
+    for x, y in batches:
+        cell(x * scales[seen % 3], y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
+def item_of_an_item(cell, batches, rate, restore):
+    table = [[0.0]]
+    restore()
+    for x, y in batches:
+        cell(x * table[0][0], y)
+        table[0][0] = 1.0 - table[0][0]
+
+
+def chosen_function_takes(cell, batches, rate, restore):
+    other = itertools.cycle([1.0, 2.0])
+
+    def taken():
+        return next(other)
+
+    restore()
+    for x, y in batches:
+        cell(x * (taken if batches.epoch < 5 else float)(), y)
+
+
+def number_of_iterations(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        scale = 1.0
+        for _ in range(seen):
+            scale = 2.0
+        cell(x * scale, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
+def queue_that_shrinks(cell, batches, rate, restore):
+    left = deque([1.0, 2.0, 3.0])
+    restore()
+    for x, y in batches:
+        cell(x * left[0], y)
+        left.popleft()
+
+
+def taken_by_a_lambda(cell, batches, rate, restore):
+    other = itertools.cycle([1.0, 2.0])
+    taken = lambda: next(other)  # noqa: E731 - what is to be read
+    restore()
+    for x, y in batches:
+        cell(x * taken(), y)
+
+
+def warm_up_of(count):
+    if count < 3:
+        return 0.5
+    return 1.0
+
+
+def condition_of_a_return(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x * warm_up_of(seen), y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
 @pytest.mark.parametrize(
     ("loop", "name"),
     [
+        (queue_that_shrinks, "left"),
+        (taken_by_a_lambda, "other (cycle)"),
+        (condition_of_a_return, "seen"),
+        (place_in_a_list, "seen"),
+        (item_of_an_item, "table"),
+        (chosen_function_takes, "other (cycle)"),
+        (number_of_iterations, "seen"),
         (counted_by_an_inner_function, "seen"),
         (second_except_counts, "failures"),
         (taken_in_a_with, "other (cycle)"),
@@ -419,6 +494,20 @@ def number_that_is_restored(cell, batches, rate, restore):
     point = restore()
     for at, (x, y) in enumerate(batches, point.batches_delivered):
         cell(x * at, y)
+
+
+def number_that_is_restored_by_name(cell, batches, rate, restore):
+    point = restore()
+    for at, (x, y) in enumerate(batches, start=point.batches_delivered):
+        cell(x * at, y)
+
+
+def read_before_the_loop_only(cell, batches, rate, restore):
+    begin = 3
+    restore()
+    for x, y in itertools.islice(batches, begin, None):
+        cell(x, y)
+        begin = 0
 
 
 def loaded_from_a_file(cell, batches, rate, restore):
@@ -501,6 +590,8 @@ def written_by_both_branches(cell, batches, rate, restore):
     "loop",
     [
         number_that_is_restored,
+        read_before_the_loop_only,
+        number_that_is_restored_by_name,
         loaded_from_a_file,
         asked_of_a_clock,
         asked_of_a_clock_by_name,

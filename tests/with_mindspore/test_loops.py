@@ -445,6 +445,50 @@ def test_what_is_given_by_name_is_not_named():
     assert Training(kept=ck.attributes(kept, "since"), rng=rng).found(loop) == []
 
 
+class Kept:
+    """Is given by name, and told how far the loop is."""
+
+    def __init__(self):
+        self.level = 0
+
+    def tell(self, level):
+        self.level = level
+
+
+def test_what_given_objects_are_told_is_named():
+    kept = Kept()
+
+    def by_a_call(cell, batches, rate, restore):
+        seen = 0
+        restore()
+        for x, y in batches:
+            cell(x, y)
+            seen += 1  # noqa: SIM113 - what is to be read
+            kept.tell(seen)
+
+    def by_an_attribute(cell, batches, rate, restore):
+        seen = 0
+        restore()
+        for x, y in batches:
+            cell(x, y)
+            seen += 1  # noqa: SIM113 - what is to be read
+            kept.level = seen
+
+    for loop in (by_a_call, by_an_attribute):
+        (found,) = Training(kept=ck.attributes(kept, "level")).found(loop)
+        assert found.where == f"{loop.__name__}(): seen"
+
+
+def test_dict_of_hooks_is_read():
+    def loop(cell, batches, rate, restore):
+        hooks = {"rate": Hook(rate)}
+        restore()
+        for x, y in batches:
+            hooks["rate"].after(float(cell(x, y)))
+
+    assert "last" in "".join(one.why for one in Training().found(loop))
+
+
 def test_list_in_a_given_object_is_not_named():
     kept = types.SimpleNamespace(seen=[1.0])
     seen = kept.seen
