@@ -479,6 +479,22 @@ def test_what_given_objects_are_told_is_named():
         assert found.where == f"{loop.__name__}(): seen"
 
 
+def test_when_a_given_generator_draws_is_named():
+    rng = np.random.default_rng(0)
+
+    def loop(cell, batches, rate, restore):
+        seen = 0
+        restore()
+        for x, y in batches:
+            cell(x, y)
+            seen += 1  # noqa: SIM113 - what is to be read
+            if seen % 2:
+                rng.random()
+
+    (found,) = Training(rng=rng).found(loop)
+    assert found.where == "loop(): seen"
+
+
 def test_dict_of_hooks_is_read():
     def loop(cell, batches, rate, restore):
         hooks = {"rate": Hook(rate)}
