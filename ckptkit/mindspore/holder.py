@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import OrderedDict, deque
+import re
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,7 @@ from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.apply import assign, tensor_of
 from ckptkit.mindspore.cell_buffers import Buffers
 from ckptkit.mindspore.findings.attributes import attributes_of, is_users
+from ckptkit.mindspore.findings.carried import BARE
 from ckptkit.mindspore.plain import digest_of_value, generator_state, in_words, is_plain
 from ckptkit.mindspore.proof import listed, some
 from ckptkit.tensors import DTYPES, leaf_of
@@ -36,6 +38,9 @@ _log = logging.getLogger("ckptkit")
 
 _MAX_DEPTH = 8  # of containers and objects in an object; deeper ones are no state of it
 _CONTAINERS = (Mapping, list, tuple, deque)
+_OTHERS = (deque, Counter, defaultdict)  # containers that are stored, beside lists, tuples and dicts
+_DICTS = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")  # in the text of a key: in another process it is another one
 
 
 @runtime_checkable
@@ -122,7 +127,8 @@ class ParameterHolder:
         """Attributes that may be state and cannot be stored, each with its kind: generators, sets, queues."""
         if isinstance(self._one, NamedAttributes) or not _is_users(self._one):
             return []
-        values = [(name, value) for name, value in attributes_of(self._one) if is_plain(value)]
+        bare = BARE if isinstance(self._one, nn.Cell) else ()
+        values = [(name, value) for name, value in attributes_of(self._one) if name not in bare and is_plain(value)]
         return [f"{name} ({type(value).__name__})" for name, value in values if not fits(value)]
 
     def state_dict(self) -> dict[str, Any]:
@@ -165,7 +171,7 @@ class ParameterHolder:
                 continue
             value, put = _unpacked(packed), now[place].put if place in now else self._late(place)
             if put is not None and (place not in now or digest_of_value(now[place].value) != digest_of_value(value)):
-                put(value)
+                put(_refilled(now[place].value, value) if place in now else value)
                 taken.append(f"{place} = {in_words(value)}")
         if taken:
             _log.info("%s goes on with %s, from the checkpoint", self._name, some(taken))
@@ -251,25 +257,45 @@ def _places(
             tensors = {**parameters, **Buffers([one], parameters).now()}
             yield from ((name, _Place(tensor, None)) for name, tensor in tensors.items())
         plain = plain and (isinstance(one, _CONTAINERS) or _is_users(one))
-        for key, value, put_there in _children(one):
+        for key, value, put_there in _children(one, put):
             there = f"{place}/{key}" if place else str(key)
             yield from _places(value, there, put_there, plain=plain, above=(*above, id(one)))
 
 
-def _children(one: Any) -> Iterator[tuple[Any, Any, Callable[[Any], None] | None]]:
-    """Items or attributes, each with what replaces it, where something can."""
+def _children(one: Any, put: Callable[[Any], None] | None) -> Iterator[tuple[Any, Any, Callable[[Any], None] | None]]:
+    """Items or attributes, each with what replaces it, where something can; ``put`` replaces ``one`` itself."""
     if isinstance(one, Mapping):
-        yield from ((key, value, partial(setitem, one, key)) for key, value in one.items())
+        for index, (key, value) in enumerate(one.items()):
+            yield f"#{index}" if _ADDRESS.search(str(key)) else key, value, partial(setitem, one, key)
     elif isinstance(one, (list, deque)):
         yield from ((index, value, partial(setitem, one, index)) for index, value in enumerate(one))
     elif isinstance(one, tuple):
-        yield from ((index, value, None) for index, value in enumerate(one))
+        replace = partial(_put_into_tuple, one, [*one], put) if put is not None else None
+        yield from ((index, value, replace and partial(replace, index)) for index, value in enumerate(one))
     elif isinstance(one, nn.Cell):
-        bare = vars(nn.Cell()).keys() if _is_users(one) else vars(one).keys()
+        bare = BARE if _is_users(one) else vars(one).keys()
         own = ((name, value) for name, value in attributes_of(one) if name not in bare)
         yield from ((f".{name}", value, partial(setattr, one, name)) for name, value in own)
     elif not isinstance(one, (type, ms.Tensor, ModuleType, FunctionType, MethodType)):
         yield from ((name, value, partial(setattr, one, name)) for name, value in attributes_of(one))
+
+
+def _put_into_tuple(one: Any, items: list[Any], put: Callable[[Any], None], index: int, value: Any) -> None:
+    """Replace a tuple by one with another item; ``items`` are its own, with those that were replaced before."""
+    items[index] = value
+    put(type(one)._make(items) if hasattr(one, "_make") else tuple(items))
+
+
+def _refilled(one: Any, value: Any) -> Any:
+    """A list, dict or deque with the items of ``value``: others may hold it, and a deque has a largest length."""
+    if type(one) is not type(value) or not isinstance(one, (list, dict, deque)):
+        return value
+    one.clear()
+    if isinstance(one, dict):
+        one.update(value)
+    else:
+        one.extend(value)
+    return one
 
 
 def _is_users(one: Any) -> bool:
@@ -299,7 +325,7 @@ def _is_storable(one: Any, inside: tuple[int, ...] = ()) -> bool:
     """Whether it is a value without parameters that a checkpoint takes as a whole; ``inside`` as of `fits`."""
     if isinstance(one, ms.Tensor):
         return not isinstance(one, ms.Parameter) and not one.has_init
-    if type(one) not in (dict, OrderedDict, list, tuple):
+    if type(one) not in (dict, OrderedDict, list, tuple, *_OTHERS):
         return _encodes(one)
     if id(one) in inside or (isinstance(one, dict) and not _encodes(dict.fromkeys(one))):
         return False
@@ -327,6 +353,8 @@ def _packed(one: Any) -> list[Any]:
         return ["plain", one]
     if isinstance(one, dict):
         return [type(one).__name__, [[key, _packed(value)] for key, value in one.items()]]
+    if isinstance(one, deque):
+        return ["deque", [one.maxlen, [_packed(value) for value in one]]]
     return [type(one).__name__, [_packed(value) for value in one]]
 
 
@@ -338,4 +366,7 @@ def _unpacked(packed: list[Any]) -> Any:
         return held
     if kind in ("list", "tuple"):
         return (list if kind == "list" else tuple)(map(_unpacked, held))
-    return (dict if kind == "dict" else OrderedDict)((key, _unpacked(value)) for key, value in held)
+    if kind == "deque":
+        return deque(map(_unpacked, held[1]), held[0])
+    items = {key: _unpacked(value) for key, value in held}
+    return defaultdict(None, items) if kind == "defaultdict" else _DICTS[kind](items)

@@ -18,6 +18,7 @@ import mindspore as ms
 from mindspore import nn
 
 from ckptkit.mindspore.findings.attributes import below, is_users
+from ckptkit.mindspore.findings.carried import BARE
 from ckptkit.mindspore.plain import arrays_in, digest_of_value, in_words, is_plain, tensors_in
 from ckptkit.rehearsal import Unseen
 
@@ -46,7 +47,6 @@ class Reach:
         self._stored = {id(one) for one in stored}
         self._weight_shapes = weight_shapes
         self._visited: set[int] = set()
-        self._bare = frozenset(vars(nn.Cell()))  # what every cell has
         self._full = 0  # so many finds end the walk
         self.found: dict[str, Unseen] = {}
 
@@ -78,7 +78,7 @@ class Reach:
             self._visited.add(id(one))
             here = f"{path}.{name}" if name else path
             for attribute, value in vars(one).items():
-                if attribute not in self._bare and (_is_users(one) or isinstance(value, ms.Parameter)):
+                if attribute not in BARE and (_is_users(one) or isinstance(value, ms.Parameter)):
                     self._walk(f"{here}.{attribute}", value, depth + 1)
 
 

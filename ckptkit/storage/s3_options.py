@@ -202,7 +202,7 @@ def connect(
 
 @functools.cache
 def _models(data_path: str | None) -> Loader:
-    """botocore's descriptions of services: 12 MB and 0.1 s of parsing for each client, if none is kept."""
+    """Botocore's descriptions of services: 12 MB and 0.1 s of parsing for each client, if none is kept."""
     return create_loader(data_path)
 
 

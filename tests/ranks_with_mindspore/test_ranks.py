@@ -14,6 +14,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 
+from ckptkit.mindspore.world import Ranks
 from ckptkit.world import ALONE
 from ranks_with_mindspore import job
 from ranks_with_mindspore.launch import LaunchError, msrun
@@ -88,6 +89,26 @@ def test_gather_orders_messages_by_rank(launched, mode):
     for one in launched(2, mode):
         assert one[mode]["broadcast"] == "only rank 0 is heard, é" + "y" * 5000
         assert one[mode]["gather"] == ["rank 0 é", "rank 1 é" + "x" * 300]
+
+
+@pytest.mark.parametrize("message", ["", "abc", "abcd", "é" * 7])
+def test_messages_of_any_length_arrive_whole(monkeypatch, message):
+    """Where all ranks say the same, and no other process is needed."""
+
+    def all_gather(found, mine):
+        assert mine.size, "no backend gathers nothing"
+        for one in found:
+            one.copy_(mine)
+
+    def broadcast(told, source):
+        assert told.size
+        assert source == 0
+
+    monkeypatch.setattr("ckptkit.mindspore.world.distributed.all_gather", all_gather)
+    monkeypatch.setattr("ckptkit.mindspore.world.distributed.broadcast", broadcast)
+    rank = Ranks(0, 3)
+    assert rank.gather(message) == (message,) * 3
+    assert rank.broadcast(message) == message
 
 
 @each_mode

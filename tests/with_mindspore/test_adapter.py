@@ -220,17 +220,18 @@ def test_restored_adapter_goes_on_where_it_was(root):
     assert state.progress().cycles == 1
 
 
-def test_a_counter_outside_of_the_checkpoint_is_noticed(root):
-    saved(root, Mlp(), None, 0)
+@pytest.mark.parametrize(("delivered", "micro_step", "now"), [(2, 2, 0), (3, 0, 1)])
+def test_a_counter_outside_of_the_checkpoint_is_noticed(root, delivered, micro_step, now):
     network, says = Mlp(), Says(K, 0)
     state = StateManager(network, cycle=says)
-    with ck.CheckpointManager(root.with_name("other")) as manager:
+    with ck.CheckpointManager(root) as manager:
         manager.restore(state)
-        says.micro_step = 2
-        state.count_delivered(2)
+        says.micro_step = micro_step
+        state.count_delivered(delivered)
         manager.save(state)
-    with pytest.raises(ck.StateMismatchError, match=r"micro-step 2 .*Says\) says 0: its counter is in no checkpoint"):
-        ck.CheckpointManager(root.with_name("other")).restore(StateManager(Mlp(), cycle=Says(K, 0)))
+    said = rf"micro-step {micro_step} .*Says\) says {now}: its counter is in no checkpoint"
+    with pytest.raises(ck.StateMismatchError, match=said):
+        ck.CheckpointManager(root).restore(StateManager(Mlp(), cycle=Says(K, now)))
 
 
 def test_another_k_is_refused(root):

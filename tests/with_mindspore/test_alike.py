@@ -10,6 +10,7 @@ from mindspore import nn, ops
 from training import begin_process
 
 from ckptkit.mindspore.findings import find
+from ckptkit.mindspore.findings.alike import Alike
 
 
 class Layer(nn.Cell):
@@ -55,6 +56,13 @@ def test_each_further_layer_costs_few_calls():
     find(few)  # what is read once in a process
     cells = 2 * 50
     assert (calls_of(many) - calls_of(few)) / cells < 400
+
+
+def test_cells_that_hold_each_other_have_keys():
+    one, other = Layer(ops.mul), Layer(ops.mul)
+    one._cells["other"], other._cells["other"] = other, one
+    alike = Alike()
+    assert alike.key(one) != alike.key(nn.Dense(2, 2))
 
 
 @pytest.mark.parametrize("through", [None, "object", "cell"])

@@ -8,7 +8,8 @@ import pytest
 from mindspore import nn
 from training import MODES, accumulation_cell, adam, begin_process, samples, tensors
 
-from ckptkit.mindspore.apply import assign, assign_zeros, tensor_of
+from ckptkit.mindspore.apply import assign, assign_zeros, live_bytes, tensor_of
+from ckptkit.mindspore.landing import Landing
 from ckptkit.tensors import DTYPES, leaf_of
 
 SHAPES = [(), (1,), (3,), (2, 0), (5, 7)]
@@ -92,6 +93,22 @@ def test_values_are_seen_by_what_is_compiled_already(mode, optimizer, calls_befo
     assert tensors(resumed) == tensors(whole)
     # In place: whoever holds the memory still sees the parameter.
     assert {name: view.tobytes() for name, view in views.items()} == tensors(whole)
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_what_is_not_stored_becomes_zero(monkeypatch, live):
+    monkeypatch.setattr("ckptkit.mindspore.landing.can_be_live", lambda: live)
+    parameter = ms.Parameter(ms.Tensor(np.ones((2, 3), np.float32)), name="w")
+    seen = {"w": leaf_of("w", parameter.asnumpy(), role="weights")}
+    Landing({"w": parameter}, {}, seen, ()).zero("w")
+    assert not parameter.asnumpy().any()
+
+
+def test_memory_in_another_order_is_not_written():
+    parameter = ms.Parameter(ms.Tensor(np.arange(6, dtype=np.float32).reshape(2, 3)), name="w")
+    seen = parameter.asnumpy()
+    assert live_bytes(parameter, seen).nbytes == 24
+    assert live_bytes(parameter, seen.T) is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -113,3 +115,6 @@ def test_trained_parameters_may_begin_another_run(root, tmp_path):
     model = Parts().foreign()
     checkpoints(tmp_path / "first").train(model, 1, pipeline())
     assert checkpoints(root).train(model, 2, pipeline()).batches_delivered == 0
+    shutil.rmtree(root)
+    with pytest.raises(ck.ResumeError, match=MESSAGE):
+        checkpoints(root).train(model, 2, pipeline())

@@ -110,6 +110,21 @@ def test_trainings_own_and_foreign_name_buffers_alike():
         assert {(found[name].role, found[name].lifetime) for name in names} == {("weights", "micro")}
 
 
+class WithCount(nn.TrainOneStepCell):
+    """Has a buffer of its own, beside those of its network."""
+
+    def __init__(self, network, optimizer):
+        super().__init__(network, optimizer)
+        self.register_buffer("count", ms.Tensor(np.full((), 7, np.int64)))
+
+
+def test_buffers_of_train_cell_itself_are_stored():
+    network = Remembering()
+    found = leaves(StateManager(WithCount(network, adam(network.trainable_params()))))
+    assert found["count"].array == 7
+    assert "mean" in found
+
+
 KINDS = {
     "half": (np.float16, (5, 7)),
     "brain": (np_dtype.bfloat16, (5, 7)),
@@ -225,6 +240,20 @@ def test_buffer_changed_under_graph_is_named_once(root, shown):
             trained(cell, calls)
             saves.save(state).result()
     assert shown().count(WRITTEN) == 1
+
+
+def test_buffer_changed_after_resume_is_named(root, shown):
+    begin_process(mode="graph")
+    saved(root, remembering())
+    cell = remembering()
+    state = StateManager(cell)
+    with manager(root) as saves:
+        saves.restore(state)
+        state.capture()
+        assert "training changes the buffers" not in shown()
+        ops.assign(cell.network.calls, ms.Tensor(np.int64(7)))
+        state.capture()
+    assert "training changes the buffers calls, but a graph" in shown()
 
 
 def test_strict_refuses_buffer_changed_under_graph(root):

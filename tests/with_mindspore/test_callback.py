@@ -173,9 +173,12 @@ def test_callbacks_may_be_one_object_to_train(root):
 def test_callback_listed_twice_is_used_once_last(root):
     """A callback that is named in the list too is used once, and last."""
     expected = reference()
-    job, ckpt = Job(), checkpoints(root)
+    job, ckpt, ends = Job(), checkpoints(root), []
+    end = ckpt.on_train_step_end
+    ckpt.on_train_step_end = lambda run_context: ends.append(run_context) or end(run_context)
     ckpt.train(job.model, 1, job.data, callbacks=[ckpt, job.trace])
     assert job.trace.steps == part(expected, 1, 11)
+    assert len(ends) == 11
 
 
 def test_the_same_callback_serves_a_second_training(root):

@@ -200,6 +200,12 @@ def test_two_of_a_kind_keep_apart(root):
     assert second[4][0] == 3  # its minimum of 100 was beaten in the first epoch only
 
 
+def test_three_of_a_kind_keep_apart():
+    companions = Companions()
+    companions.bind([stopping() for _ in range(3)], (), lambda cell: True)
+    assert [*companions.state_dict()] == ["EarlyStopping", "EarlyStopping#2", "EarlyStopping#3"]
+
+
 def test_unused_callback_with_stored_state_is_named(root, shown):
     run(root, stopping, FALLING, crash_at=SHORT + 2)
     job = Job(data=short)
@@ -275,6 +281,21 @@ def none_stored(cell):
 def test_callbacks_whose_state_would_be_lost_are_named(callback, named, shown):
     Companions().bind([callback()], [], none_stored)
     assert ("may keep state that is not in the checkpoints" in shown()) == named
+
+
+def test_only_the_callback_that_is_given_is_stored(shown):
+    given = Keeps()
+    Companions().bind([given], [given], none_stored)
+    assert "may keep state" not in shown()
+    Companions().bind([given, Keeps()], [given], none_stored)
+    assert "may keep state" in shown()
+
+
+def test_callback_stored_by_its_attributes_is_stored(shown):
+    holds = Holds(None, kept=3)
+    state = ck.StateManager(accumulation_cell(), holds=ck.attributes(holds, "layer", "kept"))
+    Companions().bind([holds], state.stateful_objects(), none_stored)
+    assert "may keep state" not in shown()
 
 
 class Holds(Callback):

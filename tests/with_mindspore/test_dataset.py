@@ -50,6 +50,17 @@ class OwnSampler(ds.Sampler):
         return iter(np.random.default_rng(self._epoch).permutation(23).tolist())
 
 
+class Counting(ds.DSCallback):
+    """Counts in this process what a map has done."""
+
+    def __init__(self):
+        super().__init__(step_size=1)
+        self.steps = 0
+
+    def ds_step_end(self, ds_run_context):
+        self.steps += 1
+
+
 def slices(count=23, **options):
     return ds.NumpySlicesDataset({"x": samples(count)["x"]}, **options)
 
@@ -89,6 +100,7 @@ PIPELINES = {
     "map": lambda: slices(shuffle=True).map(doubled, ["x"]).batch(4),
     "crop": lambda: images().map([vision.RandomCrop(6), vision.RandomHorizontalFlip()], ["x"]).batch(4),
     "composed": lambda: images().map(transforms.Compose([vision.CenterCrop(6), vision.HWC2CHW()]), ["x"]).batch(4),
+    "map-with-callback": lambda: images().map(vision.CenterCrop(6), ["x"], callbacks=[Counting()]).batch(4),
     "composed-crop": lambda: images().map(transforms.Compose([vision.Rescale(2.0, 0.0), vision.RandomCrop(6)]), ["x"]),
     "zip": lambda: ds.zip((slices(shuffle=True), slices(23, shuffle=True).rename(["x"], ["z"]))).batch(4),
     "concat": lambda: (slices(12, shuffle=True) + slices(11, shuffle=True)).shuffle(5).batch(4),
@@ -195,6 +207,17 @@ def test_later_iterators_begin_at_the_beginning():
     position.iterator_made()
     assert "create_tuple_iterator" not in vars(position.dataset)
     assert next(first)[0].tobytes() != next(taken(position.dataset))[0].tobytes()
+
+
+def test_who_lets_go_late_moves_no_other():
+    dataset = PIPELINES["map"]()
+    first, second = DatasetPosition(dataset), DatasetPosition(dataset)
+    first.prepare(0, None)
+    second.prepare(0, None)
+    first.release()
+    assert "create_tuple_iterator" in vars(dataset)
+    second.release()
+    assert "create_tuple_iterator" not in vars(dataset)
 
 
 def test_a_class_of_the_users_own_is_replayed(shown):
@@ -319,6 +342,11 @@ def test_what_differs_is_named(recorded, message):
     with pytest.raises(ResumeError, match=message):
         position.check(RECORDED | recorded)
     assert (rng_digest(), ds.config.get_seed(), position.dataset.get_init_step()) == (before, 5, 0)
+
+
+def test_columns_in_another_order_are_refused():
+    with pytest.raises(ResumeError, match=r"columns: .* has \('x', 'y'\), this dataset has \('y', 'x'\)"):
+        DatasetPosition(pipeline().project(["y", "x"])).check(RECORDED)
 
 
 def test_all_that_differs_is_named_at_once():

@@ -9,6 +9,7 @@ from mindspore import nn, ops
 from training import Mlp, accumulation_cell, begin_process, samples
 
 import ckptkit as ck
+from ckptkit.mindspore.detached import Detached
 from ckptkit.testing.memory import contents_of
 
 
@@ -103,6 +104,20 @@ def test_what_updates_still_see_is_saved(change):
     saved.train(3)
     change(saved.cell)
     saved.train(4)
+
+
+@pytest.mark.parametrize("mode", ["pynative", "graph"])
+def test_other_memory_matters_in_pynative_only(mode):
+    begin_process(mode=mode)
+    detached = Detached([accumulation_cell(2)], lambda: {"hidden.weight"})
+    detached.begin(0)
+    detached.bind()
+    detached.refuse(1)
+    if mode == "graph":
+        detached.refuse(2)
+        return
+    with pytest.raises(ck.ResumeError, match=r"hidden\.weight got other memory"):
+        detached.refuse(2)
 
 
 def test_memory_given_before_first_update_is_saved():

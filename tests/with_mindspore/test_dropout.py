@@ -102,8 +102,9 @@ def test_every_column_is_dropped_equally_often():
 
 
 def test_layers_and_deep_copies_draw_different_masks():
-    layers = [Dropout(0.5), Dropout(0.5)]
+    layers = [*nn.CellList([Dropout(0.5), Dropout(0.5)])]
     layers.append(copy.deepcopy(layers[0]))
+    assert layers[2].key.name == layers[0].key.name, "by which it is stored"
     (one,), (other,), (copied,) = (masks(layer, 1) for layer in layers)
     assert not np.array_equal(one, other)
     assert not np.array_equal(one, copied)

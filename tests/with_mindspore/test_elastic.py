@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import mindspore as ms
 import numpy as np
@@ -15,7 +16,9 @@ from mindspore import nn, ops
 from training import begin_process, samples, sums_prefix, tensors
 
 import ckptkit as ck
+from ckptkit.accumulation import AccumulationSchedule
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError, StorageError
+from ckptkit.mindspore.elastic import Worlds, schedule_in
 from ckptkit.mindspore.state import StateManager
 from ckptkit.run.find import Index
 from ckptkit.run.read import open_checkpoint
@@ -312,6 +315,16 @@ def test_script_may_give_old_or_new_k(caplog):
         (state,) = resumed(checkpoint, 1, k)
         assert (state.cell.accumulation_steps, state.cell.schedule.recorded()) == (8, [[0, 8]])
         assert ("taken as those of the 2 ranks that the run began with; here they are 8" in caplog.text) == (k == 4)
+
+
+@pytest.mark.parametrize(("k", "fits"), [(3, True), (5, False)])
+def test_k_of_this_world_need_not_fold(k, fits):
+    """Read as that of the 2 ranks that the run began with, 3 would be 1.5 here, and 5 would be 2.5."""
+    progress = SimpleNamespace(updates=0, accumulation_steps=3)
+    contents = SimpleNamespace(checkpoint="it", progress=progress)
+    given = AccumulationSchedule(k)
+    found = schedule_in(contents, [(0, 3)], given, Worlds(before=4, now=4, first=2))
+    assert found is (given if fits else None)
 
 
 def test_a_constant_goes_through_all_worlds():

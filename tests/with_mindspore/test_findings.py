@@ -566,10 +566,11 @@ def imports_out_of_its_package():
     return module["draw"]
 
 
-def test_imports_from_its_own_package_are_found(monkeypatch):
+@pytest.mark.parametrize(("package", "dots"), [("users", "."), ("users.images", "..")])
+def test_imports_from_its_own_package_are_found(monkeypatch, package, dots):
     monkeypatch.setitem(sys.modules, "users.noise", types.SimpleNamespace(shift=random.random))
-    module = {"__name__": "users.augment", "__package__": "users"}
-    exec("def draw(x):\n    from .noise import shift\n    return x + shift()", module)  # noqa: S102
+    module = {"__name__": f"{package}.augment", "__package__": package}
+    exec(f"def draw(x):\n    from {dots}noise import shift\n    return x + shift()", module)  # noqa: S102
     assert [one.why.partition(" ")[0] for one in find(Mlp(), mapped(module["draw"]))] == ["shift", "shift"]
 
 

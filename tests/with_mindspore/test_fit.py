@@ -220,6 +220,8 @@ def test_metrics_without_single_number_are_omitted():
         "confusion": np.eye(2),
         "by class": [1, 2],
         "text": "good",
+        "digits": "0.5",
+        "bytes": b"1",
         "none": None,
         "nested": {"a": 1},
     }

@@ -274,6 +274,15 @@ def test_what_else_is_iterated_stays_in_its_world():
         IterablePosition(indices(0, 1, seed=6)).folded(mine.state(1), 2, 1)
 
 
+def test_indices_not_begun_go_on_elsewhere():
+    """Of a checkpoint that was taken before the loop there is no state yet."""
+    old = IterablePosition(indices(0, 2))
+    old.prepare(0, None)
+    position = IterablePosition(indices(0, 1))
+    folded = position.folded(old.state(0), 2, 1)
+    assert (folded["state"], folded["place"], folded["size"]) == (None, (0, 0), len(indices(0, 1)))
+
+
 def test_other_order_or_partial_micro_step_is_refused():
     state = {"order": asdict(indices(0, 1).order), "epoch": 0, "samples": 6}
     with pytest.raises(

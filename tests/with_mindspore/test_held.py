@@ -17,6 +17,7 @@ from training import Mlp, accumulation_cell, adam, begin_process
 
 from ckptkit.mindspore.companions import Companions
 from ckptkit.mindspore.findings import find
+from ckptkit.mindspore.findings.held import Held
 from ckptkit.mindspore.observe import StateObserver
 from ckptkit.mindspore.state import StateManager
 
@@ -54,6 +55,14 @@ def test_parameters_in_plain_containers_are_named(kept, kind):
     assert "mean0, mean1 would be in no checkpoint" in found.why
     assert "StateManager(..., kept=it)" in found.fix
     assert StateManager(cell, kept=kept).findings() == ()
+
+
+def test_much_below_one_thing_hides_no_other(monkeypatch):
+    monkeypatch.setattr("ckptkit.mindspore.findings.held._MOST", 20)
+    held = Held(set())
+    assert [*held.below("many", [[] for _ in range(50)])] == []
+    (found,) = held.below("one", [parameter("mean")])
+    assert found.held == ["mean"]
 
 
 def test_rates_that_an_optimizer_repeats_are_no_finding():

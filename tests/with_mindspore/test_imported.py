@@ -26,6 +26,7 @@ from training import (
 
 import ckptkit as ck
 from ckptkit.interchange import Renames, import_weights
+from ckptkit.mindspore.half_restored import mark_half_restored, refuse_half_restored
 from ckptkit.run.find import Index
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.read import open_checkpoint
@@ -191,6 +192,15 @@ def test_fallback_to_import_requires_fresh_optimizer(root, donor):
     job = Job()
     checkpoints(root).train(job.model, 1, job.data, callbacks=[job.trace], checkpoint=imported.checkpoint, rewind=True)
     assert job.trace.steps == expected
+
+
+def test_half_read_import_may_be_read_again(root, donor):
+    imported = import_weights(donor, root)
+    begin_process()
+    cell = accumulation_cell()
+    mark_half_restored([cell], imported.checkpoint)  # as by a read that failed
+    ck.CheckpointManager(root).restore(ck.StateManager(cell))
+    refuse_half_restored([cell])
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

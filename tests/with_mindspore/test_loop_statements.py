@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import time
 from collections import deque
 from datetime import datetime
+from time import monotonic
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -227,9 +230,215 @@ def within_an_else(cell, batches, rate, restore):
             seen += 1  # noqa: SIM113 - what is to be read
 
 
+def copy_that_is_augmented(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        scale = 0.5 * seen
+        scale += 1.0
+        cell(x * scale, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
+def first_of_two(count):
+    try:
+        return 1.0 * count
+    except ArithmeticError:
+        return 0.0
+
+
+def second_of_two(count):
+    try:
+        return 1.0
+    except ArithmeticError:
+        return 1.0 * count
+
+
+def returned_first(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x * first_of_two(seen), y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
+def returned_later(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x * second_of_two(seen), y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
+def written_in_the_else(cell, batches, rate, restore):
+    seen, turn, kept = 0, 0, SimpleNamespace(scale=1.0)
+    restore()
+    for x, y in batches:
+        if batches.epoch:
+            kept.scale = 1.0 * turn
+        else:
+            kept.scale = 0.5 * seen
+        cell(x * kept.scale, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+        turn += 2
+
+
+def item_of_a_list(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        scales = [1.0, 1.0]
+        scales[0] = 0.5 * seen
+        scales[1] = 2.0
+        cell(x * scales[0], y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
+def within_a_finally(cell, batches, rate, restore):
+    seen = 0
+    try:
+        print(rate)
+    finally:
+        restore()
+        for x, y in batches:
+            cell(x * seen, y)
+            seen += 1
+
+
+def counted_by_an_inner_function(cell, batches, rate, restore):
+    seen = 0
+
+    def count():
+        nonlocal seen
+        seen += 1
+
+    restore()
+    for x, y in batches:
+        cell(x * seen, y)
+        count()
+
+
+def second_except_counts(cell, batches, rate, restore):
+    failures = 0
+    restore()
+    for x, y in batches:
+        try:
+            cell(x, y)
+        except KeyError:
+            print("none there")
+        except ArithmeticError:
+            failures += 1
+        if failures > 3:
+            break
+
+
+def taken_in_a_with(cell, batches, rate, restore):
+    other = itertools.cycle([1.0, 2.0])
+    restore()
+    for x, y in batches:
+        with contextlib.nullcontext(next(other)) as scale:
+            cell(x * scale, y)
+
+
+def returns_out_of_an_inner_loop(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+        for limit in (5, 7):
+            if seen == limit:
+                return
+
+
+def place_in_a_list(cell, batches, rate, restore):
+    seen, scales = 0, [1.0, 2.0, 3.0]
+    restore()
+    for x, y in batches:
+        cell(x * scales[seen % 3], y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
+def item_of_an_item(cell, batches, rate, restore):
+    table = [[0.0]]
+    restore()
+    for x, y in batches:
+        cell(x * table[0][0], y)
+        table[0][0] = 1.0 - table[0][0]
+
+
+def chosen_function_takes(cell, batches, rate, restore):
+    other = itertools.cycle([1.0, 2.0])
+
+    def taken():
+        return next(other)
+
+    restore()
+    for x, y in batches:
+        cell(x * (taken if batches.epoch < 5 else float)(), y)
+
+
+def number_of_iterations(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        scale = 1.0
+        for _ in range(seen):
+            scale = 2.0
+        cell(x * scale, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
+def queue_that_shrinks(cell, batches, rate, restore):
+    left = deque([1.0, 2.0, 3.0])
+    restore()
+    for x, y in batches:
+        cell(x * left[0], y)
+        left.popleft()
+
+
+def taken_by_a_lambda(cell, batches, rate, restore):
+    other = itertools.cycle([1.0, 2.0])
+    taken = lambda: next(other)  # noqa: E731 - what is to be read
+    restore()
+    for x, y in batches:
+        cell(x * taken(), y)
+
+
+def warm_up_of(count):
+    if count < 3:
+        return 0.5
+    return 1.0
+
+
+def condition_of_a_return(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x * warm_up_of(seen), y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
 @pytest.mark.parametrize(
     ("loop", "name"),
     [
+        (queue_that_shrinks, "left"),
+        (taken_by_a_lambda, "other (cycle)"),
+        (condition_of_a_return, "seen"),
+        (place_in_a_list, "seen"),
+        (item_of_an_item, "table"),
+        (chosen_function_takes, "other (cycle)"),
+        (number_of_iterations, "seen"),
+        (counted_by_an_inner_function, "seen"),
+        (second_except_counts, "failures"),
+        (taken_in_a_with, "other (cycle)"),
+        (returns_out_of_an_inner_loop, "seen"),
+        (within_a_finally, "seen"),
+        (written_in_the_else, "seen"),
+        (item_of_a_list, "seen"),
+        (copy_that_is_augmented, "seen"),
+        (returned_first, "seen"),
+        (returned_later, "seen"),
         (raise_ends_it, "seen"),
         (raise_in_a_function, "seen"),
         (continue_skips, "turn"),
@@ -265,10 +474,40 @@ def test_number_of_batch_is_begun_by_restore():
     assert "enumerate(batches, point.batches_delivered)" in found.fix
 
 
+def reader_begun_again(cell, batches, rate, restore):
+    other = iter([1.0, 2.0])
+    restore()
+    for x, y in batches:
+        scale = next(other, None)
+        if scale is None:
+            other = iter([1.0, 2.0])
+            scale = next(other)
+        cell(x * scale, y)
+
+
+def test_reader_begun_again_is_named_once():
+    (found,) = Training().found(reader_begun_again)
+    assert "takes from it" in found.why
+
+
 def number_that_is_restored(cell, batches, rate, restore):
     point = restore()
     for at, (x, y) in enumerate(batches, point.batches_delivered):
         cell(x * at, y)
+
+
+def number_that_is_restored_by_name(cell, batches, rate, restore):
+    point = restore()
+    for at, (x, y) in enumerate(batches, start=point.batches_delivered):
+        cell(x * at, y)
+
+
+def read_before_the_loop_only(cell, batches, rate, restore):
+    begin = 3
+    restore()
+    for x, y in itertools.islice(batches, begin, None):
+        cell(x, y)
+        begin = 0
 
 
 def loaded_from_a_file(cell, batches, rate, restore):
@@ -290,6 +529,25 @@ def asked_of_a_clock(cell, batches, rate, restore):
         if time.time() - last > 600:
             last = time.time()
             rate.set_data(rate * 0.5)
+
+
+def asked_of_a_clock_by_name(cell, batches, rate, restore):
+    last = monotonic()
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        if monotonic() - last > 600:
+            last = monotonic()
+            rate.set_data(rate * 0.5)
+
+
+def written_by_a_library(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+        print(json.dumps({"seen": seen}))
 
 
 def asked_of_a_calendar(cell, batches, rate, restore):
@@ -332,8 +590,12 @@ def written_by_both_branches(cell, batches, rate, restore):
     "loop",
     [
         number_that_is_restored,
+        read_before_the_loop_only,
+        number_that_is_restored_by_name,
         loaded_from_a_file,
         asked_of_a_clock,
+        asked_of_a_clock_by_name,
+        written_by_a_library,
         asked_of_a_calendar,
         global_generator_by_name,
         drawn_before_the_loop,

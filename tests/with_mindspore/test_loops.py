@@ -397,9 +397,19 @@ def evaluates_sometimes(cell, batches, rate, restore):
             cell.network.set_train()
 
 
+def asked_for_its_parameters(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        seen += 1  # noqa: SIM113 - a counter, as loops have them
+        print(len(cell.trainable_params(seen > 3)))
+
+
 @pytest.mark.parametrize(
     "loop",
     [
+        asked_for_its_parameters,
         evaluates_sometimes,
         shown_only,
         begun_from_the_checkpoint,
@@ -433,6 +443,66 @@ def test_what_is_given_by_name_is_not_named():
 
     assert len(Training().found(loop)) == 2
     assert Training(kept=ck.attributes(kept, "since"), rng=rng).found(loop) == []
+
+
+class Kept:
+    """Is given by name, and told how far the loop is."""
+
+    def __init__(self):
+        self.level = 0
+
+    def tell(self, level):
+        self.level = level
+
+
+def test_what_given_objects_are_told_is_named():
+    kept = Kept()
+
+    def by_a_call(cell, batches, rate, restore):
+        seen = 0
+        restore()
+        for x, y in batches:
+            cell(x, y)
+            seen += 1  # noqa: SIM113 - what is to be read
+            kept.tell(seen)
+
+    def by_an_attribute(cell, batches, rate, restore):
+        seen = 0
+        restore()
+        for x, y in batches:
+            cell(x, y)
+            seen += 1  # noqa: SIM113 - what is to be read
+            kept.level = seen
+
+    for loop in (by_a_call, by_an_attribute):
+        (found,) = Training(kept=ck.attributes(kept, "level")).found(loop)
+        assert found.where == f"{loop.__name__}(): seen"
+
+
+def test_when_a_given_generator_draws_is_named():
+    rng = np.random.default_rng(0)
+
+    def loop(cell, batches, rate, restore):
+        seen = 0
+        restore()
+        for x, y in batches:
+            cell(x, y)
+            seen += 1  # noqa: SIM113 - what is to be read
+            if seen % 2:
+                rng.random()
+
+    (found,) = Training(rng=rng).found(loop)
+    assert found.where == "loop(): seen"
+
+
+def test_dict_of_hooks_is_read():
+    def loop(cell, batches, rate, restore):
+        hooks = {"rate": Hook(rate)}
+        restore()
+        for x, y in batches:
+            hooks["rate"].after(float(cell(x, y)))
+
+    assert "last" in "".join(one.why for one in Training().found(loop))
 
 
 def test_list_in_a_given_object_is_not_named():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ from training import Job, begin_process, checkpoints, digest, disturb, each_mode
 
 import ckptkit as ck
 from ckptkit.mindspore.cycle import CycleCounters
-from ckptkit.mindspore.half_restored import mark_half_restored
+from ckptkit.mindspore.half_restored import mark_half_restored, refuse_half_restored
+from ckptkit.mindspore.named_cell import steady_beside
+from ckptkit.mindspore.parameters import CellParameters
 from ckptkit.nn import Dropout
 from ckptkit.testing.memory import contents_of
 
@@ -146,6 +150,13 @@ def test_refusal_of_several_cells_gives_working_advice(tmp_path, wrong, right):
     assert {step: whole.steps[step] for step in resumed.steps} == resumed.steps
 
 
+def test_weights_that_another_cell_updates_are_unsteady():
+    one, other = pair()
+    shared = ck.AccumulationTrainCell(one.network, nn.SGD(one.network.out.trainable_params()), 2)
+    assert steady_beside([one.optimizer], [other]) == [one.optimizer]
+    assert steady_beside([one.optimizer], [other, shared]) == []
+
+
 def test_single_train_cell_within_another_is_refused():
     first, _ = pair()
     with pytest.raises(ValueError, match="Give the cell around it first"):
@@ -218,6 +229,30 @@ def test_half_restored_second_cell_cannot_be_called():
     mark_half_restored([second], "it")
     with pytest.raises(ck.ResumeError, match="half restored"):
         state.progress()
+
+
+@pytest.mark.parametrize("reading", ["read_from", "read_again_from"])
+def test_failed_read_marks_second_cell_too(monkeypatch, reading):
+    begin_process()
+    state = ck.StateManager(pair()[0], d=pair()[1])
+    state.begin("runs/gan")
+    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
+    first, second = pair()
+    state = ck.StateManager(first, d=second)
+    state.apply(contents)
+
+    def fails(*given):
+        raise ck.StorageError("gone")
+
+    monkeypatch.setattr(CellParameters, reading, fails)
+    with pytest.raises(ck.StorageError, match="gone"):
+        state.restore_again() if reading == "read_again_from" else state.apply(contents)
+    for refused in (first, second, state.progress, partial(state.begin, "runs/other")):
+        with pytest.raises(ck.ResumeError, match="are half restored from a000001"):
+            refused()
+    monkeypatch.undo()
+    state.apply(contents)
+    refuse_half_restored([first, second])
 
 
 def test_the_doctor_compares_the_second_cell():
@@ -355,6 +390,48 @@ def test_modes_of_second_cell_are_noted_in_graph():
     second.load_counters(CycleCounters(3, 1, micro_steps=1))  # as its first call does
     state.progress()
     assert state._stateful["d"].switches.record()["evaluating"] == ["out"]
+
+
+def test_modes_before_second_cells_next_call_count():
+    """The first call after a restore compiles, and what is switched until then is what it is compiled with."""
+    begin_process(mode="graph")
+    first, second = (cell.set_train() for cell in pair())
+    state = ck.StateManager(first, d=second)
+    state.begin("runs/gan")
+    second.load_counters(CycleCounters(3, 0, 1, 1, 3, 3))  # as its calls do
+    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
+    first, second = (cell.set_train() for cell in pair())
+    state = ck.StateManager(first, d=second)
+    state.apply(contents)
+    state.progress()
+    state.iterator_made()
+    second.network.out.set_train(False)
+    second.load_counters(CycleCounters(3, 0, 2, 2, 6, 6))
+    with pytest.raises(ck.ResumeError, match="set_train of d/out was switched before the first micro-step"):
+        state.progress()
+
+
+def test_updates_before_second_cells_run_are_kept():
+    begin_process()
+    first, second = pair()
+    ops.assign(second.optimizer.global_step, ms.Tensor([5], ms.int32))
+    state = ck.StateManager(first, d=second)
+    state.begin("runs/gan")
+    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
+    first, second = pair()
+    state = ck.StateManager(first, d=second)
+    state.apply(contents)
+    ops.assign(second.optimizer.global_step, ms.Tensor([6], ms.int32))
+    second.load_counters(CycleCounters(3, 0, 1, 1, 3, 3))
+    assert state.capture().state["user"]["d"] is not None
+
+
+def test_second_cell_called_before_begins_no_run():
+    begin_process()
+    first, second = pair()
+    second.load_counters(CycleCounters(3, 1, micro_steps=1))  # as its first call does
+    with pytest.raises(ck.ResumeError, match="the train cell was called 1 times already"):
+        ck.StateManager(first, d=second).begin("runs/gan")
 
 
 @pytest.mark.extended

@@ -79,6 +79,23 @@ def test_told_batch_replaces_batch_of_cell_call():
     told, _ = observer.observe()
     assert told["batch/x"] == called["batch/1"]
     assert told["loss"] == called["loss"]
+    state.observe_step([ms.Tensor(Y)], None)
+    fewer, _ = observer.observe()
+    assert fewer["batch/0"] == called["batch/1"], "a column that a callback took out leaves the names unknown"
+
+
+LEVEL = [2.5, "of a module's variable"]
+
+
+def test_variables_that_come_next_are_unseen():
+    cell = train_cell()
+    kept = [1.25, "of a function's variable"]
+    same = cell.network.out.bias.asnumpy().copy()  # as a weight is, so nothing new
+    _, unseen = StateManager(cell).observer().observe()
+    here = "test_variables_that_come_next_are_unseen()"
+    assert {f"{here}:kept", f"{here}:LEVEL"} <= unseen.keys()
+    assert f"{here}:same" not in unseen
+    assert LEVEL != kept != same.tolist()
 
 
 def test_a_watched_cell_keeps_its_name_and_kind():
@@ -119,6 +136,16 @@ def test_plain_values_are_found_wherever_held():
     assert set(found) == plain | {"it.inner.slot", "it.several[0].slot", "it.by_name['a'].slot"}
     assert found["it.count"].text == "1"
     assert [path for path, one in found.items() if one.like_weights] == ["it.arrays"]
+
+
+def test_much_below_one_thing_hides_no_other(monkeypatch):
+    monkeypatch.setattr("ckptkit.mindspore.reach._MAX_FOUND", 3)
+    reach = Reach((), set())
+    things = {name: [Holder() for _ in range(5)] for name in ("one", "other")}
+    for name, thing in things.items():
+        reach.walk(name, thing)
+    assert len([path for path in reach.found if path.startswith("one[")]) == 3
+    assert len([path for path in reach.found if path.startswith("other[")]) == 3
 
 
 def test_what_a_function_closes_over_is_found():
@@ -182,7 +209,9 @@ def test_other_bits_shapes_and_types_have_other_digests(one, other):
 
 def test_set_digest_is_stable_and_huge_values_excluded():
     """A set has the same digest in every order, and a huge value is not digested."""
-    assert digest_of_value({"a", "b", "c"}) == digest_of_value({"c", "b", "a"})
+    one, other = {0, 8}, {8, 0}
+    assert [*one] != [*other], "CPython puts them one behind the other, as they come"
+    assert digest_of_value(one) == digest_of_value(other)
     assert not is_plain(np.broadcast_to(np.float32(0), (1 << 27,)))
     assert not is_plain([object()])
     assert not is_plain(np.array([object()]))

@@ -90,7 +90,9 @@ def test_digest_depends_on_bits_types_shapes_only():
     assert len({digest_of(one) for one in same}) == 1
     others = [[x], [x.reshape(2, 3)], [x.astype(np.int32)], [x, x], [-x], [x[:5]], [np.array(["a", "b"])], [1], ["1"]]
     others += [[{"a": x}], [{"b": x}], [True], [None], [b"1"], [np.array(["a", "c"])], [[x], []], [[], [x]]]
+    others += [[x.view(np.int32)], [[x], x], [[x, x]], [{"a": x}, x], [{"a": x, "b": x}]]
     assert len({digest_of(one) for one in others}) == len(others)
+    assert digest_of([np.asfortranarray(x.reshape(2, 3))]) == digest_of([x.reshape(2, 3)])
     assert digest_of([object()]) is None
 
 
@@ -123,9 +125,10 @@ def test_any_dataset_iterator_starts_at_next_batch(make, delivered):
     assert digest_of(first) == expected[0]
 
 
-def test_checkpoint_without_digest_is_positioned():
+def test_checkpoint_without_digest_is_positioned(shown):
     state, expected = recorded_after(pipeline, 5)
     assert rest(resumed(pipeline, 5, state | {"probe": None}), 5) == expected
+    assert "replay" not in shown()
 
 
 def test_save_before_next_batch_keeps_digest():
@@ -295,8 +298,11 @@ def trained(dataset, epochs):
 
 
 def test_a_pipeline_that_training_talks_to_is_refused():
-    with pytest.raises(ResumeError, match=r'sync_wait\("trained", callback=\.\.\.\)'):
-        DatasetPosition(waiting(callback=print))
+    for told in (waiting(callback=print), waiting(callback=print).sync_wait("later")):
+        with pytest.raises(ResumeError, match=r'sync_wait\("trained", callback=\.\.\.\)'):
+            DatasetPosition(told)
+    with pytest.raises(ResumeError, match=r'sync_wait\("later", callback=\.\.\.\)'):
+        DatasetPosition(waiting().sync_wait("later", callback=print))
 
 
 # What must not change
@@ -385,6 +391,8 @@ def test_augmented_is_positioned_without_a_replay(shown):
 def test_unshuffled_order_is_that_of_the_source():
     rows = all_batches(augmented(3, shuffle=False), output_numpy=True)
     assert [int(x[0]) for batch in rows for x in batch[0]] == [*range(23)] * EPOCHS
+    drawn = [tuple(z) for batch in rows for z in batch[1]]
+    assert drawn == [tuple(data.sample_rng(3, place // 23, place % 23).random(2)) for place in range(23 * EPOCHS)]
 
 
 @pytest.mark.parametrize("option", ["sampler", "num_shards", "batch_sampler"])

@@ -116,8 +116,20 @@ class Headed(nn.SequentialCell):
         return self.drop(super().construct(x))
 
 
-def test_layers_in_and_beside_a_sequence_are_replaced():
-    network = ck.nn.replace_dropout(Headed())
+class HeadFirst(Headed):
+    """Holds that layer before those of its list."""
+
+    def __init__(self):
+        nn.SequentialCell.__init__(self)
+        self.drop = nn.Dropout(p=0.5)
+        for one in (nn.Dense(8, 8), nn.Dropout(p=0.25), nn.Dense(8, 8)):
+            self.append(one)
+        del self.cell_list[0]
+
+
+@pytest.mark.parametrize("kind", [Headed, HeadFirst])
+def test_layers_in_and_beside_a_sequence_are_replaced(kind):
+    network = ck.nn.replace_dropout(kind())
     assert [type(one) for one in network.cell_list] == [nn.Dense, ck.nn.Dropout, nn.Dense]
     assert (network.cell_list[1].p, network.drop.p) == (0.25, 0.5)
     assert type(network.drop) is ck.nn.Dropout

@@ -254,6 +254,7 @@ def test_state_at_the_end_of_epochs_is_copied():
     assert before == {"epoch": 1, "batch": 0, "drawn": [[]]}
     source.drawn[0].append(99)
     assert before["drawn"] == [[]]
+    assert position.state(5)["state"]["drawn"] == [[1]], "as it was when the batch was given"
 
 
 class Behind(WithState):
@@ -324,6 +325,29 @@ def test_a_state_ahead_of_its_batches_is_named(tmp_path, at, shown):
     Life(tmp_path, Ahead, every=at).run(until=at)
     Life(tmp_path, Ahead).run()
     assert f"the Ahead gives another batch {at - 1} than the one that was trained last" in shown()
+
+
+class OfGlobal(WithState):
+    """Has no place but that of NumPy's global generator."""
+
+    draw = staticmethod(np.random.random)
+
+    def state_dict(self):
+        return {}
+
+    def __iter__(self):
+        for _ in range(4):
+            yield batch_of([int(100 * abs(self.draw()))])
+
+
+@pytest.mark.parametrize("draw", [np.random.random, np.random.normal])
+def test_place_in_global_generators_is_none_behind(monkeypatch, shown, draw):
+    monkeypatch.setattr(OfGlobal, "draw", staticmethod(draw))
+    np.random.normal()  # keeps back a second number, which is the next one
+    position = IterablePosition(OfGlobal())
+    position.prepare(0, None)
+    assert len([*position.batches(2)]) == 8
+    assert shown() == ""
 
 
 class Buffered(WithState):
@@ -511,7 +535,7 @@ def test_a_loop_that_steps_each_batch_is_sound(tmp_path, trained):
     assert loop.manager.latest().progress.batches_delivered == 6
 
 
-@pytest.mark.parametrize("steps", [(3, 0), (0, 3), (1, 0), (0, 1)])
+@pytest.mark.parametrize("steps", [(3, 0), (0, 3), (1, 0), (0, 1), (2, 1)])
 def test_optimizer_that_moved_most_tells_of_reading(steps):
     """A loop may train with one of two, as in the phases of a GAN."""
     optimizers = [nn.Adam(network_and_optimizer()[0].trainable_params()) for _ in steps]
@@ -543,13 +567,14 @@ def test_a_loop_that_only_reads_is_sound(tmp_path):
         manager.save_final(state)
 
 
-def test_a_changed_batch_that_comes_again_is_refused(tmp_path):
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_changed_batch_that_comes_again_is_refused(tmp_path, kind):
     """Of a list, whose next epoch would get it changed, and after a resume not."""
-    life = Life(tmp_path, plain_list, epochs=2)
+    life = Life(tmp_path, lambda: kind(plain_list()), epochs=2)
     life.manager.restore(life.state)
     batches = iter(life.batches)
     next(batches)[0][:] *= 0.5
-    with pytest.raises(ck.ResumeError, match="batch 0 was changed in place, and the list holds it"):
+    with pytest.raises(ck.ResumeError, match=f"batch 0 was changed in place, and the {kind.__name__} holds it"):
         next(batches)
 
 
@@ -705,16 +730,16 @@ def test_impossible_epochs_are_refused(epochs):
 
 
 def test_a_loop_before_the_restore_is_refused():
-    batches = data.resumable(pipeline(), 2)
-    with pytest.raises(ck.ResumeError, match="belong to no training"):
-        iter(batches)
-    ck.StateManager(accumulation_cell(), batches)
-    with pytest.raises(ck.ResumeError, match="was not prepared"):
-        iter(batches)
-    others = data.resumable(plain_list(), 2)
-    ck.StateManager(accumulation_cell(), others)
-    with pytest.raises(ck.ResumeError, match="was not prepared"):
-        iter(others)
+    """And may begin after it."""
+    for make in (pipeline, plain_list):
+        batches = data.resumable(make(), 2)
+        with pytest.raises(ck.ResumeError, match="belong to no training"):
+            iter(batches)
+        state = ck.StateManager(accumulation_cell(), batches)
+        with pytest.raises(ck.ResumeError, match="was not prepared"):
+            iter(batches)
+        state.begin("runs")
+        assert next(iter(batches)) is not None
 
 
 def test_second_resumable_of_one_loop_is_refused(tmp_path):
@@ -786,11 +811,32 @@ def test_an_epoch_that_became_longer_is_refused():
     for count in (3, 4):
         again = IterablePosition(Growing(count))
         again.prepare(3, recorded)
+        assert list(again.batches(1)) == [], "nothing is left, so nothing is read"
         if count == 3:
             assert [epoch for epoch, _ in again.batches(2)] == [1, 1, 1]
             continue
         with pytest.raises(ck.ResumeError, match=r"the Growing did not give the same 3 batches again"):
             again.batches(2)
+
+
+class Longer(WithState):
+    """Gives one batch more at the end of an epoch."""
+
+    def __iter__(self):
+        yield from super().__iter__()
+        yield batch_of([0])
+
+
+@pytest.mark.parametrize(("kind", "doubted"), [(WithState, False), (Longer, True)])
+def test_epoch_with_state_that_became_longer_is_named(shown, kind, doubted):
+    position = IterablePosition(WithState())
+    position.prepare(0, None)
+    assert len(list(position.batches(1))) == 4
+    again = IterablePosition(kind())
+    again.prepare(4, position.state(4))
+    assert len(list(again.batches(1))) == 0
+    assert next(again.batches(2))[0] == 1
+    assert (f"the {kind.__name__} gives another batch 3" in shown()) == doubted
 
 
 class Rows:

@@ -13,7 +13,14 @@ import pytest
 from mindspore import ops
 from training import begin_process, disturb, rng_digest
 
-from ckptkit.mindspore.rng import capture_rng, restore_rng, seed_operators, undisturbed
+from ckptkit.mindspore.rng import (
+    capture_host_rng,
+    capture_rng,
+    host_rng_drawn,
+    restore_rng,
+    seed_operators,
+    undisturbed,
+)
 from ckptkit.tree import decode_tree, encode_tree
 
 
@@ -101,6 +108,23 @@ def test_generator_of_mindspore_is_part_of_it():
     assert ms.get_rng_state().asnumpy().tobytes() != before
     restore_rng(state)
     assert ms.get_rng_state().asnumpy().tobytes() == before
+
+
+@pytest.mark.parametrize(
+    ("draw", "drawn"),
+    [
+        (lambda: None, set()),
+        (random.random, {"python"}),
+        (np.random.random, {"numpy"}),
+        (lambda: np.random.random(312), {"numpy"}),  # all that was generated at once: the place is the same again
+        (np.random.normal, {"numpy"}),  # the one that was kept back
+    ],
+)
+def test_every_draw_of_the_process_is_seen(draw, drawn):
+    np.random.normal()
+    before = capture_host_rng()
+    draw()
+    assert host_rng_drawn(before) == drawn
 
 
 def test_undisturbed_protects_python_and_numpy():

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import os
+import random
 import threading
 from dataclasses import replace
 from datetime import timedelta
@@ -673,6 +674,27 @@ def contents():
     return stored(state.capture())
 
 
+def test_changed_k_holds_at_once_at_boundary():
+    state = StateManager(accumulation_cell(4))
+    state.begin("runs/k")
+    cell = accumulation_cell(3)
+    StateManager(cell, on_k_change="next_cycle").apply(stored(state.capture()))
+    assert cell.accumulation_steps == 3
+
+
+def test_generators_that_data_draw_from_stay(contents):
+    state = StateManager(accumulation_cell(), pipeline(), box=Box())
+    state.apply(contents)
+    python = random.getstate()
+    state.position.own_draws = frozenset({"numpy"})  # as after a replay that drew
+    random.random()
+    np.random.random()
+    numpy = np.random.get_state()[2]
+    state.restore_random_state()
+    assert random.getstate() == python
+    assert np.random.get_state()[2] == numpy
+
+
 def altered(contents, **progress):
     return replace(contents, progress=contents.progress.model_copy(update=progress))
 
@@ -718,8 +740,10 @@ def test_refused_resume_changes_nothing(contents, cell, dataset, alter, message)
 def test_the_checkpoint_of_the_refusals_is_good(contents):
     cell, box = accumulation_cell(), Box()
     state = StateManager(cell, pipeline(), box=box)
+    state.observe_step(["a batch"], "a loss")
     state.apply(contents)
     assert (box.value, box.loaded) == ("theirs", 1)
+    assert (state.last_batch, state.last_outputs) == (None, None), "they are of the training before"
     assert cell.counters.micro_steps == 15
     assert state.position.delivered == 15
 

@@ -87,10 +87,13 @@ def test_mid_cycle_stop_request_waits_for_boundary():
     context.request_stop()
     assert not session.stops(context, at_boundary=False)
     assert not context.get_stop_requested()
+    assert not session.stops(context, at_boundary=False)
     assert session.asked == []
     assert session.stops(context, at_boundary=True)
     assert context.get_stop_requested()
-    assert session.asked == [True]
+    context._stop_requested = False
+    assert not session.stops(context, at_boundary=True), "it was carried out"
+    assert session.asked == [True, False]
 
 
 def test_another_ranks_wish_stops_this_one_too():

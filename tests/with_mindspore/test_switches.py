@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mindspore import amp
+from mindspore import amp, nn
 from mindspore.train import Callback
 from training import (
     SIZE,
@@ -103,6 +103,29 @@ def test_network_that_evaluates_hides_no_other_switch():
     evaluating.set_train(False)
     for networks, name in (([training, evaluating], "norm"), ([evaluating, training], "1:norm")):
         assert Switches(networks, []).record()["evaluating"] == [name]
+
+
+def test_cell_is_put_back_without_its_inner_cells():
+    begin_process()
+    network = nn.SequentialCell(nn.SequentialCell(nn.Dense(2, 2), nn.BatchNorm1d(2)))
+    network.set_train()
+    network[0].set_train(False)
+    switches = Switches([network], [])
+    assert switches.record()["evaluating"] == ["0", "0.0", "0.1"]
+    switches.load({"without_grad": [], "evaluating": ["0.1"]}, 3)
+    assert switches.record()["evaluating"] == ["0.1"]
+
+
+def test_graph_compiled_without_evaluating_cell_is_refused():
+    begin_process(mode="graph")
+    network = Mlp()
+    network.set_train()
+    switches = Switches([network], [])
+    switches.load({"without_grad": [], "evaluating": ["norm"]}, 3)
+    network.norm.set_train()
+    switches.look(3)
+    with pytest.raises(ck.ResumeError, match="set_train of norm was switched before the first micro-step after"):
+        switches.look(4)
 
 
 @each_mode
