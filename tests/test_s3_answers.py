@@ -32,6 +32,7 @@ from ckptkit.testing.state import NumpyRun
 PAGE = b"<html><head><title>404</title></head><body>default backend - 404</body></html>"
 LIST = b'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</ListBucketResult>'
 KEYS = {"key": "testing", "secret": "testing"}
+NOBODY = "http://127.0.0.1:1"
 
 
 class Server:
@@ -51,7 +52,11 @@ class Server:
 
 @pytest.fixture
 def storage():
-    made = open_storage("s3://bucket/runs/vit", {**KEYS, "endpoint_url": "http://127.0.0.1:1"})
+    return opened(endpoint_url=NOBODY)
+
+
+def opened(**options):
+    made = open_storage("s3://bucket/runs/vit", {**KEYS, **options})
     clock = Clock()
     made._bucket._retry = Retry(Patience(), monotonic=clock, wait=clock.wait, rng=random.Random(1))
     return made
@@ -226,6 +231,53 @@ def test_an_endpoint_that_redirects_is_told_at_once(storage, status):
     with pytest.raises(StorageError, match=r"redirects to https://s3\.example\.com"):
         storage.list("a")
     assert server.requests == 1
+
+
+@pytest.mark.parametrize("named", ["client_kwargs", "environment", "Amazon's own"])
+def test_redirects_are_told_wherever_endpoint_is_named(named, monkeypatch):
+    endpoint = "https://s3.eu-west-1.amazonaws.com" if named == "Amazon's own" else NOBODY
+    if named == "environment":
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    server = Server(
+        opened(**({} if named == "environment" else {"client_kwargs": {"endpoint_url": endpoint}})),
+        *(301, b"", {"Location": "https://s3.example.com/bucket"}),
+    )
+    with pytest.raises(StorageError, match=r"redirects to https://s3\.example\.com"):
+        server.storage.list("a")
+    assert server.requests == 1
+
+
+class OtherRegion(Server):
+    """Amazon's, of which only one region has the bucket."""
+
+    def __init__(self, storage) -> None:
+        super().__init__(storage, 301, b"<Error><Code>PermanentRedirect</Code></Error>")
+        self.headers["x-amz-bucket-region"] = "eu-north-1"
+        self.hosts, self.bodies = [], []
+
+    def answer(self, request, **_):
+        self.hosts.append(urlsplit(request.url).hostname)
+        if request.body is not None:
+            self.bodies.append(b"".join(iter(lambda: bytes(request.body.read(16 << 10)), b"")))
+        if "eu-north-1" in request.url:
+            self.status, self.body = 200, LIST % b"<IsTruncated>false</IsTruncated>"
+            self.headers["ETag"] = "x"
+        return super().answer(request)
+
+
+def test_amazons_redirects_lead_to_the_region(monkeypatch):
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    server = OtherRegion(opened(client_kwargs={"region_name": "us-east-1"}))
+    assert not server.storage.walk("a/")
+    assert server.hosts == ["bucket.s3.amazonaws.com", "bucket.s3.eu-north-1.amazonaws.com"]
+
+
+def test_body_that_is_sent_again_is_whole(monkeypatch):
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    server = OtherRegion(opened(client_kwargs={"region_name": "us-east-1"}))
+    data = bytes(range(256)) * (10 << 10)  # several blocks
+    server.storage._bucket.put("a", data)
+    assert server.bodies == [data, data]
 
 
 def test_answer_with_wrong_range_is_refused(storage):

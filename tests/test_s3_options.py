@@ -191,8 +191,11 @@ def test_obs_is_reached_as_obs_wants_it(monkeypatch):
     assert client.meta.config.request_checksum_calculation == "when_required"
     url = client.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": "k"})
     assert url.startswith("https://bucket.obs.cn-north-4.myhuaweicloud.com/k?")
-    path = open_storage("obs://bucket/runs", {"config_kwargs": {"s3": {"addressing_style": "path"}}})
-    assert path._bucket._client.api.meta.config.s3["addressing_style"] == "path"
+    own = {"config_kwargs": {"signature_version": "s3", "s3": {"addressing_style": "path"}}}
+    config = open_storage("obs://bucket/runs", own)._bucket._client.api.meta.config
+    assert (config.signature_version, config.s3["addressing_style"]) == ("s3", "path")
+    other = {"config_kwargs": {"s3": {"use_accelerate_endpoint": False}}}
+    assert open_storage("obs://bucket/runs", other)._bucket._client.api.meta.config.s3["addressing_style"] == "virtual"
 
 
 KEYS = {
