@@ -1322,6 +1322,23 @@ def test_recovered_upload_failure_is_not_raised():
     one.finish(LONG.total_seconds)
 
 
+@pytest.mark.parametrize("failures", range(ERROR_BUDGET + 1))
+def test_checkpoint_of_the_start_is_insisted_on(failures):
+    """A run that is finished commits nothing more."""
+    uploading = Uploading(*[StorageError("away")] * failures)
+    one = behind(uploading, tolerant=False)
+    one.begin(A)
+    one.settle(LONG.total_seconds)
+    assert one.lag == (failures > 0)
+    if failures == ERROR_BUDGET:
+        with pytest.raises(SaveFailedError, match=f"{A} is committed at local, but the mirror mirror lacks it"):
+            one.finish(LONG.total_seconds)
+    else:
+        one.finish(LONG.total_seconds)
+    assert uploading.asked == [str(A)] * max(1, min(failures + 1, ERROR_BUDGET))
+    assert one.lag == (failures == ERROR_BUDGET)
+
+
 def test_an_outage_has_its_traceback_at_debug(caplog):
     caplog.set_level(logging.DEBUG, "ckptkit")
     one = behind(Uploading(StorageError("away"), OSError("odd")))
