@@ -259,6 +259,18 @@ def test_keys_in_the_environment_are_read_again(monkeypatch):
 # Keys that end
 
 
+def test_keys_that_expired_are_asked_for_once():
+    """Many requests are under way with them, and each learns it."""
+    asked = []
+    credentials = RenewedCredentials(lambda: asked.append(1) or Keys("a", str(len(asked))))
+    used = credentials.generation
+    assert credentials.renew(used)
+    assert credentials.renew(used)
+    assert credentials.get_frozen_credentials().secret_key == "2"
+    assert credentials.renew(credentials.generation)
+    assert credentials.get_frozen_credentials().secret_key == "3"
+
+
 def test_expiring_keys_are_renewed_in_advance():
     now = datetime(2026, 1, 1, tzinfo=timezone.utc)
     clock = [now]

@@ -57,6 +57,17 @@ def test_a_run_is_saved_and_resumed_there(url, caplog):
     assert second.digest() == first.digest()
 
 
+@pytest.mark.parametrize("given", [b"", b"123", b"1234567"], ids=["nothing", "too little", "too much"])
+def test_write_that_fails_is_out_of_the_way(url, given):
+    """Closing a file publishes what there is of it."""
+    storage = open_storage(url, QUICK)
+    with pytest.raises(StorageError, match="announced"):
+        storage.write("a/1", io.BytesIO(given), 6)
+    assert storage.walk("") == {}
+    storage.write("a/1", io.BytesIO(b"123456"), 6)
+    assert storage.read("a/1", 9) == b"123456"
+
+
 @pytest.mark.parametrize(
     ("root", "options", "message"),
     [
