@@ -264,6 +264,18 @@ def test_empty_mirror_is_filled_from_newest(tmp_path):
     assert committed(tmp_path, "mirror") == [name_at(2, 6), name_at(3, 7)]
 
 
+def test_documents_are_shared_until_that_works(tmp_path):
+    started(tmp_path, 2).manager.close()
+    life = Life(tmp_path, local="new")
+    away = life.local.inject(Fault("error", operations={"create"}, key="attempts/000001.json", times=3))
+    assert life.restore().checkpoint == name_at(1, 2)
+    life.settle()
+    assert away.fired == 3
+    assert attempts(tree(tmp_path / "new")).keys() == {2}
+    life.saved_at(5)
+    check_both(tmp_path, "new")
+
+
 DAMAGES = [
     ("rank-00000/weights-000.safetensors", "flip"),
     ("rank-00000/optimizer-000.safetensors", "cut"),
