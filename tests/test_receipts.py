@@ -116,6 +116,24 @@ def test_giving_up_another_save_ends_no_wait():
     assert len(receipts.collect(NAME, written(storage, 0), lambda: None)) == 2
 
 
+def test_word_of_another_save_wakes_once():
+    """Whoever is woken looks, and waits again."""
+    storage = DictStorage()
+    woken = []
+
+    def pause(_: float) -> None:
+        woken.append(receipts._woken.is_set())
+        if len(woken) == 1:
+            receipts.give_up(2, "rank 1 died")
+        else:
+            post(storage, NAME, written(storage, 1))
+
+    receipts = Receipts(storage, 2, PATIENCE, pause=pause)
+    receipts.hurry()
+    receipts.collect(NAME, written(storage, 0), lambda: None)
+    assert woken == [False, False]
+
+
 def test_first_reason_to_give_up_is_told():
     receipts = Receipts(DictStorage(), 2, PATIENCE)
     receipts.give_up(1, "rank 1 died")

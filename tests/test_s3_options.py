@@ -147,6 +147,28 @@ def test_anonymous_requests_are_not_signed(monkeypatch):
     assert signed_url({"anon": True}).endswith("/k")
 
 
+@pytest.mark.parametrize("where", ["environment", "profile", "nowhere"])
+def test_amazons_region_is_the_command_lines(where, tmp_path, monkeypatch):
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    (tmp_path / "config").write_text("[profile training]\nregion = eu-west-3\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    if where == "environment":
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-3")
+    options = {"key": "a", "secret": "b", **({"profile": "training"} if where == "profile" else {})}
+    meta = open_storage("s3://bucket/a", options)._bucket._client.api.meta
+    assert meta.region_name == ("us-east-1" if where == "nowhere" else "eu-west-3")
+
+
+def test_idle_connections_are_kept_alive():
+    assert open_storage("s3://bucket/a", GIVEN)._bucket._client.api.meta.config.tcp_keepalive
+
+
+def test_anonymous_requests_need_no_keys():
+    asked = []
+    open_storage("s3://bucket/a", {"anon": True, "credentials": lambda: asked.append(1)})
+    assert asked == []
+
+
 def test_a_profile_has_its_own_keys(tmp_path, monkeypatch):
     (tmp_path / "credentials").write_text(
         "[default]\naws_access_key_id = other\naws_secret_access_key = b\n"
@@ -257,6 +279,21 @@ def test_keys_in_the_environment_are_read_again(monkeypatch):
 
 
 # Keys that end
+
+
+def test_source_of_keys_is_asked_by_one_thread():
+    """A vault's client may not stand two."""
+    alone = []
+
+    def source():
+        alone.append(credentials._lock.locked() if alone else True)
+        return Keys("a", str(len(alone)), expires=datetime(2026, 1, 1, tzinfo=timezone.utc))
+
+    credentials = None
+    credentials = RenewedCredentials(source, lambda: datetime(2025, 12, 31, 23, 57, tzinfo=timezone.utc))
+    credentials.get_frozen_credentials()
+    credentials.renew(credentials.generation)
+    assert alone == [True] * 3
 
 
 def test_keys_that_expired_are_asked_for_once():
