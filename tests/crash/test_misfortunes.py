@@ -53,6 +53,16 @@ def test_failed_save_keeps_data_until_void(life):
     assert digest_of(life.root, AT_8) == digest_at(8)
 
 
+def test_save_whose_commit_had_landed_is_done(life):
+    """Only the reply was lost, and the way to ask for it was lost once."""
+    for operation, when in (("create", "after"), ("read", "before")):
+        life.storage.inject(Fault("error", operations={operation}, key=f"checkpoints/{AT_8}/COMMIT", when=when))
+    assert life.saved_at(8) == AT_8
+    assert committed(life.root) == [AT_6, AT_8]
+    assert life.saved_at(8) == AT_8
+    assert digest_of(life.root, AT_8) == digest_at(8)
+
+
 def test_save_recreates_run_after_deletion(life, caplog):
     life.root.clear()
     name = life.saved_at(8)
