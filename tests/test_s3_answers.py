@@ -203,6 +203,20 @@ def test_missing_key_answer_counts_only_for_keys(storage):
             call()
 
 
+def test_connections_of_looks_and_reads_are_given_back(storage):
+    """A start looks thousands of times."""
+    raws = []
+
+    def answer(request, **_):
+        raws.append(HTTPResponse(io.BytesIO(b"12345"), status=206, preload_content=False))
+        return AWSResponse(request.url, 206, {"ETag": "x", "Content-Range": "bytes 0-4/5"}, raws[-1])
+
+    storage._bucket._client.api.meta.events.register_first("before-send.s3", answer)
+    assert storage.exists("a")
+    assert storage.read("a", 9) == b"12345"
+    assert [raw.closed for raw in raws] == [True, True]
+
+
 def test_a_gateways_page_is_no_file(storage):
     server = Server(storage, 200, PAGE)
     for call in (

@@ -11,7 +11,7 @@ from grown import ON_REQUEST, run_at, train
 
 from ckptkit.errors import CkptKitError, StorageError
 from ckptkit.manager import CheckpointManager
-from ckptkit.storage import Listing, open_storage
+from ckptkit.storage import Listing, generic, open_storage
 from ckptkit.storage.generic import FsspecStorage
 from ckptkit.testing.contract import StorageContract
 from ckptkit.testing.faults import Killed
@@ -55,6 +55,15 @@ def test_a_run_is_saved_and_resumed_there(url, caplog):
     with CheckpointManager(url, storage_options=QUICK) as manager:
         assert manager.restore(second).checkpoint == name
     assert second.digest() == first.digest()
+
+
+def test_storages_on_one_root_create_in_turn(url, monkeypatch):
+    """Each has a lease of its own, and both may be of one process."""
+    storage, alone = open_storage(url, QUICK), []
+    monkeypatch.setattr(storage._lease, "_wait", lambda _: alone.append(generic._CREATING.locked()))
+    storage.create("a/1", b"x")
+    assert alone == [True]
+    assert not generic._CREATING.locked()
 
 
 @pytest.mark.parametrize("given", [b"", b"123", b"1234567"], ids=["nothing", "too little", "too much"])
