@@ -377,6 +377,30 @@ def test_refused_deletion_is_told_at_start(storage, caplog):
     assert "retention cannot remove any" in caplog.text
 
 
+class Conditional(Probed):
+    """Honours conditions, and is empty at first."""
+
+    def __init__(self, storage) -> None:
+        super().__init__(storage, (200, b""), GONE)
+        self.headers["ETag"] = "x"
+        self.puts = []
+
+    def answer(self, request, **_):
+        made = super().answer(request)
+        if request.method == "PUT":
+            self.puts.append(urlsplit(request.url).path.rpartition("/")[2])
+            self.by_method["PUT"] = TAKEN if self.puts == ["probe"] else (200, b"")
+        return made
+
+
+def test_new_root_with_conditions_has_no_lease(storage, caplog):
+    server = Conditional(storage)
+    storage.probe()
+    storage.create("a/1", b"x")
+    assert caplog.text == ""
+    assert server.puts == ["probe", "probe", "1"]
+
+
 def test_unknown_condition_makes_way_for_a_lease(storage, caplog):
     Probed(storage, (501, b"NotImplemented"), GONE)
     storage.probe()
