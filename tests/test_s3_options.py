@@ -240,6 +240,14 @@ def test_keys_come_from_first_complete_pair():
     assert keys_of(explicit, environment)() == Keys("mine", "also", None)
 
 
+@pytest.mark.parametrize("options", [{"anon": True}, {"profile": "training"}])
+def test_obs_may_have_keys_elsewhere_or_none(options):
+    around = {"OBS_ACCESS_KEY_ID": "other", "OBS_SECRET_ACCESS_KEY": "b"}
+    for environment in ({}, around):
+        assert keys_of(S3Options(**options), environment) is None
+    assert keys_of(S3Options(key="mine", secret="also", **options), {})() == Keys("mine", "also")
+
+
 def test_missing_keys_or_endpoint_name_every_way():
     """Without keys or an endpoint, the error names every way to give them."""
     with pytest.raises(StorageError, match="OBS_ENDPOINT"):
