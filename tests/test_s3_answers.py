@@ -407,6 +407,33 @@ def test_unknown_condition_makes_way_for_a_lease(storage, caplog):
     assert "ignores If-None-Match. A lease takes its place" in caplog.text
 
 
+class Expired(Server):
+    """Refuses the first request, while another one that it refused before has new keys asked for."""
+
+    def __init__(self, storage) -> None:
+        super().__init__(storage, 400, b"<Error><Code>ExpiredToken</Code><Message>no</Message></Error>")
+        self.credentials = storage._bucket._client.credentials
+
+    def answer(self, request, **_):
+        made = super().answer(request)
+        if self.requests == 1:
+            assert self.credentials.renew(self.credentials.generation)
+            self.status, self.body = 200, LIST % b"<IsTruncated>false</IsTruncated>"
+        return made
+
+
+def test_keys_that_another_request_renewed_are_tried():
+    """Asked again, the source gives the same ones."""
+    asked = []
+    storage = opened(
+        endpoint_url=NOBODY,
+        credentials=lambda: asked.append(1) or {"key": "a", "secret": str(min(2, len(asked)))},
+    )
+    server = Expired(storage)
+    assert not storage.walk("a/")
+    assert (server.requests, len(asked)) == (2, 2)
+
+
 def test_an_unknown_authority_names_the_option(storage):
     def refuse(**_):
         raise SSLError(endpoint_url="https://host", error="CERTIFICATE_VERIFY_FAILED")
