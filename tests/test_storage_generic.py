@@ -107,6 +107,43 @@ def test_a_failing_file_system_is_no_answer(url, monkeypatch):
         storage.delete(["a"])
 
 
+@pytest.mark.parametrize("method", ["makedirs", "open", "pipe_file"])
+def test_missing_place_to_write_is_no_answer(url, method, monkeypatch):
+    """A bucket that is not there, as some file systems say it."""
+    storage = open_storage(url, QUICK)
+
+    def fail(*_, **__):
+        raise FileNotFoundError("no such bucket")
+
+    monkeypatch.setattr(storage._system, method, fail)
+    calls = [lambda: storage.write("a/1", io.BytesIO(b"x"), 1)] if method != "pipe_file" else []
+    calls += [lambda: storage.create("a/1", b"x"), storage.probe] if method != "open" else []
+    for call in calls:
+        with pytest.raises(StorageError, match="no such bucket"):
+            call()
+
+
+def test_nothing_is_taken_from_a_listing_cache(url, monkeypatch):
+    """Another process may have written meanwhile, whatever this one listed before."""
+    storage = open_storage(url, QUICK)
+    storage.create("a/1", b"x")
+    cached = []
+    for method in ("ls", "info"):
+        asked = getattr(storage._system, method)
+
+        def ask(*given, asked=asked, **options):
+            assert not cached.pop(), "of the cache"
+            cached.append(True)
+            return asked(*given, **options)
+
+        monkeypatch.setattr(storage._system, method, ask)
+    monkeypatch.setattr(storage._system, "invalidate_cache", lambda *_: cached.__setitem__(slice(None), [False]))
+    for _ in range(2):
+        assert storage.exists("a/1")
+        assert storage.read("a/1", 9) == b"x"
+        assert storage.list("a").files == {"1": 1}
+
+
 def test_a_folder_is_no_file(url):
     storage = open_storage(url, QUICK)
     storage.create("a/1", b"x")
