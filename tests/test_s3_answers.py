@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from urllib.parse import parse_qs, urlsplit
@@ -139,6 +140,16 @@ def test_what_consoles_make_for_folders_is_no_file(storage):
     Pages(storage, lambda marker: (["runs/vit/a/", "runs/vit/a/1"], [], False))
     assert dict(storage.list("a").files) == {"1": 1}
     assert dict(storage.walk("a/")) == {"a/1": 1}
+
+
+@pytest.mark.parametrize(
+    ("files", "folders"), [(["runs/vit/a/1", "runs/vit/b/1"], []), (["runs/vit/a/1"], ["runs/vit/b/"])]
+)
+def test_listing_of_another_place_is_refused(storage, files, folders):
+    Pages(storage, lambda marker: (files, folders, False))
+    for call in (lambda: storage.list("a"), lambda: storage.walk("a/")):
+        with pytest.raises(StorageError, match="the server lists 'runs/vit/b/"):
+            call()
 
 
 @pytest.mark.parametrize("files", [[], ["runs/vit/a/1"]])
@@ -309,6 +320,35 @@ def test_a_part_may_come_without_its_range(storage):
         storage.read_into("a", [memoryview(bytearray(4))], 4)
 
 
+class Ranges(Server):
+    """Has one file, and gives what is asked of it."""
+
+    data = bytes(range(100))
+
+    def __init__(self, storage) -> None:
+        super().__init__(storage, 206)
+
+    def answer(self, request, **_):
+        asked = request.headers["Range"]
+        first, last = map(int, (asked if isinstance(asked, str) else asked.decode()).removeprefix("bytes=").split("-"))
+        self.body = self.data[first : last + 1]
+        self.status = 206 if self.body else 416
+        self.headers = {"ETag": "x", "Content-Range": f"bytes {first}-{first + len(self.body) - 1}/{len(self.data)}"}
+        if not self.body:
+            self.body = b"<Error><Code>InvalidRange</Code><Message>no</Message></Error>"
+        return super().answer(request)
+
+
+@pytest.mark.parametrize("start", [0, 13, 60, 99, 100, 130])
+def test_parts_are_read_from_anywhere_in_file(storage, start):
+    server = Ranges(storage)
+    storage._part_bytes = 7
+    buffers = [bytearray(10), bytearray(0), bytearray(25)]
+    count = storage.read_into("a", [memoryview(one) for one in buffers], start)
+    assert b"".join(buffers)[:count] == server.data[start : start + 35]
+    assert server.requests == 5
+
+
 def test_missing_file_is_missing_without_room_too(storage):
     Server(storage, 404, NO_SUCH_KEY)
     with pytest.raises(FileNotFoundError, match="no a in s3://bucket/runs/vit"):
@@ -405,6 +445,24 @@ def test_unknown_condition_makes_way_for_a_lease(storage, caplog):
     Probed(storage, (501, b"NotImplemented"), GONE)
     storage.probe()
     assert "ignores If-None-Match. A lease takes its place" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda bucket, stop: bucket.put_part("a", "id", 1, memoryview(b"x"), stop),
+        lambda bucket, stop: bucket.get_into("a", [memoryview(bytearray(1))], 0, stop),
+        lambda bucket, stop: bucket.delete("a", stop),
+    ],
+    ids=["put", "get", "delete"],
+)
+def test_what_nobody_wants_is_not_asked_again(storage, call):
+    """A part of a file of which another part has failed."""
+    server, stop = Server(storage, 503), threading.Event()
+    stop.set()
+    with pytest.raises(StorageError, match="tried 1 times"):
+        call(storage._bucket, stop)
+    assert server.requests == 1
 
 
 class Expired(Server):
