@@ -340,6 +340,27 @@ def test_state_that_goes_on_immediately_is_whole(root):
     assert stored.state["user"] == ["before"]
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_save_that_does_not_begin_holds_nothing(root, error):
+    """A fence would wait for a writer that there is not."""
+
+    class Interrupted(WatchedRun):
+        errors = (error(),)
+
+        def guard(self, fence) -> None:
+            while self.errors:
+                one, *self.errors = self.errors
+                raise one
+
+    manager, run = started(root, Interrupted(), buffer_bytes=1)
+    train(run, 1)
+    with pytest.raises(error):
+        manager.save(run)
+    assert not manager._orders._window.is_open
+    assert manager.save(run).result()
+    manager.close()
+
+
 # When it saves
 
 
