@@ -103,7 +103,9 @@ def test_unfinished_uploads_of_all_pages_are_aborted(storage):
     server = UploadsOnPages(storage)
     assert storage.clear_unfinished("b/", lambda key: True) == 0  # it lists everything, whatever is asked for
     assert server.aborted == []
-    assert storage.clear_unfinished("a/", lambda key: True) == 2
+    asked = []
+    assert storage.clear_unfinished("a/", lambda key: not asked.append(key)) == 2
+    assert asked == ["a/1", "a/2"]
     assert server.aborted == ["id-1", "id-2"]
 
 
@@ -318,6 +320,36 @@ def test_a_part_may_come_without_its_range(storage):
     assert into == b"12345\0"
     with pytest.raises(StorageError, match="parts"):  # the whole file instead
         storage.read_into("a", [memoryview(bytearray(4))], 4)
+
+
+class Parts:
+    """A bucket that takes uploads in parts."""
+
+    def __init__(self) -> None:
+        self.parts = {}
+
+    def mark(self, key):
+        return None
+
+    def begin_upload(self, key, mark):
+        return "id", False
+
+    def put_part(self, key, upload, number, data, stop):
+        self.parts[number] = bytes(data)
+        return str(number)
+
+    def complete_upload(self, key, upload, tags):
+        self.file = b"".join(self.parts[int(tag)] for tag in tags)
+
+
+@pytest.mark.parametrize(("size_bytes", "parts"), [(5, [4, 1]), (12, [4, 4, 4]), (13, [5, 5, 3]), (22, [8, 8, 6])])
+def test_huge_file_has_larger_parts(storage, monkeypatch, size_bytes, parts):
+    """A file has 10,000 at most."""
+    monkeypatch.setattr(s3, "_MOST_PARTS", 3)
+    storage._part_bytes, storage._bucket = 4, Parts()
+    storage.write("a", io.BytesIO(bytes(range(size_bytes))), size_bytes)
+    assert [len(storage._bucket.parts[number]) for number in range(1, len(parts) + 1)] == parts
+    assert storage._bucket.file == bytes(range(size_bytes))
 
 
 class Ranges(Server):
