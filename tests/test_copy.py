@@ -806,7 +806,10 @@ def test_events_of_impossible_size_stay_behind(tmp_path):
     history(tmp_path / "here")
     sound = events_at(tmp_path / "here")
     with (tmp_path / "here/events/a000001-0099.jsonl").open("wb") as file:
-        file.truncate(MAX_SEGMENT_BYTES + 10)
+        file.truncate(MAX_SEGMENT_BYTES + 1)
     for _ in range(2):
         copy(tmp_path / "here", tmp_path / "there")
         assert events_at(tmp_path / "there") == sound
+    (tmp_path / "here/events/a000001-0099.jsonl").write_bytes(bytes(MAX_SEGMENT_BYTES))  # a possible one
+    copy(tmp_path / "here", tmp_path / "there")
+    assert events_at(tmp_path / "there") == events_at(tmp_path / "here")
