@@ -578,6 +578,9 @@ def test_corrupt_checkpoint_is_named_and_others_are_copied(source, target):
     assert set(done.corrupt) == {AT_4, AT_8}
     assert "weights-000" in done.corrupt[AT_8]
     assert committed(target) == done.copied == [AT_6, AT_10]
+    written = {key: len(data) for key, data in tree(target).items() if key.startswith(("checkpoints/", "frozen/"))}
+    assert any(AT_8 in key for key in written)  # until the damage was met
+    assert done.copied_bytes == sum(size for key, size in written.items() if not key.endswith("/COMMIT"))
     assert Life(target).restore().checkpoint == AT_10
     shutil.rmtree(target)
     copy(source, target)
