@@ -572,11 +572,11 @@ def test_source_that_always_prunes_first_is_an_error(source, target):
 
 def test_corrupt_checkpoint_is_named_and_others_are_copied(source, target):
     good = tree(source)
-    corrupt(source, AT_8)
+    corrupt(source, AT_8, "rank-00000/optimizer-000.safetensors")
     corrupt(source, AT_4, "manifest.json", "cut")
     done = copy(source, target)
     assert set(done.corrupt) == {AT_4, AT_8}
-    assert "weights-000" in done.corrupt[AT_8]
+    assert "optimizer-000" in done.corrupt[AT_8]
     assert committed(target) == done.copied == [AT_6, AT_10]
     written = {key: len(data) for key, data in tree(target).items() if key.startswith(("checkpoints/", "frozen/"))}
     assert any(AT_8 in key for key in written)  # until the damage was met
