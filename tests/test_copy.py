@@ -494,6 +494,7 @@ def test_checkpoint_pruned_before_comparison_is_skipped(source, target):
     done = copy(FaultyStorage(LocalStorage(source), [prune]), target)
     assert prune.fired == 1
     assert (done.pruned, done.copied, done.present) == ([AT_6], [], others)
+    assert not any(AT_6 in key for key in tree(target))  # nothing was there, so nothing says that it is void
 
 
 def test_checkpoint_pruned_during_comparison_is_skipped(source, target):

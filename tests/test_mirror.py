@@ -557,6 +557,15 @@ def test_next_upload_removes_failed_one(tmp_path):
     assert committed(tmp_path, "mirror") == [name_at(1, 4)]
 
 
+def test_upload_that_wrote_nothing_leaves_no_void(tmp_path):
+    life = started(tmp_path, 2)
+    life.mirror.inject(Fault("error", operations={"walk"}, key=f"checkpoints/{name_at(1, 3)}/"))
+    life.saved_at(3)
+    life.saved_at(4)
+    assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(1, 4)]
+    assert files_of(tmp_path / "mirror", name_at(1, 3)) == {}
+
+
 def test_overtaken_job_voids_no_failed_upload(tmp_path):
     """It may be what the later attempt began with; that one takes over once the job has looked for what else may go."""
     life = started(tmp_path)
@@ -743,6 +752,16 @@ def test_emptied_local_root_needs_mirror_for_start(tmp_path):
     with pytest.raises(StorageError, match=f"goes on from {name_at(1, 2)}.*would lose it"):
         life.restore()
     assert tree(tmp_path) == before
+
+
+def test_mirror_that_cannot_be_listed_is_away(tmp_path, caplog):
+    """A folder can be probed whatever has become of its disk."""
+    life = Life(tmp_path, mirror_required=False)
+    life.mirror.inject(Fault("error", operations={"list"}, key="attempts", times=None))
+    assert life.restore().checkpoint is None
+    assert "NO MIRROR" in caplog.text
+    life.train(2)
+    assert life.manager.save(life.run).result() == name_at(1, 2)
 
 
 def test_a_new_run_may_begin_without_its_mirror(tmp_path):
@@ -1309,6 +1328,22 @@ def test_failed_sweep_is_repeated_until_one_works():
         sweeps.append(uploading.sweeps)
     assert sweeps == [1, 2, 2]
     one.collect()  # it is no failed upload
+
+
+def test_takeover_seen_by_the_sweep_stops_training():
+    class Overtaken(Uploading):
+        def sweep(self):
+            raise StaleAttemptError("taken over")
+
+    one = behind(uploading := Overtaken())
+    one.begin(A)
+    one.settle(LONG.total_seconds)
+    one.offer(B)
+    one.settle(LONG.total_seconds)
+    for _ in range(2):
+        with pytest.raises(StaleAttemptError, match="taken over"):
+            one.collect(tolerate=True)
+    assert uploading.asked == [str(A)]
 
 
 def test_each_upload_counts_its_bytes_from_zero(tmp_path):

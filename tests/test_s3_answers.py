@@ -533,6 +533,13 @@ def test_an_unknown_authority_names_the_option(storage):
         storage.list("a")
 
 
+def test_answer_that_ends_early_is_no_short_file(storage):
+    server = Server(storage, 206, b"123", {"Content-Range": "bytes 0-4/5", "ETag": "x"})
+    with pytest.raises(StorageError, match="ended after 3 of 5 bytes"):
+        storage.read_into("a", [memoryview(bytearray(5))])
+    assert server.requests > 4
+
+
 def test_whole_file_instead_of_its_part_is_refused(storage):
     Server(storage, 200, b"123456789", {"ETag": "x"})
     buffer = bytearray(5)

@@ -144,6 +144,18 @@ def test_nothing_is_taken_from_a_listing_cache(url, monkeypatch):
         assert storage.list("a").files == {"1": 1}
 
 
+@pytest.mark.parametrize("sizes", [[9], [8], [3, 6], [11, 1], [5, 0, 30]])
+@pytest.mark.parametrize("start", [0, 5])
+def test_buffers_of_any_size_are_filled(url, sizes, start, monkeypatch):
+    """They are read a piece at a time."""
+    monkeypatch.setattr(generic, "_PIECE_BYTES", 4)
+    storage, data = open_storage(url, QUICK), bytes(range(30))
+    storage.create("a", data)
+    buffers = [bytearray(size) for size in sizes]
+    count = storage.read_into("a", [memoryview(one) for one in buffers], start)
+    assert b"".join(buffers)[:count] == data[start : start + sum(sizes)]
+
+
 def test_a_folder_is_no_file(url):
     storage = open_storage(url, QUICK)
     storage.create("a/1", b"x")
