@@ -995,6 +995,17 @@ def test_the_roots_of_two_runs_are_no_pair(tmp_path):
     assert tree(tmp_path) == before
 
 
+@pytest.mark.parametrize("empty", ["local", "mirror"])
+def test_root_without_any_start_is_no_other_run(tmp_path, empty):
+    """A start there died once it had made the first file."""
+    started(tmp_path, 2).manager.close()
+    shutil.rmtree(tmp_path / empty)
+    (tmp_path / empty).mkdir()
+    run = RunDocument(run_id="f" * 32, created_at="").sealed()
+    (tmp_path / empty / "run.json").write_bytes(encode(run))
+    assert resumed(tmp_path)[1] == name_at(1, 2)
+
+
 def test_start_takes_next_number_after_mirror_conflict(tmp_path):
     started(tmp_path, 2)
     life = Life(tmp_path)
