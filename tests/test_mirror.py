@@ -1369,6 +1369,27 @@ def test_each_upload_counts_its_bytes_from_zero(tmp_path):
         assert uploader.done_bytes == sum(counted) - new[f"checkpoints/{name}/COMMIT"]
 
 
+def test_upload_needs_no_document_of_its_own_attempt(tmp_path):
+    """Somebody may have deleted it at the local root, where the next save puts it back."""
+    started(tmp_path, 2, 4).manager.close()
+    local, mirror = LocalStorage(tmp_path / "local"), LocalStorage(tmp_path / "new mirror")
+    uploader = Uploader(local, mirror, Index(local).document(1), "0" * 32, KeepLatest(9))
+    for name in committed(tmp_path, "local"):
+        assert uploader.upload(CheckpointName.parse(name)) == "copied"
+        (tmp_path / "local/attempts/000001.json").unlink(missing_ok=True)
+    assert committed(tmp_path, "new mirror") == committed(tmp_path, "local")
+
+
+def test_upload_that_is_there_is_made_durable(tmp_path):
+    """Whoever made its COMMIT may have died before that was."""
+    started(tmp_path, 2).manager.close()
+    local, mirror = LocalStorage(tmp_path / "local"), FaultyStorage(LocalStorage(tmp_path / "mirror"))
+    uploader = Uploader(local, mirror, Index(local).document(1), "0" * 32, KeepLatest(9))
+    name = CheckpointName(1, 0, 2)
+    assert uploader.upload(name) == "present"
+    assert [name.commit_key] in [[*call.keys] for call in mirror.calls if call.operation == "create"]
+
+
 def test_recovered_upload_failure_is_not_raised():
     uploading = Uploading(StorageError("away"))
     one = behind(uploading, tolerant=False)
