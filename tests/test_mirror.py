@@ -848,6 +848,24 @@ def test_roots_that_went_on_separately_are_an_error(tmp_path):
     other.close()
 
 
+@pytest.mark.parametrize("damaged", ["local", "mirror"])
+@pytest.mark.parametrize("how", ["cut", "another's"])
+def test_damaged_document_hides_no_separation(tmp_path, damaged, how):
+    started(tmp_path, 2)
+    for batches in (4, 5):
+        alone = Life(tmp_path, mirror_required=False, host="alone")
+        away(alone)
+        alone.restore()
+        alone.train(batches)
+        alone.manager.save(alone.run).result()
+    for batches in (3, 6):
+        started(tmp_path, batches, local="other", host="elsewhere")
+    attempt = tmp_path / damaged / "attempts"
+    (attempt / "000003.json").write_bytes(b"{" if how == "cut" else (attempt / "000002.json").read_bytes())
+    with pytest.raises(ResumeError, match=r"went on separately.*attempt 2 .*on alone .*on elsewhere"):
+        Life(tmp_path).restore()
+
+
 def test_takeover_after_the_upload_stops_training(tmp_path):
     """It is found when older checkpoints are to be removed."""
     first = started(tmp_path, 2)
