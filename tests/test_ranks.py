@@ -544,6 +544,20 @@ def test_ranks_that_rewind_save_their_end(tmp_path: Path) -> None:
     assert tuple(one.restored for one in again) == digests_at(2, 2 * CYCLE)
 
 
+def test_ranks_know_cycles_begun_at_final_saves(tmp_path: Path) -> None:
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=until), mid_cycle="rewind") as manager:
+            manager.restore(run)
+            for batches in run.train_until(until):
+                if batches == CYCLE:
+                    manager.save_final(run)
+            return manager.step(run)
+
+    assert results_of(job(tmp_path, 2, CYCLE + 2, act=act)) == [None, None]  # its start is stored
+    assert committed(tmp_path) == ["a000001-c0000000001-m0000"]
+
+
 @pytest.mark.parametrize("odd", [{0}, {1}, {0, 1}])
 def test_frozen_change_in_one_rank_is_refused(tmp_path: Path, odd: set[int]) -> None:
     """A frozen tensor that changed in one rank only is not put together from both ranks."""
