@@ -1408,6 +1408,17 @@ def test_upload_that_is_there_is_made_durable(tmp_path):
     assert [name.commit_key] in [[*call.keys] for call in mirror.calls if call.operation == "create"]
 
 
+def test_what_the_mirror_can_never_have_is_asked_once():
+    one = behind(uploading := Uploading("void"))
+    one.offer(A)
+    one.settle(LONG.total_seconds)
+    assert not one.try_again()
+    for _ in range(2):
+        with pytest.raises(SaveFailedError, match="give a new mirror"):
+            one.finish(LONG.total_seconds)
+    assert (uploading.asked, one.lag) == ([str(A)], 1)
+
+
 def test_recovered_upload_failure_is_not_raised():
     uploading = Uploading(StorageError("away"))
     one = behind(uploading, tolerant=False)
