@@ -11,7 +11,7 @@ from forge import forge
 from rank_files import NAME, leaf, write_ranks
 
 from ckptkit.errors import CheckpointNotFoundError, StorageError
-from ckptkit.manifest import RunDocument, Void, encode
+from ckptkit.manifest import CopiedFrom, RunDocument, Void, encode
 from ckptkit.placement import Box
 from ckptkit.run import audit as audit_module
 from ckptkit.run.audit import audit
@@ -209,6 +209,25 @@ def test_all_corrupt_is_no_fresh_start(root):
     start = audited(root).start
     assert start.checkpoint is None
     assert AT_6 in start.problem
+
+
+def test_copy_that_has_not_ended_starts_nothing(root):
+    """Whatever of it is committed already and whole."""
+    origin = CopiedFrom(url="elsewhere", run_id=None, checkpoint=None, last_attempt=7)
+    (root / "run.json").write_bytes(encode(RunDocument(run_id="0" * 32, created_at="", copied_from=origin).sealed()))
+    found = audited(root)
+    assert {one.outcome for one in found.checkpoints} == {"whole"}
+    assert found.start.checkpoint is None
+    assert "has not ended" in found.start.problem
+    assert not found.is_fine
+
+
+def test_damage_in_several_ranks_is_told():
+    storage = write_ranks([[leaf(f"own{rank}", np.arange(3), "per_rank")] for rank in range(4)])
+    damaged = [NAME.rank_key(1), NAME.rank_key(2), *(key for key in storage.files if "rank-00003/" in key)]
+    for key in damaged:
+        storage.files[key] = storage.files[key][:-2] + b"??"
+    assert sorted(one.file for one in problems(audited(None, storage=storage), str(NAME))) == sorted(damaged)
 
 
 def test_a_missing_run_document_is_told(root):

@@ -12,7 +12,7 @@ from long_run import long_run, names_of
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StorageError
 from ckptkit.manifest import AttemptDocument, Commit, PassedOver, Void, encode
-from ckptkit.run.catalogue import latest_checkpoint
+from ckptkit.run.catalogue import latest_checkpoint, list_checkpoints
 from ckptkit.run.choose import choose, first_choice
 from ckptkit.run.find import Index
 from ckptkit.run.lineage import Ancestry, trace
@@ -267,6 +267,22 @@ def test_latest_looks_again_after_concurrent_removal():
     fault = storage.inject(Fault(remove, operations={"read"}, key="*/manifest.json"))
     assert latest_checkpoint(storage).name == before
     assert fault.fired == 1
+
+
+@pytest.mark.parametrize("what", ["COMMIT", "manifest.json", "rank-00000.json"])
+def test_list_leaves_out_what_goes_meanwhile(what):
+    """It is no damage."""
+    storage = Counted(long_run(3))
+    newest = names_of(storage._inner)[-1]
+
+    def remove():
+        files = storage._inner.files
+        storage._inner.files = {key: data for key, data in files.items() if newest not in key}
+
+    fault = storage.inject(Fault(remove, operations={"read"}, key=f"*/{newest}/{what}"))
+    listed = list_checkpoints(storage)
+    assert fault.fired == 1
+    assert {one.name: one.problem for one in listed} == dict.fromkeys(names_of(storage._inner))
 
 
 def test_latest_that_is_always_removed_is_an_error():

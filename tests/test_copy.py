@@ -494,6 +494,7 @@ def test_checkpoint_pruned_before_comparison_is_skipped(source, target):
     done = copy(FaultyStorage(LocalStorage(source), [prune]), target)
     assert prune.fired == 1
     assert (done.pruned, done.copied, done.present) == ([AT_6], [], others)
+    assert not any(AT_6 in key for key in tree(target))  # nothing was there, so nothing says that it is void
 
 
 def test_checkpoint_pruned_during_comparison_is_skipped(source, target):
@@ -572,12 +573,15 @@ def test_source_that_always_prunes_first_is_an_error(source, target):
 
 def test_corrupt_checkpoint_is_named_and_others_are_copied(source, target):
     good = tree(source)
-    corrupt(source, AT_8)
+    corrupt(source, AT_8, "rank-00000/optimizer-000.safetensors")
     corrupt(source, AT_4, "manifest.json", "cut")
     done = copy(source, target)
     assert set(done.corrupt) == {AT_4, AT_8}
-    assert "weights-000" in done.corrupt[AT_8]
+    assert "optimizer-000" in done.corrupt[AT_8]
     assert committed(target) == done.copied == [AT_6, AT_10]
+    written = {key: len(data) for key, data in tree(target).items() if key.startswith(("checkpoints/", "frozen/"))}
+    assert any(AT_8 in key for key in written)  # until the damage was met
+    assert done.copied_bytes == sum(size for key, size in written.items() if not key.endswith("/COMMIT"))
     assert Life(target).restore().checkpoint == AT_10
     shutil.rmtree(target)
     copy(source, target)
@@ -806,7 +810,10 @@ def test_events_of_impossible_size_stay_behind(tmp_path):
     history(tmp_path / "here")
     sound = events_at(tmp_path / "here")
     with (tmp_path / "here/events/a000001-0099.jsonl").open("wb") as file:
-        file.truncate(MAX_SEGMENT_BYTES + 10)
+        file.truncate(MAX_SEGMENT_BYTES + 1)
     for _ in range(2):
         copy(tmp_path / "here", tmp_path / "there")
         assert events_at(tmp_path / "there") == sound
+    (tmp_path / "here/events/a000001-0099.jsonl").write_bytes(bytes(MAX_SEGMENT_BYTES))  # a possible one
+    copy(tmp_path / "here", tmp_path / "there")
+    assert events_at(tmp_path / "there") == events_at(tmp_path / "here")

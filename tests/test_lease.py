@@ -37,6 +37,15 @@ def test_create_waits_for_lease_to_settle():
     assert waits == [2.0]
 
 
+def test_threads_of_one_process_contend_for_no_lease():
+    """They would take it from each other, and wait for it to settle each time."""
+    alone = []
+    lease = Lease(Overwriting(), settle=SETTLE, wait=lambda _: alone.append(lease._own.locked()))
+    lease.create("a/1", b"x")
+    assert alone == [True]
+    assert not lease._own.locked()
+
+
 def test_a_file_that_is_there_is_never_replaced():
     storage = Overwriting()
     storage.files["a/1"] = b"first"

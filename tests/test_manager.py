@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import gc
 import logging
+import math
 import os
 import random
 import subprocess
@@ -30,6 +31,7 @@ from ckptkit.errors import (
     StorageError,
 )
 from ckptkit.manager import ERROR_BUDGET, CheckpointManager
+from ckptkit.mirror import NoMirror
 from ckptkit.outcomes import Outcomes
 from ckptkit.policies import KeepLatest, SaveEvery
 from ckptkit.progress import Progress, ResumePoint
@@ -340,6 +342,27 @@ def test_state_that_goes_on_immediately_is_whole(root):
     assert stored.state["user"] == ["before"]
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_save_that_does_not_begin_holds_nothing(root, error):
+    """A fence would wait for a writer that there is not."""
+
+    class Interrupted(WatchedRun):
+        errors = (error(),)
+
+        def guard(self, fence) -> None:
+            while self.errors:
+                one, *self.errors = self.errors
+                raise one
+
+    manager, run = started(root, Interrupted(), buffer_bytes=1)
+    train(run, 1)
+    with pytest.raises(error):
+        manager.save(run)
+    assert not manager._orders._window.is_open
+    assert manager.save(run).result()
+    manager.close()
+
+
 # When it saves
 
 
@@ -387,11 +410,12 @@ def test_a_rewound_save_is_due_once_a_cycle(root):
     manager.close()
 
 
-def test_rewinding_knows_cycles_begun_at_other_saves(root):
+@pytest.mark.parametrize("save", [lambda *both: both[0].save(both[1]).result(), CheckpointManager.save_final])
+def test_rewinding_knows_cycles_begun_at_other_saves(root, save):
     """A save that was asked for, and a restore, begin a cycle as a step does."""
     manager, run = started(root, save=SaveEvery(micro_steps=6), mid_cycle="rewind")
     train(run, 4)
-    manager.save(run).result()
+    save(manager, run)
     train(run, 6)
     assert manager.step(run) is None  # its start is stored
     manager.close()
@@ -654,6 +678,33 @@ def test_closed_manager_reads_training_no_more(valve, root):
     restored = WatchedRun()
     CheckpointManager(root).restore(restored)
     assert restored.digest() == run_at(6).digest()
+
+
+class Patient(NoMirror):
+    """Notes how long a close would wait for it."""
+
+    def finish(self, seconds_left) -> None:
+        self.left = seconds_left()
+
+
+@pytest.mark.parametrize(
+    ("on_preempt", "preempted", "timeout", "most"),
+    [
+        ("exit", False, None, math.inf),
+        ("exit", False, 5, 5),
+        ("exit", True, None, 25),  # the process is killed then
+        ("exit", True, 5, 5),
+        ("return", True, None, math.inf),
+        ("return", True, 5, 5),
+    ],
+)
+def test_close_waits_for_the_mirror_within_its_time(root, on_preempt, preempted, timeout, most):
+    manager = CheckpointManager(root, save=ON_REQUEST, on_preempt=on_preempt)
+    manager._mirror = mirror = Patient(LocalStorage(root))
+    manager.restore(WatchedRun())
+    manager._departure.is_over = preempted
+    manager.close(None if timeout is None else timedelta(seconds=timeout))
+    assert mirror.left == most or 0 < mirror.left <= most < math.inf
 
 
 def test_wait_without_a_save_returns_at_once(root):

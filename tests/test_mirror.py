@@ -264,6 +264,18 @@ def test_empty_mirror_is_filled_from_newest(tmp_path):
     assert committed(tmp_path, "mirror") == [name_at(2, 6), name_at(3, 7)]
 
 
+def test_documents_are_shared_until_that_works(tmp_path):
+    started(tmp_path, 2).manager.close()
+    life = Life(tmp_path, local="new")
+    away = life.local.inject(Fault("error", operations={"create"}, key="attempts/000001.json", times=3))
+    assert life.restore().checkpoint == name_at(1, 2)
+    life.settle()
+    assert away.fired == 3
+    assert attempts(tree(tmp_path / "new")).keys() == {2}
+    life.saved_at(5)
+    check_both(tmp_path, "new")
+
+
 DAMAGES = [
     ("rank-00000/weights-000.safetensors", "flip"),
     ("rank-00000/optimizer-000.safetensors", "cut"),
@@ -545,6 +557,15 @@ def test_next_upload_removes_failed_one(tmp_path):
     assert committed(tmp_path, "mirror") == [name_at(1, 4)]
 
 
+def test_upload_that_wrote_nothing_leaves_no_void(tmp_path):
+    life = started(tmp_path, 2)
+    life.mirror.inject(Fault("error", operations={"walk"}, key=f"checkpoints/{name_at(1, 3)}/"))
+    life.saved_at(3)
+    life.saved_at(4)
+    assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(1, 4)]
+    assert files_of(tmp_path / "mirror", name_at(1, 3)) == {}
+
+
 def test_overtaken_job_voids_no_failed_upload(tmp_path):
     """It may be what the later attempt began with; that one takes over once the job has looked for what else may go."""
     life = started(tmp_path)
@@ -733,6 +754,16 @@ def test_emptied_local_root_needs_mirror_for_start(tmp_path):
     assert tree(tmp_path) == before
 
 
+def test_mirror_that_cannot_be_listed_is_away(tmp_path, caplog):
+    """A folder can be probed whatever has become of its disk."""
+    life = Life(tmp_path, mirror_required=False)
+    life.mirror.inject(Fault("error", operations={"list"}, key="attempts", times=None))
+    assert life.restore().checkpoint is None
+    assert "NO MIRROR" in caplog.text
+    life.train(2)
+    assert life.manager.save(life.run).result() == name_at(1, 2)
+
+
 def test_a_new_run_may_begin_without_its_mirror(tmp_path):
     life = Life(tmp_path, mirror_required=False)
     away(life)
@@ -815,6 +846,24 @@ def test_roots_that_went_on_separately_are_an_error(tmp_path):
     run = NumpyRun(accumulation_steps=CYCLE)
     assert other.restore(run).checkpoint == name_at(2, 4)
     other.close()
+
+
+@pytest.mark.parametrize("damaged", ["local", "mirror"])
+@pytest.mark.parametrize("how", ["cut", "another's"])
+def test_damaged_document_hides_no_separation(tmp_path, damaged, how):
+    started(tmp_path, 2)
+    for batches in (4, 5):
+        alone = Life(tmp_path, mirror_required=False, host="alone")
+        away(alone)
+        alone.restore()
+        alone.train(batches)
+        alone.manager.save(alone.run).result()
+    for batches in (3, 6):
+        started(tmp_path, batches, local="other", host="elsewhere")
+    attempt = tmp_path / damaged / "attempts"
+    (attempt / "000003.json").write_bytes(b"{" if how == "cut" else (attempt / "000002.json").read_bytes())
+    with pytest.raises(ResumeError, match=r"went on separately.*attempt 2 .*on alone .*on elsewhere"):
+        Life(tmp_path).restore()
 
 
 def test_takeover_after_the_upload_stops_training(tmp_path):
@@ -962,6 +1011,17 @@ def test_the_roots_of_two_runs_are_no_pair(tmp_path):
     with pytest.raises(ResumeError, match="two different runs"):
         Life(tmp_path).restore()
     assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("empty", ["local", "mirror"])
+def test_root_without_any_start_is_no_other_run(tmp_path, empty):
+    """A start there died once it had made the first file."""
+    started(tmp_path, 2).manager.close()
+    shutil.rmtree(tmp_path / empty)
+    (tmp_path / empty).mkdir()
+    run = RunDocument(run_id="f" * 32, created_at="").sealed()
+    (tmp_path / empty / "run.json").write_bytes(encode(run))
+    assert resumed(tmp_path)[1] == name_at(1, 2)
 
 
 def test_start_takes_next_number_after_mirror_conflict(tmp_path):
@@ -1299,6 +1359,22 @@ def test_failed_sweep_is_repeated_until_one_works():
     one.collect()  # it is no failed upload
 
 
+def test_takeover_seen_by_the_sweep_stops_training():
+    class Overtaken(Uploading):
+        def sweep(self):
+            raise StaleAttemptError("taken over")
+
+    one = behind(uploading := Overtaken())
+    one.begin(A)
+    one.settle(LONG.total_seconds)
+    one.offer(B)
+    one.settle(LONG.total_seconds)
+    for _ in range(2):
+        with pytest.raises(StaleAttemptError, match="taken over"):
+            one.collect(tolerate=True)
+    assert uploading.asked == [str(A)]
+
+
 def test_each_upload_counts_its_bytes_from_zero(tmp_path):
     started(tmp_path, 2, 4).manager.close()
     local, mirror = LocalStorage(tmp_path / "local"), LocalStorage(tmp_path / "new mirror")
@@ -1311,6 +1387,38 @@ def test_each_upload_counts_its_bytes_from_zero(tmp_path):
         assert uploader.done_bytes == sum(counted) - new[f"checkpoints/{name}/COMMIT"]
 
 
+def test_upload_needs_no_document_of_its_own_attempt(tmp_path):
+    """Somebody may have deleted it at the local root, where the next save puts it back."""
+    started(tmp_path, 2, 4).manager.close()
+    local, mirror = LocalStorage(tmp_path / "local"), LocalStorage(tmp_path / "new mirror")
+    uploader = Uploader(local, mirror, Index(local).document(1), "0" * 32, KeepLatest(9))
+    for name in committed(tmp_path, "local"):
+        assert uploader.upload(CheckpointName.parse(name)) == "copied"
+        (tmp_path / "local/attempts/000001.json").unlink(missing_ok=True)
+    assert committed(tmp_path, "new mirror") == committed(tmp_path, "local")
+
+
+def test_upload_that_is_there_is_made_durable(tmp_path):
+    """Whoever made its COMMIT may have died before that was."""
+    started(tmp_path, 2).manager.close()
+    local, mirror = LocalStorage(tmp_path / "local"), FaultyStorage(LocalStorage(tmp_path / "mirror"))
+    uploader = Uploader(local, mirror, Index(local).document(1), "0" * 32, KeepLatest(9))
+    name = CheckpointName(1, 0, 2)
+    assert uploader.upload(name) == "present"
+    assert [name.commit_key] in [[*call.keys] for call in mirror.calls if call.operation == "create"]
+
+
+def test_what_the_mirror_can_never_have_is_asked_once():
+    one = behind(uploading := Uploading("void"))
+    one.offer(A)
+    one.settle(LONG.total_seconds)
+    assert not one.try_again()
+    for _ in range(2):
+        with pytest.raises(SaveFailedError, match="give a new mirror"):
+            one.finish(LONG.total_seconds)
+    assert (uploading.asked, one.lag) == ([str(A)], 1)
+
+
 def test_recovered_upload_failure_is_not_raised():
     uploading = Uploading(StorageError("away"))
     one = behind(uploading, tolerant=False)
@@ -1320,6 +1428,23 @@ def test_recovered_upload_failure_is_not_raised():
     one.settle(LONG.total_seconds)
     one.collect()
     one.finish(LONG.total_seconds)
+
+
+@pytest.mark.parametrize("failures", range(ERROR_BUDGET + 1))
+def test_checkpoint_of_the_start_is_insisted_on(failures):
+    """A run that is finished commits nothing more."""
+    uploading = Uploading(*[StorageError("away")] * failures)
+    one = behind(uploading, tolerant=False)
+    one.begin(A)
+    one.settle(LONG.total_seconds)
+    assert one.lag == (failures > 0)
+    if failures == ERROR_BUDGET:
+        with pytest.raises(SaveFailedError, match=f"{A} is committed at local, but the mirror mirror lacks it"):
+            one.finish(LONG.total_seconds)
+    else:
+        one.finish(LONG.total_seconds)
+    assert uploading.asked == [str(A)] * max(1, min(failures + 1, ERROR_BUDGET))
+    assert one.lag == (failures == ERROR_BUDGET)
 
 
 def test_an_outage_has_its_traceback_at_debug(caplog):

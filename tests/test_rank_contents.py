@@ -252,6 +252,17 @@ def test_foreign_rank_file_is_named(field):
         opened(storage)
 
 
+def test_shard_in_another_ranks_folder_is_refused():
+    storage = world_of(3)
+    documents = documents_of(storage)
+    key = next(one.key for one in documents[2].shards if one.key.startswith(NAME.rank_folder(2)))
+    theirs = documents[1].shards[0].model_copy(update={"key": key})
+    documents[1] = documents[1].model_copy(update={"shards": [theirs, *documents[1].shards[1:]]})
+    commit(storage, documents)
+    with pytest.raises(CorruptCheckpointError, match=r"rank-00001\.json names a shard outside of its folder"):
+        opened(storage)
+
+
 def altered(documents, name, change):
     """``documents`` with what each says of the leaf ``name`` run through ``change(rank, entry)``; None drops it."""
     found = []

@@ -544,6 +544,20 @@ def test_ranks_that_rewind_save_their_end(tmp_path: Path) -> None:
     assert tuple(one.restored for one in again) == digests_at(2, 2 * CYCLE)
 
 
+def test_ranks_know_cycles_begun_at_final_saves(tmp_path: Path) -> None:
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=until), mid_cycle="rewind") as manager:
+            manager.restore(run)
+            for batches in run.train_until(until):
+                if batches == CYCLE:
+                    manager.save_final(run)
+            return manager.step(run)
+
+    assert results_of(job(tmp_path, 2, CYCLE + 2, act=act)) == [None, None]  # its start is stored
+    assert committed(tmp_path) == ["a000001-c0000000001-m0000"]
+
+
 @pytest.mark.parametrize("odd", [{0}, {1}, {0, 1}])
 def test_frozen_change_in_one_rank_is_refused(tmp_path: Path, odd: set[int]) -> None:
     """A frozen tensor that changed in one rank only is not put together from both ranks."""
@@ -665,3 +679,31 @@ def test_orphaned_parts_of_unstarted_save_are_removed(tmp_path: Path) -> None:
     assert committed(tmp_path) == ["a000001-c0000000001-m0000"]
     left = sorted(one.name for one in (tmp_path / "checkpoints" / "a000001-c0000000000-m0002").iterdir())
     assert left == ["COMMIT"]
+
+
+def test_parts_of_a_commit_that_had_landed_go(tmp_path: Path) -> None:
+    """Rank 0 learns at the next try that the one before was committed, when the others write their parts of it."""
+    never = Fault("error", key="no such key")
+    commit = "*-c0000000000-m0002/COMMIT"
+    faults = [
+        Fault("error", operations={"create"}, key=commit, when="after", times=2),
+        Fault("error", operations={"read"}, key=commit, times=2),
+    ]
+
+    def act(storage, world, until, **options):
+        run = new_run(world)
+        with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=1000)) as manager:
+            manager.restore(run)
+            for fault in faults if world.rank == 0 else ():
+                storage.inject(fault)
+            for batches in run.train_until(4):
+                if batches >= 2:
+                    manager.save(run).exception()
+                if batches == 2:
+                    manager.save(run).exception()
+
+    results_of(job(tmp_path, 2, 0, faults={0: never}, act=act))
+    assert [fault.fired for fault in faults] == [2, 2]
+    landed = "a000001-c0000000000-m0002"
+    assert committed(tmp_path) == [landed, "a000001-c0000000000-m0003", "a000001-c0000000001-m0000"]
+    assert [one.name for one in (tmp_path / "checkpoints" / f"{landed}-t02").iterdir()] == ["COMMIT"]

@@ -12,6 +12,7 @@ from rank_files import ATTEMPT, PROGRESS, leaf, opened, write_ranks
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, ResumeError
 from ckptkit.errors import StateMismatchError as Mismatch
 from ckptkit.run.attempt import Opened
+from ckptkit.run.names import attempt_key
 from ckptkit.run.ranks import follow, lead
 from ckptkit.testing.ranks import results_of, run_ranks
 
@@ -76,6 +77,33 @@ def test_gravest_error_of_any_rank_ends_all(errors, kind, told):
         assert type(one.error) is kind
         assert f"said by {told}" in str(one.error)
         assert isinstance(one.error, CkptKitError)
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_rank_has_its_own_error_at_hand(failing):
+    """Its traceback shows what went wrong; the others have the words."""
+    storage, states = checkpoint(3), [State() for _ in range(3)]
+    states[failing].error = RuntimeError("odd")
+    for rank, one in enumerate(start(storage, states, take(storage))):
+        if rank != failing:
+            assert isinstance(one.error, ResumeError)
+            assert f"rank {failing}: RuntimeError: odd" in str(one.error)
+        causes = [one.error, one.error.__cause__]
+        assert any(error is states[failing].error for error in causes) == (rank == failing)
+
+
+def test_rank_that_sees_another_root_raises_that_itself():
+    storage, elsewhere = checkpoint(3), checkpoint(3)
+    elsewhere.files[attempt_key(1)] = b"{}"
+
+    def act(world):
+        if world.rank == 0:
+            return lead(world, State(), take(storage))
+        return follow(world, elsewhere if world.rank == 1 else storage, State())
+
+    told = [str(one.error) for one in run_ranks(3, act, timeout=timedelta(seconds=30))]
+    assert told[1].startswith("rank 0 opened attempt 1")
+    assert told[0] == told[2] == f"rank 1: {told[1]}"
 
 
 def test_start_of_ranks_at_other_places_is_refused():

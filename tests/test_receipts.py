@@ -80,6 +80,21 @@ def test_patience_begins_anew_with_every_part():
     assert now[0] == 2 * PATIENCE.total_seconds()
 
 
+def test_pauses_grow_until_a_part_comes():
+    """The others are likely to come soon after it."""
+    storage, pauses = Asked(), []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) in (15, 18):
+            post(storage, NAME, written(storage, len(pauses) // 15 + (len(pauses) == 18)))
+
+    Receipts(storage, 3, PATIENCE, monotonic=lambda: 0.0, pause=pause).collect(NAME, written(storage, 0), lambda: None)
+    assert pauses[:15] == sorted(pauses[:15])
+    assert pauses[14] == 1.0
+    assert pauses[15:18] == pauses[:3]
+
+
 def test_patience_ends_though_other_parts_are_there():
     storage, now = Asked(), [0.0]
     for rank in {*range(1, 13)} - {10, 12}:  # who asks for these two is told of 11, too
@@ -114,6 +129,24 @@ def test_giving_up_another_save_ends_no_wait():
     receipts = Receipts(storage, 2, PATIENCE, pause=lambda _: post(storage, NAME, written(storage, 1)))
     receipts.give_up(2, "rank 1 died")
     assert len(receipts.collect(NAME, written(storage, 0), lambda: None)) == 2
+
+
+def test_word_of_another_save_wakes_once():
+    """Whoever is woken looks, and waits again."""
+    storage = DictStorage()
+    woken = []
+
+    def pause(_: float) -> None:
+        woken.append(receipts._woken.is_set())
+        if len(woken) == 1:
+            receipts.give_up(2, "rank 1 died")
+        else:
+            post(storage, NAME, written(storage, 1))
+
+    receipts = Receipts(storage, 2, PATIENCE, pause=pause)
+    receipts.hurry()
+    receipts.collect(NAME, written(storage, 0), lambda: None)
+    assert woken == [False, False]
 
 
 def test_first_reason_to_give_up_is_told():

@@ -15,11 +15,12 @@ from grown import ON_REQUEST, WatchedRun, train
 import ckptkit.events
 from ckptkit import recorder
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
-from ckptkit.events import Began, Ended, LeftOut, Point, Removed, Saved, SaveFailed
+from ckptkit.events import Began, Ended, LeftOut, Point, Removed, Saved, SaveFailed, encode_segment
 from ckptkit.manager import CheckpointManager
 from ckptkit.policies import KeepLatest
 from ckptkit.run.event_log import read_events
 from ckptkit.run.find import Documents
+from ckptkit.run.names import segment_key
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 
@@ -472,6 +473,24 @@ def test_event_file_removed_while_read_is_told(storage, time):
     reading = FaultyStorage(storage, [Fault(lambda: storage.delete([key]), operations={"read"}, key=key)])
     files = read_events(reading, Documents(storage))
     assert files.problems == {key: f"{key} was removed while it was read"}
+
+
+@pytest.mark.parametrize("gone", [1, 2])
+def test_gaps_and_foreign_files_of_events_are_told(storage, time, gone):
+    with manager_of(storage, time) as manager:
+        run = NumpyRun()
+        manager.restore(run)
+        save_at(manager, run, 1)
+    events = events_in(storage)
+    token = Documents(storage).document(1).token
+    for number in (1, 2, 3, 4):
+        by = "0" * 32 if number == 4 else token
+        storage.files[segment_key(1, number)] = encode_segment(1, by, number, events)[0]
+    del storage.files[segment_key(1, gone)]
+    assert read_events(storage, Documents(storage)).problems == {
+        segment_key(1, gone): "it is missing, and a later one is there",
+        segment_key(1, 4): f"{segment_key(1, 4)} has another token than attempts/000001.json",
+    }
 
 
 def test_a_lost_reply_stores_nothing_twice(storage, time, caplog):

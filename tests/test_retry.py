@@ -125,6 +125,21 @@ def test_lasting_trouble_is_logged_once_a_minute(retry, time, caplog):
     assert caplog.records[-1].message.startswith("the storage answers again")
 
 
+def test_request_that_failed_slowly_is_told_at_once(retry, time, caplog):
+    retry.call("do it", failing(0))
+    tried = []
+
+    def slow(until):
+        tried.append(until)
+        if len(tried) == 1:
+            time.now += 60
+            raise Transient("silence")
+
+    retry.call("do it", slow)
+    assert "has failed for 60 s" in caplog.records[0].getMessage()
+    assert caplog.records[-1].getMessage().startswith("the storage answers again")
+
+
 def test_each_outage_is_told_by_its_own_length(retry, time, caplog):
     retry.call("do it", failing(0))
     for pause in (1000, 0):

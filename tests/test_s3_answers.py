@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from urllib.parse import parse_qs, urlsplit
@@ -32,6 +33,7 @@ from ckptkit.testing.state import NumpyRun
 PAGE = b"<html><head><title>404</title></head><body>default backend - 404</body></html>"
 LIST = b'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</ListBucketResult>'
 KEYS = {"key": "testing", "secret": "testing"}
+NOBODY = "http://127.0.0.1:1"
 
 
 class Server:
@@ -51,7 +53,11 @@ class Server:
 
 @pytest.fixture
 def storage():
-    made = open_storage("s3://bucket/runs/vit", {**KEYS, "endpoint_url": "http://127.0.0.1:1"})
+    return opened(endpoint_url=NOBODY)
+
+
+def opened(**options):
+    made = open_storage("s3://bucket/runs/vit", {**KEYS, **options})
     clock = Clock()
     made._bucket._retry = Retry(Patience(), monotonic=clock, wait=clock.wait, rng=random.Random(1))
     return made
@@ -97,7 +103,9 @@ def test_unfinished_uploads_of_all_pages_are_aborted(storage):
     server = UploadsOnPages(storage)
     assert storage.clear_unfinished("b/", lambda key: True) == 0  # it lists everything, whatever is asked for
     assert server.aborted == []
-    assert storage.clear_unfinished("a/", lambda key: True) == 2
+    asked = []
+    assert storage.clear_unfinished("a/", lambda key: not asked.append(key)) == 2
+    assert asked == ["a/1", "a/2"]
     assert server.aborted == ["id-1", "id-2"]
 
 
@@ -134,6 +142,16 @@ def test_what_consoles_make_for_folders_is_no_file(storage):
     Pages(storage, lambda marker: (["runs/vit/a/", "runs/vit/a/1"], [], False))
     assert dict(storage.list("a").files) == {"1": 1}
     assert dict(storage.walk("a/")) == {"a/1": 1}
+
+
+@pytest.mark.parametrize(
+    ("files", "folders"), [(["runs/vit/a/1", "runs/vit/b/1"], []), (["runs/vit/a/1"], ["runs/vit/b/"])]
+)
+def test_listing_of_another_place_is_refused(storage, files, folders):
+    Pages(storage, lambda marker: (files, folders, False))
+    for call in (lambda: storage.list("a"), lambda: storage.walk("a/")):
+        with pytest.raises(StorageError, match="the server lists 'runs/vit/b/"):
+            call()
 
 
 @pytest.mark.parametrize("files", [[], ["runs/vit/a/1"]])
@@ -198,6 +216,20 @@ def test_missing_key_answer_counts_only_for_keys(storage):
             call()
 
 
+def test_connections_of_looks_and_reads_are_given_back(storage):
+    """A start looks thousands of times."""
+    raws = []
+
+    def answer(request, **_):
+        raws.append(HTTPResponse(io.BytesIO(b"12345"), status=206, preload_content=False))
+        return AWSResponse(request.url, 206, {"ETag": "x", "Content-Range": "bytes 0-4/5"}, raws[-1])
+
+    storage._bucket._client.api.meta.events.register_first("before-send.s3", answer)
+    assert storage.exists("a")
+    assert storage.read("a", 9) == b"12345"
+    assert [raw.closed for raw in raws] == [True, True]
+
+
 def test_a_gateways_page_is_no_file(storage):
     server = Server(storage, 200, PAGE)
     for call in (
@@ -228,6 +260,53 @@ def test_an_endpoint_that_redirects_is_told_at_once(storage, status):
     assert server.requests == 1
 
 
+@pytest.mark.parametrize("named", ["client_kwargs", "environment", "Amazon's own"])
+def test_redirects_are_told_wherever_endpoint_is_named(named, monkeypatch):
+    endpoint = "https://s3.eu-west-1.amazonaws.com" if named == "Amazon's own" else NOBODY
+    if named == "environment":
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    server = Server(
+        opened(**({} if named == "environment" else {"client_kwargs": {"endpoint_url": endpoint}})),
+        *(301, b"", {"Location": "https://s3.example.com/bucket"}),
+    )
+    with pytest.raises(StorageError, match=r"redirects to https://s3\.example\.com"):
+        server.storage.list("a")
+    assert server.requests == 1
+
+
+class OtherRegion(Server):
+    """Amazon's, of which only one region has the bucket."""
+
+    def __init__(self, storage) -> None:
+        super().__init__(storage, 301, b"<Error><Code>PermanentRedirect</Code></Error>")
+        self.headers["x-amz-bucket-region"] = "eu-north-1"
+        self.hosts, self.bodies = [], []
+
+    def answer(self, request, **_):
+        self.hosts.append(urlsplit(request.url).hostname)
+        if request.body is not None:
+            self.bodies.append(b"".join(iter(lambda: bytes(request.body.read(16 << 10)), b"")))
+        if "eu-north-1" in request.url:
+            self.status, self.body = 200, LIST % b"<IsTruncated>false</IsTruncated>"
+            self.headers["ETag"] = "x"
+        return super().answer(request)
+
+
+def test_amazons_redirects_lead_to_the_region(monkeypatch):
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    server = OtherRegion(opened(client_kwargs={"region_name": "us-east-1"}))
+    assert not server.storage.walk("a/")
+    assert server.hosts == ["bucket.s3.amazonaws.com", "bucket.s3.eu-north-1.amazonaws.com"]
+
+
+def test_body_that_is_sent_again_is_whole(monkeypatch):
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    server = OtherRegion(opened(client_kwargs={"region_name": "us-east-1"}))
+    data = bytes(range(256)) * (10 << 10)  # several blocks
+    server.storage._bucket.put("a", data)
+    assert server.bodies == [data, data]
+
+
 def test_answer_with_wrong_range_is_refused(storage):
     Server(storage, 206, b"12345", {"Content-Range": "bytes 0-4/9", "ETag": "x"})
     with pytest.raises(StorageError, match="parts"):
@@ -241,6 +320,65 @@ def test_a_part_may_come_without_its_range(storage):
     assert into == b"12345\0"
     with pytest.raises(StorageError, match="parts"):  # the whole file instead
         storage.read_into("a", [memoryview(bytearray(4))], 4)
+
+
+class Parts:
+    """A bucket that takes uploads in parts."""
+
+    def __init__(self) -> None:
+        self.parts = {}
+
+    def mark(self, key):
+        return None
+
+    def begin_upload(self, key, mark):
+        return "id", False
+
+    def put_part(self, key, upload, number, data, stop):
+        self.parts[number] = bytes(data)
+        return str(number)
+
+    def complete_upload(self, key, upload, tags):
+        self.file = b"".join(self.parts[int(tag)] for tag in tags)
+
+
+@pytest.mark.parametrize(("size_bytes", "parts"), [(5, [4, 1]), (12, [4, 4, 4]), (13, [5, 5, 3]), (22, [8, 8, 6])])
+def test_huge_file_has_larger_parts(storage, monkeypatch, size_bytes, parts):
+    """A file has 10,000 at most."""
+    monkeypatch.setattr(s3, "_MOST_PARTS", 3)
+    storage._part_bytes, storage._bucket = 4, Parts()
+    storage.write("a", io.BytesIO(bytes(range(size_bytes))), size_bytes)
+    assert [len(storage._bucket.parts[number]) for number in range(1, len(parts) + 1)] == parts
+    assert storage._bucket.file == bytes(range(size_bytes))
+
+
+class Ranges(Server):
+    """Has one file, and gives what is asked of it."""
+
+    data = bytes(range(100))
+
+    def __init__(self, storage) -> None:
+        super().__init__(storage, 206)
+
+    def answer(self, request, **_):
+        asked = request.headers["Range"]
+        first, last = map(int, (asked if isinstance(asked, str) else asked.decode()).removeprefix("bytes=").split("-"))
+        self.body = self.data[first : last + 1]
+        self.status = 206 if self.body else 416
+        self.headers = {"ETag": "x", "Content-Range": f"bytes {first}-{first + len(self.body) - 1}/{len(self.data)}"}
+        if not self.body:
+            self.body = b"<Error><Code>InvalidRange</Code><Message>no</Message></Error>"
+        return super().answer(request)
+
+
+@pytest.mark.parametrize("start", [0, 13, 60, 99, 100, 130])
+def test_parts_are_read_from_anywhere_in_file(storage, start):
+    server = Ranges(storage)
+    storage._part_bytes = 7
+    buffers = [bytearray(10), bytearray(0), bytearray(25)]
+    count = storage.read_into("a", [memoryview(one) for one in buffers], start)
+    assert b"".join(buffers)[:count] == server.data[start : start + 35]
+    assert server.requests == 5
 
 
 def test_missing_file_is_missing_without_room_too(storage):
@@ -311,10 +449,79 @@ def test_refused_deletion_is_told_at_start(storage, caplog):
     assert "retention cannot remove any" in caplog.text
 
 
+class Conditional(Probed):
+    """Honours conditions, and is empty at first."""
+
+    def __init__(self, storage) -> None:
+        super().__init__(storage, (200, b""), GONE)
+        self.headers["ETag"] = "x"
+        self.puts = []
+
+    def answer(self, request, **_):
+        made = super().answer(request)
+        if request.method == "PUT":
+            self.puts.append(urlsplit(request.url).path.rpartition("/")[2])
+            self.by_method["PUT"] = TAKEN if self.puts == ["probe"] else (200, b"")
+        return made
+
+
+def test_new_root_with_conditions_has_no_lease(storage, caplog):
+    server = Conditional(storage)
+    storage.probe()
+    storage.create("a/1", b"x")
+    assert caplog.text == ""
+    assert server.puts == ["probe", "probe", "1"]
+
+
 def test_unknown_condition_makes_way_for_a_lease(storage, caplog):
     Probed(storage, (501, b"NotImplemented"), GONE)
     storage.probe()
     assert "ignores If-None-Match. A lease takes its place" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda bucket, stop: bucket.put_part("a", "id", 1, memoryview(b"x"), stop),
+        lambda bucket, stop: bucket.get_into("a", [memoryview(bytearray(1))], 0, stop),
+        lambda bucket, stop: bucket.delete("a", stop),
+    ],
+    ids=["put", "get", "delete"],
+)
+def test_what_nobody_wants_is_not_asked_again(storage, call):
+    """A part of a file of which another part has failed."""
+    server, stop = Server(storage, 503), threading.Event()
+    stop.set()
+    with pytest.raises(StorageError, match="tried 1 times"):
+        call(storage._bucket, stop)
+    assert server.requests == 1
+
+
+class Expired(Server):
+    """Refuses the first request, while another one that it refused before has new keys asked for."""
+
+    def __init__(self, storage) -> None:
+        super().__init__(storage, 400, b"<Error><Code>ExpiredToken</Code><Message>no</Message></Error>")
+        self.credentials = storage._bucket._client.credentials
+
+    def answer(self, request, **_):
+        made = super().answer(request)
+        if self.requests == 1:
+            assert self.credentials.renew(self.credentials.generation)
+            self.status, self.body = 200, LIST % b"<IsTruncated>false</IsTruncated>"
+        return made
+
+
+def test_keys_that_another_request_renewed_are_tried():
+    """Asked again, the source gives the same ones."""
+    asked = []
+    storage = opened(
+        endpoint_url=NOBODY,
+        credentials=lambda: asked.append(1) or {"key": "a", "secret": str(min(2, len(asked)))},
+    )
+    server = Expired(storage)
+    assert not storage.walk("a/")
+    assert (server.requests, len(asked)) == (2, 2)
 
 
 def test_an_unknown_authority_names_the_option(storage):
@@ -324,6 +531,13 @@ def test_an_unknown_authority_names_the_option(storage):
     storage._bucket._client.api.meta.events.register_first("before-send.s3", refuse)
     with pytest.raises(StorageError, match=r"client_kwargs=\{'verify': FILE\}"):
         storage.list("a")
+
+
+def test_answer_that_ends_early_is_no_short_file(storage):
+    server = Server(storage, 206, b"123", {"Content-Range": "bytes 0-4/5", "ETag": "x"})
+    with pytest.raises(StorageError, match="ended after 3 of 5 bytes"):
+        storage.read_into("a", [memoryview(bytearray(5))])
+    assert server.requests > 4
 
 
 def test_whole_file_instead_of_its_part_is_refused(storage):

@@ -147,6 +147,28 @@ def test_anonymous_requests_are_not_signed(monkeypatch):
     assert signed_url({"anon": True}).endswith("/k")
 
 
+@pytest.mark.parametrize("where", ["environment", "profile", "nowhere"])
+def test_amazons_region_is_the_command_lines(where, tmp_path, monkeypatch):
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    (tmp_path / "config").write_text("[profile training]\nregion = eu-west-3\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    if where == "environment":
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-3")
+    options = {"key": "a", "secret": "b", **({"profile": "training"} if where == "profile" else {})}
+    meta = open_storage("s3://bucket/a", options)._bucket._client.api.meta
+    assert meta.region_name == ("us-east-1" if where == "nowhere" else "eu-west-3")
+
+
+def test_idle_connections_are_kept_alive():
+    assert open_storage("s3://bucket/a", GIVEN)._bucket._client.api.meta.config.tcp_keepalive
+
+
+def test_anonymous_requests_need_no_keys():
+    asked = []
+    open_storage("s3://bucket/a", {"anon": True, "credentials": lambda: asked.append(1)})
+    assert asked == []
+
+
 def test_a_profile_has_its_own_keys(tmp_path, monkeypatch):
     (tmp_path / "credentials").write_text(
         "[default]\naws_access_key_id = other\naws_secret_access_key = b\n"
@@ -191,8 +213,11 @@ def test_obs_is_reached_as_obs_wants_it(monkeypatch):
     assert client.meta.config.request_checksum_calculation == "when_required"
     url = client.generate_presigned_url("get_object", Params={"Bucket": "bucket", "Key": "k"})
     assert url.startswith("https://bucket.obs.cn-north-4.myhuaweicloud.com/k?")
-    path = open_storage("obs://bucket/runs", {"config_kwargs": {"s3": {"addressing_style": "path"}}})
-    assert path._bucket._client.api.meta.config.s3["addressing_style"] == "path"
+    own = {"config_kwargs": {"signature_version": "s3", "s3": {"addressing_style": "path"}}}
+    config = open_storage("obs://bucket/runs", own)._bucket._client.api.meta.config
+    assert (config.signature_version, config.s3["addressing_style"]) == ("s3", "path")
+    other = {"config_kwargs": {"s3": {"use_accelerate_endpoint": False}}}
+    assert open_storage("obs://bucket/runs", other)._bucket._client.api.meta.config.s3["addressing_style"] == "virtual"
 
 
 KEYS = {
@@ -213,6 +238,14 @@ def test_keys_come_from_first_complete_pair():
     assert keys_of(S3Options(), environment)() == Keys("key1", "secret1", "token1")  # nothing of a half pair
     explicit = S3Options(key="mine", secret="also")
     assert keys_of(explicit, environment)() == Keys("mine", "also", None)
+
+
+@pytest.mark.parametrize("options", [{"anon": True}, {"profile": "training"}])
+def test_obs_may_have_keys_elsewhere_or_none(options):
+    around = {"OBS_ACCESS_KEY_ID": "other", "OBS_SECRET_ACCESS_KEY": "b"}
+    for environment in ({}, around):
+        assert keys_of(S3Options(**options), environment) is None
+    assert keys_of(S3Options(key="mine", secret="also", **options), {})() == Keys("mine", "also")
 
 
 def test_missing_keys_or_endpoint_name_every_way():
@@ -254,6 +287,33 @@ def test_keys_in_the_environment_are_read_again(monkeypatch):
 
 
 # Keys that end
+
+
+def test_source_of_keys_is_asked_by_one_thread():
+    """A vault's client may not stand two."""
+    alone = []
+
+    def source():
+        alone.append(credentials._lock.locked() if alone else True)
+        return Keys("a", str(len(alone)), expires=datetime(2026, 1, 1, tzinfo=timezone.utc))
+
+    credentials = None
+    credentials = RenewedCredentials(source, lambda: datetime(2025, 12, 31, 23, 57, tzinfo=timezone.utc))
+    credentials.get_frozen_credentials()
+    credentials.renew(credentials.generation)
+    assert alone == [True] * 3
+
+
+def test_keys_that_expired_are_asked_for_once():
+    """Many requests are under way with them, and each learns it."""
+    asked = []
+    credentials = RenewedCredentials(lambda: asked.append(1) or Keys("a", str(len(asked))))
+    used = credentials.generation
+    assert credentials.renew(used)
+    assert credentials.renew(used)
+    assert credentials.get_frozen_credentials().secret_key == "2"
+    assert credentials.renew(credentials.generation)
+    assert credentials.get_frozen_credentials().secret_key == "3"
 
 
 def test_expiring_keys_are_renewed_in_advance():

@@ -24,7 +24,7 @@ from ckptkit.policies import SaveEvery
 from ckptkit.report.page import page_of
 from ckptkit.report.tell import read_story
 from ckptkit.scrubber import clean_url, scrub, scrubbed
-from ckptkit.storage import Storage, open_storage
+from ckptkit.storage import Storage, obs, open_storage
 from ckptkit.storage.credentials import Keys, RenewedCredentials
 from ckptkit.storage.s3_options import S3Options
 from ckptkit.testing.state import NumpyRun
@@ -106,6 +106,16 @@ def test_a_gateway_with_a_password_is_named_without(endpoint, place, monkeypatch
     assert isinstance(error, StorageError)
     assert "127.0.0.1:9" in str(error)
     assert_hidden(told_by(error))
+
+
+@pytest.mark.parametrize("scheme", ["s3", "obs"])
+@pytest.mark.parametrize("name", obs.SECRETS)
+def test_keys_in_the_environment_are_hidden(scheme, name, monkeypatch):
+    """A library may quote them, whoever uses them."""
+    secret = f"{scheme}-{name}-zQ8"
+    monkeypatch.setenv(name, secret)
+    open_storage(f"{scheme}://bucket/run", {"key": "AKIA", "secret": "other-4711", "endpoint_url": f"http://{NOWHERE}"})
+    assert secret not in scrub(f"refused: {secret}")
 
 
 def test_what_a_vault_says_is_left_out(caplog):

@@ -11,7 +11,7 @@ from grown import ON_REQUEST, run_at, train
 
 from ckptkit.errors import CkptKitError, StorageError
 from ckptkit.manager import CheckpointManager
-from ckptkit.storage import Listing, open_storage
+from ckptkit.storage import Listing, generic, open_storage
 from ckptkit.storage.generic import FsspecStorage
 from ckptkit.testing.contract import StorageContract
 from ckptkit.testing.faults import Killed
@@ -57,6 +57,26 @@ def test_a_run_is_saved_and_resumed_there(url, caplog):
     assert second.digest() == first.digest()
 
 
+def test_storages_on_one_root_create_in_turn(url, monkeypatch):
+    """Each has a lease of its own, and both may be of one process."""
+    storage, alone = open_storage(url, QUICK), []
+    monkeypatch.setattr(storage._lease, "_wait", lambda _: alone.append(generic._CREATING.locked()))
+    storage.create("a/1", b"x")
+    assert alone == [True]
+    assert not generic._CREATING.locked()
+
+
+@pytest.mark.parametrize("given", [b"", b"123", b"1234567"], ids=["nothing", "too little", "too much"])
+def test_write_that_fails_is_out_of_the_way(url, given):
+    """Closing a file publishes what there is of it."""
+    storage = open_storage(url, QUICK)
+    with pytest.raises(StorageError, match="announced"):
+        storage.write("a/1", io.BytesIO(given), 6)
+    assert storage.walk("") == {}
+    storage.write("a/1", io.BytesIO(b"123456"), 6)
+    assert storage.read("a/1", 9) == b"123456"
+
+
 @pytest.mark.parametrize(
     ("root", "options", "message"),
     [
@@ -85,6 +105,55 @@ def test_a_failing_file_system_is_no_answer(url, monkeypatch):
         storage.create("a", b"x")
     with pytest.raises(StorageError, match="own"):
         storage.delete(["a"])
+
+
+@pytest.mark.parametrize("method", ["makedirs", "open", "pipe_file"])
+def test_missing_place_to_write_is_no_answer(url, method, monkeypatch):
+    """A bucket that is not there, as some file systems say it."""
+    storage = open_storage(url, QUICK)
+
+    def fail(*_, **__):
+        raise FileNotFoundError("no such bucket")
+
+    monkeypatch.setattr(storage._system, method, fail)
+    calls = [lambda: storage.write("a/1", io.BytesIO(b"x"), 1)] if method != "pipe_file" else []
+    calls += [lambda: storage.create("a/1", b"x"), storage.probe] if method != "open" else []
+    for call in calls:
+        with pytest.raises(StorageError, match="no such bucket"):
+            call()
+
+
+def test_nothing_is_taken_from_a_listing_cache(url, monkeypatch):
+    """Another process may have written meanwhile, whatever this one listed before."""
+    storage = open_storage(url, QUICK)
+    storage.create("a/1", b"x")
+    cached = []
+    for method in ("ls", "info"):
+        asked = getattr(storage._system, method)
+
+        def ask(*given, asked=asked, **options):
+            assert not cached.pop(), "of the cache"
+            cached.append(True)
+            return asked(*given, **options)
+
+        monkeypatch.setattr(storage._system, method, ask)
+    monkeypatch.setattr(storage._system, "invalidate_cache", lambda *_: cached.__setitem__(slice(None), [False]))
+    for _ in range(2):
+        assert storage.exists("a/1")
+        assert storage.read("a/1", 9) == b"x"
+        assert storage.list("a").files == {"1": 1}
+
+
+@pytest.mark.parametrize("sizes", [[9], [8], [3, 6], [11, 1], [5, 0, 30]])
+@pytest.mark.parametrize("start", [0, 5])
+def test_buffers_of_any_size_are_filled(url, sizes, start, monkeypatch):
+    """They are read a piece at a time."""
+    monkeypatch.setattr(generic, "_PIECE_BYTES", 4)
+    storage, data = open_storage(url, QUICK), bytes(range(30))
+    storage.create("a", data)
+    buffers = [bytearray(size) for size in sizes]
+    count = storage.read_into("a", [memoryview(one) for one in buffers], start)
+    assert b"".join(buffers)[:count] == data[start : start + sum(sizes)]
 
 
 def test_a_folder_is_no_file(url):

@@ -187,6 +187,24 @@ def test_write_that_is_broken_off_leaves_nothing(local, error, size_bytes):
     assert local.list("a").files == {"1": size_bytes}
 
 
+class Miscounting:
+    """Says that it gave more than it was asked for."""
+
+    asked = 0
+
+    def readinto(self, buffer):
+        self.asked += 1
+        assert self.asked == 1, "it is asked on and on"
+        return len(buffer) + 1
+
+
+@pytest.mark.parametrize("size_bytes", [5, LARGE_BYTES])
+def test_stream_that_miscounts_is_a_storage_error(local, size_bytes):
+    with pytest.raises(StorageError, match=f"and gave {size_bytes + 1}"):
+        local.write("a/1", Miscounting(), size_bytes)
+    assert not local.list("a").files
+
+
 @pytest.mark.parametrize("verb", ["write", "create"])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_failed_fsync_leaves_neither_file_nor_folder(local, monkeypatch, verb, nth):

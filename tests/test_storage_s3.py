@@ -70,3 +70,11 @@ def test_memory_of_one_file_is_kept():
         pass
     with memory.lent(4, 10) as later:
         assert sum(any(one.obj is old.obj for old in (*first, *second)) for one in later) == 2
+
+
+def test_memory_lent_has_the_size_asked_for():
+    """Parts of a huge file are larger than those of the one before, and of the one after it."""
+    memory = PartMemory(2)
+    for size_bytes in (20, 10, 30, 10):
+        with memory.lent(2, size_bytes) as lent:
+            assert [len(one) for one in lent] == [size_bytes] * 2

@@ -279,6 +279,31 @@ def test_corrupt_source_commits_nothing(source, target, how):
     assert transfer(source, target).outcome == "copied"
 
 
+class Leaving(DictStorage):
+    """Leaves of a write that fails what came until then, as the protocol allows."""
+
+    def write(self, key, stream, size_bytes):
+        data = memoryview(bytearray(size_bytes))
+        try:
+            for at in range(size_bytes):
+                stream.readinto(data[at : at + 1])
+        finally:
+            self.files[key] = bytes(data)
+
+
+def test_part_of_a_corrupt_file_is_not_left(source):
+    """Nothing vouches for it, and it would be in the way of the repaired one."""
+    target, documents, path = Leaving(), opened(source), Path(source.url, WEIGHTS)
+    sound = path.read_bytes()
+    corrupt(Path(source.url), AT_6, WEIGHTS.partition(f"{AT_6}/")[2])
+    with pytest.raises(CorruptCheckpointError, match="weights-000"):
+        transfer_checkpoint(source, target, documents)
+    assert WEIGHTS not in target.files
+    path.write_bytes(sound)
+    assert transfer(source, target).outcome == "copied"
+    assert target.files[WEIGHTS] == sound
+
+
 def test_source_cut_meanwhile_commits_nothing(source, target):
     cut = Fault(lambda: Path(source.url, WEIGHTS).write_bytes(b"12345"), operations={"read_into"}, key=WEIGHTS)
     source.inject(cut)

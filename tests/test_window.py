@@ -147,6 +147,21 @@ def test_settled_frozen_leaves_are_read_in_place(copy_all, by_slices):
         window.release()
 
 
+@pytest.mark.parametrize("settled", [True, False])
+def test_writer_asks_for_no_copy_itself(settled):
+    """Where looking at memory copies it, only the training thread may look, whatever never changes."""
+    live = Live(*CYCLE, *FROZEN, copying=True)
+    names = frozenset(name for name, *_ in FROZEN) if settled else frozenset()
+    window, _ = opened(live, buffer_bytes=PLENTY, settled=names)
+    asked = live.copies_asked
+    writer = Writer(window, live, settled=settled)
+    writer.read_what_is_there()
+    assert live.copies_asked == asked
+    window.close()
+    writer.check()
+    window.release()
+
+
 @pytest.mark.parametrize("by_slices", [False, True])
 def test_demoted_leaf_is_copied_like_changing_ones(by_slices):
     demoted = frozenset({"f.large"})

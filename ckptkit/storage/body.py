@@ -39,9 +39,9 @@ class MemoryBody:
         self._at += len(block)
         return block
 
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """As of a file."""
-        self._at = offset + (0, self._at, len(self._data))[whence]
+    def seek(self, offset: int) -> int:
+        """As of a file, from its start: the length is told by ``len``."""
+        self._at = offset
         return self._at
 
     def tell(self) -> int:

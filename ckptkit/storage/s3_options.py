@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import botocore.session
 from botocore import UNSIGNED
@@ -194,8 +195,9 @@ def connect(
         raise StorageError(f"could not use these storage_options: {error}{hint}") from error
     # Keys would come back encoded, which not every server does as botocore then decodes them; ours need no encoding.
     api.meta.events.register_last("before-parameter-build.s3.ListObjects", _ask_for_plain_keys)
-    if api.meta.endpoint_url and (options.endpoint_url or options.client_kwargs.get("endpoint_url")):
-        # botocore follows redirects between Amazon's regions only, and in circles anywhere else.
+    if not _is_amazons(api.meta.endpoint_url) or options.endpoint_url or options.client_kwargs.get("endpoint_url"):
+        # botocore follows redirects between Amazon's regions only, and in circles anywhere else, wherever the endpoint
+        # was named: also by AWS_ENDPOINT_URL, or a profile.
         api.meta.events.register_first("needs-retry.s3", _refuse_redirect)
     return Client(api, credentials)
 
@@ -204,6 +206,10 @@ def connect(
 def _models(data_path: str | None) -> Loader:
     """Botocore's descriptions of services: 12 MB and 0.1 s of parsing for each client, if none is kept."""
     return create_loader(data_path)
+
+
+def _is_amazons(endpoint_url: str) -> bool:
+    return f"{urlsplit(endpoint_url).hostname}.".endswith((".amazonaws.com.", ".amazonaws.com.cn."))
 
 
 def _ask_for_plain_keys(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:

@@ -14,7 +14,20 @@ from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault
 from ckptkit.testing.state import NumpyRun
 
-from .scenario import AT_6, AT_8, AT_10, Life, check_new_start, committed, digest_at, digest_of, history, name_at, tree
+from .scenario import (
+    AT_6,
+    AT_8,
+    AT_10,
+    Life,
+    attempts,
+    check_new_start,
+    committed,
+    digest_at,
+    digest_of,
+    history,
+    name_at,
+    tree,
+)
 
 
 @pytest.fixture
@@ -50,6 +63,16 @@ def test_failed_save_keeps_data_until_void(life):
     life.storage.clear()
     # It was committed all the time, and it is whole.
     assert AT_8 in committed(life.root)
+    assert digest_of(life.root, AT_8) == digest_at(8)
+
+
+def test_save_whose_commit_had_landed_is_done(life):
+    """Only the reply was lost, and the way to ask for it was lost once."""
+    for operation, when in (("create", "after"), ("read", "before")):
+        life.storage.inject(Fault("error", operations={operation}, key=f"checkpoints/{AT_8}/COMMIT", when=when))
+    assert life.saved_at(8) == AT_8
+    assert committed(life.root) == [AT_6, AT_8]
+    assert life.saved_at(8) == AT_8
     assert digest_of(life.root, AT_8) == digest_at(8)
 
 
@@ -209,6 +232,32 @@ def test_contents_that_make_no_sense_are_passed_over(root, caplog):
     point = CheckpointManager(root.storage(), keep=KeepLatest(2)).restore(run)
     assert point.checkpoint == committed(root)[-2]
     assert f"passed over {AT_6}: makes no sense" in caplog.text
+
+
+def test_start_that_passed_over_many_stays_readable(root):
+    """Its document has a largest size, whatever went wrong how often."""
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    names = [life.saved_at(batches) for batches in range(1, 27)]
+
+    class Refusing(NumpyRun):
+        left = 25
+
+        def apply(self, contents):
+            if self.left:
+                self.left -= 1
+                raise CorruptCheckpointError(f"{contents.checkpoint} is bad: " + "x" * 100_000)
+            super().apply(contents)
+
+    manager = CheckpointManager(root.storage(), keep=KeepLatest(100))
+    assert manager.restore(Refusing(accumulation_steps=4, size=5)).checkpoint == names[0]
+    document = attempts(tree(root))[2]
+    assert document["parent"] == names[0]
+    # The nearest to the one that was taken.
+    assert [one["checkpoint"] for one in document["passed_over"]] == names[1:21][::-1]
+    assert all(one["reason"].startswith(f"{one['checkpoint']} is bad") for one in document["passed_over"])
+    assert len(root.get("attempts/000002.json")) < 64 << 10
+    assert Life(root).restore().checkpoint == names[-1]
 
 
 def test_failed_final_save_raises_despite_tolerance(life):

@@ -450,6 +450,18 @@ def test_outdated_plan_spares_what_must_now_stay(root):
     check_new_start(root, latest=name_at(2, 8))
 
 
+def test_what_nobody_has_agreed_to_stays(root):
+    """Checkpoints that a job has made superfluous since the plan was shown."""
+    plan = planned(root)
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    for batches in (14, 16):
+        life.saved_at(batches)
+    assert set(planned(root).doomed) > set(plan.doomed)
+    assert sorted(pruned(root, plan=plan).removed) == sorted(map(str, plan.doomed))
+    assert committed(root) == [SECOND, NEWEST, name_at(3, 14), name_at(3, 16)]
+
+
 def test_remains_that_nobody_has_seen_stay(root):
     """What was a checkpoint when the question was asked is none when it is answered."""
     plan = planned(root, branches=False)

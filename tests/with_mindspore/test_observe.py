@@ -212,6 +212,7 @@ def test_set_digest_is_stable_and_huge_values_excluded():
     one, other = {0, 8}, {8, 0}
     assert [*one] != [*other], "CPython puts them one behind the other, as they come"
     assert digest_of_value(one) == digest_of_value(other)
+    assert digest_of_value(frozenset({0, 8})) == digest_of_value(frozenset([8, 0]))
     assert not is_plain(np.broadcast_to(np.float32(0), (1 << 27,)))
     assert not is_plain([object()])
     assert not is_plain(np.array([object()]))
