@@ -172,6 +172,23 @@ def test_a_run_that_is_never_resumed(url, word):
     assert word in found.cause
 
 
+@pytest.mark.parametrize("last", [6, 9, 12], ids=["ended before", "came by", "ended later"])
+def test_going_on_from_older_checkpoint_is_named(last):
+    full = reference()
+    again = resumed(*map(stepped, range(4, last + 1)), begun=3)
+    found = diagnose_resume(Difference(9, (), full.steps[9], None, again, full), frozenset())
+    assert (found.code, found.where) == ("went-back", "at 3")
+    assert "from the checkpoint after micro-step 3, although there is one after micro-step 8" in found.cause
+
+
+@pytest.mark.parametrize("begun", [3, 6], ids=["after a while", "at once"])
+def test_life_that_ended_there_went_not_back(begun):
+    full = reference()
+    again = resumed(*map(stepped, range(begun + 1, 7)), begun=begun)
+    found = diagnose_resume(Difference(7, (), full.steps[7], None, again, full), frozenset())
+    assert found.code == "ended-early"
+
+
 def test_a_script_that_ends_early_after_a_resume():
     full = reference()
     again = resumed(stepped(6))

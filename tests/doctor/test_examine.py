@@ -114,6 +114,16 @@ def test_life_that_goes_on_from_older_save_differs(monkeypatch, lost):
     report = script.examined()
     assert (report.difference.step, report.difference.found) == (saves[lost] + 1, None)
     assert report.difference.resumed_at == (0 if lost == 0 else saves[0])
+    assert report.diagnosis.code == ("went-back" if lost else "never-resumed")
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_beginning_too_early_is_named_before_differences(monkeypatch, lost):
+    sound = Script(monkeypatch)
+    sound.examined()
+    script = Script(monkeypatch, line=lambda number, begun, step: stepped(step, rng="new" if number > 3 + lost else ""))
+    script.lost.add([save for plan in sound.plans for save in plan.saves][lost])
+    assert script.examined().diagnosis.code == ("went-back" if lost else "never-resumed")
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,7 @@ def test_two_trainings_of_one_root_are_one_run(here, capsys):
         ("draws", "unknown", "rng/numpy"),
         ("other-root", "never-resumed", "another run root"),
         ("short", "ended-early", ""),
+        ("keeps-oldest", "went-back", "although there is one"),
     ],
 )
 def test_inexact_script_gets_diagnosis(here, capsys, what, code, word):
