@@ -120,14 +120,16 @@ def test_the_sitecustomize_that_is_shadowed_runs_as_well(here, monkeypatch):
     assert life.steps[1].digests["rng/python"] == repr(random.Random(0).getstate())
 
 
-def test_timed_out_life_leaves_no_process(here):
+@pytest.mark.parametrize(("last", "limit", "code"), [("time.sleep(600)", 1, None), ("raise SystemExit(3)", 60, 3)])
+def test_life_leaves_no_process(here, last, limit, code):
+    """Whether its time was up or it ended by itself."""
     (here / "train.py").write_text(
         "import subprocess, sys, time\n"
         "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid, flush=True)\n"
-        "time.sleep(600)\n"
+        f"{last}\n"
     )
-    life = lived(here, limit=1)
-    assert life.exit_code is None
+    life = lived(here, limit=limit)
+    assert life.exit_code == code
     assert not life.ended_as_planned
     with contextlib.suppress(ProcessLookupError):
         child = os.pidfd_open(int(life.log.read_text()))
