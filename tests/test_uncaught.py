@@ -87,6 +87,14 @@ def test_cause_missing_from_message_is_one_line(tmp_path):
     assert last == "caused by KeyError: 'a\\nb'; CKPTKIT_DEBUG=1 shows the traceback"
 
 
+@pytest.mark.parametrize(("raises", "told"), [("", "caused by KeyError: 'a'; "), (" from None", "")])
+def test_context_is_told_unless_it_was_cut(raises, told):
+    code = f"try:\n    {{}}['a']\nexcept KeyError:\n    raise ck.ResumeError('no'){raises}"
+    with pytest.raises(ck.ResumeError) as raised:
+        exec(code, {"ck": ck})  # noqa: S102
+    assert lines_of(raised.value, raised.tb)[-1] == f"{told}CKPTKIT_DEBUG=1 shows the traceback"
+
+
 def test_cause_in_message_is_not_repeated(tmp_path):
     raises = (
         'raise ck.StorageError("no room: No space left on device.") from OSError(28, "No space left on device", "f")'

@@ -74,10 +74,11 @@ def test_script_that_ends_early_is_examined_so_far(monkeypatch):
 
 
 def test_unseen_values_that_a_resume_changes_are_noted(monkeypatch):
-    """Those that differ without a resume, too, are not."""
+    """Those that differ without a resume, too, are not; nor those of the life that was not resumed but saved."""
 
     def line(number, begun, step):
-        return stepped(step, {"net.n": str(step - begun), "net.same": str(step), "clock": f"{number} {step}"})
+        values = {"net.n": str(step - begun), "net.same": str(step), "clock": f"{number} {step}"}
+        return stepped(step, {**values, "net.third": str(number == 3)})
 
     report = Script(monkeypatch, line=line).examined()
     assert (report.difference, report.notes) == (None, ("net.n",))
