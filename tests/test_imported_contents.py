@@ -95,6 +95,19 @@ def test_scalar_of_older_mindspore_is_a_scalar(tmp_path):
     assert bits_of(tmp_path / "x.ckpt") == {"w": ("F32", (), b"abcd")}
 
 
+def test_header_names_tensors_in_any_order(tmp_path):
+    table = {"a": [2, 4], "b": [0, 1], "c": [1, 2]}
+    header = json.dumps(
+        {
+            name: {"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]}
+            for name, (start, end) in table.items()
+        }
+    ).encode()
+    (tmp_path / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"bcaa")
+    expected = {"a": ("U8", (2,), b"aa"), "b": ("U8", (1,), b"b"), "c": ("U8", (1,), b"c")}
+    assert bits_of(tmp_path / "x.safetensors") == expected
+
+
 def test_pieces_of_different_types_are_refused(tmp_path):
     pieces = [b"\x08\x02" + message((2, kind), (3, b"\1")) for kind in (b"Bool", b"UInt8")]
     (tmp_path / "x.ckpt").write_bytes(b"".join(map(value, pieces)))

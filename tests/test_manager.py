@@ -402,6 +402,13 @@ def test_rewinding_knows_cycles_begun_at_other_saves(root):
     assert {name.partition("-")[2] for name in names(manager)} == {"c0000000001-m0000"}
 
 
+def test_cycle_whose_start_nobody_saw_is_stored_exactly(root):
+    manager, run = started(root, save=SaveEvery(micro_steps=6), mid_cycle="rewind")
+    train(run, 6)  # without a step at the boundary
+    assert manager.step(run).result() == "a000001-c0000000001-m0002"
+    manager.close()
+
+
 @pytest.mark.parametrize("when", ["before the restore", "before the save", "during the save"])
 def test_given_up_window_reads_nothing_in_place(valve, when):
     """From then on others may write to the parameters at any time."""
@@ -823,8 +830,15 @@ from ckptkit.manager import CheckpointManager
 from ckptkit.policies import SaveEvery
 from ckptkit.testing.state import NumpyRun
 
-if sys.argv[2:]:
+if sys.argv[2:] == ["logs itself"]:
     logging.basicConfig(level=logging.WARNING)
+if sys.argv[2:] == ["has a handler"]:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.WARNING)
+    logging.getLogger("ckptkit").addHandler(handler)
+if sys.argv[2:] == ["restores twice"]:
+    with CheckpointManager(sys.argv[1]) as manager:
+        manager.restore(NumpyRun())
 run = NumpyRun()
 with CheckpointManager(sys.argv[1]) as manager:
     manager.restore(run)
@@ -846,7 +860,8 @@ def test_custom_loop_is_told_its_resume_point(root):
         "[ckptkit] resuming from a000001-c0000000001-m0002: epoch 0, batch 6, after 1 optimizer steps, micro-step 2 of "
         "its cycle"
     ]
-    assert said_by_a_loop(root, "logs itself") == []
+    assert said_by_a_loop(root, "logs itself") == said_by_a_loop(root, "has a handler") == []
+    assert len(said_by_a_loop(root, "restores twice")) == 2
 
 
 @pytest.mark.parametrize("verb", ["step", "save", "wait", "close"])

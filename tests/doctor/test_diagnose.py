@@ -12,7 +12,7 @@ from ckptkit.doctor import diagnose
 from ckptkit.doctor.compare import Difference, first_difference
 from ckptkit.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume
 from ckptkit.rehearsal import Saved, Stepped, Suspect, Unseen
-from doctor.lives import URL, life, stepped
+from doctor.lives import SIZE, URL, life, stepped
 
 LAST = 12
 MAP = Suspect(kind="pipeline", where="MapDataset: augment()", why="it draws", fix="do not")
@@ -45,6 +45,12 @@ def test_the_batch_of_another_place():
     found = diagnosed(resumed(stepped(6, batch="batch/x 5")), reference())
     assert found.code == "data-shifted"
     assert "micro-step 5" in found.cause
+
+
+def test_batch_that_comes_each_epoch_is_the_first():
+    full = life([stepped(step, batch=f"batch {step % SIZE}") for step in range(1, LAST + 1)])
+    found = diagnosed(resumed(stepped(6, batch="batch 5")), full)
+    assert (found.code, "of micro-step 5" in found.cause) == ("data-shifted", True)
 
 
 def test_unknown_batch_blames_map_that_draws():
