@@ -322,6 +322,14 @@ def test_report_tells_difference_cause_and_fix(capsys, monkeypatch, begun, names
     assert (code, lines[-1]) == (1, "fix: do not")
 
 
+def test_json_tells_lives_that_did_nothing(capsys, monkeypatch):
+    lives = (trained(), life([], begun=2), replace(trained(), events=[], exit_code=None, planned_kill=3))
+    monkeypatch.setattr(Examination, "run", lambda self: Report(3, lives, 2, 7))
+    assert run_doctor(command(), Options(), keep=None, as_json=True) == 0
+    told = [tuple(one.values()) for one in json.loads(capsys.readouterr().out)["lives"]]
+    assert told == [("life", 0, 3, None, 0), ("life", 2, 0, None, 0), ("life", None, 0, 3, None)]
+
+
 def test_exact_report_notes_what_a_resume_changed(capsys, monkeypatch):
     report = Report(9, (), 20, 7, notes=tuple(f"main():n{number}" for number in range(7)))
     code, lines = told_of(report, capsys, monkeypatch)
@@ -354,7 +362,9 @@ def test_keep_requires_new_folder(here, capsys):
     (here / "nested/below").mkdir(parents=True)
     assert run_doctor(command(), Options(), keep="full", as_json=False) == 2
     assert run_doctor(command(), Options(), keep="nested", as_json=False) == 2
-    assert run_doctor(command(), Options(), keep="full/precious/below", as_json=False) == 3
+    for nowhere in ("full/precious/below", "/proc/nothing"):
+        assert run_doctor(command(), Options(), keep=nowhere, as_json=False) == 3
+        assert "cannot be started" not in capsys.readouterr().err
     assert run_doctor(command(), Options(steps=4, kills=1), keep="new", as_json=False) == 0
     assert "exact" in capsys.readouterr().out
     assert (here / "new/life-001.trace").exists()
