@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,13 @@ def test_only_planned_saves_happen_in_scratch_folder(tmp_path, root, trace):
         *[(Stepped, 1), (Stepped, 2), (Saved, 2), (Stepped, 3), (Stepped, 4), (Saved, 4), (Stepped, 5)]
     ]
     assert manager.url.startswith(str(tmp_path / "scratch"))
+
+
+def test_line_written_in_pieces_is_whole(root, trace, monkeypatch):
+    whole = os.write
+    monkeypatch.setattr("ckptkit.rehearsal.os.write", lambda descriptor, line: whole(descriptor, line[:50]))
+    trained(root, Seen(), 1)
+    assert [type(one) for one in trace()] == [Begun, Stepped]
 
 
 def test_second_training_of_root_continues_the_first(root, trace):
