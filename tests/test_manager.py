@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from ckptkit.errors import (
     StorageError,
 )
 from ckptkit.manager import ERROR_BUDGET, CheckpointManager
+from ckptkit.mirror import NoMirror
 from ckptkit.outcomes import Outcomes
 from ckptkit.policies import KeepLatest, SaveEvery
 from ckptkit.progress import Progress, ResumePoint
@@ -862,6 +864,17 @@ def test_custom_loop_is_told_its_resume_point(root):
     ]
     assert said_by_a_loop(root, "logs itself") == said_by_a_loop(root, "has a handler") == []
     assert len(said_by_a_loop(root, "restores twice")) == 2
+
+
+def test_wait_has_one_time_for_all(root, monkeypatch):
+    """What the save under way took is not there for the mirror any more."""
+    now, left = [0.0], []
+    monkeypatch.setattr("ckptkit.waiting.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(Outcomes, "drain", lambda self, timeout: now.append(now.pop() + 4))
+    monkeypatch.setattr(NoMirror, "settle", lambda self, seconds_left: left.append(seconds_left()))
+    manager, _ = started(root)
+    manager.wait(timedelta(seconds=10))
+    assert left == [6]
 
 
 @pytest.mark.parametrize("verb", ["step", "save", "wait", "close"])

@@ -624,6 +624,33 @@ def test_closing_with_a_timeout_keeps_it(root, monkeypatch, caplog):
     assert "the storage took none for 0.0 s" in caplog.text
 
 
+def test_save_under_way_takes_its_time_first(root):
+    """A save takes 10 s, two of them and a margin more than there is, so that the cycle is not finished."""
+    clock, go = Clock(), threading.Event()
+    slow = Fault(lambda: setattr(clock, "now", clock.now + 10), operations={"write"})
+    stuck = Fault(lambda: go.wait(20), operations={"write"}, key="*-c0000000001-m0000/*")
+    manager, run = started(
+        FaultyStorage(open_storage(root), [slow, stuck]),
+        monotonic=clock,
+        on_preempt="return",
+        preempt_when=lambda: run.batches >= 5 and (go.set() or True),
+        grace=timedelta(seconds=25),
+    )
+    with manager:
+        for batches in run.train_until(WHOLE):
+            manager.step(run)
+            if batches == 2:
+                manager.save(run).result()
+                manager.wait()
+                manager.pause()
+            if batches == 4:
+                manager.save(run)
+            if manager.preempted:
+                break
+    assert slow.fired == stuck.fired == 1
+    assert run.batches == 5
+
+
 def test_longest_of_the_last_saves_counts(root):
     """One took 100 s and the next one nothing, so that the cycle is not finished first."""
     clock = Clock()

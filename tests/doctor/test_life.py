@@ -91,6 +91,22 @@ def test_order_of_hashes_is_the_users_or_seeded(here, monkeypatch, given, seed, 
     assert lived(here, seed=seed).log.read_text().strip() == told
 
 
+def test_script_has_nothing_to_read(here):
+    """What is typed into the doctor's terminal is not the script's, which may ask."""
+    (here / "train.py").write_text("import sys\nprint(repr(sys.stdin.read()))\n")
+    read, write = os.pipe()
+    os.write(write, b"typed")
+    os.close(write)
+    before = os.dup(0)
+    try:
+        os.dup2(read, 0)
+        assert lived(here).log.read_text() == "''\n"
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+        os.close(read)
+
+
 def test_life_of_two_trainings_began_with_the_first():
     one = life([stepped(3)], begun=2)
     both = replace(one, events=[*one.events, *life([stepped(9)], begun=8).events])
