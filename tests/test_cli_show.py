@@ -197,7 +197,7 @@ def test_rank_shows_own_and_shared_tensors(two_ranks):
     for rank, who in ((0, "zero"), (1, "one")):
         document = as_document(look(two_ranks, "latest", Wanted(rank, True, "acc", state=True)))
         assert document["tensor"]["minimum"] == document["tensor"]["maximum"] == rank
-        assert document["state"] == {"who": who}
+        assert (document["rank"], document["state"]) == (rank, {"who": who})
         assert {one["name"]: (one["shape"], one["placement"]) for one in document["tensors"]} == {
             "w": ([2, 3], "replicated"),
             "table": ([4, 3], "sharded"),

@@ -536,9 +536,10 @@ def test_before_the_final_save_nobody_else_saves(root):
     manager.close()
 
 
-def test_a_relative_file_stays_where_it_was_meant(root, tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_relative_file_stays_where_it_was_meant(root, tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)
-    manager, run = started(root, preempt_when="leave", on_preempt="return")
+    manager, run = started(root, preempt_when=kind("leave"), on_preempt="return")
     monkeypatch.chdir("/")
     (tmp_path / "leave").touch()
     with manager:
