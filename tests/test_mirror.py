@@ -721,8 +721,8 @@ def test_next_start_uploads_after_mirrorless_start(tmp_path, caplog):
 
 
 def test_emptied_local_root_needs_mirror_for_start(tmp_path):
-    """With the mirror away it is no new run."""
-    started(tmp_path, 2)
+    """With the mirror away it is no new run; once it is back, the same manager knows all that it holds."""
+    started(tmp_path, 1, 2)
     shutil.rmtree(tmp_path / "local")
     started(tmp_path)  # has the attempt's document, and not the checkpoint
     before = tree(tmp_path)
@@ -731,6 +731,9 @@ def test_emptied_local_root_needs_mirror_for_start(tmp_path):
     with pytest.raises(StorageError, match=f"goes on from {name_at(1, 2)}.*would lose it"):
         life.restore()
     assert tree(tmp_path) == before
+    life.mirror.clear()
+    assert life.restore().checkpoint == name_at(1, 2)
+    assert [one.name for one in life.manager.checkpoints()] == [name_at(1, 1), name_at(1, 2)]
 
 
 def test_a_new_run_may_begin_without_its_mirror(tmp_path):
