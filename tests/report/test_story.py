@@ -216,6 +216,16 @@ def test_verdict_names_what_needs_somebody(attempt, health, note):
     assert [*lines_of(story)] == ["The training has finished. Step 50 after 1 attempt.", *notes]
 
 
+def test_run_of_unreadable_events_is_told(tmp_path):
+    """All else of it is gone."""
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events/a000003-0001.jsonl").write_bytes(b"{")
+    story = story_of(tmp_path)
+    assert [one.number for one in story.attempts] == [3]
+    assert [one.key for one in story.problems] == ["events/a000003-0001.jsonl"]
+    assert judge(story).health == "bad"
+
+
 def test_missing_run_error_names_root(tmp_path):
     with pytest.raises(CheckpointNotFoundError, match=r"no run at .*nowhere"):
         story_of(tmp_path / "nowhere")
