@@ -1302,6 +1302,27 @@ def test_failed_sweep_is_repeated_until_one_works():
     one.collect()  # it is no failed upload
 
 
+def test_sweep_that_finds_another_owner_ends_training():
+    class Fenced(Uploading):
+        def sweep(self):
+            raise StaleAttemptError("another has it")
+
+    one = behind(Fenced())
+    one.begin(None)
+    one.settle(LONG.total_seconds)
+    with pytest.raises(StaleAttemptError, match="another has it"):
+        one.collect()
+
+
+def test_what_can_never_be_there_is_not_tried_again():
+    one = behind(uploading := Uploading("void"))
+    one.begin(A)
+    one.settle(LONG.total_seconds)
+    with pytest.raises(SaveFailedError, match="whose next checkpoint is uploaded"):
+        one.finish(LONG.total_seconds)
+    assert uploading.asked == [str(A)]
+
+
 def test_each_upload_counts_its_bytes_from_zero(tmp_path):
     started(tmp_path, 2, 4).manager.close()
     local, mirror = LocalStorage(tmp_path / "local"), LocalStorage(tmp_path / "new mirror")

@@ -409,6 +409,34 @@ def after_step(batches):
     assert (ended.code, ended.of("child"), ended.of("exported")) == (0, -signal.SIGTERM, WHOLE)
 
 
+def test_forked_process_that_trains_hears_for_itself():
+    """What listened in the process that it was forked off from is not asked."""
+    script = """
+import os, signal
+from ckptkit.signals import EARS
+
+class Hearing:
+    def __init__(self):
+        self.signals = []
+
+    def heard(self, number):
+        self.signals.append(number)
+
+parent, own = Hearing(), Hearing()
+EARS.listen(parent)
+if os.fork():
+    os.wait()
+    EARS.leave(parent)
+else:
+    EARS.listen(own)
+    os.kill(os.getpid(), signal.SIGTERM)
+    EARS.leave(own)
+    print(len(parent.signals), len(own.signals))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "0 1\n"
+
+
 def test_asyncio_during_training_keeps_signal_handling(root):
     script = """
 import asyncio
