@@ -342,7 +342,16 @@ def test_device_error_reaches_training_thread(storage):
     manager.close()
 
 
-def test_no_value_is_read_after_error(storage):
+@pytest.mark.parametrize(
+    ("error", "values"),
+    [
+        (RuntimeError("device lost"), []),
+        (StorageError("the data are gone"), [1.0]),
+        (KeyboardInterrupt(), [1.0]),
+        (SystemExit(143), [1.0]),
+    ],
+)
+def test_no_value_is_read_after_foreign_error(storage, error, values):
     """It may be the device's own: a read might never return."""
     read: list[float] = []
     run = NumpyRun(accumulation_steps=1)
@@ -350,10 +359,10 @@ def test_no_value_is_read_after_error(storage):
     manager.restore(run)
     train(run, 1)
     manager.step(run, {"loss": Tensor(1.0, read)})
-    with pytest.raises(RuntimeError), manager:
-        raise RuntimeError("device lost")
-    assert read == []
-    assert kinds_in(storage) == ["began", "ended"]
+    with pytest.raises(type(error)), manager:
+        raise error
+    assert read == values
+    assert kinds_in(storage) == ["began", *["point"] * len(values), "ended"]
 
 
 # When
