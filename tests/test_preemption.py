@@ -841,6 +841,26 @@ def test_ranks_meet_about_once_a_second(root):
     assert gathers.pop() <= 7 + 3
 
 
+def test_rank_0_says_when_ranks_meet(root):
+    """Whose own micro-steps are five times as short."""
+
+    def act(world):
+        clock, run = Clock(), new_run(world)
+        asks = lambda: world.rank == 1 and run.batches >= 20  # noqa: E731 - of this rank's own run
+        options = {"monotonic": clock, "preempt_when": asks, "on_preempt": "return"}
+        with ck.CheckpointManager(open_storage(root), save=ck.SaveEvery(micro_steps=1000), **options) as manager:
+            manager.restore(run)
+            for _ in run.train_until(40):
+                clock.now += 0.2 + 0.8 * world.rank
+                manager.step(run)
+                if manager.preempted:
+                    break
+        return run.batches
+
+    ended = results_of(run_ranks(2, act))
+    assert ended[0] == ended[1] < 40
+
+
 def test_ranks_return_together_too(root):
     lives = preempted(root, 2, {1: 5}, monotonic=_ticking(), on_preempt="return", grace=timedelta(hours=9))
     assert [(batches, over) for batches, over, _ in lives] == [(5, True), (5, True)]

@@ -16,6 +16,7 @@ from ckptkit.policies import SaveEvery
 from ckptkit.report.judge import judge, lines_of
 from ckptkit.report.story import Attempt, Failure, RunStory, Save
 from ckptkit.report.tell import read_story, time_of
+from ckptkit.run.find import Documents
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -52,6 +53,30 @@ def test_redone_steps_are_counted_from_attempt_before():
     story = RunStory("root", None, None, NOW, attempts, None, [])
     assert story.redone_steps == (100 - 50) + (60 - 55)
     assert story.step == 55
+    again = [Attempt(1, from_step=0, to_step=100), Attempt(2, from_step=0, to_step=30)]
+    assert RunStory("root", None, None, NOW, again, None, []).redone_steps == 100
+
+
+def test_attempts_that_overlap_leave_no_gap():
+    """Of another clock, or because the one before was taken over."""
+    hours = [NOW + timedelta(hours=hour) for hour in range(4)]
+    attempts = [Attempt(number, began_at=hours[at], seen_at=hours[at + 1]) for number, at in ((1, 2), (2, 0), (3, 2))]
+    assert RunStory("root", None, None, NOW, attempts, None, []).gap_seconds == 3600
+
+
+def test_attempt_began_when_its_document_says(tmp_path):
+    class Ticking(Clock):
+        def now(self):
+            self.pass_by(seconds=1)
+            return super().now()
+
+    life = Life(LocalStorage(tmp_path), Ticking(), "node")
+    with life.manager:
+        life.manager.restore(life.run)
+        life.train(1)
+    document = Documents(LocalStorage(tmp_path)).document(1)
+    (attempt,) = story_of(tmp_path).attempts
+    assert attempt.began_at == time_of(document.created_at)
 
 
 def test_work_is_done_again_from_earliest_later_begin(tmp_path):
@@ -174,6 +199,7 @@ HOUR = NOW - timedelta(hours=1)
             "bad",
             "The last 2 saves failed: StorageError: no room at 30",
         ),
+        ({"failures": [lost(0)]}, "bad", "The last 1 save failed: StorageError: no room at 0"),
         (
             {"failures": [lost(20)], "saves": [saved(10), saved(20)]},  # the final save repeated it
             "attention",
