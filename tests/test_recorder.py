@@ -15,11 +15,12 @@ from grown import ON_REQUEST, WatchedRun, train
 import ckptkit.events
 from ckptkit import recorder
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
-from ckptkit.events import Began, Ended, LeftOut, Point, Removed, Saved, SaveFailed
+from ckptkit.events import Began, Ended, LeftOut, Point, Removed, Saved, SaveFailed, encode_segment
 from ckptkit.manager import CheckpointManager
 from ckptkit.policies import KeepLatest
 from ckptkit.run.event_log import read_events
 from ckptkit.run.find import Documents
+from ckptkit.run.names import segment_key
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 
@@ -481,6 +482,14 @@ def test_event_file_removed_while_read_is_told(storage, time):
     reading = FaultyStorage(storage, [Fault(lambda: storage.delete([key]), operations={"read"}, key=key)])
     files = read_events(reading, Documents(storage))
     assert files.problems == {key: f"{key} was removed while it was read"}
+
+
+def test_first_missing_event_file_is_named(storage):
+    for number in (1, 4):
+        storage.files[segment_key(1, number)], _ = encode_segment(1, "0" * 32, number, [LeftOut(at="", events=1)])
+    files = read_events(storage, Documents(storage))
+    assert list(files.problems) == [segment_key(1, 2)]
+    assert [segment.header.number for segment in files.segments] == [1, 4]
 
 
 def test_a_lost_reply_stores_nothing_twice(storage, time, caplog):

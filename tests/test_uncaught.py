@@ -65,6 +65,11 @@ def test_error_names_user_module_without_script_line(tmp_path):
     assert run(folder, "go()", before=started)[0] == "job.py:2: ckptkit.ResumeError: no"
 
 
+def test_error_in_user_module_names_line_of_script(tmp_path):
+    (tmp_path / "job.py").write_text('import ckptkit as ck\n\n\ndef go():\n    raise ck.ResumeError("no")\n')
+    assert run(tmp_path, "go()", before="from job import go")[0] == "train.py:10: ckptkit.ResumeError: no"
+
+
 def test_error_without_file_names_no_line():
     """As of ``python -c``."""
     with pytest.raises(ck.ResumeError) as raised:
