@@ -58,6 +58,7 @@ def test_only_lives_that_begin_training_are_seeded(monkeypatch):
     script = Script(monkeypatch)
     report = script.examined(seed=5)
     assert report.difference is None
+    assert report.compared == sum(len(life.steps) for life in report.lives[1:])
     assert [plan.seed for plan in script.plans] == [5, 5, 5, None, None]
     assert [Path(plan.root).name for plan in script.plans] == ["root-1", "root-2", "root-3", "root-3", "root-3"]
     assert [plan.stop for plan in script.plans] == [9] * 5
@@ -84,12 +85,13 @@ def test_unseen_values_that_a_resume_changes_are_noted(monkeypatch):
     assert (report.difference, report.notes) == (None, ("net.n",))
 
 
-def test_other_loss_of_second_life_is_told(monkeypatch):
+@pytest.mark.parametrize(("life", "at"), [(2, 3), (5, 9)], ids=["the second", "a resumed one"])
+def test_other_loss_of_any_life_is_told(monkeypatch, life, at):
     def line(number, begun, step):
-        return stepped(step, loss="new") if (number, step) == (2, 3) else stepped(step)
+        return stepped(step, loss="new") if (number, step) == (life, at) else stepped(step)
 
     report = Script(monkeypatch, line=line).examined()
-    assert (report.difference, report.other_losses) == (None, (3,))
+    assert (report.difference, report.other_losses) == (None, (at,))
 
 
 def test_first_difference_ends_the_examination(monkeypatch):
