@@ -328,6 +328,7 @@ def test_tensor_name_with_invalid_unicode_is_refused(tmp_path):
         ("x.ckpt", {"file_format": "safetensors"}, r"must end in \.safetensors, "),
         ("x.ckpt", {"file_format": "pth"}, "must be one of ckpt, safetensors, got 'pth'"),
         ("no/such/folder/x.ckpt", {}, "no folder"),
+        ("x.ckpt", {"rank": -1}, "there is no rank -1"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path, file, options, words):

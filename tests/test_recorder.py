@@ -484,6 +484,22 @@ def test_event_file_removed_while_read_is_told(storage, time):
     assert files.problems == {key: f"{key} was removed while it was read"}
 
 
+def test_failed_segment_is_not_tried_at_every_commit(storage, time):
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time)
+    manager.restore(run)
+    storage.failures = 10**6
+    asked = []
+    for minutes in (100, 10, 0, 10):
+        before = len(storage.tries)
+        time.pass_by(minutes=minutes)
+        save_at(manager, run, run.batches + 1)
+        asked.append(len(storage.tries) > before)
+    assert asked == [True, True, False, True]
+    storage.failures = 0
+    manager.close()
+
+
 def test_first_missing_event_file_is_named(storage):
     for number in (1, 4):
         storage.files[segment_key(1, number)], _ = encode_segment(1, "0" * 32, number, [LeftOut(at="", events=1)])
@@ -513,8 +529,10 @@ def test_hung_storage_delays_save_briefly(storage, monkeypatch, caplog):
     for batches in run.train_until(3):
         manager.step(run)
         assert manager.save(run).result(timedelta(seconds=30)).endswith(f"m{batches:04d}")
+    writing = sum(thread.name == "ckptkit-events" for thread in threading.enumerate())
     storage.open.set()
     manager.close()
+    assert writing == 1
     assert caplog.text.count("the storage took none for 0.1 s") == 1
     saved = [event.checkpoint for event in events_in(storage) if isinstance(event, Saved)]
     assert len(saved) == len(set(saved)) == 3
