@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forge import sealed
 from safetensors.numpy import save_file
 
 from ckptkit.errors import CheckpointNotFoundError
@@ -250,6 +251,17 @@ def test_run_of_unreadable_events_is_told(tmp_path):
     assert [one.number for one in story.attempts] == [3]
     assert [one.key for one in story.problems] == ["events/a000003-0001.jsonl"]
     assert judge(story).health == "bad"
+
+
+def test_documents_of_newer_versions_are_told(tmp_path):
+    grow_short(tmp_path)
+    before = story_of(tmp_path)
+    for key in ("run.json", "attempts/000001.json"):
+        fields = json.loads((tmp_path / key).read_bytes())
+        (tmp_path / key).write_bytes(sealed({**fields, "format_version": 2}))
+    story = story_of(tmp_path)
+    assert {"run.json", "attempts/000001.json"} <= {one.key for one in story.problems}
+    assert [one.points for one in story.attempts] == [one.points for one in before.attempts]
 
 
 def test_missing_run_error_names_root(tmp_path):
