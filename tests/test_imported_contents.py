@@ -77,6 +77,12 @@ def test_import_that_cannot_clear_away_stays_unfinished(tmp_path, nth):
         CheckpointManager(tmp_path / "run").restore(NumpyRun())
 
 
+def test_link_to_weights_is_followed(tmp_path):
+    save_file({"w": np.ones(2)}, tmp_path / "w.safetensors")
+    (tmp_path / "link.safetensors").symlink_to("w.safetensors")
+    assert import_weights(tmp_path / "link.safetensors", tmp_path / "run").tensors == 1
+
+
 def test_folder_is_no_weights_file(tmp_path):
     (tmp_path / "x.ckpt").mkdir()
     with pytest.raises(CorruptCheckpointError, match="is no file but a folder"):

@@ -4,6 +4,8 @@ import atexit
 import dataclasses
 import errno
 import gc
+import itertools
+import json
 import logging
 import os
 import random
@@ -20,7 +22,7 @@ import numpy as np
 import pytest
 from grown import ON_REQUEST, WatchedRun, grow, opened, run_at, train
 
-from ckptkit.background import SaveHandle
+from ckptkit.background import SaveHandle, save_in_background
 from ckptkit.contents import Capture
 from ckptkit.errors import (
     CheckpointNotFoundError,
@@ -402,6 +404,74 @@ def test_rewinding_knows_cycles_begun_at_other_saves(root):
     manager.step(run)
     manager.close()
     assert {name.partition("-")[2] for name in names(manager)} == {"c0000000001-m0000"}
+
+
+class Kept:
+    """What a save writes, and whether it was let go."""
+
+    released = 0
+    shards = ()
+
+    def release(self):
+        self.released += 1
+
+    def advance(self, micro_steps_left):
+        pass
+
+
+@pytest.mark.parametrize("how", ["no thread", "dead thread"])
+def test_save_without_a_thread_lets_memory_go(monkeypatch, how):
+    """Else the fence would wait for a writer that there is not."""
+
+    def start(thread):
+        if how == "no thread":
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)  # one that was never started is not alive
+    handle = save_in_background(lambda: None, kept := Kept())
+    assert handle.done()
+    assert isinstance(handle.exception(), RuntimeError if how == "no thread" else SaveFailedError)
+    assert kept.released == 1
+
+
+def test_interrupted_save_keeps_no_update_waiting(root):
+    def clock():
+        if run.batches == 2:
+            raise KeyboardInterrupt
+        return datetime.now(timezone.utc)
+
+    run = WatchedRun()
+    manager = CheckpointManager(root, save=ON_REQUEST, clock=clock)
+    manager.restore(run)
+    train(run, 2)
+    with pytest.raises(KeyboardInterrupt):
+        manager.save(run)
+    assert not manager._orders._window.is_open
+    train(run, 5)
+    assert manager.save(run).result() == "a000001-c0000000001-m0001"
+    manager.close()
+
+
+def test_failed_save_keeps_no_update_waiting(valve):
+    manager, run = started(valve)
+    train(run, 2)
+    valve.failures_to_come = 1
+    assert manager.save(run).exception() is not None
+    assert not manager._orders._window.is_open
+    manager.close()
+
+
+def test_manifest_tells_what_the_call_cost(root, monkeypatch):
+    """The writer may be done before the call returns."""
+    ticks = itertools.count()
+    monkeypatch.setattr("ckptkit.orders.save_in_background", lambda save, staged: SaveHandle.ended(save()))
+    manager = CheckpointManager(root, save=ON_REQUEST, monotonic=lambda: float(next(ticks)))
+    manager.restore(run := NumpyRun())
+    train(run, 2)
+    name = manager.save(run).result()
+    manager.close()
+    cost = json.loads((root / "checkpoints" / name / "manifest.json").read_bytes())["cost"]
+    assert cost["stall_seconds"] > 0
 
 
 def test_cycle_whose_start_nobody_saw_is_stored_exactly(root):
