@@ -34,6 +34,7 @@ from ckptkit.errors import (
 )
 from ckptkit.manager import ERROR_BUDGET, CheckpointManager
 from ckptkit.mirror import NoMirror
+from ckptkit.orders import Orders
 from ckptkit.outcomes import Outcomes
 from ckptkit.policies import KeepLatest, SaveEvery
 from ckptkit.progress import Progress, ResumePoint
@@ -450,6 +451,16 @@ def test_interrupted_save_keeps_no_update_waiting(root):
     train(run, 5)
     assert manager.save(run).result() == "a000001-c0000000001-m0001"
     manager.close()
+
+
+def test_writer_is_told_how_far_the_update_is(root, monkeypatch):
+    told = []
+    monkeypatch.setattr(Orders, "advance", lambda self, micro_steps_left: told.append(micro_steps_left))
+    manager, run = started(root)
+    for _ in run.train_until(5):
+        manager.step(run)
+    manager.close()
+    assert told == [3, 2, 1, 4, 3]
 
 
 def test_failed_save_keeps_no_update_waiting(valve):

@@ -680,6 +680,39 @@ def test_save_under_way_takes_its_time_first(root):
     assert run.batches == 5
 
 
+def test_failed_save_hides_no_request_to_end(root):
+    """Even where no save may fail: the last one is made at the end of the cycle."""
+    clock, go = Clock(), threading.Event()
+
+    def fail():
+        go.wait(20)
+        raise ck.StorageError("no room")
+
+    lost = Fault(fail, operations={"write"}, key="*-c0000000002-m0000/*")
+    manager, run = started(
+        FaultyStorage(open_storage(root), [lost]),
+        monotonic=clock,
+        on_save_error="raise",
+        on_preempt="return",
+        preempt_when=lambda: run.batches >= 9 and (go.set() or True),
+    )
+    handles = []
+    with manager:
+        for batches in run.train_until(WHOLE):
+            if batches == 10:
+                assert handles[0].exception() is not None
+            manager.step(run)
+            if batches == 4:
+                manager.save(run).result()
+                manager.wait()
+            if batches == 8:
+                handles.append(manager.save(run))
+            if manager.preempted:
+                break
+    assert lost.fired
+    assert run.batches == restored_at(root) == 12
+
+
 def test_longest_of_the_last_saves_counts(root):
     """One took 100 s and the next one nothing, so that the cycle is not finished first."""
     clock = Clock()
