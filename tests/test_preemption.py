@@ -409,6 +409,11 @@ def after_step(batches):
     assert (ended.code, ended.of("child"), ended.of("exported")) == (0, -signal.SIGTERM, WHOLE)
 
 
+def test_signal_that_nobody_took_does_what_it_did():
+    script = "import signal; from ckptkit.disposition import Disposition as D; D(signal.SIGTERM).take(None)"
+    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == -signal.SIGTERM
+
+
 def test_forked_process_that_trains_hears_for_itself():
     """What listened in the process that it was forked off from is not asked."""
     script = """
