@@ -8,17 +8,18 @@ import pytest
 from ckptkit.at_exit import AtExit
 
 
-def test_each_callback_runs_whatever_others_raise(monkeypatch):
+@pytest.mark.parametrize("error", [OSError("lost"), KeyboardInterrupt("lost"), SystemExit("lost")])
+def test_each_callback_runs_whatever_others_raise(monkeypatch, error):
     monkeypatch.setattr("ckptkit.at_exit.atexit.register", lambda _: None)
     at_exit, ran = AtExit(), []
 
     def failing():
         ran.append("failing")
-        raise OSError("lost")
+        raise error
 
     for callback in (lambda: ran.append("first"), failing, lambda: ran.append("last")):
         at_exit.add(callback)
-    with pytest.raises(OSError, match="lost"):
+    with pytest.raises(type(error), match="lost"):
         at_exit.run()
     assert ran == ["last", "failing", "first"]
     at_exit.run()

@@ -250,9 +250,11 @@ def test_copy_without_terminal_prints_line_per_checkpoint():
         bar.advance(1_000_000)
         bar.end(AT_6, "copied")
         bar.end(name_at(1, 4), "pruned")
+        bar.end(name_at(1, 8), "present")
     assert console.file.getvalue().splitlines() == [
         f"copied {AT_6} (1 of 2 checkpoints)",
         f"skipped, since the source removed it meanwhile: {name_at(1, 4)}",
+        f"was there already, the same: {name_at(1, 8)} (2 of 2 checkpoints)",
     ]
 
 

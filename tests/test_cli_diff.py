@@ -163,6 +163,11 @@ def test_json_has_the_documented_fields(tmp_path, capsys):
     assert printed["read_bytes"] > 0
 
 
+def test_json_of_another_state_alone_is_not_equal():
+    a, b = (write_ranks([[leaf("w", np.zeros(2))]], states=[{"epoch": epoch}]) for epoch in (1, 2))
+    assert [_as_json([{}, {}], compared(a, other), 0)["equal"] for other in (a, b)] == [True, False]
+
+
 def test_json_of_what_is_not_finite_is_json():
     a, b = (write_ranks([[leaf("x", np.array([value]))]]) for value in (1e308, -1e308))
     document = _as_json([{}, {}], compared(a, b), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import socket
 import subprocess
@@ -11,9 +12,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import pytest
 import typer
 from crash.scenario import AT_6, corrupt, history, name_at
+from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from ckptkit import errors
@@ -237,6 +240,32 @@ def test_readers_leave_a_local_root_as_it_is(kept):
     for name, *rest in READING:
         assert run(name, kept, *rest).exit_code == 0
     assert (times(kept), {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("ls run/", ("root",)),
+        ("show run", ("root",)),
+        ("verify ./run", ("root",)),
+        ("prune run/ --keep latest:1 --dry-run", ("root",)),
+        ("report run/", ("root",)),
+        ("export run/ -o run.safetensors", ("root",)),
+        ("diff run/ latest", ("a.root", "b.root")),
+        ("copy run/ ./copied", ("source", "target")),
+        ("import weights.safetensors ./new", ("root",)),
+    ],
+)
+def test_json_names_roots_as_they_are(kept, monkeypatch, command, names):
+    """Whatever was typed: absolute, so that another program finds them."""
+    monkeypatch.chdir(kept.parent)
+    kept.rename("run")
+    save_file({"w": np.zeros(1)}, "weights.safetensors")
+    document = json.loads(run(*command.split(), "--json").stdout)
+    roots = [functools.reduce(dict.__getitem__, name.split("."), document) for name in names]
+    copied, new = kept.parent / "copied", kept.parent / "new"
+    expected = {"copy": [kept.parent / "run", copied], "import": [new]}.get(command.split()[0])
+    assert roots == [*map(str, expected or [kept.parent / "run"] * len(names))]
 
 
 @pytest.mark.parametrize(("scheme", "commands"), [("s3", READING), ("obs", READING[1::3])])

@@ -201,6 +201,7 @@ def test_every_option_reaches_its_command(monkeypatch, arguments, expected):
         ("show {run} --option region=x", [("run", "x", False)]),
         ("report {run} --json --option region=x", [("run", "x", False)]),
         ("verify {run} --option region=x", [("run", "x", False)]),
+        ("diff {run} latest --option region=x", [("run", "x", False)]),
         (
             "diff {run} latest --option region=x --other-root {tmp}/other --other-option region=y",
             [("run", "x", False), ("other", "y", False)],

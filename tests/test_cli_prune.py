@@ -203,6 +203,7 @@ def test_json_has_the_documented_fields(root, capsys):
     assert (planned.pop("dry_run"), done.pop("dry_run")) == (True, False)
     assert (planned.pop("removed"), done.pop("removed")) == ([], NAMES[:2])
     assert planned == done
+    assert done["emptied"] == done["spared"] == []
     assert list(done["checkpoints"][0]) == ["name", "size_bytes", "goes", "why"]
     assert [one["goes"] for one in done["checkpoints"]] == [True, True, False, False]
     assert done["freed_bytes"] == size_bytes

@@ -15,7 +15,7 @@ from ckptkit.cli import verify
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.verify import VerifyBar, run_verify
 from ckptkit.errors import CheckpointNotFoundError
-from ckptkit.manifest import Void, encode
+from ckptkit.manifest import Void, digest_of, encode
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 
@@ -131,10 +131,21 @@ def test_run_without_commits_begins_afresh(tmp_path, capsys):
     assert told.out.splitlines()[-1] == "a start on this run begins afresh"
 
 
+def as_json(root, capsys, *, code=0, checkpoint=None):
+    assert run_verify(str(root), checkpoint, as_json=True) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def sizes(root, name=""):
+    """Of its shards, the shared ones included."""
+    shards = {key: len(data) for key, data in tree(root).items() if key.endswith(".safetensors")}
+    return sum(size for key, size in shards.items() if name in key or key.startswith("frozen/"))
+
+
 def test_json_has_the_documented_fields(root, capsys):
+    before = tree(root)
     corrupt(root, AT_6)
-    assert run_verify(str(root), None, as_json=True) == 1
-    printed = json.loads(capsys.readouterr().out)
+    printed = as_json(root, capsys, code=1)
     assert list(printed) == [
         "root",
         "checkpoints",
@@ -150,6 +161,30 @@ def test_json_has_the_documented_fields(root, capsys):
     (problem,) = printed["checkpoints"][1]["problems"]
     assert list(problem) == ["file", "message", "tensors", "expected", "found"]
     assert problem["tensors"] == ["weights"]
+    assert problem["file"] == f"checkpoints/{AT_6}/rank-00000/weights-000.safetensors"
+    digests = [digest_of(files[problem["file"]]) for files in (before, tree(root))]
+    assert [problem["expected"], problem["found"]] == digests
+    outcomes = [(one["name"], one["outcome"], one["size_bytes"]) for one in printed["checkpoints"]]
+    assert outcomes == [(AT_4, "whole", sizes(root, AT_4)), (AT_6, "corrupt", sizes(root, AT_6))]
+    assert printed["files"] == sum(key.endswith(".safetensors") for key in before)
+    assert printed["read_bytes"] == sizes(root)
+
+
+def test_json_of_one_checkpoint_says_nothing_of_others(root, capsys):
+    corrupt(root, AT_6)
+    printed = as_json(root, capsys, checkpoint=AT_4)
+    assert [one["name"] for one in printed["checkpoints"]] == [AT_4]
+    assert (printed["start"], printed["problems"], printed["read_bytes"]) == (None, [], sizes(root, AT_4))
+
+
+def test_json_names_uncommitted_and_void_folders_apart(root, capsys):
+    (root / f"checkpoints/{AT_6}/COMMIT").unlink()
+    (root / f"checkpoints/{name_at(1, 9)}").mkdir()
+    (root / f"checkpoints/{name_at(1, 9)}/COMMIT").write_bytes(encode(Void(void_by="1" * 32)))
+    (root / "run.json").write_bytes(b"{}")
+    printed = as_json(root, capsys, code=1)
+    assert (printed["uncommitted"], printed["void"]) == ([AT_6], [name_at(1, 9)])
+    assert [one["file"] for one in printed["problems"]] == ["run.json"]
 
 
 def test_all_and_a_name_are_wrong_usage(root):

@@ -59,7 +59,8 @@ def test_a_root_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 
 def test_root_url_works_and_unknown_scheme_fails(tmp_path: Path) -> None:
     """An unknown scheme exits with 3."""
-    (tmp_path / "precious.txt").write_text("mine")
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious/one.txt").write_text("mine")
     assert run_demo("--root", tmp_path.as_uri()).returncode == 2
     done = run_demo("--root", "gopher://host/run")
     assert done.returncode == 3
@@ -85,8 +86,38 @@ def _life(steps: range, accuracy: float | None = None) -> demo.Life:
 
 def test_life_without_resume_fails_demo() -> None:
     lives, reference = _lives(), _life(range(1, demo.MICRO_STEPS + 1), accuracy=0.99)
-    lives[1] = _life(range(1, demo.MICRO_STEPS + 1), accuracy=0.99)
+    lives.insert(1, _life(range(1, demo.MICRO_STEPS + 1), accuracy=0.99))  # the one after it is resumed
     assert demo._verdict(demo.Console(), reference, lives) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "end", "code"),
+    [
+        ("none", "", 0),
+        ("uninterrupted", "exit 3", 1),
+        ("interrupted-1", "exit 0", 1),
+        ("interrupted-3", "exit 3", 1),
+    ],
+)
+def test_process_that_ends_otherwise_fails_demo(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, end: str, code: int
+) -> None:
+    """Though all that it traced is right."""
+    ends = {"uninterrupted": "exit 0", "interrupted-3": "exit 0", name: end}
+    begins = {"interrupted-1": 30, "interrupted-2": 60, "interrupted-3": 90}
+
+    def start(folder: Path, name: str, *_: object, **__: object) -> subprocess.Popen[bytes]:
+        begun = begins.get(name, 0)
+        steps = range(begun + 1, demo.MICRO_STEPS + 1)
+        resumed = {"resumed_from": "c" if begun else None, "batches_delivered": begun}
+        lines = [resumed, *({"step": step, **dict.fromkeys(demo.KINDS, step)} for step in steps), {"accuracy": 0.99}]
+        (folder / f"{name}.trace").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        (folder / f"{name}.log").write_text(f"last words of {name}")
+        return subprocess.Popen(["sh", "-c", ends.get(name, "kill -9 $$")])  # noqa: S607
+
+    monkeypatch.setattr(demo, "_start", start)
+    assert demo.run_demo(None, "graph", 1) == code
+    assert (f"last words of {name}" in capsys.readouterr().err) == bool(code)
 
 
 @pytest.mark.parametrize(

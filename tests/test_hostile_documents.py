@@ -277,7 +277,7 @@ RANK = {
     **{f"missing-{field}": without(field) for field in ("checkpoint", "rank", "token", "save_number", "shards")},
     **{f"shard-missing-{f}": without(*SHARD, f) for f in ("key", "size_bytes", "digest", "role", "tensors")},
     **{f"tensor-missing-{f}": without(*TENSOR, f) for f in ("name", "dtype", "shape", "offset_bytes", "size_bytes")},
-    "missing-state": without("state"),
+    **{f"missing-{f}": without(f) for f in ("state", "format_version")},
     "unknown-field": set_at("pickle", "gASV"),
     "unknown-shard-field": set_at(*SHARD, "url", "http://x"),
     "unknown-tensor-field": set_at(*TENSOR, "code", "x"),
@@ -386,7 +386,10 @@ MANIFEST = {
     **{f"progress-{case}": set_at("progress", value) for case, value in WRONG_TYPES.items()},
     **{f"metrics-{case}": set_at("metrics", value) for case, value in WRONG_TYPES.items() if value != {}},
     **{f"missing-{f}": without(f) for f in ("checkpoint", "created_at", "progress", "world_size", "rank_files")},
-    "missing-size_bytes": without("size_bytes"),
+    **{
+        f"missing-{f}": without(f)
+        for f in ("size_bytes", "format_version", "mid_cycle", "metrics", "libraries", "cost")
+    },
     **{f"progress-missing-{f}": without("progress", f) for f in ("epoch", "cycles", "cycle_first_batch")},
     "unknown-field": set_at("exec", "x"),
     "unknown-progress-field": set_at("progress", "x", 1),

@@ -77,6 +77,12 @@ def test_import_that_cannot_clear_away_stays_unfinished(tmp_path, nth):
         CheckpointManager(tmp_path / "run").restore(NumpyRun())
 
 
+def test_link_to_weights_is_followed(tmp_path):
+    save_file({"w": np.ones(2)}, tmp_path / "w.safetensors")
+    (tmp_path / "link.safetensors").symlink_to("w.safetensors")
+    assert import_weights(tmp_path / "link.safetensors", tmp_path / "run").tensors == 1
+
+
 def test_folder_is_no_weights_file(tmp_path):
     (tmp_path / "x.ckpt").mkdir()
     with pytest.raises(CorruptCheckpointError, match="is no file but a folder"):
@@ -93,6 +99,19 @@ def test_crc_is_of_all_pieces_of_a_file(tmp_path, monkeypatch):
 def test_scalar_of_older_mindspore_is_a_scalar(tmp_path):
     (tmp_path / "x.ckpt").write_bytes(value(b"\x08\x00" + message((2, b"Float32"), (3, b"abcd"))))
     assert bits_of(tmp_path / "x.ckpt") == {"w": ("F32", (), b"abcd")}
+
+
+def test_header_names_tensors_in_any_order(tmp_path):
+    table = {"a": [2, 4], "b": [0, 1], "c": [1, 2]}
+    header = json.dumps(
+        {
+            name: {"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]}
+            for name, (start, end) in table.items()
+        }
+    ).encode()
+    (tmp_path / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"bcaa")
+    expected = {"a": ("U8", (2,), b"aa"), "b": ("U8", (1,), b"b"), "c": ("U8", (1,), b"c")}
+    assert bits_of(tmp_path / "x.safetensors") == expected
 
 
 def test_pieces_of_different_types_are_refused(tmp_path):

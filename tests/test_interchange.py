@@ -328,6 +328,7 @@ def test_tensor_name_with_invalid_unicode_is_refused(tmp_path):
         ("x.ckpt", {"file_format": "safetensors"}, r"must end in \.safetensors, "),
         ("x.ckpt", {"file_format": "pth"}, "must be one of ckpt, safetensors, got 'pth'"),
         ("no/such/folder/x.ckpt", {}, "no folder"),
+        ("x.ckpt", {"rank": -1}, "there is no rank -1"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path, file, options, words):
@@ -415,6 +416,10 @@ HOSTILE = {
     "not text.ckpt": value(message((2, b"Bool"), (3, b"\1")), tag=b"\xff\xfe"),
     "twice.ckpt": b"".join(
         value(b"\x08\x01" + message((2, b"Bool"), (3, b"\1")), tag=tag) for tag in (b"a", b"b", b"a")
+    ),
+    "pieces apart.ckpt": b"".join(
+        value(bytes([8, axis]) + message((2, b"Bool"), (3, b"\1")), tag=tag)
+        for tag, axis in ((b"a", 2), (b"b", 1), (b"a", 2))
     ),
     "pieces of two types.ckpt": b"".join(
         value(b"\x08\x02" + message((2, kind), (3, b"\1"))) for kind in (b"Bool", b"UInt8")
@@ -551,6 +556,16 @@ def test_file_cut_during_import_leaves_nothing(tmp_path):
     cut = Fault(lambda: os.truncate(file, 500_000), operations={"write"}, key="*.safetensors")
     with pytest.raises(CorruptCheckpointError, match=r"x\.safetensors became shorter while it was read"):
         import_weights(file, FaultyStorage(LocalStorage(tmp_path / "run"), [cut]))
+    assert set(LocalStorage(tmp_path / "run").walk("")) <= {"probe"}
+
+
+def test_import_that_is_interrupted_leaves_nothing(tmp_path, weights):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    fault = Fault(interrupt, operations={"write"}, key="*/manifest.json")
+    with pytest.raises(KeyboardInterrupt):
+        import_weights(weights, FaultyStorage(LocalStorage(tmp_path / "run"), [fault]))
     assert set(LocalStorage(tmp_path / "run").walk("")) <= {"probe"}
 
 

@@ -4,6 +4,8 @@ import atexit
 import dataclasses
 import errno
 import gc
+import itertools
+import json
 import logging
 import math
 import os
@@ -15,12 +17,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from grown import ON_REQUEST, WatchedRun, grow, opened, run_at, train
 
-from ckptkit.background import SaveHandle
+from ckptkit.background import SaveHandle, save_in_background
 from ckptkit.contents import Capture
 from ckptkit.errors import (
     CheckpointNotFoundError,
@@ -32,6 +35,7 @@ from ckptkit.errors import (
 )
 from ckptkit.manager import ERROR_BUDGET, CheckpointManager
 from ckptkit.mirror import NoMirror
+from ckptkit.orders import Orders
 from ckptkit.outcomes import Outcomes
 from ckptkit.policies import KeepLatest, SaveEvery
 from ckptkit.progress import Progress, ResumePoint
@@ -424,6 +428,91 @@ def test_rewinding_knows_cycles_begun_at_other_saves(root, save):
     manager.step(run)
     manager.close()
     assert {name.partition("-")[2] for name in names(manager)} == {"c0000000001-m0000"}
+
+
+class Kept:
+    """What a save writes, and whether it was let go."""
+
+    released = 0
+    shards = ()
+
+    def release(self):
+        self.released += 1
+
+    def advance(self, micro_steps_left):
+        pass
+
+
+@pytest.mark.parametrize("how", ["no thread", "dead thread"])
+def test_save_without_a_thread_lets_memory_go(monkeypatch, how):
+    """Else the fence would wait for a writer that there is not."""
+
+    def start(thread):
+        if how == "no thread":
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)  # one that was never started is not alive
+    handle = save_in_background(lambda: None, kept := Kept())
+    assert handle.done()
+    assert isinstance(handle.exception(), RuntimeError if how == "no thread" else SaveFailedError)
+    assert kept.released == 1
+
+
+def test_interrupted_save_keeps_no_update_waiting(root):
+    def clock():
+        if run.batches == 2:
+            raise KeyboardInterrupt
+        return datetime.now(timezone.utc)
+
+    run = WatchedRun()
+    manager = CheckpointManager(root, save=ON_REQUEST, clock=clock)
+    manager.restore(run)
+    train(run, 2)
+    with pytest.raises(KeyboardInterrupt):
+        manager.save(run)
+    assert not manager._orders._window.is_open
+    train(run, 5)
+    assert manager.save(run).result() == "a000001-c0000000001-m0001"
+    manager.close()
+
+
+def test_writer_is_told_how_far_the_update_is(root, monkeypatch):
+    told = []
+    monkeypatch.setattr(Orders, "advance", lambda self, micro_steps_left: told.append(micro_steps_left))
+    manager, run = started(root)
+    for _ in run.train_until(5):
+        manager.step(run)
+    manager.close()
+    assert told == [3, 2, 1, 4, 3]
+
+
+def test_failed_save_keeps_no_update_waiting(valve):
+    manager, run = started(valve)
+    train(run, 2)
+    valve.failures_to_come = 1
+    assert manager.save(run).exception() is not None
+    assert not manager._orders._window.is_open
+    manager.close()
+
+
+def test_manifest_tells_what_the_call_cost(root, monkeypatch):
+    """The writer may be done before the call returns."""
+    ticks = itertools.count()
+    monkeypatch.setattr("ckptkit.orders.save_in_background", lambda save, staged: SaveHandle.ended(save()))
+    manager = CheckpointManager(root, save=ON_REQUEST, monotonic=lambda: float(next(ticks)))
+    manager.restore(run := NumpyRun())
+    train(run, 2)
+    name = manager.save(run).result()
+    manager.close()
+    cost = json.loads((root / "checkpoints" / name / "manifest.json").read_bytes())["cost"]
+    assert cost["stall_seconds"] > 0
+
+
+def test_cycle_whose_start_nobody_saw_is_stored_exactly(root):
+    manager, run = started(root, save=SaveEvery(micro_steps=6), mid_cycle="rewind")
+    train(run, 6)  # without a step at the boundary
+    assert manager.step(run).result() == "a000001-c0000000001-m0002"
+    manager.close()
 
 
 @pytest.mark.parametrize("when", ["before the restore", "before the save", "during the save"])
@@ -874,8 +963,15 @@ from ckptkit.manager import CheckpointManager
 from ckptkit.policies import SaveEvery
 from ckptkit.testing.state import NumpyRun
 
-if sys.argv[2:]:
+if sys.argv[2:] == ["logs itself"]:
     logging.basicConfig(level=logging.WARNING)
+if sys.argv[2:] == ["has a handler"]:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.WARNING)
+    logging.getLogger("ckptkit").addHandler(handler)
+if sys.argv[2:] == ["restores twice"]:
+    with CheckpointManager(sys.argv[1]) as manager:
+        manager.restore(NumpyRun())
 run = NumpyRun()
 with CheckpointManager(sys.argv[1]) as manager:
     manager.restore(run)
@@ -897,7 +993,19 @@ def test_custom_loop_is_told_its_resume_point(root):
         "[ckptkit] resuming from a000001-c0000000001-m0002: epoch 0, batch 6, after 1 optimizer steps, micro-step 2 of "
         "its cycle"
     ]
-    assert said_by_a_loop(root, "logs itself") == []
+    assert said_by_a_loop(root, "logs itself") == said_by_a_loop(root, "has a handler") == []
+    assert len(said_by_a_loop(root, "restores twice")) == 2
+
+
+def test_wait_has_one_time_for_all(root, monkeypatch):
+    """What the save under way took is not there for the mirror any more."""
+    now, left = [0.0], []
+    monkeypatch.setattr("ckptkit.waiting.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(Outcomes, "drain", lambda self, timeout: now.append(now.pop() + 4))
+    monkeypatch.setattr(NoMirror, "settle", lambda self, seconds_left: left.append(seconds_left()))
+    manager, _ = started(root)
+    manager.wait(timedelta(seconds=10))
+    assert left == [6]
 
 
 @pytest.mark.parametrize("verb", ["step", "save", "wait", "close"])

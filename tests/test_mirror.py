@@ -742,8 +742,8 @@ def test_next_start_uploads_after_mirrorless_start(tmp_path, caplog):
 
 
 def test_emptied_local_root_needs_mirror_for_start(tmp_path):
-    """With the mirror away it is no new run."""
-    started(tmp_path, 2)
+    """With the mirror away it is no new run; once it is back, the same manager knows all that it holds."""
+    started(tmp_path, 1, 2)
     shutil.rmtree(tmp_path / "local")
     started(tmp_path)  # has the attempt's document, and not the checkpoint
     before = tree(tmp_path)
@@ -752,6 +752,9 @@ def test_emptied_local_root_needs_mirror_for_start(tmp_path):
     with pytest.raises(StorageError, match=f"goes on from {name_at(1, 2)}.*would lose it"):
         life.restore()
     assert tree(tmp_path) == before
+    life.mirror.clear()
+    assert life.restore().checkpoint == name_at(1, 2)
+    assert [one.name for one in life.manager.checkpoints()] == [name_at(1, 1), name_at(1, 2)]
 
 
 def test_mirror_that_cannot_be_listed_is_away(tmp_path, caplog):
@@ -1372,6 +1375,15 @@ def test_takeover_seen_by_the_sweep_stops_training():
     for _ in range(2):
         with pytest.raises(StaleAttemptError, match="taken over"):
             one.collect(tolerate=True)
+    assert uploading.asked == [str(A)]
+
+
+def test_what_can_never_be_there_is_not_tried_again():
+    one = behind(uploading := Uploading("void"))
+    one.begin(A)
+    one.settle(LONG.total_seconds)
+    with pytest.raises(SaveFailedError, match="whose next checkpoint is uploaded"):
+        one.finish(LONG.total_seconds)
     assert uploading.asked == [str(A)]
 
 

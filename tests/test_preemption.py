@@ -409,6 +409,39 @@ def after_step(batches):
     assert (ended.code, ended.of("child"), ended.of("exported")) == (0, -signal.SIGTERM, WHOLE)
 
 
+def test_signal_that_nobody_took_does_what_it_did():
+    script = "import signal; from ckptkit.disposition import Disposition as D; D(signal.SIGTERM).take(None)"
+    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == -signal.SIGTERM
+
+
+def test_forked_process_that_trains_hears_for_itself():
+    """What listened in the process that it was forked off from is not asked."""
+    script = """
+import os, signal
+from ckptkit.signals import EARS
+
+class Hearing:
+    def __init__(self):
+        self.signals = []
+
+    def heard(self, number):
+        self.signals.append(number)
+
+parent, own = Hearing(), Hearing()
+EARS.listen(parent)
+if os.fork():
+    os.wait()
+    EARS.leave(parent)
+else:
+    EARS.listen(own)
+    os.kill(os.getpid(), signal.SIGTERM)
+    EARS.leave(own)
+    print(len(parent.signals), len(own.signals))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "0 1\n"
+
+
 def test_asyncio_during_training_keeps_signal_handling(root):
     script = """
 import asyncio
@@ -536,9 +569,10 @@ def test_before_the_final_save_nobody_else_saves(root):
     manager.close()
 
 
-def test_a_relative_file_stays_where_it_was_meant(root, tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_relative_file_stays_where_it_was_meant(root, tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)
-    manager, run = started(root, preempt_when="leave", on_preempt="return")
+    manager, run = started(root, preempt_when=kind("leave"), on_preempt="return")
     monkeypatch.chdir("/")
     (tmp_path / "leave").touch()
     with manager:
@@ -622,6 +656,66 @@ def test_closing_with_a_timeout_keeps_it(root, monkeypatch, caplog):
     finally:
         go.set()
     assert "the storage took none for 0.0 s" in caplog.text
+
+
+def test_save_under_way_takes_its_time_first(root):
+    """A save takes 10 s, two of them and a margin more than there is, so that the cycle is not finished."""
+    clock, go = Clock(), threading.Event()
+    slow = Fault(lambda: setattr(clock, "now", clock.now + 10), operations={"write"})
+    stuck = Fault(lambda: go.wait(20), operations={"write"}, key="*-c0000000001-m0000/*")
+    manager, run = started(
+        FaultyStorage(open_storage(root), [slow, stuck]),
+        monotonic=clock,
+        on_preempt="return",
+        preempt_when=lambda: run.batches >= 5 and (go.set() or True),
+        grace=timedelta(seconds=25),
+    )
+    with manager:
+        for batches in run.train_until(WHOLE):
+            manager.step(run)
+            if batches == 2:
+                manager.save(run).result()
+                manager.wait()
+                manager.pause()
+            if batches == 4:
+                manager.save(run)
+            if manager.preempted:
+                break
+    assert slow.fired == stuck.fired == 1
+    assert run.batches == 5
+
+
+def test_failed_save_hides_no_request_to_end(root):
+    """Even where no save may fail: the last one is made at the end of the cycle."""
+    clock, go = Clock(), threading.Event()
+
+    def fail():
+        go.wait(20)
+        raise ck.StorageError("no room")
+
+    lost = Fault(fail, operations={"write"}, key="*-c0000000002-m0000/*")
+    manager, run = started(
+        FaultyStorage(open_storage(root), [lost]),
+        monotonic=clock,
+        on_save_error="raise",
+        on_preempt="return",
+        preempt_when=lambda: run.batches >= 9 and (go.set() or True),
+    )
+    handles = []
+    with manager:
+        for batches in run.train_until(WHOLE):
+            if batches == 10:
+                assert handles[0].exception() is not None
+            manager.step(run)
+            if batches == 4:
+                manager.save(run).result()
+                manager.wait()
+            if batches == 8:
+                handles.append(manager.save(run))
+            if manager.preempted:
+                break
+    assert lost.fired
+    assert run.batches == restored_at(root) == 12
 
 
 def test_longest_of_the_last_saves_counts(root):
@@ -783,6 +877,26 @@ def test_ranks_meet_about_once_a_second(root):
     # The reductions of 7 cycles, the first meetings, until micro-steps are known to be short, and none after that.
     assert len(gathers) == 1
     assert gathers.pop() <= 7 + 3
+
+
+def test_rank_0_says_when_ranks_meet(root):
+    """Whose own micro-steps are five times as short."""
+
+    def act(world):
+        clock, run = Clock(), new_run(world)
+        asks = lambda: world.rank == 1 and run.batches >= 20  # noqa: E731 - of this rank's own run
+        options = {"monotonic": clock, "preempt_when": asks, "on_preempt": "return"}
+        with ck.CheckpointManager(open_storage(root), save=ck.SaveEvery(micro_steps=1000), **options) as manager:
+            manager.restore(run)
+            for _ in run.train_until(40):
+                clock.now += 0.2 + 0.8 * world.rank
+                manager.step(run)
+                if manager.preempted:
+                    break
+        return run.batches
+
+    ended = results_of(run_ranks(2, act))
+    assert ended[0] == ended[1] < 40
 
 
 def test_ranks_return_together_too(root):

@@ -33,6 +33,16 @@ from ckptkit.testing.ranks import RankLostError, ThreadWorld, results_of, run_ra
 from ckptkit.testing.state import NumpyRun
 
 
+def test_error_comes_before_ranks_left_alone() -> None:
+    def act(world: ThreadWorld) -> None:
+        if world.rank == 1:
+            raise ValueError("its own")
+        world.gather("")
+
+    with pytest.raises(ValueError, match="its own"):
+        results_of(run_ranks(3, act))
+
+
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("stop", [3, 5, 8, 12])
 def test_every_rank_goes_on_with_its_own_bits(tmp_path: Path, size: int, stop: int) -> None:

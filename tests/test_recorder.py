@@ -343,7 +343,16 @@ def test_device_error_reaches_training_thread(storage):
     manager.close()
 
 
-def test_no_value_is_read_after_error(storage):
+@pytest.mark.parametrize(
+    ("error", "values"),
+    [
+        (RuntimeError("device lost"), []),
+        (StorageError("the data are gone"), [1.0]),
+        (KeyboardInterrupt(), [1.0]),
+        (SystemExit(143), [1.0]),
+    ],
+)
+def test_no_value_is_read_after_foreign_error(storage, error, values):
     """It may be the device's own: a read might never return."""
     read: list[float] = []
     run = NumpyRun(accumulation_steps=1)
@@ -351,10 +360,10 @@ def test_no_value_is_read_after_error(storage):
     manager.restore(run)
     train(run, 1)
     manager.step(run, {"loss": Tensor(1.0, read)})
-    with pytest.raises(RuntimeError), manager:
-        raise RuntimeError("device lost")
-    assert read == []
-    assert kinds_in(storage) == ["began", "ended"]
+    with pytest.raises(type(error)), manager:
+        raise error
+    assert read == values
+    assert kinds_in(storage) == ["began", *["point"] * len(values), "ended"]
 
 
 # When
@@ -493,6 +502,30 @@ def test_gaps_and_foreign_files_of_events_are_told(storage, time, gone):
     }
 
 
+def test_failed_segment_is_not_tried_at_every_commit(storage, time):
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time)
+    manager.restore(run)
+    storage.failures = 10**6
+    asked = []
+    for minutes in (100, 10, 0, 10):
+        before = len(storage.tries)
+        time.pass_by(minutes=minutes)
+        save_at(manager, run, run.batches + 1)
+        asked.append(len(storage.tries) > before)
+    assert asked == [True, True, False, True]
+    storage.failures = 0
+    manager.close()
+
+
+def test_first_missing_event_file_is_named(storage):
+    for number in (1, 4):
+        storage.files[segment_key(1, number)], _ = encode_segment(1, "0" * 32, number, [LeftOut(at="", events=1)])
+    files = read_events(storage, Documents(storage))
+    assert list(files.problems) == [segment_key(1, 2)]
+    assert [segment.header.number for segment in files.segments] == [1, 4]
+
+
 def test_a_lost_reply_stores_nothing_twice(storage, time, caplog):
     run = NumpyRun(accumulation_steps=1)
     manager = manager_of(storage, time)
@@ -514,8 +547,10 @@ def test_hung_storage_delays_save_briefly(storage, monkeypatch, caplog):
     for batches in run.train_until(3):
         manager.step(run)
         assert manager.save(run).result(timedelta(seconds=30)).endswith(f"m{batches:04d}")
+    writing = sum(thread.name == "ckptkit-events" for thread in threading.enumerate())
     storage.open.set()
     manager.close()
+    assert writing == 1
     assert caplog.text.count("the storage took none for 0.1 s") == 1
     saved = [event.checkpoint for event in events_in(storage) if isinstance(event, Saved)]
     assert len(saved) == len(set(saved)) == 3

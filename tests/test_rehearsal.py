@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ import pytest
 from ckptkit.errors import ResumeError
 from ckptkit.manager import CheckpointManager
 from ckptkit.policies import SaveEvery
-from ckptkit.rehearsal import VARIABLE, Begun, LifePlan, Refused, Saved, Stepped, read_trace
+from ckptkit.rehearsal import VARIABLE, Begun, LifePlan, Refused, Saved, Stepped, Stopped, read_trace
 from ckptkit.testing.state import NumpyRun
 
 
@@ -65,6 +68,34 @@ def test_only_planned_saves_happen_in_scratch_folder(tmp_path, root, trace):
         *[(Stepped, 1), (Stepped, 2), (Saved, 2), (Stepped, 3), (Stepped, 4), (Saved, 4), (Stepped, 5)]
     ]
     assert manager.url.startswith(str(tmp_path / "scratch"))
+    assert list((tmp_path / "scratch").rglob("events")) == []
+
+
+def test_rehearsal_leaves_signals_alone(root, trace):
+    before = signal.getsignal(signal.SIGTERM)
+    trained(root, Seen(), 1)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_step_beyond_the_stop_ends_the_life(tmp_path, root, trace, monkeypatch):
+    plan = LifePlan(root=str(tmp_path / "scratch"), trace=str(tmp_path / "trace"), stop=3)
+    (tmp_path / "other.json").write_text(plan.model_dump_json())
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "other.json"))
+    monkeypatch.setattr("ckptkit.rehearsal._end", lambda: sys.exit(0))
+    run = Seen()
+    manager = trained(root, run, 2)
+    run.train_step()
+    run.train_step()
+    with pytest.raises(SystemExit):
+        manager.step(run)
+    assert trace()[-1] == Stopped(step=4)
+
+
+def test_line_written_in_pieces_is_whole(root, trace, monkeypatch):
+    whole = os.write
+    monkeypatch.setattr("ckptkit.rehearsal.os.write", lambda descriptor, line: whole(descriptor, line[:50]))
+    trained(root, Seen(), 1)
+    assert [type(one) for one in trace()] == [Begun, Stepped]
 
 
 def test_second_training_of_root_continues_the_first(root, trace):

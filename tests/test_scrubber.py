@@ -189,6 +189,7 @@ def test_urls_in_a_text_lose_user_and_query(text, told):
 def test_roots_that_differ_stay_different():
     """What is taken away is never what tells two roots apart."""
     assert clean_url("abfs://one@account/x") != clean_url("abfs://two@account/x")
+    assert clean_url("ftp://[::1]/runs/a@b") == "ftp://[::1]/runs/a@b"
 
 
 def test_a_short_secret_hides_no_parts_of_words():
@@ -220,6 +221,7 @@ def test_secret_bytes_and_numbers_stay_hidden(options, told):
         ({"password": 48151623}, "48151623"),
         ({"headers": "Bearer=of-a-header-Pa55; path=/"}, "of-a-header-Pa55"),
         ({"password": "back\\slash-Pa55"}, "back\\\\slash-Pa55"),  # as `repr` writes it
+        ({"proxy": "http://user-alone-Pa55@host/"}, "user-alone-Pa55"),  # as tokens are given
     ],
 )
 def test_a_secret_of_any_kind_stays_hidden(options, text):
@@ -229,8 +231,9 @@ def test_a_secret_of_any_kind_stays_hidden(options, text):
 
 
 def test_numbers_that_open_nothing_are_shown():
-    open_storage("memory://shown-place/run", {"port": 20222})
-    assert scrub("no answer at port 20222") == "no answer at port 20222"
+    open_storage("memory://shown-place/run", {"port": 20222, "auth_required": True})
+    for text in ("no answer at port 20222", "use_ssl=True"):
+        assert scrub(text) == text
 
 
 def test_longer_secret_is_hidden_whole():

@@ -65,6 +65,11 @@ def test_error_names_user_module_without_script_line(tmp_path):
     assert run(folder, "go()", before=started)[0] == "job.py:2: ckptkit.ResumeError: no"
 
 
+def test_error_in_user_module_names_line_of_script(tmp_path):
+    (tmp_path / "job.py").write_text('import ckptkit as ck\n\n\ndef go():\n    raise ck.ResumeError("no")\n')
+    assert run(tmp_path, "go()", before="from job import go")[0] == "train.py:10: ckptkit.ResumeError: no"
+
+
 def test_error_without_file_names_no_line():
     """As of ``python -c``."""
     with pytest.raises(ck.ResumeError) as raised:
@@ -85,6 +90,14 @@ def test_a_long_message_is_cut_and_says_so(tmp_path):
 def test_cause_missing_from_message_is_one_line(tmp_path):
     *_, last = run(tmp_path, 'raise ck.StorageError("could not read") from KeyError("a\\nb")')
     assert last == "caused by KeyError: 'a\\nb'; CKPTKIT_DEBUG=1 shows the traceback"
+
+
+@pytest.mark.parametrize(("raises", "told"), [("", "caused by KeyError: 'a'; "), (" from None", "")])
+def test_context_is_told_unless_it_was_cut(raises, told):
+    code = f"try:\n    {{}}['a']\nexcept KeyError:\n    raise ck.ResumeError('no'){raises}"
+    with pytest.raises(ck.ResumeError) as raised:
+        exec(code, {"ck": ck})  # noqa: S102
+    assert lines_of(raised.value, raised.tb)[-1] == f"{told}CKPTKIT_DEBUG=1 shows the traceback"
 
 
 def test_cause_in_message_is_not_repeated(tmp_path):

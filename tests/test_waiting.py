@@ -56,8 +56,17 @@ def test_a_short_wait_shows_nothing(clock, caplog):
 
 def test_wait_without_terminal_logs_every_half_minute(clock, caplog):
     caplog.set_level(logging.INFO, "ckptkit")
-    assert not shown(clock, [(29.0, 1 << 20), (2.0, 9 << 20), (10.0, 1 << 20), (25.0, 9 << 20)], terminal=False)
-    assert caplog.messages == ["restoring it: 10 of 100 MiB after 0:00:31", "restoring it: 20 of 100 MiB after 0:01:06"]
+    steps = [
+        (29.0, 1),
+        (2.0, 9),
+        (10.0, 1),
+        (25.0, 9),
+        (100.0, 1),
+        (1.0, 1),
+    ]  # after a standstill no line is made up for
+    assert not shown(clock, [(seconds, mib << 20) for seconds, mib in steps], terminal=False)
+    said = [(10, "0:00:31"), (20, "0:01:06"), (21, "0:02:46")]
+    assert caplog.messages == [f"restoring it: {mib} of 100 MiB after {spent}" for mib, spent in said]
 
 
 @pytest.mark.parametrize(("passed", "left"), [(0, 60), (59, 1), (60, 0), (100, 0)])

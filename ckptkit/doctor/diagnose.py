@@ -102,6 +102,22 @@ def _rule_never_resumed(difference: Difference, _: frozenset[str]) -> Diagnosis 
     )
 
 
+def _rule_went_back(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
+    begun, held = difference.life.begun, difference.step - 1
+    if begun is None or begun.checkpoint is None or difference.found is not None or begun.step >= held:
+        return None
+    if held in difference.life.steps and difference.step not in difference.life.steps:
+        return None  # it came so far and ended there
+    return Diagnosis(
+        "went-back",
+        begun.checkpoint,
+        f"the resumed script went on from the checkpoint after micro-step {begun.step}, although there is one after "
+        f"micro-step {held}",
+        "leave the choice to restore(), which takes the newest: let the script remove, move or change no checkpoint "
+        "before it. To go back on purpose, name one with checkpoint=, which later starts do not do again",
+    )
+
+
 def _rule_ended_early(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
     if difference.found is not None:
         return None
@@ -210,6 +226,7 @@ def _rule_forgotten(difference: Difference, unstable: frozenset[str]) -> Diagnos
 
 _RULES: tuple[Callable[[Difference, frozenset[str]], Diagnosis | None], ...] = (
     _rule_never_resumed,
+    _rule_went_back,
     _rule_ended_early,
     _rule_saving,
     _rule_data_elsewhere,

@@ -120,7 +120,9 @@ class Examination:
         notes: dict[str, None] = {}
         for life, begun in self._interrupted(first):
             until = life.planned_kill or last
-            difference = self._difference(life, first, until) or _begun_too_early(life, first, begun)
+            difference = self._difference(life, first, until)
+            # What was done again from too early on may well differ; that it was done at all comes first.
+            difference = _begun_too_early(life, first, begun) or difference
             if difference is not None:
                 return self._report(first, difference, diagnose_resume(difference, shaky))
             if life.begun is not None and life.begun.step and until in life.steps:

@@ -17,7 +17,7 @@ from ckptkit.report.story import Attempt, Failure, Problem, Removal, RunStory, S
 from ckptkit.run.catalogue import CheckpointInfo, Rows, list_rows
 from ckptkit.run.event_log import read_events
 from ckptkit.run.find import Index
-from ckptkit.run.names import RUN, CheckpointName, attempt_key
+from ckptkit.run.names import RUN, CheckpointName, attempt_key, parse_segment
 from ckptkit.run.parallel import each_of
 from ckptkit.run.read import decode_manifest
 from ckptkit.storage import Storage
@@ -70,6 +70,9 @@ class _Teller:
             self._take_in(attempt, segment.events)
         rows = list_rows(self._storage, None)
         self._merge(rows)
+        if not self._attempts:  # all that is left are events that cannot be read
+            places = [parse_segment(key.rpartition("/")[2]) for key in files.problems]
+            self._attempts = {place[0]: Attempt(place[0]) for place in places if place is not None}
         attempts = [self._attempts[number] for number in sorted(self._attempts)]
         self._place(attempts)
         copied = run.copied_from.url if run is not None and run.copied_from is not None else None

@@ -46,7 +46,8 @@ def life(
 
 # A script without MindSpore: what is to happen is told by its arguments.
 NUMPY_SCRIPT = """
-import os, random, sys, time
+import os, random, shutil, sys, time
+from pathlib import Path
 import numpy as np
 import ckptkit as ck
 from ckptkit.testing.state import NumpyRun
@@ -72,6 +73,9 @@ if "unseeded" not in what:
 state = NumpyRun() if "blind" in what else Run()
 root = f"runs/{time.time_ns()}" if "other-root" in what else "runs/mine"
 manager = ck.CheckpointManager(root)
+if "keeps-oldest" in what:
+    for name in sorted(path.name for path in Path(manager.url, "checkpoints").glob("*"))[1:]:
+        shutil.rmtree(Path(manager.url, "checkpoints", name))
 point = manager.restore(state)
 if "crashes" in what and point.checkpoint:
     raise SystemExit("out of luck")

@@ -55,6 +55,13 @@ def test_shorter_life_differs_at_its_end():
     assert (found.step, found.names, found.found) == (6, (), None)
 
 
+def test_difference_before_an_early_end_comes_first():
+    lines = [*healthy()[:5], altered(healthy()[5], "rng/numpy"), *healthy()[6:8]]
+    found = first_difference(life(lines), life(healthy()), LAST)
+    assert found is not None
+    assert (found.step, found.names) == (6, ("rng/numpy",))
+
+
 def test_life_that_leaves_out_its_first_step_differs():
     found = first_difference(life(healthy(6), begun=5), life(healthy()), LAST)
     assert found is not None

@@ -12,7 +12,7 @@ from ckptkit.doctor import diagnose
 from ckptkit.doctor.compare import Difference, first_difference
 from ckptkit.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume
 from ckptkit.rehearsal import Saved, Stepped, Suspect, Unseen
-from doctor.lives import URL, life, stepped
+from doctor.lives import SIZE, URL, life, stepped
 
 LAST = 12
 MAP = Suspect(kind="pipeline", where="MapDataset: augment()", why="it draws", fix="do not")
@@ -45,6 +45,12 @@ def test_the_batch_of_another_place():
     found = diagnosed(resumed(stepped(6, batch="batch/x 5")), reference())
     assert found.code == "data-shifted"
     assert "micro-step 5" in found.cause
+
+
+def test_batch_that_comes_each_epoch_is_the_first():
+    full = life([stepped(step, batch=f"batch {step % SIZE}") for step in range(1, LAST + 1)])
+    found = diagnosed(resumed(stepped(6, batch="batch 5")), full)
+    assert (found.code, "of micro-step 5" in found.cause) == ("data-shifted", True)
 
 
 def test_unknown_batch_blames_map_that_draws():
@@ -170,6 +176,23 @@ def test_a_run_that_is_never_resumed(url, word):
     found = diagnose_resume(Difference(6, (), full.steps[6], None, again, full), frozenset())
     assert found.code == "never-resumed"
     assert word in found.cause
+
+
+@pytest.mark.parametrize("last", [6, 9, 12], ids=["ended before", "came by", "ended later"])
+def test_going_on_from_older_checkpoint_is_named(last):
+    full = reference()
+    again = resumed(*map(stepped, range(4, last + 1)), begun=3)
+    found = diagnose_resume(Difference(9, (), full.steps[9], None, again, full), frozenset())
+    assert (found.code, found.where) == ("went-back", "at 3")
+    assert "from the checkpoint after micro-step 3, although there is one after micro-step 8" in found.cause
+
+
+@pytest.mark.parametrize("begun", [3, 6], ids=["after a while", "at once"])
+def test_life_that_ended_there_went_not_back(begun):
+    full = reference()
+    again = resumed(*map(stepped, range(begun + 1, 7)), begun=begun)
+    found = diagnose_resume(Difference(7, (), full.steps[7], None, again, full), frozenset())
+    assert found.code == "ended-early"
 
 
 def test_a_script_that_ends_early_after_a_resume():

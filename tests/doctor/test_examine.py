@@ -58,6 +58,7 @@ def test_only_lives_that_begin_training_are_seeded(monkeypatch):
     script = Script(monkeypatch)
     report = script.examined(seed=5)
     assert report.difference is None
+    assert report.compared == sum(len(life.steps) for life in report.lives[1:])
     assert [plan.seed for plan in script.plans] == [5, 5, 5, None, None]
     assert [Path(plan.root).name for plan in script.plans] == ["root-1", "root-2", "root-3", "root-3", "root-3"]
     assert [plan.stop for plan in script.plans] == [9] * 5
@@ -74,21 +75,23 @@ def test_script_that_ends_early_is_examined_so_far(monkeypatch):
 
 
 def test_unseen_values_that_a_resume_changes_are_noted(monkeypatch):
-    """Those that differ without a resume, too, are not."""
+    """Those that differ without a resume, too, are not; nor those of the life that was not resumed but saved."""
 
     def line(number, begun, step):
-        return stepped(step, {"net.n": str(step - begun), "net.same": str(step), "clock": f"{number} {step}"})
+        values = {"net.n": str(step - begun), "net.same": str(step), "clock": f"{number} {step}"}
+        return stepped(step, {**values, "net.third": str(number == 3)})
 
     report = Script(monkeypatch, line=line).examined()
     assert (report.difference, report.notes) == (None, ("net.n",))
 
 
-def test_other_loss_of_second_life_is_told(monkeypatch):
+@pytest.mark.parametrize(("life", "at"), [(2, 3), (5, 9)], ids=["the second", "a resumed one"])
+def test_other_loss_of_any_life_is_told(monkeypatch, life, at):
     def line(number, begun, step):
-        return stepped(step, loss="new") if (number, step) == (2, 3) else stepped(step)
+        return stepped(step, loss="new") if (number, step) == (life, at) else stepped(step)
 
     report = Script(monkeypatch, line=line).examined()
-    assert (report.difference, report.other_losses) == (None, (3,))
+    assert (report.difference, report.other_losses) == (None, (at,))
 
 
 def test_first_difference_ends_the_examination(monkeypatch):
@@ -114,6 +117,16 @@ def test_life_that_goes_on_from_older_save_differs(monkeypatch, lost):
     report = script.examined()
     assert (report.difference.step, report.difference.found) == (saves[lost] + 1, None)
     assert report.difference.resumed_at == (0 if lost == 0 else saves[0])
+    assert report.diagnosis.code == ("went-back" if lost else "never-resumed")
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_beginning_too_early_is_named_before_differences(monkeypatch, lost):
+    sound = Script(monkeypatch)
+    sound.examined()
+    script = Script(monkeypatch, line=lambda number, begun, step: stepped(step, rng="new" if number > 3 + lost else ""))
+    script.lost.add([save for plan in sound.plans for save in plan.saves][lost])
+    assert script.examined().diagnosis.code == ("went-back" if lost else "never-resumed")
 
 
 @pytest.mark.parametrize(

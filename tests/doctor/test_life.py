@@ -91,6 +91,22 @@ def test_order_of_hashes_is_the_users_or_seeded(here, monkeypatch, given, seed, 
     assert lived(here, seed=seed).log.read_text().strip() == told
 
 
+def test_script_has_nothing_to_read(here):
+    """What is typed into the doctor's terminal is not the script's, which may ask."""
+    (here / "train.py").write_text("import sys\nprint(repr(sys.stdin.read()))\n")
+    read, write = os.pipe()
+    os.write(write, b"typed")
+    os.close(write)
+    before = os.dup(0)
+    try:
+        os.dup2(read, 0)
+        assert lived(here).log.read_text() == "''\n"
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+        os.close(read)
+
+
 def test_life_of_two_trainings_began_with_the_first():
     one = life([stepped(3)], begun=2)
     both = replace(one, events=[*one.events, *life([stepped(9)], begun=8).events])
@@ -120,14 +136,16 @@ def test_the_sitecustomize_that_is_shadowed_runs_as_well(here, monkeypatch):
     assert life.steps[1].digests["rng/python"] == repr(random.Random(0).getstate())
 
 
-def test_timed_out_life_leaves_no_process(here):
+@pytest.mark.parametrize(("last", "limit", "code"), [("time.sleep(600)", 1, None), ("raise SystemExit(3)", 60, 3)])
+def test_life_leaves_no_process(here, last, limit, code):
+    """Whether its time was up or it ended by itself."""
     (here / "train.py").write_text(
         "import subprocess, sys, time\n"
         "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid, flush=True)\n"
-        "time.sleep(600)\n"
+        f"{last}\n"
     )
-    life = lived(here, limit=1)
-    assert life.exit_code is None
+    life = lived(here, limit=limit)
+    assert life.exit_code == code
     assert not life.ended_as_planned
     with contextlib.suppress(ProcessLookupError):
         child = os.pidfd_open(int(life.log.read_text()))
@@ -198,6 +216,7 @@ def test_two_trainings_of_one_root_are_one_run(here, capsys):
         ("draws", "unknown", "rng/numpy"),
         ("other-root", "never-resumed", "another run root"),
         ("short", "ended-early", ""),
+        ("keeps-oldest", "went-back", "although there is one"),
     ],
 )
 def test_inexact_script_gets_diagnosis(here, capsys, what, code, word):
@@ -319,6 +338,14 @@ def test_report_tells_difference_cause_and_fix(capsys, monkeypatch, begun, names
     assert (code, lines[-1]) == (1, "fix: do not")
 
 
+def test_json_tells_lives_that_did_nothing(capsys, monkeypatch):
+    lives = (trained(), life([], begun=2), replace(trained(), events=[], exit_code=None, planned_kill=3))
+    monkeypatch.setattr(Examination, "run", lambda self: Report(3, lives, 2, 7))
+    assert run_doctor(command(), Options(), keep=None, as_json=True) == 0
+    told = [tuple(one.values()) for one in json.loads(capsys.readouterr().out)["lives"]]
+    assert told == [("life", 0, 3, None, 0), ("life", 2, 0, None, 0), ("life", None, 0, 3, None)]
+
+
 def test_exact_report_notes_what_a_resume_changed(capsys, monkeypatch):
     report = Report(9, (), 20, 7, notes=tuple(f"main():n{number}" for number in range(7)))
     code, lines = told_of(report, capsys, monkeypatch)
@@ -351,7 +378,9 @@ def test_keep_requires_new_folder(here, capsys):
     (here / "nested/below").mkdir(parents=True)
     assert run_doctor(command(), Options(), keep="full", as_json=False) == 2
     assert run_doctor(command(), Options(), keep="nested", as_json=False) == 2
-    assert run_doctor(command(), Options(), keep="full/precious/below", as_json=False) == 3
+    for nowhere in ("full/precious/below", "/proc/nothing"):
+        assert run_doctor(command(), Options(), keep=nowhere, as_json=False) == 3
+        assert "cannot be started" not in capsys.readouterr().err
     assert run_doctor(command(), Options(steps=4, kills=1), keep="new", as_json=False) == 0
     assert "exact" in capsys.readouterr().out
     assert (here / "new/life-001.trace").exists()

@@ -26,8 +26,10 @@ def test_deaths_follow_ascending_saves_closely(steps, k, size, kills):
 
 @given(st.integers(21, 60), st.integers(2, 6), st.integers(5, 10))
 def test_three_deaths_cover_mid_cycle_and_epoch_end(steps, k, size):
-    """Two of the deaths are in mid-cycle in one epoch, and one is at the end of an epoch."""
-    where = [progress(one.save, k, size) for one in plan_deaths(at(steps, k, size), 3)]
+    """Two of the deaths are in mid-cycle in one epoch, and one is right at the end of an epoch."""
+    deaths = plan_deaths(at(steps, k, size), 3)
+    where = [progress(one.save, k, size) for one in deaths]
+    assert [one.kill > one.save for one in deaths] == [one.batch > 0 for one in where]
     ends = [one for one in where if one.batch == 0]
     inside = [one for one in where if one.batch]
     assert len(ends) == 1

@@ -455,8 +455,10 @@ def test_full_disk_keeps_the_page_before(root, tmp_path, monkeypatch):
 
 def test_corrupt_file_exits_1_and_is_on_page(root, tmp_path):
     (root / "events/a000002-0003.jsonl").write_bytes(b"{")
+    as_json = run(root, "--json")
+    assert [one["key"] for one in json.loads(as_json.stdout)["problems"]] == ["events/a000002-0003.jsonl"]
     done = run(root, "-o", tmp_path / "x.html")
-    assert done.exit_code == 1
+    assert (as_json.exit_code, done.exit_code) == (1, 1)
     assert "events/a000002-0003.jsonl cannot be used" in done.output
     assert "events/a000002-0003.jsonl cannot be used" in (tmp_path / "x.html").read_text(encoding="utf-8")
 

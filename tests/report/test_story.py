@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forge import sealed
 from safetensors.numpy import save_file
 
 from ckptkit.errors import CheckpointNotFoundError
@@ -16,6 +17,7 @@ from ckptkit.policies import SaveEvery
 from ckptkit.report.judge import judge, lines_of
 from ckptkit.report.story import Attempt, Failure, RunStory, Save
 from ckptkit.report.tell import read_story, time_of
+from ckptkit.run.find import Documents
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -52,6 +54,30 @@ def test_redone_steps_are_counted_from_attempt_before():
     story = RunStory("root", None, None, NOW, attempts, None, [])
     assert story.redone_steps == (100 - 50) + (60 - 55)
     assert story.step == 55
+    again = [Attempt(1, from_step=0, to_step=100), Attempt(2, from_step=0, to_step=30)]
+    assert RunStory("root", None, None, NOW, again, None, []).redone_steps == 100
+
+
+def test_attempts_that_overlap_leave_no_gap():
+    """Of another clock, or because the one before was taken over."""
+    hours = [NOW + timedelta(hours=hour) for hour in range(4)]
+    attempts = [Attempt(number, began_at=hours[at], seen_at=hours[at + 1]) for number, at in ((1, 2), (2, 0), (3, 2))]
+    assert RunStory("root", None, None, NOW, attempts, None, []).gap_seconds == 3600
+
+
+def test_attempt_began_when_its_document_says(tmp_path):
+    class Ticking(Clock):
+        def now(self):
+            self.pass_by(seconds=1)
+            return super().now()
+
+    life = Life(LocalStorage(tmp_path), Ticking(), "node")
+    with life.manager:
+        life.manager.restore(life.run)
+        life.train(1)
+    document = Documents(LocalStorage(tmp_path)).document(1)
+    (attempt,) = story_of(tmp_path).attempts
+    assert attempt.began_at == time_of(document.created_at)
 
 
 def test_work_is_done_again_from_earliest_later_begin(tmp_path):
@@ -174,6 +200,7 @@ HOUR = NOW - timedelta(hours=1)
             "bad",
             "The last 2 saves failed: StorageError: no room at 30",
         ),
+        ({"failures": [lost(0)]}, "bad", "The last 1 save failed: StorageError: no room at 0"),
         (
             {"failures": [lost(20)], "saves": [saved(10), saved(20)]},  # the final save repeated it
             "attention",
@@ -214,6 +241,27 @@ def test_verdict_names_what_needs_somebody(attempt, health, note):
     assert len(notes) == (note is not None)
     assert note is None or notes[0].startswith(note)
     assert [*lines_of(story)] == ["The training has finished. Step 50 after 1 attempt.", *notes]
+
+
+def test_run_of_unreadable_events_is_told(tmp_path):
+    """All else of it is gone."""
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events/a000003-0001.jsonl").write_bytes(b"{")
+    story = story_of(tmp_path)
+    assert [one.number for one in story.attempts] == [3]
+    assert [one.key for one in story.problems] == ["events/a000003-0001.jsonl"]
+    assert judge(story).health == "bad"
+
+
+def test_documents_of_newer_versions_are_told(tmp_path):
+    grow_short(tmp_path)
+    before = story_of(tmp_path)
+    for key in ("run.json", "attempts/000001.json"):
+        fields = json.loads((tmp_path / key).read_bytes())
+        (tmp_path / key).write_bytes(sealed({**fields, "format_version": 2}))
+    story = story_of(tmp_path)
+    assert {"run.json", "attempts/000001.json"} <= {one.key for one in story.problems}
+    assert [one.points for one in story.attempts] == [one.points for one in before.attempts]
 
 
 def test_missing_run_error_names_root(tmp_path):
