@@ -19,6 +19,16 @@ from ckptkit.placement import Box, Tag, lies_inside
 from ckptkit.progress import Progress
 from ckptkit.tensors import DTYPES, Array, Leaf, Role, size_bytes_of
 
+IMPORTED = "imported"  # a section of the state; a checkpoint that has it holds weights only
+NOT_IMPORTED = (
+    "the optimizer's state",
+    "accumulators",
+    "counters",
+    "random state",
+    "data position",
+    "stateful objects",
+)
+
 
 @dataclass(frozen=True)
 class Capture:

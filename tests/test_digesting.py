@@ -87,7 +87,7 @@ def test_frozen_leaf_changed_while_written_is_demoted(tmp_path):
             super().write(key, stream, size_bytes)
 
     attempt = AttemptDocument(attempt=1, token="0" * 32, parent=None, host="h", created_at="now")
-    frozen = FrozenShards(storage := Changing(tmp_path), attempt)
+    frozen = FrozenShards(storage := Changing(tmp_path), attempt, lambda: None)
     for number, demoted in enumerate([{"leaf0"}, {"leaf0", "leaf1"}]):
         window = StagingArea().open(Capture(START, tuple(leaves), {}), SaveCost(), Handling())
         with pytest.raises(StateMismatchError, match=f"changed by training: leaf{number}\\."):

@@ -16,10 +16,12 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 from pydantic import JsonValue
 
+from ckptkit.contents import IMPORTED, NOT_IMPORTED
 from ckptkit.cost import SaveCost
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.interchange.optimizer_names import of_an_optimizer
@@ -29,6 +31,7 @@ from ckptkit.interchange.weights_file import WeightsFile
 from ckptkit.manifest import AttemptDocument, CopiedFrom, RunDocument, encode
 from ckptkit.progress import Progress
 from ckptkit.run.commit import create_once, keys_below, publish
+from ckptkit.run.fence import check_fence
 from ckptkit.run.frozen import FrozenShards
 from ckptkit.run.names import CHECKPOINTS, RUN, CheckpointName, attempt_key
 from ckptkit.run.write import SaveRequest, write_manifest, write_part
@@ -38,15 +41,6 @@ from ckptkit.storage.lease import LEASE, PROBE
 from ckptkit.tensors import LeafSpec
 from ckptkit.waiting import LongWait
 
-SECTION = "imported"  # of the state of the checkpoint; one that has it holds weights only
-NOT_IN_IT = (
-    "the optimizer's state",
-    "accumulators",
-    "counters",
-    "random state",
-    "data position",
-    "stateful objects",
-)
 _NAME = CheckpointName(attempt=1, cycles=0, micro_step=0)
 
 
@@ -72,7 +66,7 @@ class Imported:
     tensors: int
     size_bytes: int
     ignored: tuple[str, ...]
-    not_in_it: tuple[str, ...] = NOT_IN_IT
+    not_in_it: tuple[str, ...] = NOT_IMPORTED
 
 
 def import_weights(
@@ -160,7 +154,7 @@ class _FromFile:
             "format": source.format,
             "left_out": [*left_out],
         }
-        self.state: Mapping[str, JsonValue] = {SECTION: imported}
+        self.state: Mapping[str, JsonValue] = {IMPORTED: imported}
         tensors = [(new, source.tensors[old]) for new, old in sorted(kept.items())]
         self.shards: tuple[Shard, ...] = tuple(
             plan_shards(
@@ -247,7 +241,7 @@ class _Import:
 
     def _write(self) -> None:
         request = SaveRequest(_NAME, self._staged, {}, self._now, 1)
-        frozen = FrozenShards(self._storage, self._attempt)
+        frozen = FrozenShards(self._storage, self._attempt, partial(check_fence, self._storage, self._attempt))
         try:
             receipt = write_part(self._storage, self._attempt, request, frozen, 0)
             commit = write_manifest(self._storage, self._attempt, request, [receipt])

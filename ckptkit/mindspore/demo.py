@@ -8,6 +8,7 @@ Before anything may kill it, each micro-step's digests are appended to the trace
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import signal
@@ -28,6 +29,7 @@ from ckptkit.mindspore.digits import Digits, load_digits
 from ckptkit.mindspore.rng import capture_rng
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.policies import SaveEvery
+from ckptkit.storage import ByteStream, Storage, open_storage
 
 ACCUMULATION_STEPS = 4
 BATCH_SIZE = 48
@@ -153,6 +155,21 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def die_in_write(storage: Storage) -> None:
+    """End this process at the next write of the optimizer's state, with half of the file written."""
+    write = storage.write
+
+    def die_halfway(key: str, stream: ByteStream, size_bytes: int) -> None:
+        if "optimizer-000" not in key:
+            return write(key, stream, size_bytes)
+        half = bytearray(size_bytes // 2)
+        stream.readinto(memoryview(half))
+        write(key, io.BytesIO(half), len(half))
+        die()
+
+    storage.write = die_halfway  # type: ignore[method-assign]
+
+
 def training_data(digits: Digits) -> ds.Dataset:
     """30 batches per epoch in shuffled order, the last one smaller."""
     columns = {"image": digits.train_images, "label": digits.train_labels}
@@ -161,9 +178,6 @@ def training_data(digits: Digits) -> ds.Dataset:
 
 def live(plan: Plan) -> None:
     """Resume or start the run of ``plan``, train it to its end, and write the accuracy on held-out digits."""
-    from ckptkit.storage import open_storage
-    from ckptkit.testing.faults import Fault, FaultyStorage
-
     ms.set_context(mode=ms.GRAPH_MODE if plan.mode == "graph" else ms.PYNATIVE_MODE)
     ms.set_seed(plan.seed)
     ms.manual_seed(plan.seed)  # set_seed leaves this generator alone, and MindSpore 2.7 begins it at random
@@ -172,15 +186,14 @@ def live(plan: Plan) -> None:
     optimizer = nn.Adam(network.trainable_params(), learning_rate=0.01)
     cell = AccumulationTrainCell(WithLoss(network), optimizer, ACCUMULATION_STEPS, clip_norm=5.0)
 
-    storage = FaultyStorage(open_storage(plan.root))
-    in_write = Fault(die, operations={"write"}, key="*optimizer-000*", when="during")
+    storage = open_storage(plan.root)
     # Waits, so that there is something to resume from at each death, however slow the storage.
     ckpt = CheckpointCallback(storage, save=SaveEvery(micro_steps=SAVE_EVERY_MICRO_STEPS), when_busy="wait")
     model, data = Model(cell), training_data(digits)
     point = ckpt.resume(model, data, EPOCHS)
     trace = Trace(Path(plan.trace), cell)
     trace.write({"resumed_from": point.checkpoint, "batches_delivered": point.batches_delivered})
-    others = [trace, Death(plan, lambda: storage.inject(in_write))]
+    others = [trace, Death(plan, lambda: die_in_write(storage))]
     model.train(EPOCHS, data, callbacks=[*others, ckpt], initial_epoch=point.epoch)
     network.set_train(False)
     predicted = network(ms.Tensor(digits.test_images)).asnumpy().argmax(axis=1)

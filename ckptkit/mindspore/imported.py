@@ -10,9 +10,8 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ckptkit.contents import Contents
+from ckptkit.contents import IMPORTED, NOT_IMPORTED, Contents
 from ckptkit.errors import StateMismatchError
-from ckptkit.interchange.importing import NOT_IN_IT, SECTION
 from ckptkit.mindspore.proof import difference, listed, some
 from ckptkit.tensors import Leaf
 
@@ -21,7 +20,7 @@ _log = logging.getLogger("ckptkit")
 
 def holds_weights_only(contents: Contents) -> bool:
     """Whether all but the weights is to begin afresh."""
-    return SECTION in contents.state
+    return IMPORTED in contents.state
 
 
 def check_weights(contents: Contents, leaves: Mapping[str, Leaf], wanted: Collection[str]) -> None:
@@ -52,7 +51,7 @@ def tell_what_is_fresh(contents: Contents, leaves: Mapping[str, Leaf], wanted: C
     taken = contents.entries.keys() & set(wanted)
     _log.info(
         "beginning with the weights of %s, imported from %s: %d parameters. Not in it, and begun afresh: %s",
-        *(contents.checkpoint, _record(contents)["file"], len(taken), ", ".join(NOT_IN_IT)),
+        *(contents.checkpoint, _record(contents)["file"], len(taken), ", ".join(NOT_IMPORTED)),
     )
     as_built = sorted(name for name in leaves.keys() - set(wanted) if leaves[name].role == "weights")
     if as_built:
@@ -63,5 +62,5 @@ def tell_what_is_fresh(contents: Contents, leaves: Mapping[str, Leaf], wanted: C
 
 
 def _record(contents: Contents) -> Mapping[str, Any]:
-    record = contents.state[SECTION]
+    record = contents.state[IMPORTED]
     return record if isinstance(record, dict) and "file" in record else {"file": "a file"}

@@ -9,11 +9,25 @@ from __future__ import annotations
 
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageError
 from ckptkit.manifest import MAX_SEALED_BYTES, Commit, Void, decode_commit, encode
-from ckptkit.run.find import read_commit
 from ckptkit.run.names import COMMIT, CheckpointName
 from ckptkit.storage import Storage
 
 _TRIES = 3
+
+
+def read_commit(storage: Storage, name: CheckpointName) -> Commit | Void | None:
+    """The COMMIT of a folder; None where there is none.
+
+    Raises:
+        CorruptCheckpointError: If there is one that does not parse.
+    """
+    try:
+        data = storage.read(name.commit_key, MAX_SEALED_BYTES)
+    except FileNotFoundError:
+        return None
+    if len(data) > MAX_SEALED_BYTES:
+        raise CorruptCheckpointError(f"{name.commit_key} is longer than {MAX_SEALED_BYTES} bytes")
+    return decode_commit(data, name.commit_key)
 
 
 def create_once(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SEALED_BYTES) -> bytes:

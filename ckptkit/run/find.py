@@ -12,15 +12,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError
-from ckptkit.manifest import MAX_SEALED_BYTES, AttemptDocument, Commit, Void, decode, decode_commit, encode
+from ckptkit.manifest import MAX_SEALED_BYTES, AttemptDocument, Commit, Void, decode, encode
+from ckptkit.run.commit import read_commit
+from ckptkit.run.listing import list_attempts, list_names
 from ckptkit.run.names import (
-    ATTEMPTS,
     CHECKPOINTS,
     COMMIT,
     CheckpointName,
     attempt_key,
     checkpoints_prefix,
-    parse_attempt,
 )
 from ckptkit.storage import Storage
 
@@ -28,33 +28,6 @@ _FEW_VOIDS = 2
 _SOME = "0" * 32  # tokens and digests are of one length
 
 VOID_BYTES = len(encode(Void(void_by=_SOME)))
-
-
-def read_commit(storage: Storage, name: CheckpointName) -> Commit | Void | None:
-    """The COMMIT of a folder; None where there is none.
-
-    Raises:
-        CorruptCheckpointError: If there is one that does not parse.
-    """
-    try:
-        data = storage.read(name.commit_key, MAX_SEALED_BYTES)
-    except FileNotFoundError:
-        return None
-    if len(data) > MAX_SEALED_BYTES:
-        raise CorruptCheckpointError(f"{name.commit_key} is longer than {MAX_SEALED_BYTES} bytes")
-    return decode_commit(data, name.commit_key)
-
-
-def list_attempts(storage: Storage) -> frozenset[int]:
-    """Numbers of all attempts that have a document."""
-    files = storage.list(ATTEMPTS).files
-    return frozenset(number for file in files if (number := parse_attempt(file)) is not None)
-
-
-def list_names(storage: Storage, prefix: str = "") -> tuple[CheckpointName, ...]:
-    """Checkpoint folders whose names begin with ``prefix``, committed or not, in order."""
-    parsed = map(CheckpointName.parse, storage.list(CHECKPOINTS, prefix).folders)
-    return tuple(sorted(name for name in parsed if name is not None))
 
 
 def by_attempt(names: Iterable[CheckpointName]) -> Mapping[int, Sequence[CheckpointName]]:

@@ -7,11 +7,10 @@ changes after all is noticed at the next save, before anything refers to it. Wri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ckptkit.errors import StateMismatchError, StorageError
 from ckptkit.manifest import AttemptDocument, Blocks
-from ckptkit.run.attempt import check_fence
 from ckptkit.run.digesting import BlockDigests, DigestingStream, LeafDigests
 from ckptkit.run.names import frozen_folder
 from ckptkit.run.staged import Staged
@@ -24,15 +23,16 @@ class FrozenShards:
     Args:
         storage: The run root.
         attempt: The attempt that writes.
+        check_fence: Raises StaleAttemptError if it no longer owns the run.
 
     Attributes:
         demoted: Names of leaves that were declared frozen and changed.
         written_bytes: Of all that was written there.
     """
 
-    def __init__(self, storage: Storage, attempt: AttemptDocument) -> None:
+    def __init__(self, storage: Storage, attempt: AttemptDocument, check_fence: Callable[[], None]) -> None:
         self._storage = storage
-        self._attempt = attempt
+        self._check_fence = check_fence
         self._folder = frozen_folder(attempt.attempt)
         self._written: dict[tuple[str, ...], str] = {}
         self._blocks: dict[str, Blocks] = {}
@@ -79,7 +79,7 @@ class FrozenShards:
         if self._is_there(digest):
             # What a failed write left may be whole and yet not durable; no commit refers to it. Unless somebody removed
             # the run, and the shard is of the job that began anew under this number.
-            check_fence(self._storage, self._attempt)
+            self._check_fence()
             self._storage.delete([self._key(digest)])
         blocks = BlockDigests() if shard.has_blocks else None
         stream = DigestingStream(staged.open_shard(number), leaves=written, blocks=blocks, cost=staged.cost)

@@ -13,7 +13,7 @@ import logging
 from ckptkit.errors import StaleAttemptError, StorageError
 from ckptkit.manifest import AttemptDocument
 from ckptkit.progress import Progress
-from ckptkit.run.attempt import check_fence
+from ckptkit.run.fence import check_fence
 from ckptkit.run.frozen import FrozenShards
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.receipts import post, post_failure
@@ -42,7 +42,7 @@ class PartSaver:
         self._attempt = attempt
         self._rank = rank
         self._committed: dict[tuple[int, int], CheckpointName] = {}
-        self.frozen = FrozenShards(storage, attempt)
+        self.frozen = FrozenShards(storage, attempt, self._check_fence)
         self.newest: CheckpointName | None = None
 
     def committed_at(self, progress: Progress) -> CheckpointName | None:
@@ -75,7 +75,7 @@ class PartSaver:
         """
         frozen_bytes = self.frozen.written_bytes
         try:
-            check_fence(self._storage, self._attempt)
+            self._check_fence()
             receipt = write_part(self._storage, self._attempt, request, self.frozen, self._rank)
             post(self._storage, request.name, receipt)
         except StaleAttemptError:
@@ -84,6 +84,9 @@ class PartSaver:
             self._say_that_it_failed(request)
             raise
         return Saved(request.name, receipt.own_bytes + self.frozen.written_bytes - frozen_bytes)
+
+    def _check_fence(self) -> None:
+        check_fence(self._storage, self._attempt)
 
     def _say_that_it_failed(self, request: SaveRequest) -> None:
         try:

@@ -23,7 +23,7 @@ from ckptkit.manifest import (
     RankManifest,
     digest_of,
 )
-from ckptkit.run.find import read_commit
+from ckptkit.run.commit import read_commit
 from ckptkit.run.leaves import StoredLeaves
 from ckptkit.run.names import CheckpointName, attempt_key
 from ckptkit.run.parallel import each_of

@@ -23,7 +23,7 @@ from ckptkit.manifest import (
     decode,
     digest_of,
 )
-from ckptkit.run.find import read_commit
+from ckptkit.run.commit import read_commit
 from ckptkit.run.names import CheckpointName, attempt_key, frozen_folder
 from ckptkit.run.parallel import each_of
 from ckptkit.storage import Storage

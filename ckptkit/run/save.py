@@ -15,8 +15,8 @@ from typing import Any
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageError
 from ckptkit.manifest import AttemptDocument, Commit
 from ckptkit.progress import Progress
-from ckptkit.run.attempt import check_fence
 from ckptkit.run.commit import keys_below, publish, remove_data, void
+from ckptkit.run.fence import check_fence
 from ckptkit.run.frozen import FrozenShards
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.receipts import Receipts
@@ -81,7 +81,7 @@ class Saver:
         self._undecided: list[CheckpointName] = []
         self._void: list[CheckpointName] = []
         self._offered: set[CheckpointName] = set()
-        self.frozen = FrozenShards(storage, attempt)
+        self.frozen = FrozenShards(storage, attempt, self._check_fence)
         self.newest: CheckpointName | None = None
 
     def committed_at(self, progress: Progress) -> CheckpointName | None:

@@ -13,7 +13,8 @@ from itertools import islice
 
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.manifest import Commit, encode
-from ckptkit.run.find import VOID_BYTES, Index, read_commit
+from ckptkit.run.commit import read_commit
+from ckptkit.run.find import VOID_BYTES, Index
 from ckptkit.run.names import CHECKPOINTS, COMMIT, CheckpointName, checkpoints_prefix
 from ckptkit.storage import Storage
 

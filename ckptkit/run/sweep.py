@@ -13,11 +13,12 @@ from itertools import islice
 
 from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.manifest import AttemptDocument, Void
-from ckptkit.run.attempt import check_fence
 from ckptkit.run.commit import keys_below, remove_data, void
 from ckptkit.run.event_log import segments_of
-from ckptkit.run.find import Documents, list_attempts, list_names
+from ckptkit.run.fence import check_fence
+from ckptkit.run.find import Documents
 from ckptkit.run.lineage import Ancestry
+from ckptkit.run.listing import list_attempts, list_names
 from ckptkit.run.names import (
     ATTEMPTS,
     CHECKPOINTS,

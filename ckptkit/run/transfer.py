@@ -21,8 +21,8 @@ import xxhash
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.manifest import MAX_SEALED_BYTES, Commit, FileEntry, encode
-from ckptkit.run.commit import make_durable, publish
-from ckptkit.run.find import list_names, read_commit
+from ckptkit.run.commit import make_durable, publish, read_commit
+from ckptkit.run.listing import list_names
 from ckptkit.run.names import FROZEN, CheckpointName, checkpoints_prefix, frozen_folder
 from ckptkit.run.read import OpenedCheckpoint, open_manifest, read_rank
 from ckptkit.run.source_file import SourceFile

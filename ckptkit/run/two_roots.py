@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.manifest import AttemptDocument, Commit, RunDocument, decode, decode_commit
-from ckptkit.run.commit import create_once
-from ckptkit.run.find import read_commit
+from ckptkit.run.commit import create_once, read_commit
 from ckptkit.run.names import ATTEMPTS, COMMIT, RUN, CheckpointName
 from ckptkit.storage import ByteStream, Listing, Storage
 

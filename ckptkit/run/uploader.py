@@ -17,9 +17,9 @@ from typing import Literal
 from ckptkit.errors import CkptKitError, CorruptCheckpointError, StaleAttemptError, StorageError
 from ckptkit.manifest import AttemptDocument, Void, encode
 from ckptkit.policies import KeepPolicy
-from ckptkit.run.attempt import check_fence
-from ckptkit.run.commit import keys_below, make_durable, remove_data, void
-from ckptkit.run.find import Documents, read_commit
+from ckptkit.run.commit import keys_below, make_durable, read_commit, remove_data, void
+from ckptkit.run.fence import check_fence
+from ckptkit.run.find import Documents
 from ckptkit.run.mirrored import share_documents
 from ckptkit.run.names import FROZEN, CheckpointName
 from ckptkit.run.read import OpenedCheckpoint, open_checkpoint
