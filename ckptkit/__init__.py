@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ckptkit import data, nn
     from ckptkit.background import SaveHandle
-    from ckptkit.cost import SaveReport
+    from ckptkit.core.placement import Box
+    from ckptkit.core.plan import AccumulationPlan, nearest_plans, plan_accumulation, scale_learning_rate
+    from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
+    from ckptkit.core.progress import ResumePoint
+    from ckptkit.core.save_report import SaveReport
     from ckptkit.errors import (
         CheckpointNotFoundError,
         CkptKitError,
@@ -31,18 +35,14 @@ if TYPE_CHECKING:
     from ckptkit.mindspore.holder import attributes
     from ckptkit.mindspore.state import StateManager
     from ckptkit.mindspore.train_cell import AccumulationTrainCell
-    from ckptkit.placement import Box
-    from ckptkit.plan import AccumulationPlan, nearest_plans, plan_accumulation, scale_learning_rate
-    from ckptkit.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
-    from ckptkit.progress import ResumePoint
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "AccumulationPlan": "ckptkit.plan",
+    "AccumulationPlan": "ckptkit.core.plan",
     "AccumulationTrainCell": "ckptkit.mindspore.train_cell",
     "BoostCycle": "ckptkit.mindspore.adapter",
-    "Box": "ckptkit.placement",
+    "Box": "ckptkit.core.placement",
     "CheckpointCallback": "ckptkit.mindspore.callback",
     "CheckpointManager": "ckptkit.manager",
     "CheckpointNotFoundError": "ckptkit.errors",
@@ -50,24 +50,24 @@ _HOME = {
     "CorruptCheckpointError": "ckptkit.errors",
     "CycleAdapter": "ckptkit.mindspore.adapter",
     "FormatVersionError": "ckptkit.errors",
-    "KeepBest": "ckptkit.policies",
-    "KeepEvery": "ckptkit.policies",
-    "KeepLatest": "ckptkit.policies",
+    "KeepBest": "ckptkit.core.policies",
+    "KeepEvery": "ckptkit.core.policies",
+    "KeepLatest": "ckptkit.core.policies",
     "Preempted": "ckptkit.errors",
     "ResumeError": "ckptkit.errors",
-    "ResumePoint": "ckptkit.progress",
-    "SaveEvery": "ckptkit.policies",
+    "ResumePoint": "ckptkit.core.progress",
+    "SaveEvery": "ckptkit.core.policies",
     "SaveFailedError": "ckptkit.errors",
     "SaveHandle": "ckptkit.background",
-    "SaveReport": "ckptkit.cost",
+    "SaveReport": "ckptkit.core.save_report",
     "StaleAttemptError": "ckptkit.errors",
     "StateManager": "ckptkit.mindspore.state",
     "StateMismatchError": "ckptkit.errors",
     "StorageError": "ckptkit.errors",
     "attributes": "ckptkit.mindspore.holder",
-    "nearest_plans": "ckptkit.plan",
-    "plan_accumulation": "ckptkit.plan",
-    "scale_learning_rate": "ckptkit.plan",
+    "nearest_plans": "ckptkit.core.plan",
+    "plan_accumulation": "ckptkit.core.plan",
+    "scale_learning_rate": "ckptkit.core.plan",
 }
 
 _MODULES = ("data", "nn")

@@ -15,18 +15,18 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from ckptkit.background import SaveHandle, account_of
+from ckptkit.core.options import ERROR_BUDGET
+from ckptkit.core.progress import Progress
+from ckptkit.core.progress_bar import Countdown, countdown
 from ckptkit.errors import CkptKitError, Preempted, SaveFailedError, StaleAttemptError
 from ckptkit.mirror import Mirror, NoMirror
-from ckptkit.options import ERROR_BUDGET
 from ckptkit.orders import A_WHILE, AnySaver, Metrics, Orders
 from ckptkit.outcomes import Outcomes
 from ckptkit.pace import Pace, fits
 from ckptkit.peers import Peers
 from ckptkit.preemption import Preemption
-from ckptkit.progress import Progress
 from ckptkit.run.ranks import Failure
 from ckptkit.snapshot import Capturable
-from ckptkit.waiting import Countdown, countdown
 
 _log = logging.getLogger("ckptkit")
 

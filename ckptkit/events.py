@@ -14,9 +14,9 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
+from ckptkit.core.progress import Progress
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.manifest import MAX_ATTEMPT, Digest, Sealed, Seconds, SizeBytes, Token, decode, digest_of, encode
-from ckptkit.progress import Progress
 from ckptkit.scrubber import scrub
 
 MAX_SEGMENT_BYTES = 1 << 20

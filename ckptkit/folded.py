@@ -3,7 +3,7 @@
 Guarantees: the accumulators of all new ranks have the sum that those of the old ranks had, equal up to floating-point
 order and rounding (float32; to the bit where every share is a power of two and no sum rounds); old ranks are added in
 ascending order, so that the bits are the same each time. Everything else is that of the rank whose contents they are.
-Threads and memory as `ckptkit.contents`; where sums of several old ranks meet in one, they are held once more.
+Threads and memory as `ckptkit.core.contents`; where sums of several old ranks meet in one, they are held once more.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from fractions import Fraction
 import numpy as np
 import xxhash
 
-from ckptkit.contents import Contents, TensorInfo, WantedPart
+from ckptkit.core.contents import Contents, TensorInfo, WantedPart
+from ckptkit.core.rescale import fold_progress, shares
+from ckptkit.core.tensors import Array
 from ckptkit.errors import CorruptCheckpointError, StateMismatchError
-from ckptkit.fold import fold_progress, shares
-from ckptkit.tensors import Array
 
 
 def folded(contents: Contents, onto: int, rank: int, steps: Iterable[int] = ()) -> Contents:
@@ -56,7 +56,7 @@ def folded(contents: Contents, onto: int, rank: int, steps: Iterable[int] = ()) 
 
 
 class FoldedSource:
-    """A `ckptkit.contents.Source` in which some tensors are sums over several ranks.
+    """A `ckptkit.core.contents.Source` in which some tensors are sums over several ranks.
 
     Args:
         home: Has all others.
@@ -73,7 +73,7 @@ class FoldedSource:
         self._written: dict[str, str] = {}
 
     def read_into(self, targets: Mapping[str, memoryview], done: Callable[[str], None] | None = None) -> None:
-        """As `ckptkit.contents.Contents.read_into`."""
+        """As `ckptkit.core.contents.Contents.read_into`."""
         summed = self._names & targets.keys()
         self._home.read_into(_Some(targets, targets.keys() - summed), done)
         sums: dict[str, Array] = {}
@@ -91,11 +91,11 @@ class FoldedSource:
             part.read_into(scratch, add)
 
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
-        """As `ckptkit.contents.Contents.read_parts`; of what is not summed."""
+        """As `ckptkit.core.contents.Contents.read_parts`; of what is not summed."""
         self._home.read_parts(wanted, done)
 
     def peek(self, name: str) -> Array:
-        """As `ckptkit.contents.Contents.peek`."""
+        """As `ckptkit.core.contents.Contents.peek`."""
         if name not in self._names:
             return self._home.peek(name)
         total: Array | None = None
@@ -105,7 +105,7 @@ class FoldedSource:
         return _divided(total, self._fraction)
 
     def prove(self, names: Collection[str]) -> None:
-        """As `ckptkit.contents.Contents.prove`."""
+        """As `ckptkit.core.contents.Contents.prove`."""
         summed = self._names & set(names)
         self._home.prove(set(names) - summed)
         if summed:
@@ -113,7 +113,7 @@ class FoldedSource:
                 part.prove(summed)
 
     def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
-        """As `ckptkit.contents.Contents.differing`; the sums are compared with what was written."""
+        """As `ckptkit.core.contents.Contents.differing`; the sums are compared with what was written."""
         others = self._home.differing({name: bits for name, bits in held.items() if name not in self._names})
         stale = {
             name

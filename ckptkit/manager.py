@@ -27,13 +27,8 @@ from typing import Any
 from typing_extensions import Self
 
 from ckptkit.background import SaveHandle
-from ckptkit.console import show_log
-from ckptkit.cost import SaveReport, SaveTotals
-from ckptkit.departure import Departure
-from ckptkit.errors import CkptKitError, ResumeError, StorageError
-from ckptkit.events import Began
-from ckptkit.mirror import Mirror, MirrorOptions, NoMirror
-from ckptkit.options import (
+from ckptkit.core.console import show_log
+from ckptkit.core.options import (
     ERROR_BUDGET,
     MidCycle,
     OnPreempt,
@@ -46,13 +41,21 @@ from ckptkit.options import (
     refuse_wrong_policies,
     refuse_wrong_preemption,
 )
+from ckptkit.core.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
+from ckptkit.core.process_group import ALONE
+from ckptkit.core.progress import Progress, ResumePoint
+from ckptkit.core.progress_bar import countdown
+from ckptkit.core.save_report import SaveReport, SaveTotals
+from ckptkit.core.uncaught import show_errors_briefly
+from ckptkit.departure import Departure
+from ckptkit.errors import CkptKitError, ResumeError, StorageError
+from ckptkit.events import Began
+from ckptkit.mirror import Mirror, MirrorOptions, NoMirror
 from ckptkit.orders import A_WHILE, AnySaver, Orders
 from ckptkit.outcomes import Outcomes
 from ckptkit.pace import Pace
 from ckptkit.peers import Peers
-from ckptkit.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
 from ckptkit.preemption import Preemption
-from ckptkit.progress import Progress, ResumePoint
 from ckptkit.recorder import AnyRecorder, NoRecorder, Recorder
 from ckptkit.rehearsal import rehearsal_of
 from ckptkit.run.attempt import Opened, Opening
@@ -67,9 +70,6 @@ from ckptkit.run.sweep import sweep
 from ckptkit.run.target import OneRank
 from ckptkit.snapshot import Capturable, StagingArea
 from ckptkit.storage import Storage, open_storage
-from ckptkit.uncaught import show_errors_briefly
-from ckptkit.waiting import countdown
-from ckptkit.world import ALONE
 
 _log = logging.getLogger("ckptkit")
 

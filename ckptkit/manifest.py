@@ -27,10 +27,10 @@ from pydantic import (
 from pydantic_core import from_json
 from typing_extensions import Self
 
+from ckptkit.core.placement import Tag, is_one_run, lies_inside
+from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import DTYPES, Role, size_bytes_of
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError
-from ckptkit.placement import Tag, is_one_run, lies_inside
-from ckptkit.progress import Progress
-from ckptkit.tensors import DTYPES, Role, size_bytes_of
 
 FORMAT_VERSION = 1
 
@@ -70,7 +70,7 @@ def _all_finite(state: dict[str, JsonValue]) -> dict[str, JsonValue]:
     while rest:
         one = rest.pop()
         if isinstance(one, float) and not math.isfinite(one):
-            raise ValueError(f"{one} is not JSON; ckptkit.tree encodes such numbers")
+            raise ValueError(f"{one} is not JSON; ckptkit.core.tree encodes such numbers")
         if isinstance(one, dict | list):
             rest.extend(one.values() if isinstance(one, dict) else one)
     return state
@@ -279,7 +279,7 @@ class RankManifest(_Document):
 
     Attributes:
         state: Everything that is not a tensor of the model, by section: ``rng``, ``data``, ``train``, and
-            ``user`` for objects added by name; encoded by `ckptkit.tree`.
+            ``user`` for objects added by name; encoded by `ckptkit.core.tree`.
     """
 
     format_version: Version = FORMAT_VERSION
@@ -306,7 +306,7 @@ class RankManifest(_Document):
 
 
 class Cost(_Document):
-    """What the save had cost when its manifest was written; as `ckptkit.cost.SaveCost`."""
+    """What the save had cost when its manifest was written; as `ckptkit.core.save_report.SaveCost`."""
 
     stall_seconds: Seconds
     fence_seconds: Seconds

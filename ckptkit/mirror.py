@@ -11,8 +11,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ckptkit.core.policies import AnyKeep, Keepable, KeepPolicy
+from ckptkit.core.progress_bar import Countdown
 from ckptkit.errors import StorageError
-from ckptkit.policies import AnyKeep, Keepable, KeepPolicy
 from ckptkit.run.attempt import Opened, Opening, open_attempt
 from ckptkit.run.mirrored import open_alone, open_mirrored, reach
 from ckptkit.run.names import CheckpointName
@@ -21,7 +22,6 @@ from ckptkit.run.two_roots import TwoRoots
 from ckptkit.run.uploader import Uploader
 from ckptkit.storage import Storage
 from ckptkit.uploads import Uploads
-from ckptkit.waiting import Countdown
 
 _log = logging.getLogger("ckptkit")
 

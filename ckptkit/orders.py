@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from ckptkit.background import SaveHandle, save_in_background
-from ckptkit.contents import Capture
-from ckptkit.cost import SaveCost, SaveReport
+from ckptkit.core.contents import Capture
+from ckptkit.core.options import WindowUse
+from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.mirror import Mirror, NoMirror
-from ckptkit.options import WindowUse
 from ckptkit.outcomes import Outcomes
 from ckptkit.peers import Peers, Word, replicas_of
 from ckptkit.recorder import AnyRecorder

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from ckptkit.background import SaveHandle, account_of, warn_of_failure
-from ckptkit.cost import SaveReport, SaveTotals
+from ckptkit.core.save_report import SaveReport, SaveTotals
 from ckptkit.errors import CkptKitError, SaveFailedError, StaleAttemptError
 
 _log = logging.getLogger("ckptkit")

@@ -14,14 +14,14 @@ from datetime import timedelta
 import xxhash
 from pydantic import BaseModel, ConfigDict
 
+from ckptkit.core.placement import Box, fault_of_cut, tag_of
+from ckptkit.core.policies import SavePolicy
+from ckptkit.core.process_group import World
+from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import Leaf, LeafSpec, bytes_of
 from ckptkit.errors import ResumeError
 from ckptkit.manifest import canonical, digest_of
-from ckptkit.placement import Box, fault_of_cut, tag_of
-from ckptkit.policies import SavePolicy
-from ckptkit.progress import Progress
 from ckptkit.run.ranks import Failure
-from ckptkit.tensors import Leaf, LeafSpec, bytes_of
-from ckptkit.world import World
 
 _NO_TIME = timedelta(0)
 

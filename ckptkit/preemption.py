@@ -19,7 +19,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import NoReturn
 
-from ckptkit.options import OnPreempt, PreemptWhen
+from ckptkit.core.options import OnPreempt, PreemptWhen
 from ckptkit.signals import EARS
 
 _log = logging.getLogger("ckptkit")

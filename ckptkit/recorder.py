@@ -22,14 +22,14 @@ from concurrent.futures import Future
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from ckptkit.cost import SaveReport
+from ckptkit.core.progress import Progress
+from ckptkit.core.progress_bar import Countdown
+from ckptkit.core.save_report import SaveReport
 from ckptkit.curves import Curves, Place
 from ckptkit.errors import CkptKitError, StaleAttemptError
 from ckptkit.events import Began, Ended, Event, How, LeftOut, Removed, Saved, SaveFailed, plain_line
-from ckptkit.progress import Progress
 from ckptkit.run.event_log import EventLog
 from ckptkit.run.names import CheckpointName
-from ckptkit.waiting import Countdown
 
 _log = logging.getLogger("ckptkit")
 

@@ -20,9 +20,9 @@ from typing import Annotated, Literal, NoReturn, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.errors import ResumeError
 from ckptkit.manifest import digest_of
-from ckptkit.progress import Progress, ResumePoint
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ckptkit.core.placement import Box, Tag, tag_of
+from ckptkit.core.tensors import DTYPES, ROLES, LeafSpec, Role
 from ckptkit.manifest import Blocks, Part, ShardEntry, TensorEntry
-from ckptkit.placement import Box, Tag, tag_of
-from ckptkit.tensors import DTYPES, ROLES, LeafSpec, Role
 
 SHARD_BYTES = 1 << 30
 _TAGS: tuple[Tag, ...] = ("replicated", "per_rank", "sharded")

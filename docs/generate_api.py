@@ -35,7 +35,7 @@ _ERRORS = "Errors"
 _REST = "More"
 _SEAMS = {
     "ckptkit.storage.Storage": "what a storage backend is",
-    "ckptkit.world.World": "what ranks say to each other",
+    "ckptkit.core.process_group.World": "what ranks say to each other",
     "ckptkit.snapshot.Capturable": "what can be saved",
 }
 

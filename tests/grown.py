@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ckptkit.contents import Contents
+from ckptkit.core.contents import Contents
+from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.manager import CheckpointManager
-from ckptkit.policies import KeepLatest, SaveEvery
 from ckptkit.run.find import Index
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.read import OpenedCheckpoint, open_checkpoint

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ckptkit.contents import Capture
-from ckptkit.cost import SaveCost
-from ckptkit.progress import Progress
+from ckptkit.core.contents import Capture
+from ckptkit.core.progress import Progress
+from ckptkit.core.save_report import SaveCost
+from ckptkit.core.tensors import DTYPES, Leaf, LeafSpec, Lifetime, Role, bytes_of
 from ckptkit.snapshot import Handling, StagingArea, Window
-from ckptkit.tensors import DTYPES, Leaf, LeafSpec, Lifetime, Role, bytes_of
 
 PROGRESS = Progress(
     epoch=0, batch=1, cycles=0, updates=0, micro_step=1, accumulation_steps=4, batches_delivered=1, cycle_first_batch=0

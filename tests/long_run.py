@@ -8,9 +8,9 @@ from dict_storage import DictStorage
 from forge import sealed
 from grown import WatchedRun, train
 
+from ckptkit.core.policies import KeepLatest, KeepPolicy, SaveEvery
 from ckptkit.manager import CheckpointManager
 from ckptkit.manifest import digest_of
-from ckptkit.policies import KeepLatest, KeepPolicy, SaveEvery
 from ckptkit.run.names import CheckpointName
 
 KEEP_ALL = KeepLatest(20_000)

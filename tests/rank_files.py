@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 from dict_storage import DictStorage
 
-from ckptkit.cost import SaveCost
+from ckptkit.core.placement import Placement
+from ckptkit.core.progress import Progress
+from ckptkit.core.save_report import SaveCost
+from ckptkit.core.tensors import Array, Leaf, Lifetime, Role, bytes_of, leaf_of
 from ckptkit.manifest import (
     MAX_BLOCK_BYTES,
     AttemptDocument,
@@ -20,14 +23,11 @@ from ckptkit.manifest import (
     encode,
 )
 from ckptkit.manifest import Commit as CommitDocument
-from ckptkit.placement import Placement
-from ckptkit.progress import Progress
 from ckptkit.run.digesting import BlockDigests
 from ckptkit.run.names import CheckpointName, attempt_key, frozen_folder
 from ckptkit.run.read import OpenedCheckpoint, open_checkpoint
 from ckptkit.shards import SHARD_BYTES, Shard, plan_shards
 from ckptkit.snapshot.partition import Partition
-from ckptkit.tensors import Array, Leaf, Lifetime, Role, bytes_of, leaf_of
 
 NAME = CheckpointName(1, 2, 1)
 TOKEN = "ab" * 16

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptkit.accumulation import AccumulationSchedule
+from ckptkit.core.accumulation import AccumulationSchedule
 
 
 def test_an_int_is_in_force_for_ever():

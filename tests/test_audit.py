@@ -10,9 +10,9 @@ from crash.scenario import AT_6, Life, committed, corrupt, history, name_at, tre
 from forge import forge
 from rank_files import NAME, leaf, write_ranks
 
+from ckptkit.core.placement import Box
 from ckptkit.errors import CheckpointNotFoundError, StorageError
 from ckptkit.manifest import CopiedFrom, RunDocument, Void, encode
-from ckptkit.placement import Box
 from ckptkit.run import audit as audit_module
 from ckptkit.run.audit import audit
 from ckptkit.storage import LocalStorage

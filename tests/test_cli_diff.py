@@ -15,8 +15,8 @@ from test_difference import Stale, compared
 
 from ckptkit.cli import diff as diff_module
 from ckptkit.cli.diff import _as_json, _print_difference, run_diff
+from ckptkit.core.policies import KeepLatest
 from ckptkit.manager import CheckpointManager
-from ckptkit.policies import KeepLatest
 from ckptkit.testing.state import NumpyRun
 
 AT_4 = name_at(1, 4)

@@ -13,9 +13,9 @@ from crash.scenario import Life, history, name_at
 
 from ckptkit.cli.ls import run_ls
 from ckptkit.cli.text import ago, visible
+from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.manager import CheckpointManager
-from ckptkit.policies import KeepLatest, SaveEvery
 from ckptkit.testing.state import NumpyRun
 
 

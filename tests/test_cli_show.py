@@ -19,11 +19,11 @@ from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.numbers import histogram, summarise
 from ckptkit.cli.show import Wanted, as_document, look
 from ckptkit.cli.show_text import bars, print_shown
+from ckptkit.core.placement import Box
+from ckptkit.core.tensors import DTYPES, values_of
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.manifest import digest_of
-from ckptkit.placement import Box
 from ckptkit.storage import open_storage
-from ckptkit.tensors import DTYPES, values_of
 
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 

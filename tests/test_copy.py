@@ -25,6 +25,7 @@ from crash.scenario import (
     tree,
 )
 
+from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CkptKitError,
@@ -33,7 +34,6 @@ from ckptkit.errors import (
     StorageError,
 )
 from ckptkit.events import MAX_SEGMENT_BYTES
-from ckptkit.policies import KeepLatest
 from ckptkit.run.commit import void
 from ckptkit.run.copy import Copied, CopyRequest, copy_run
 from ckptkit.run.names import CheckpointName

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_files import NAME, leaf, opened, write_ranks
 
+from ckptkit.core.placement import Box
+from ckptkit.core.policies import KeepLatest
+from ckptkit.core.tensors import bytes_of, leaf_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.manager import CheckpointManager
 from ckptkit.manifest import ShardEntry, digest_of
-from ckptkit.placement import Box
-from ckptkit.policies import KeepLatest
 from ckptkit.run import leaf_pair, proven_file
 from ckptkit.run.difference import compare, in_order_of_size
 from ckptkit.run.divergence import Tally
@@ -26,7 +27,6 @@ from ckptkit.run.names import CheckpointName
 from ckptkit.run.read import open_checkpoint
 from ckptkit.run.state_difference import state_differences
 from ckptkit.storage import LocalStorage
-from ckptkit.tensors import bytes_of, leaf_of
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 

@@ -5,17 +5,17 @@ import io
 import numpy as np
 import pytest
 
-from ckptkit.contents import Capture
-from ckptkit.cost import SaveCost
+from ckptkit.core.contents import Capture
+from ckptkit.core.progress import Progress
+from ckptkit.core.save_report import SaveCost
+from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import StateMismatchError, StorageError
 from ckptkit.manifest import AttemptDocument, digest_of
-from ckptkit.progress import Progress
 from ckptkit.run.digesting import PIECE_BYTES, DigestingStream, LeafDigests
 from ckptkit.run.frozen import FrozenShards
 from ckptkit.shards import plan_shards
 from ckptkit.snapshot import Handling, StagingArea
 from ckptkit.storage import LocalStorage
-from ckptkit.tensors import leaf_of
 
 START = Progress(
     epoch=0, batch=0, cycles=0, updates=0, micro_step=0, accumulation_steps=1, batches_delivered=0, cycle_first_batch=0

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptkit.accumulation import AccumulationSchedule
+from ckptkit.core.accumulation import AccumulationSchedule
+from ckptkit.core.progress import Progress
+from ckptkit.core.rescale import fold_progress, fold_steps, shares
 from ckptkit.errors import ResumeError
-from ckptkit.fold import fold_progress, fold_steps, shares
-from ckptkit.progress import Progress
 
 worlds = st.integers(1, 40)
 

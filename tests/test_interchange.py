@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import ckptkit as ck
 from ckptkit.cli.app import app
+from ckptkit.core.tensors import DTYPES, leaf_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.interchange import Renames, ckpt_format, export_weights, import_weights, renames, safetensors_format
 from ckptkit.interchange.new_file import NewFile
@@ -28,7 +29,6 @@ from ckptkit.manager import CheckpointManager
 from ckptkit.run import write
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.lease import LEASE
-from ckptkit.tensors import DTYPES, leaf_of
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.ranks import results_of, run_ranks
 from ckptkit.testing.state import NumpyRun

@@ -196,7 +196,7 @@ def test_the_test_sees_the_package():
     graph = edges(PACKAGE)
     assert "ckptkit.run.attempt" in graph["ckptkit.manager"]
     assert "ckptkit.errors" in graph["ckptkit.storage.local"]
-    assert "ckptkit.tensors" in graph["ckptkit.manifest"]
+    assert "ckptkit.core.tensors" in graph["ckptkit.manifest"]
     assert len(graph) > 25
     found = modules(PACKAGE)
     facade = [one.target for one in imports("ckptkit", found["ckptkit"])]
@@ -216,11 +216,11 @@ SMALL = {
     "__init__.py": "",
     "errors.py": "",
     "progress.py": "from ckptkit.errors import CkptKitError",
-    "manifest.py": "from ckptkit.progress import Progress",
+    "manifest.py": "from ckptkit.core.progress import Progress",
     "storage/__init__.py": "from ckptkit.storage.local import LocalStorage",
     "storage/local.py": "from ckptkit.errors import StorageError",
     "snapshot/__init__.py": "",
-    "snapshot/stage.py": "from ckptkit.progress import Progress",
+    "snapshot/stage.py": "from ckptkit.core.progress import Progress",
     "run/__init__.py": "",
     "run/find.py": "from ckptkit.storage import Storage",
     "manager.py": "from ckptkit.run.find import choose",
@@ -248,9 +248,9 @@ def test_a_small_sound_package_passes(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("errors.py", "from ckptkit.progress import Progress", "upward"),
+        ("errors.py", "from ckptkit.core.progress import Progress", "upward"),
         ("errors.py", "from ckptkit import progress", "upward"),
-        ("errors.py", "import ckptkit.progress", "upward"),
+        ("errors.py", "import ckptkit.core.progress", "upward"),
         ("errors.py", "from .progress import Progress", "upward"),
         ("errors.py", "from . import progress", "upward"),
         ("progress.py", "from ckptkit.manager import SaveHandle", "upward"),
@@ -311,14 +311,14 @@ def test_a_module_without_a_layer_is_caught(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "circle"),
     [
-        ({"progress.py": "from ckptkit.manifest import X"}, ["ckptkit.manifest", "ckptkit.progress"]),
+        ({"progress.py": "from ckptkit.manifest import X"}, ["ckptkit.manifest", "ckptkit.core.progress"]),
         (
             {
                 "progress.py": "import ckptkit.storage.local",
                 "storage/local.py": "from ..manifest import X",
                 "storage/__init__.py": "",
             },
-            ["ckptkit.manifest", "ckptkit.progress", "ckptkit.storage.local"],
+            ["ckptkit.manifest", "ckptkit.core.progress", "ckptkit.storage.local"],
         ),
         ({"storage/local.py": "from ckptkit.storage import X"}, ["ckptkit.storage", "ckptkit.storage.local"]),
     ],

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
+from ckptkit.core.placement import Box
 from ckptkit.mindspore.layout import Layout, box_of
-from ckptkit.placement import Box
 
 
 def layout(device_matrix, tensor_map, full_shape, group="", **fields):

@@ -10,8 +10,8 @@ from dict_storage import Counted, pages_of
 from long_run import KEEP_ALL, long_run, names_of, save, start
 
 from ckptkit.cli import ls
+from ckptkit.core.policies import KeepBest, KeepLatest
 from ckptkit.manager import CheckpointManager
-from ckptkit.policies import KeepBest, KeepLatest
 from ckptkit.run.catalogue import latest_checkpoint, list_checkpoints, list_rows
 
 COUNTS = (3000, 3600, 3400)

@@ -24,7 +24,10 @@ import pytest
 from grown import ON_REQUEST, WatchedRun, grow, opened, run_at, train
 
 from ckptkit.background import SaveHandle, save_in_background
-from ckptkit.contents import Capture
+from ckptkit.core.contents import Capture
+from ckptkit.core.policies import KeepLatest, SaveEvery
+from ckptkit.core.progress import Progress, ResumePoint
+from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import (
     CheckpointNotFoundError,
     ResumeError,
@@ -37,11 +40,8 @@ from ckptkit.manager import ERROR_BUDGET, CheckpointManager
 from ckptkit.mirror import NoMirror
 from ckptkit.orders import Orders
 from ckptkit.outcomes import Outcomes
-from ckptkit.policies import KeepLatest, SaveEvery
-from ckptkit.progress import Progress, ResumePoint
 from ckptkit.run.verify import load
 from ckptkit.storage import LocalStorage
-from ckptkit.tensors import leaf_of
 from ckptkit.testing.state import NumpyRun
 
 MOMENT = timedelta(milliseconds=10)
@@ -960,7 +960,7 @@ def test_unawaited_failed_save_is_reported_at_exit(root, how):
 SAID = """
 import logging, sys
 from ckptkit.manager import CheckpointManager
-from ckptkit.policies import SaveEvery
+from ckptkit.core.policies import SaveEvery
 from ckptkit.testing.state import NumpyRun
 
 if sys.argv[2:] == ["logs itself"]:
@@ -1000,7 +1000,7 @@ def test_custom_loop_is_told_its_resume_point(root):
 def test_wait_has_one_time_for_all(root, monkeypatch):
     """What the save under way took is not there for the mirror any more."""
     now, left = [0.0], []
-    monkeypatch.setattr("ckptkit.waiting.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("ckptkit.core.progress_bar.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Outcomes, "drain", lambda self, timeout: now.append(now.pop() + 4))
     monkeypatch.setattr(NoMirror, "settle", lambda self, seconds_left: left.append(seconds_left()))
     manager, _ = started(root)

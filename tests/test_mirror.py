@@ -20,6 +20,8 @@ from crash.scenario import CYCLE, attempts, corrupt, digest_at, digest_of, folde
 
 from ckptkit import background, uploads
 from ckptkit.background import lower_priority
+from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
+from ckptkit.core.progress_bar import countdown
 from ckptkit.errors import (
     CorruptCheckpointError,
     Preempted,
@@ -30,7 +32,6 @@ from ckptkit.errors import (
 )
 from ckptkit.manager import ERROR_BUDGET, CheckpointManager
 from ckptkit.manifest import CopiedFrom, RunDocument, encode
-from ckptkit.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
 from ckptkit.rehearsal import VARIABLE, LifePlan
 from ckptkit.run.commit import void
 from ckptkit.run.find import Index
@@ -39,7 +40,6 @@ from ckptkit.run.uploader import Uploader
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
-from ckptkit.waiting import countdown
 
 LONG = timedelta(seconds=60)
 ON_REQUEST = SaveEvery(micro_steps=10**9)
@@ -464,7 +464,7 @@ def test_waiting_for_both_roots_has_one_timeout(tmp_path, monkeypatch):
     life.train(2)
     life.manager.save(life.run).result()
     assert pause.reached.wait(60)
-    monkeypatch.setattr("ckptkit.waiting.time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr("ckptkit.core.progress_bar.time", SimpleNamespace(monotonic=monotonic))
     with pytest.raises(TimeoutError, match="it goes on"):
         life.manager.wait(timedelta(seconds=60))
     pause.go()
@@ -491,7 +491,7 @@ def test_wait_raises_the_failure_it_awaited(tmp_path, monkeypatch):
     life.train(2)
     life.manager.save(life.run).result()
     assert pause.reached.wait(60)
-    monkeypatch.setattr("ckptkit.waiting.time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr("ckptkit.core.progress_bar.time", SimpleNamespace(monotonic=monotonic))
     with pytest.raises(SaveFailedError, match=r"the mirror .* lacks it: away"):
         life.manager.wait(timedelta(seconds=60))
     life.mirror.clear()

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptkit.contents import Capture
-from ckptkit.cost import SaveCost
+from ckptkit.core.contents import Capture
+from ckptkit.core.placement import Box, first_element, is_one_run
+from ckptkit.core.save_report import SaveCost
+from ckptkit.core.tensors import DTYPES, Leaf, LeafSpec, leaf_of
 from ckptkit.manifest import Blocks
-from ckptkit.placement import Box, first_element, is_one_run
 from ckptkit.shards import plan_shards
 from ckptkit.snapshot import Handling, StagingArea
 from ckptkit.snapshot.partition import Partition
-from ckptkit.tensors import DTYPES, Leaf, LeafSpec, leaf_of
 from ckptkit.testing.state import NumpyRun
 
 SOME_DTYPES = ["F32", "BF16", "I64", "U8"]

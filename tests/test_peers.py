@@ -11,15 +11,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from ckptkit.core.placement import Box
+from ckptkit.core.policies import SaveEvery
+from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import leaf_of
 from ckptkit.departure import Departure
 from ckptkit.errors import ResumeError, StaleAttemptError, StorageError
 from ckptkit.pace import Pace
 from ckptkit.peers import Peers, Word
-from ckptkit.placement import Box
-from ckptkit.policies import SaveEvery
-from ckptkit.progress import Progress
 from ckptkit.run.ranks import Failure
-from ckptkit.tensors import leaf_of
 
 
 @dataclass

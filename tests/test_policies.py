@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptkit.policies import AnyKeep, AnySave, Keepable, KeepBest, KeepEvery, KeepLatest, SaveEvery
-from ckptkit.progress import Progress
+from ckptkit.core.policies import AnyKeep, AnySave, Keepable, KeepBest, KeepEvery, KeepLatest, SaveEvery
+from ckptkit.core.progress import Progress
 
 SECOND = timedelta(seconds=1)
 

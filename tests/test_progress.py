@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ckptkit.progress import Progress, ResumePoint
+from ckptkit.core.progress import Progress, ResumePoint
 
 GOOD = {
     "epoch": 2,

@@ -10,9 +10,9 @@ from dict_storage import Counted, DictStorage
 from rank_files import NAME, commit, documents_of, leaf, opened, write_ranks
 from safetensors.numpy import load as load_safetensors
 
+from ckptkit.core.placement import Box
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.manifest import Part, RankManifest
-from ckptkit.placement import Box
 from ckptkit.run.leaves import StoredLeaves
 from ckptkit.run.verify import check_sizes, load, verify
 

@@ -14,10 +14,10 @@ from grown import ON_REQUEST, WatchedRun, train
 
 import ckptkit.events
 from ckptkit import recorder
+from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.events import Began, Ended, LeftOut, Point, Removed, Saved, SaveFailed, encode_segment
 from ckptkit.manager import CheckpointManager
-from ckptkit.policies import KeepLatest
 from ckptkit.run.event_log import read_events
 from ckptkit.run.find import Documents
 from ckptkit.run.names import segment_key

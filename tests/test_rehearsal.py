@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ckptkit.core.policies import SaveEvery
 from ckptkit.errors import ResumeError
 from ckptkit.manager import CheckpointManager
-from ckptkit.policies import SaveEvery
 from ckptkit.rehearsal import VARIABLE, Begun, LifePlan, Refused, Saved, Stepped, Stopped, read_trace
 from ckptkit.testing.state import NumpyRun
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 import ckptkit as ck
-from ckptkit.cost import SaveCost, SaveReport, SaveTotals
+from ckptkit.core.save_report import SaveCost, SaveReport, SaveTotals
 from ckptkit.manifest import Cost
 from ckptkit.run.find import Index
 from ckptkit.run.names import CheckpointName

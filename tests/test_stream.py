@@ -12,7 +12,8 @@ import pytest
 import xxhash
 from grown import opened
 
-from ckptkit.contents import Capture
+from ckptkit.core.contents import Capture
+from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.manager import CheckpointManager
 from ckptkit.manifest import ShardEntry, TensorEntry
@@ -21,7 +22,6 @@ from ckptkit.run.leaves import StoredLeaf, StoredPiece
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.verify import load, verify
 from ckptkit.storage import LocalStorage, local
-from ckptkit.tensors import leaf_of
 from ckptkit.testing.faults import FaultyStorage
 from ckptkit.testing.state import NumpyRun
 
@@ -232,9 +232,9 @@ MEMORY = """
 import sys
 from pathlib import Path
 import numpy as np
-from ckptkit.contents import Capture
+from ckptkit.core.contents import Capture
 from ckptkit.manager import CheckpointManager
-from ckptkit.tensors import leaf_of
+from ckptkit.core.tensors import leaf_of
 from ckptkit.testing.state import NumpyRun
 
 class Big(NumpyRun):

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from ckptkit.contents import Capture
+from ckptkit.core.contents import Capture
+from ckptkit.core.tensors import DTYPES, ROLES, Leaf, LeafSpec, bytes_of, leaf_of
 from ckptkit.manager import CheckpointManager
 from ckptkit.run.verify import load
 from ckptkit.shards import plan_shards
 from ckptkit.storage import LocalStorage
-from ckptkit.tensors import DTYPES, ROLES, Leaf, LeafSpec, bytes_of, leaf_of
 from ckptkit.testing.state import NumpyRun
 
 NAN_F64 = np.array([0x7FF8000000000001, 0xFFF8DEADBEEF0001, 0x7FF0000000000001], "<u8").view("<f8")

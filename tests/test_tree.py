@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckptkit.core.tree import decode_tree, encode_tree
 from ckptkit.manifest import RankManifest, decode, encode
 from ckptkit.shards import plan_shards
-from ckptkit.tree import decode_tree, encode_tree
 
 
 def through_a_document(value):

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import ckptkit as ck
-from ckptkit.uncaught import lines_of
+from ckptkit.core.uncaught import lines_of
 
 SCRIPT = """
 import ckptkit as ck
-from ckptkit.uncaught import show_errors_briefly
+from ckptkit.core.uncaught import show_errors_briefly
 
 {before}
 show_errors_briefly()

@@ -12,8 +12,8 @@ import pytest
 from crash.scenario import Life, history, name_at
 from rich.console import Console
 
+from ckptkit.core.progress_bar import LongWait, countdown
 from ckptkit.run import attempt
-from ckptkit.waiting import LongWait, countdown
 
 
 class Clock:
@@ -72,7 +72,7 @@ def test_wait_without_terminal_logs_every_half_minute(clock, caplog):
 @pytest.mark.parametrize(("passed", "left"), [(0, 60), (59, 1), (60, 0), (100, 0)])
 def test_countdown_ends_at_zero(monkeypatch, clock, passed, left):
     """Who waits until nothing is left would miss it otherwise."""
-    monkeypatch.setattr("ckptkit.waiting.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr("ckptkit.core.progress_bar.time", SimpleNamespace(monotonic=clock))
     seconds_left = countdown(timedelta(seconds=60))
     clock.now += passed
     assert seconds_left() == left
@@ -91,7 +91,7 @@ def test_import_and_bar_leave_global_generator_alone(clock):
     before = random.getstate()
     shown(clock, [(3.0, 1)], terminal=True)
     assert random.getstate() == before
-    code = "from random import *; seed(3); a = getstate(); import ckptkit.waiting; assert a == getstate()"
+    code = "from random import *; seed(3); a = getstate(); import ckptkit.core.progress_bar; assert a == getstate()"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from live import SMALL_BUFFER_BYTES, Live, Stepped, Writer, cuts, opened
 
-from ckptkit.cost import SaveCost
+from ckptkit.core.save_report import SaveCost
+from ckptkit.core.tensors import DTYPES, Lifetime, Role
 from ckptkit.errors import StorageError
 from ckptkit.snapshot import Handling, StagingArea
-from ckptkit.tensors import DTYPES, Lifetime, Role
 
 LONG_SECONDS = 10.0
 ONE_BUFFER = SMALL_BUFFER_BYTES

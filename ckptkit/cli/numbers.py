@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ckptkit.tensors import Array, values_of
+from ckptkit.core.tensors import Array, values_of
 
 _BLOCK = 1 << 20  # elements
 _Float64 = npt.NDArray[np.float64]
@@ -60,7 +60,7 @@ def summarise(dtype: str, bits: Array) -> Summary:
     """Look at a tensor, given as it lies on storage.
 
     Args:
-        dtype: Name in `ckptkit.tensors.DTYPES`.
+        dtype: Name in `ckptkit.core.tensors.DTYPES`.
         bits: Of any shape.
     """
     nan = infinite = zeros = finite = 0
@@ -100,7 +100,7 @@ def histogram(dtype: str, bits: Array, bins: int = 20) -> Histogram:
     """Count the finite elements of a tensor in ``bins`` intervals of equal width, one where all are equal.
 
     Args:
-        dtype: Name in `ckptkit.tensors.DTYPES`.
+        dtype: Name in `ckptkit.core.tensors.DTYPES`.
         bits: Of any shape.
         bins: How many.
     """

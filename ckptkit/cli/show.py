@@ -19,7 +19,7 @@ from pydantic import JsonValue
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.numbers import Histogram, Summary, histogram, summarise
 from ckptkit.cli.storage_option import open_root
-from ckptkit.contents import TensorInfo
+from ckptkit.core.contents import TensorInfo
 from ckptkit.manifest import AttemptDocument, ShardEntry, digest_of
 from ckptkit.run.find import Documents
 from ckptkit.run.leaves import StoredLeaves
@@ -87,7 +87,7 @@ class Shown:
         files: With tensors, by role.
         tensors: By name.
         tensor: The one to look into.
-        state: By section, encoded by `ckptkit.tree`.
+        state: By section, encoded by `ckptkit.core.tree`.
     """
 
     url: str

@@ -12,11 +12,11 @@ from rich.console import Console
 from ckptkit.cli.numbers import Histogram
 from ckptkit.cli.show import File, Inside, Shown
 from ckptkit.cli.text import ago, console_for_tables, plain_table, size, visible
-from ckptkit.contents import TensorInfo
+from ckptkit.core.contents import TensorInfo
+from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import ROLES
+from ckptkit.core.tree import decode_tree
 from ckptkit.manifest import AttemptDocument, Cost
-from ckptkit.progress import Progress
-from ckptkit.tensors import ROLES
-from ckptkit.tree import decode_tree
 
 _MOST_FILES = 60  # a job of thousands of ranks has tens of thousands
 _MOST_ITEMS = 8  # of a list in the state: a generator's has hundreds of numbers
@@ -198,7 +198,7 @@ def _items(label: str, items: list[JsonValue], indent: str) -> Iterator[str]:
 
 
 def _tagged(label: str, tag: str, inner: JsonValue, indent: str) -> Iterator[str]:
-    """Lines for what plain JSON has no word for; see `ckptkit.tree`."""
+    """Lines for what plain JSON has no word for; see `ckptkit.core.tree`."""
     if isinstance(inner, list):  # a tuple, or the pairs of a dict
         yield from _items(label, inner, indent)
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ckptkit.progress import Progress
+from ckptkit.core.progress import Progress
 
 
 @dataclass(frozen=True)

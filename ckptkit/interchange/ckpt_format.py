@@ -14,8 +14,8 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
+from ckptkit.core.tensors import size_bytes_of
 from ckptkit.interchange.places import FileTensor, Layout, Named, Span
-from ckptkit.tensors import size_bytes_of
 
 SLICE_BYTES = 512 << 20  # as MindSpore cuts
 

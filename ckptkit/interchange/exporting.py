@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ckptkit.contents import Contents
+from ckptkit.core.contents import Contents
+from ckptkit.core.progress_bar import LongWait
+from ckptkit.core.tensors import Array, Role
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.interchange import ckpt_format, safetensors_format
 from ckptkit.interchange.new_file import NewFile
@@ -27,8 +29,6 @@ from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.read import open_checkpoint
 from ckptkit.run.verify import load
 from ckptkit.storage import Storage, open_storage
-from ckptkit.tensors import Array, Role
-from ckptkit.waiting import LongWait
 
 _LAYOUTS = {"ckpt": ckpt_format.layout_of, "safetensors": safetensors_format.layout_of}
 

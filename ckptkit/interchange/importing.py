@@ -21,15 +21,17 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from ckptkit.contents import IMPORTED, NOT_IMPORTED
-from ckptkit.cost import SaveCost
+from ckptkit.core.contents import IMPORTED, NOT_IMPORTED
+from ckptkit.core.progress import Progress
+from ckptkit.core.progress_bar import LongWait
+from ckptkit.core.save_report import SaveCost
+from ckptkit.core.tensors import LeafSpec
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.interchange.optimizer_names import of_an_optimizer
 from ckptkit.interchange.places import FileFormat
 from ckptkit.interchange.renames import Renames
 from ckptkit.interchange.weights_file import WeightsFile
 from ckptkit.manifest import AttemptDocument, CopiedFrom, RunDocument, encode
-from ckptkit.progress import Progress
 from ckptkit.run.commit import create_once, keys_below, publish
 from ckptkit.run.fence import check_fence
 from ckptkit.run.frozen import FrozenShards
@@ -38,8 +40,6 @@ from ckptkit.run.write import SaveRequest, write_manifest, write_part
 from ckptkit.shards import SHARD_BYTES, Shard, plan_shards
 from ckptkit.storage import ByteStream, Storage, open_storage
 from ckptkit.storage.lease import LEASE, PROBE
-from ckptkit.tensors import LeafSpec
-from ckptkit.waiting import LongWait
 
 _NAME = CheckpointName(attempt=1, cycles=0, micro_step=0)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from ckptkit.tensors import size_bytes_of
+from ckptkit.core.tensors import size_bytes_of
 
 FileFormat = Literal["ckpt", "safetensors"]
 
@@ -28,7 +28,7 @@ class FileTensor:
 
     Attributes:
         name: Unique in the file.
-        dtype: Name in `ckptkit.tensors.DTYPES`.
+        dtype: Name in `ckptkit.core.tensors.DTYPES`.
         shape: Of the tensor.
         spans: Its bytes in C order, piece by piece.
     """

@@ -10,8 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
+from ckptkit.core.tensors import DTYPES, size_bytes_of
 from ckptkit.interchange.places import FileTensor, Layout, Named, Span
-from ckptkit.tensors import DTYPES, size_bytes_of
 
 _METADATA = "__metadata__"
 _MAX_HEADER_BYTES = 100_000_000  # of the safetensors library

@@ -11,9 +11,9 @@ from typing import Any, Protocol, runtime_checkable
 import mindspore as ms
 from mindspore.boost import GradientAccumulation
 
+from ckptkit.core.progress import Progress
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.cycle import CycleCounters
-from ckptkit.progress import Progress
 
 
 @runtime_checkable

@@ -17,7 +17,7 @@ import mindspore as ms
 import numpy as np
 from mindspore.common.api import _no_grad
 
-from ckptkit.tensors import Array
+from ckptkit.core.tensors import Array
 
 
 def can_be_live() -> bool:
@@ -42,7 +42,7 @@ def live_bytes(parameter: ms.Tensor, seen: Array | None = None) -> memoryview | 
 
 
 def tensor_of(bits: Array, dtype: str) -> ms.Tensor:
-    """A new tensor with a copy of ``bits``; ``dtype`` is a name in `ckptkit.tensors.DTYPES`."""
+    """A new tensor with a copy of ``bits``; ``dtype`` is a name in `ckptkit.core.tensors.DTYPES`."""
     if dtype == "BF16":
         # MindSpore's own NumPy dtype; absent with NumPy 2, where bfloat16 parameters do not work at all.
         from mindspore.common import np_dtype

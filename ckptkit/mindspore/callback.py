@@ -22,8 +22,12 @@ import mindspore.dataset as ds
 from mindspore.train import Callback, Model
 from typing_extensions import Self
 
-from ckptkit.console import show_log
-from ckptkit.cost import SaveReport
+from ckptkit.core.console import show_log
+from ckptkit.core.options import MidCycle, OnPreempt, OnSaveError, PreemptWhen, WhenBusy, WindowUse
+from ckptkit.core.policies import KeepPolicy, SavePolicy
+from ckptkit.core.progress import ResumePoint
+from ckptkit.core.save_report import SaveReport
+from ckptkit.core.uncaught import show_errors_briefly
 from ckptkit.errors import ResumeError
 from ckptkit.manager import CheckpointManager
 from ckptkit.mindspore.adapter import CycleAdapter
@@ -32,11 +36,7 @@ from ckptkit.mindspore.dataset import Augmentation
 from ckptkit.mindspore.parameters import PlacementByName
 from ckptkit.mindspore.session import TrainingSession
 from ckptkit.mindspore.state import OnKChange, StateManager
-from ckptkit.options import MidCycle, OnPreempt, OnSaveError, PreemptWhen, WhenBusy, WindowUse
-from ckptkit.policies import KeepPolicy, SavePolicy
-from ckptkit.progress import ResumePoint
 from ckptkit.storage import Storage, open_storage
-from ckptkit.uncaught import show_errors_briefly
 
 _log = logging.getLogger("ckptkit")
 

@@ -16,9 +16,9 @@ import numpy as np
 from mindspore import nn
 from mindspore.train import Callback, EarlyStopping, History, ReduceLROnPlateau
 
+from ckptkit.core.tensors import leaf_of
 from ckptkit.mindspore.apply import tensor_of
 from ckptkit.mindspore.holder import Stateful, fits
-from ckptkit.tensors import leaf_of
 
 _log = logging.getLogger("ckptkit")
 

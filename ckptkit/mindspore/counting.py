@@ -14,8 +14,10 @@ import mindspore as ms
 from mindspore import nn
 from mindspore.boost import GradientAccumulation
 
-from ckptkit.accumulation import AccumulationSchedule
-from ckptkit.contents import Contents
+from ckptkit.core.accumulation import AccumulationSchedule
+from ckptkit.core.contents import Contents
+from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import Array
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.adapter import (
     CycleAdapter,
@@ -29,8 +31,6 @@ from ckptkit.mindspore.elastic import Worlds, schedule_in
 from ckptkit.mindspore.parameters import optimizers_of
 from ckptkit.mindspore.proof import check_cycle, check_same_training, prove_divisor, prove_updates
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
-from ckptkit.progress import Progress
-from ckptkit.tensors import Array
 
 _log = logging.getLogger("ckptkit")
 

@@ -14,11 +14,11 @@ import numpy as np
 import xxhash
 from mindspore import nn
 
+from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import Leaf
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.nn.dropout import Dropout
 from ckptkit.mindspore.proof import some
-from ckptkit.progress import Progress
-from ckptkit.tensors import Leaf
 
 _WHY = (
     'mid_cycle="rewind" begins the running cycle again, and this would be changed a second time by the same '

@@ -24,11 +24,11 @@ import numpy as np
 from mindspore import nn, ops
 from mindspore.train import Callback, Model
 
+from ckptkit.core.policies import SaveEvery
 from ckptkit.mindspore.callback import CheckpointCallback
 from ckptkit.mindspore.digits import Digits, load_digits
 from ckptkit.mindspore.rng import capture_rng
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
-from ckptkit.policies import SaveEvery
 from ckptkit.storage import ByteStream, Storage, open_storage
 
 ACCUMULATION_STEPS = 4

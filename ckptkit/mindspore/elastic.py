@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ckptkit.accumulation import AccumulationSchedule
-from ckptkit.contents import Contents
+from ckptkit.core.accumulation import AccumulationSchedule
+from ckptkit.core.contents import Contents
+from ckptkit.core.process_group import World
+from ckptkit.core.progress import Progress
 from ckptkit.errors import ResumeError
 from ckptkit.folded import folded
 from ckptkit.mindspore.proof import words_of_steps
-from ckptkit.progress import Progress
-from ckptkit.world import World
 
 _log = logging.getLogger("ckptkit")
 

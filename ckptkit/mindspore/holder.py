@@ -24,6 +24,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn
 
+from ckptkit.core.tensors import DTYPES, leaf_of
+from ckptkit.core.tree import encode_tree
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.apply import assign, tensor_of
 from ckptkit.mindspore.cell_buffers import Buffers
@@ -31,8 +33,6 @@ from ckptkit.mindspore.findings.attributes import attributes_of, is_users
 from ckptkit.mindspore.findings.carried import BARE
 from ckptkit.mindspore.plain import digest_of_value, generator_state, in_words, is_plain
 from ckptkit.mindspore.proof import listed, some
-from ckptkit.tensors import DTYPES, leaf_of
-from ckptkit.tree import encode_tree
 
 _log = logging.getLogger("ckptkit")
 
@@ -99,7 +99,7 @@ class _Place(NamedTuple):
 
     @property
     def packed(self) -> list[Any]:
-        """As what `ckptkit.tree` stores."""
+        """As what `ckptkit.core.tree` stores."""
         return _bits(self.value) if self.put is None else _packed(self.value)
 
 
@@ -346,7 +346,7 @@ def _bits(one: ms.Tensor) -> list[Any]:
 
 
 def _packed(one: Any) -> list[Any]:
-    """As what `ckptkit.tree` stores; `_unpacked` gives it back, unless it is a parameter."""
+    """As what `ckptkit.core.tree` stores; `_unpacked` gives it back, unless it is a parameter."""
     if isinstance(one, ms.Tensor):
         return _bits(one) if isinstance(one, ms.Parameter) else ["tensor", _bits(one)]
     if _encodes(one):

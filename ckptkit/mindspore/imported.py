@@ -10,10 +10,10 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ckptkit.contents import IMPORTED, NOT_IMPORTED, Contents
+from ckptkit.core.contents import IMPORTED, NOT_IMPORTED, Contents
+from ckptkit.core.tensors import Leaf
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.proof import difference, listed, some
-from ckptkit.tensors import Leaf
 
 _log = logging.getLogger("ckptkit")
 

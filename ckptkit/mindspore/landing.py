@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator, Mapping
 import mindspore as ms
 import numpy as np
 
-from ckptkit.contents import TensorInfo
+from ckptkit.core.contents import TensorInfo
+from ckptkit.core.tensors import DTYPES, Array, Leaf
 from ckptkit.mindspore.apply import assign, assign_zeros, can_be_live, live_bytes
-from ckptkit.tensors import DTYPES, Array, Leaf
 
 
 class Landing(Mapping[str, memoryview]):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ckptkit.placement import Box
+from ckptkit.core.placement import Box
 
 
 class Layout(NamedTuple):

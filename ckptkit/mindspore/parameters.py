@@ -17,7 +17,9 @@ from mindspore import nn
 from mindspore.boost import GradientAccumulation
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # mindspore.mint.optim's as well
 
-from ckptkit.contents import Contents, WantedPart
+from ckptkit.core.contents import Contents, WantedPart
+from ckptkit.core.placement import Box, Placement
+from ckptkit.core.tensors import Array, Leaf, Lifetime, Role, bytes_of
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.apply import can_be_live
 from ckptkit.mindspore.cell_buffers import Buffers
@@ -26,8 +28,6 @@ from ckptkit.mindspore.proof import is_rate, some
 from ckptkit.mindspore.slots import Slots
 from ckptkit.mindspore.tracked import TrackedTensor, looking_copies, synchronize
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
-from ckptkit.placement import Box, Placement
-from ckptkit.tensors import Array, Leaf, Lifetime, Role, bytes_of
 
 PlacementByName: TypeAlias = Callable[[str], Placement | None]
 

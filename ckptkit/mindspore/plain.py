@@ -15,7 +15,7 @@ import mindspore as ms
 import numpy as np
 import xxhash
 
-from ckptkit.tensors import Array
+from ckptkit.core.tensors import Array
 
 _MAX_ITEMS = 10_000
 _MAX_BYTES = 1 << 28

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ckptkit.accumulation import AccumulationSchedule
-from ckptkit.contents import Contents, TensorInfo
+from ckptkit.core.accumulation import AccumulationSchedule
+from ckptkit.core.contents import Contents, TensorInfo
+from ckptkit.core.placement import Box
+from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import Leaf
+from ckptkit.core.uncaught import wants_details
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.cycle import CycleCounters
 from ckptkit.mindspore.data.position import Position
-from ckptkit.placement import Box
-from ckptkit.progress import Progress
-from ckptkit.tensors import Leaf
-from ckptkit.uncaught import wants_details
 
 _MOST_NAMES = 5  # in a sentence
 _MOST_LISTED = 24  # in a message: a screen

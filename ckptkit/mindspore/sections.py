@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from ckptkit.contents import Capture, Contents
+from ckptkit.core.contents import Capture, Contents
+from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import Leaf
+from ckptkit.core.tree import decode_tree, encode_tree
 from ckptkit.errors import CorruptCheckpointError, StateMismatchError
-from ckptkit.progress import Progress
-from ckptkit.tensors import Leaf
-from ckptkit.tree import decode_tree, encode_tree
 
 _SECTIONS = ("rng", "data", "train", "user")
 _TRAIN_KEYS = {"cell", "ended", "accumulation", "global_step_at_start", "first_world", "mode", "switches", "rates"}

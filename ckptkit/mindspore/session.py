@@ -14,6 +14,7 @@ from typing import Any
 import mindspore.dataset as ds
 from mindspore.train import Callback, LearningRateScheduler
 
+from ckptkit.core.progress import ResumePoint
 from ckptkit.errors import ResumeError
 from ckptkit.manager import CheckpointManager
 from ckptkit.mindspore.companions import Companions
@@ -22,7 +23,6 @@ from ckptkit.mindspore.dataset import DatasetPosition
 from ckptkit.mindspore.state import StateManager
 from ckptkit.mindspore.stopping import hold_back, may_stop
 from ckptkit.mindspore.writers import may_write_in_window
-from ckptkit.progress import ResumePoint
 
 _log = logging.getLogger("ckptkit")
 

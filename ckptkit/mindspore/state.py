@@ -18,7 +18,10 @@ import mindspore.dataset as ds
 from mindspore import nn
 from pydantic import ValidationError
 
-from ckptkit.contents import Capture, Contents
+from ckptkit.core.contents import Capture, Contents
+from ckptkit.core.process_group import World
+from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import Leaf
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.adapter import CycleAdapter
 from ckptkit.mindspore.begun import mark_begun, refuse_trained
@@ -63,10 +66,7 @@ from ckptkit.mindspore.switches import Switches, mode_in_force
 from ckptkit.mindspore.taking import give
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.mindspore.world import world
-from ckptkit.progress import Progress
 from ckptkit.rehearsal import Observer
-from ckptkit.tensors import Leaf
-from ckptkit.world import World
 
 __all__ = ["StateManager", "Stateful"]
 

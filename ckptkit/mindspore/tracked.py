@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 import mindspore as ms
 import numpy as np
 
+from ckptkit.core.placement import Placement
+from ckptkit.core.tensors import Leaf, LeafSpec, Lifetime, Role, bits_of, dtype_of
 from ckptkit.mindspore.apply import can_be_live
-from ckptkit.placement import Placement
-from ckptkit.tensors import Leaf, LeafSpec, Lifetime, Role, bits_of, dtype_of
 
 _ASKED = 8
 

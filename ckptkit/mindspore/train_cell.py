@@ -35,7 +35,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import mindspore as ms
 from mindspore import nn, ops
 
-from ckptkit.accumulation import AccumulationSchedule, AccumulationSteps
+from ckptkit.core.accumulation import AccumulationSchedule, AccumulationSteps
 from ckptkit.mindspore.cycle import CycleCounters
 from ckptkit.mindspore.half_restored import clear_half_restored, refuse_half_restored
 from ckptkit.mindspore.loss_scale import LossScale, LossScaler

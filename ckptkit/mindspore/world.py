@@ -1,9 +1,9 @@
 """`world`: the ranks of the job that this process is one of, as MindSpore's communication knows them.
 
-Guarantees: without ``mindspore.communication.init()``, or with a group of one, it is `ckptkit.world.ALONE`. A gather
-returns once every rank has called it, in GRAPH and PYNATIVE; it does not only enqueue, and nor does a broadcast. One
-whose peer has left, or on CPU is later than 30 s, raises when MindSpore gives up. Training thread only, and never
-within a graph.
+Guarantees: without ``mindspore.communication.init()``, or with a group of one, it is
+`ckptkit.core.process_group.ALONE`. A gather returns once every rank has called it, in GRAPH and PYNATIVE; it does not
+only enqueue, and nor does a broadcast. One whose peer has left, or on CPU is later than 30 s, raises when MindSpore
+gives up. Training thread only, and never within a graph.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mindspore import Tensor
 from mindspore.communication import GlobalComm, get_group_size, get_rank
 from mindspore.mint import distributed
 
-from ckptkit.world import ALONE, World
+from ckptkit.core.process_group import ALONE, World
 
 
 def world() -> World:

@@ -18,10 +18,10 @@ from string import Template
 
 from plotly.offline import get_plotlyjs
 
+from ckptkit.core.text import ENDS, many, number, rough_span, size, span, when
 from ckptkit.report.figures import THEME, Plot, colour_of, costs, curves, timeline
 from ckptkit.report.judge import judge
 from ckptkit.report.story import Attempt, Failure, Removal, RunStory, Verdict
-from ckptkit.report.words import ENDS, many, number, rough_span, size, span, when
 
 _MOST_ROWS = 200  # of one table
 _FIRST_ROWS = 8  # of them, without asking

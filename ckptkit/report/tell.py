@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
 
+from ckptkit.core.parallel import each_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, FormatVersionError
 from ckptkit.events import Began, Ended, Event, LeftOut, Point, Removed, Saved, SaveFailed
 from ckptkit.manifest import MAX_DOCUMENT_BYTES, MAX_SEALED_BYTES, Manifest, RunDocument, decode
@@ -18,7 +19,6 @@ from ckptkit.run.catalogue import CheckpointInfo, Rows, list_rows
 from ckptkit.run.event_log import read_events
 from ckptkit.run.find import Index
 from ckptkit.run.names import RUN, CheckpointName, attempt_key, parse_segment
-from ckptkit.run.parallel import each_of
 from ckptkit.run.read import decode_manifest
 from ckptkit.storage import Storage
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import dropwhile, islice
 
-from ckptkit.contents import Contents
+from ckptkit.core.contents import Contents
+from ckptkit.core.progress_bar import LongWait
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CkptKitError,
@@ -45,7 +46,6 @@ from ckptkit.run.origin import read_run, refuse_emptied, refuse_unfinished
 from ckptkit.run.read import committed, open_checkpoint
 from ckptkit.run.target import Target
 from ckptkit.storage import Storage
-from ckptkit.waiting import LongWait
 
 _log = logging.getLogger("ckptkit")
 _ROUNDS = 50  # each round lost means that somebody else made progress; nobody loses that often by chance

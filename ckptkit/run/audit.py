@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
+from ckptkit.core.parallel import each_of
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CkptKitError,
@@ -27,7 +28,6 @@ from ckptkit.run.choose import choose
 from ckptkit.run.lineage import segment_before
 from ckptkit.run.names import FROZEN, RUN, CheckpointName, attempt_key, frozen_folder
 from ckptkit.run.origin import read_run, refuse_unfinished
-from ckptkit.run.parallel import each_of
 from ckptkit.run.proof import Proof, ProofOutcome, prove_checkpoint
 from ckptkit.run.proving import FileProver, Problem
 from ckptkit.run.survey import Survey

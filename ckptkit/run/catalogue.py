@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ckptkit.core.parallel import each_of
+from ckptkit.core.progress import Progress
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CkptKitError,
@@ -18,13 +20,11 @@ from ckptkit.errors import (
     StorageError,
 )
 from ckptkit.manifest import MAX_DOCUMENT_BYTES, AttemptDocument, Commit, Manifest, Void
-from ckptkit.progress import Progress
 from ckptkit.run.choose import choose, first_choice
 from ckptkit.run.find import Documents, Glance, Index
 from ckptkit.run.kept import Kept, why_kept
 from ckptkit.run.names import MANIFEST, CheckpointName
 from ckptkit.run.origin import read_run, refuse_unfinished
-from ckptkit.run.parallel import each_of
 from ckptkit.run.read import decode_manifest, missing, open_checkpoint, open_manifest
 from ckptkit.run.survey import Survey, commit_bytes
 from ckptkit.storage import Storage

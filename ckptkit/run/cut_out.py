@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ckptkit.contents import TensorInfo, WantedPart
-from ckptkit.tensors import Array, bytes_of
+from ckptkit.core.contents import TensorInfo, WantedPart
+from ckptkit.core.tensors import Array, bytes_of
 
 
 class CutOut(Mapping[str, memoryview]):
-    """Targets for `ckptkit.contents.Source.read_into`.
+    """Targets for `ckptkit.core.contents.Source.read_into`.
 
     Args:
         infos: What the leaves are, by name.

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import ROLES, Role
 from ckptkit.manifest import TensorEntry
-from ckptkit.progress import Progress
 from ckptkit.run.divergence import Divergence
 from ckptkit.run.leaf_pair import LeafPair, Side
 from ckptkit.run.leaves import StoredLeaf, StoredLeaves
 from ckptkit.run.state_difference import StateDifference, state_differences
-from ckptkit.tensors import ROLES, Role
 
 Kind = Literal["only in a", "only in b", "form", "value"]
 

@@ -9,7 +9,7 @@ import time
 
 import xxhash
 
-from ckptkit.cost import SaveCost
+from ckptkit.core.save_report import SaveCost
 from ckptkit.manifest import MAX_BLOCK_BYTES, Blocks
 from ckptkit.shards import Shard
 from ckptkit.storage import ByteStream

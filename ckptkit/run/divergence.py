@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ckptkit.tensors import Array, values_of
+from ckptkit.core.tensors import Array, values_of
 
 _FLOATS = ("F64", "F32", "F16", "BF16", "C64")
 _BITS: dict[int, np.dtype[np.unsignedinteger[npt.NBitBase]]] = {
@@ -54,7 +54,7 @@ class Tally:
     """Counts for one tensor.
 
     Args:
-        dtype: Name in `ckptkit.tensors.DTYPES`.
+        dtype: Name in `ckptkit.core.tensors.DTYPES`.
     """
 
     def __init__(self, dtype: str) -> None:
@@ -70,7 +70,7 @@ class Tally:
         """Compare two flat pieces.
 
         Args:
-            a: In the NumPy dtype of `ckptkit.tensors.DTYPES`.
+            a: In the NumPy dtype of `ckptkit.core.tensors.DTYPES`.
             b: As many elements of the same dtype.
             place: Gives the index in the whole tensor of the i-th element.
         """

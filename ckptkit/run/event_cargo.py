@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ckptkit.core.parallel import each_of
 from ckptkit.errors import ResumeError
 from ckptkit.events import MAX_SEGMENT_BYTES
 from ckptkit.run.commit import create_once
 from ckptkit.run.names import EVENTS, parse_segment
-from ckptkit.run.parallel import each_of
 from ckptkit.run.transfer import ADVICE
 from ckptkit.storage import Storage
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ckptkit.contents import WantedPart
-from ckptkit.placement import Box
+from ckptkit.core.contents import WantedPart
+from ckptkit.core.placement import Box
+from ckptkit.core.tensors import DTYPES, Array, bytes_of
 from ckptkit.run.divergence import Divergence, Tally
 from ckptkit.run.leaves import StoredLeaf
 from ckptkit.run.parts import read_sharded
@@ -22,7 +23,6 @@ from ckptkit.run.read import OpenedCheckpoint
 from ckptkit.run.shard_bytes import ShardBytes
 from ckptkit.run.verify import check_sizes
 from ckptkit.storage import Storage
-from ckptkit.tensors import DTYPES, Array, bytes_of
 
 WINDOW_BYTES = 8 << 20
 """Of a leaf, how much of each side is compared at a time."""

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ckptkit.contents import TensorInfo
+from ckptkit.core.contents import TensorInfo
+from ckptkit.core.placement import first_element
+from ckptkit.core.tensors import DTYPES
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.manifest import RankManifest, ShardEntry, TensorEntry
-from ckptkit.placement import first_element
-from ckptkit.tensors import DTYPES
 
 
 class StoredPiece(NamedTuple):

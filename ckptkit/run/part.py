@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 
+from ckptkit.core.progress import Progress
 from ckptkit.errors import StaleAttemptError, StorageError
 from ckptkit.manifest import AttemptDocument
-from ckptkit.progress import Progress
 from ckptkit.run.fence import check_fence
 from ckptkit.run.frozen import FrozenShards
 from ckptkit.run.names import CheckpointName

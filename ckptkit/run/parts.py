@@ -17,13 +17,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ckptkit.contents import WantedPart
+from ckptkit.core.contents import WantedPart
+from ckptkit.core.tensors import DTYPES
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.manifest import Blocks, ShardEntry, digest_of
 from ckptkit.run.leaves import StoredLeaf, StoredPiece
 from ckptkit.run.region import Bytes, Region
 from ckptkit.run.shard_bytes import ShardBytes
-from ckptkit.tensors import DTYPES
 
 _Numbers = npt.NDArray[np.int64]
 
@@ -43,7 +43,7 @@ def read_sharded(
     wanted: Sequence[WantedPart],
     done: Callable[[str], None] | None,
 ) -> None:
-    """As `ckptkit.contents.Contents.read_parts`, of leaves whose placement is ``sharded``.
+    """As `ckptkit.core.contents.Contents.read_parts`, of leaves whose placement is ``sharded``.
 
     Args:
         files: Where they lie.

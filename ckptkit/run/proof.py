@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from ckptkit.core.parallel import each_of
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, FormatVersionError
 from ckptkit.manifest import (
     MAX_DOCUMENT_BYTES,
@@ -26,7 +27,6 @@ from ckptkit.manifest import (
 from ckptkit.run.commit import read_commit
 from ckptkit.run.leaves import StoredLeaves
 from ckptkit.run.names import CheckpointName, attempt_key
-from ckptkit.run.parallel import each_of
 from ckptkit.run.proving import FileProver, Problem
 from ckptkit.run.read import (
     OpenedCheckpoint,

@@ -18,7 +18,9 @@ from typing import Literal, Protocol
 from pydantic import BaseModel, ConfigDict
 
 from ckptkit import errors
-from ckptkit.contents import Contents
+from ckptkit.core.contents import Contents
+from ckptkit.core.process_group import World
+from ckptkit.core.progress import Progress
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, ResumeError
 from ckptkit.manifest import (
     MAX_SEALED_BYTES,
@@ -29,14 +31,12 @@ from ckptkit.manifest import (
     decode,
     encode,
 )
-from ckptkit.progress import Progress
 from ckptkit.run.attempt import Opened
 from ckptkit.run.names import CheckpointName, attempt_key
 from ckptkit.run.read import OpenedCheckpoint, read_entry
 from ckptkit.run.target import Restorable
 from ckptkit.run.verify import load
 from ckptkit.storage import Storage
-from ckptkit.world import World
 
 
 class Failure(BaseModel):
@@ -106,16 +106,16 @@ class Leader:
 
     @property
     def rank(self) -> int:
-        """As `ckptkit.world.World`."""
+        """As `ckptkit.core.process_group.World`."""
         return self._world.rank
 
     @property
     def size(self) -> int:
-        """As `ckptkit.world.World`."""
+        """As `ckptkit.core.process_group.World`."""
         return self._world.size
 
     def gather(self, message: str) -> Sequence[str]:
-        """As `ckptkit.world.World`; after one that failed there is nobody to tell anything."""
+        """As `ckptkit.core.process_group.World`; after one that failed there is nobody to tell anything."""
         self._is_severed = True
         words = self._world.gather(message)
         self._is_severed = False

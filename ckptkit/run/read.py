@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ckptkit.core.parallel import each_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.manifest import (
     MAX_DOCUMENT_BYTES,
@@ -25,7 +26,6 @@ from ckptkit.manifest import (
 )
 from ckptkit.run.commit import read_commit
 from ckptkit.run.names import CheckpointName, attempt_key, frozen_folder
-from ckptkit.run.parallel import each_of
 from ckptkit.storage import Storage
 
 

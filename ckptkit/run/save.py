@@ -12,9 +12,9 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+from ckptkit.core.progress import Progress
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageError
 from ckptkit.manifest import AttemptDocument, Commit
-from ckptkit.progress import Progress
 from ckptkit.run.commit import keys_below, publish, remove_data, void
 from ckptkit.run.fence import check_fence
 from ckptkit.run.frozen import FrozenShards

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ckptkit.core.parallel import FEW, each_of
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.manifest import ShardEntry
 from ckptkit.run.names import CheckpointName
-from ckptkit.run.parallel import FEW, each_of
 from ckptkit.run.read import missing
 from ckptkit.storage import Storage
 

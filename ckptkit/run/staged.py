@@ -10,8 +10,8 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from ckptkit.cost import SaveCost
-from ckptkit.progress import Progress
+from ckptkit.core.progress import Progress
+from ckptkit.core.save_report import SaveCost
 from ckptkit.shards import Shard
 from ckptkit.storage import ByteStream
 

@@ -1,8 +1,8 @@
 """Where the states of two checkpoints differ that are no tensors: RNG, data position, what users added.
 
-Guarantees: compares what `ckptkit.tree` has encoded, without decoding it; every place at which the two differ has an
-entry, but for lists of plain values, which have one together. Tensors that a state refers to are compared as tensors,
-by `ckptkit.run.difference`. Pure functions, any thread.
+Guarantees: compares what `ckptkit.core.tree` has encoded, without decoding it; every place at which the two differ has
+an entry, but for lists of plain values, which have one together. Tensors that a state refers to are compared as
+tensors, by `ckptkit.run.difference`. Pure functions, any thread.
 """
 
 from __future__ import annotations

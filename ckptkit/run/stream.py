@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from ckptkit.contents import WantedPart
+from ckptkit.core.contents import WantedPart
+from ckptkit.core.placement import Box
+from ckptkit.core.tensors import Array
 from ckptkit.manifest import ShardEntry, TensorEntry
-from ckptkit.placement import Box
 from ckptkit.run.cut_out import CutOut
 from ckptkit.run.leaves import StoredLeaf, StoredPiece
 from ckptkit.run.names import CheckpointName
@@ -24,7 +25,6 @@ from ckptkit.run.parts import read_sharded
 from ckptkit.run.read import check_digest
 from ckptkit.run.shard_bytes import ShardBytes
 from ckptkit.storage import Storage
-from ckptkit.tensors import Array
 
 _BETWEEN_BYTES = 2 << 20  # of what is no tensor, remembered per file
 
@@ -78,7 +78,7 @@ class _Targets:
 
 
 class ShardStream:
-    """Reads leaves; a `ckptkit.contents.Source`.
+    """Reads leaves; a `ckptkit.core.contents.Source`.
 
     Args:
         storage: The run root.
@@ -101,7 +101,7 @@ class ShardStream:
         self._between: dict[str, bytes] = {}
 
     def read_into(self, targets: Mapping[str, memoryview], done: Callable[[str], None] | None = None) -> None:
-        """As `ckptkit.contents.Contents.read_into`."""
+        """As `ckptkit.core.contents.Contents.read_into`."""
         sharded: list[str] = []
         whole_files: list[ShardEntry] = []
         for shard in self._shards:
@@ -118,7 +118,7 @@ class ShardStream:
             read_sharded(self._files, self._leaves, [whole], done)
 
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
-        """As `ckptkit.contents.Contents.read_parts`."""
+        """As `ckptkit.core.contents.Contents.read_parts`."""
         sharded = [part for part in wanted if self._leaves[part.name].info.placement == "sharded"]
         others = [part for part in wanted if self._leaves[part.name].info.placement != "sharded"]
         read_sharded(self._files, self._leaves, sharded, done)
@@ -127,7 +127,7 @@ class ShardStream:
             self.read_into(cut_out, cut_out.filled)
 
     def peek(self, name: str) -> Array:
-        """As `ckptkit.contents.Contents.peek`."""
+        """As `ckptkit.core.contents.Contents.peek`."""
         leaf = self._leaves[name]
         bits = leaf.info.empty()
         memory = bits.reshape(-1).view(np.uint8).data
@@ -140,7 +140,7 @@ class ShardStream:
         return bits
 
     def prove(self, names: Collection[str]) -> None:
-        """As `ckptkit.contents.Contents.prove`."""
+        """As `ckptkit.core.contents.Contents.prove`."""
         self.prove_files([shard for shard in self._shards if any(one.name in names for one in shard.tensors)])
 
     def prove_files(self, shards: Sequence[ShardEntry]) -> None:
@@ -148,7 +148,7 @@ class ShardStream:
         self._read_all(shards, _Targets({}, self._leaves, None))
 
     def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
-        """As `ckptkit.contents.Contents.differing`."""
+        """As `ckptkit.core.contents.Contents.differing`."""
         changed = [shard for shard in self._shards if shard.role != "state" and not self._is_held(shard, held)]
         return frozenset(one.name for shard in changed for one in shard.tensors)
 

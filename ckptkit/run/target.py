@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from ckptkit.contents import Contents
+from ckptkit.core.contents import Contents
 from ckptkit.run.read import OpenedCheckpoint
 from ckptkit.run.verify import load
 from ckptkit.storage import Storage

@@ -14,9 +14,9 @@ import contextlib
 import logging
 from typing import Literal
 
+from ckptkit.core.policies import KeepPolicy
 from ckptkit.errors import CkptKitError, CorruptCheckpointError, StaleAttemptError, StorageError
 from ckptkit.manifest import AttemptDocument, Void, encode
-from ckptkit.policies import KeepPolicy
 from ckptkit.run.commit import keys_below, make_durable, read_commit, remove_data, void
 from ckptkit.run.fence import check_fence
 from ckptkit.run.find import Documents

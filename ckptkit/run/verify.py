@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ckptkit.contents import Contents
+from ckptkit.core.contents import Contents
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.run.leaves import StoredLeaves
 from ckptkit.run.names import frozen_folder

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from ckptkit.contents import Capture, Contents
-from ckptkit.progress import Progress
-from ckptkit.world import World
+from ckptkit.core.contents import Capture, Contents
+from ckptkit.core.process_group import World
+from ckptkit.core.progress import Progress
 
 
 class Capturable(Protocol):
@@ -24,7 +24,7 @@ class Capturable(Protocol):
 
     @property
     def world(self) -> World:
-        """The ranks that train it together; `ckptkit.world.ALONE` where there is one."""
+        """The ranks that train it together; `ckptkit.core.process_group.ALONE` where there is one."""
         ...
 
     def progress(self) -> Progress:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ckptkit.core.tensors import Array, bytes_of
 from ckptkit.snapshot.buffers import Buffer, Bytes
-from ckptkit.tensors import Array, bytes_of
 
 
 class Piece(NamedTuple):

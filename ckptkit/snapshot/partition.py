@@ -15,8 +15,8 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ckptkit.placement import Box
-from ckptkit.tensors import DTYPES, Array, Leaf, LeafSpec
+from ckptkit.core.placement import Box
+from ckptkit.core.tensors import DTYPES, Array, Leaf, LeafSpec
 
 _CUTS_KEPT = 4  # with accumulators and without, and both again after the leaves changed
 _NOT_CUT = 32  # a leaf below this fraction of a share goes to one rank, which makes no share much larger

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ckptkit.contents import Capture
-from ckptkit.cost import SaveCost
+from ckptkit.core.contents import Capture
+from ckptkit.core.save_report import SaveCost
+from ckptkit.core.tensors import DTYPES, Array, Leaf, LeafSpec, bytes_of
 from ckptkit.shards import Shard, plan_shards
 from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool
 from ckptkit.snapshot.extent import Extent, Piece
 from ckptkit.snapshot.partition import Partition
 from ckptkit.snapshot.window import Window
-from ckptkit.tensors import DTYPES, Array, Leaf, LeafSpec, bytes_of
 
 _PLANS_KEPT = 4  # with accumulators and without, and both again after a leaf was demoted
 

@@ -23,9 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from pydantic import JsonValue
 
-from ckptkit.cost import SaveCost
+from ckptkit.core.progress import Progress
+from ckptkit.core.save_report import SaveCost
 from ckptkit.errors import StorageError
-from ckptkit.progress import Progress
 from ckptkit.shards import Shard
 from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes
 from ckptkit.snapshot.extent import Extent, Piece

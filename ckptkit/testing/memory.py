@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from ckptkit.contents import Capture, Contents, TensorInfo, WantedPart
-from ckptkit.tensors import Array
+from ckptkit.core.contents import Capture, Contents, TensorInfo, WantedPart
+from ckptkit.core.tensors import Array
 
 
 class MemorySource:
-    """A `ckptkit.contents.Source` over arrays.
+    """A `ckptkit.core.contents.Source` over arrays.
 
     Args:
         tensors: By name, C-contiguous.
@@ -24,7 +24,7 @@ class MemorySource:
         self._tensors = tensors
 
     def read_into(self, targets: Mapping[str, memoryview], done: Callable[[str], None] | None = None) -> None:
-        """As `ckptkit.contents.Contents.read_into`."""
+        """As `ckptkit.core.contents.Contents.read_into`."""
         for name in self._tensors:
             if name in targets:
                 targets[name][:] = self._bytes(name)
@@ -32,7 +32,7 @@ class MemorySource:
                     done(name)
 
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
-        """As `ckptkit.contents.Contents.read_parts`."""
+        """As `ckptkit.core.contents.Contents.read_parts`."""
         for part in wanted:
             corner = zip(part.box.offsets, part.shape, strict=True)
             cut = self._tensors[part.name][tuple(slice(at, at + size) for at, size in corner)]
@@ -41,14 +41,14 @@ class MemorySource:
                 done(part.name)
 
     def peek(self, name: str) -> Array:
-        """As `ckptkit.contents.Contents.peek`."""
+        """As `ckptkit.core.contents.Contents.peek`."""
         return self._tensors[name]
 
     def prove(self, names: Collection[str]) -> None:
         """Nothing: memory is right."""
 
     def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
-        """As `ckptkit.contents.Contents.differing`, each tensor a file of its own."""
+        """As `ckptkit.core.contents.Contents.differing`, each tensor a file of its own."""
         return frozenset(name for name in self._tensors if name not in held or held[name] != self._bytes(name))
 
     def _bytes(self, name: str) -> memoryview:

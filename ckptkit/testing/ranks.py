@@ -48,7 +48,7 @@ class _Exchange:
 
 
 class ThreadWorld:
-    """The `ckptkit.world.World` of one of the threads."""
+    """The `ckptkit.core.process_group.World` of one of the threads."""
 
     def __init__(self, exchange: _Exchange, rank: int) -> None:
         self._exchange = exchange
@@ -58,13 +58,13 @@ class ThreadWorld:
         self.gathers = 0
 
     def gather(self, message: str) -> Sequence[str]:
-        """As `ckptkit.world.World`."""
+        """As `ckptkit.core.process_group.World`."""
         number, self._number = self._number, self._number + 1
         self.gathers += 1
         return self._exchange.gather(self.rank, number, message)
 
     def broadcast(self, message: str) -> str:
-        """As `ckptkit.world.World`."""
+        """As `ckptkit.core.process_group.World`."""
         return self.gather(message if self.rank == 0 else "")[0]
 
 

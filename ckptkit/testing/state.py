@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ckptkit.contents import Capture, Contents
+from ckptkit.core.contents import Capture, Contents
+from ckptkit.core.process_group import ALONE, World
+from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import Leaf, leaf_of
+from ckptkit.core.tree import decode_tree, encode_tree
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.manifest import canonical, digest_of
-from ckptkit.progress import Progress
-from ckptkit.tensors import Leaf, leaf_of
-from ckptkit.tree import decode_tree, encode_tree
-from ckptkit.world import ALONE, World
 
 _Float32 = npt.NDArray[np.float32]
 

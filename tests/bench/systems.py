@@ -18,7 +18,7 @@ import numpy as np
 from mindspore import nn
 
 import ckptkit as ck
-from ckptkit.options import WindowUse
+from ckptkit.core.options import WindowUse
 
 from .options import MIB
 from .trainer import Trainer

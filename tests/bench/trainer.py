@@ -19,12 +19,12 @@ import numpy as np
 import xxhash
 from mindspore import nn
 
-from ckptkit.contents import Capture, Contents
+from ckptkit.core.contents import Capture, Contents
+from ckptkit.core.process_group import ALONE, World
+from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import Leaf, Lifetime, Role
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.tracked import TrackedTensor, synchronize
-from ckptkit.progress import Progress
-from ckptkit.tensors import Leaf, Lifetime, Role
-from ckptkit.world import ALONE, World
 
 from .options import MIB, Options
 

@@ -14,9 +14,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ckptkit.core.policies import KeepLatest, KeepPolicy
+from ckptkit.core.progress import ResumePoint
 from ckptkit.manager import CheckpointManager, SaveHandle
-from ckptkit.policies import KeepLatest, KeepPolicy
-from ckptkit.progress import ResumePoint
 from ckptkit.run.find import Index
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.read import open_checkpoint

@@ -40,7 +40,7 @@ from typing import Any
 from servers.moto_server import MotoServer
 
 import ckptkit as ck
-from ckptkit.contents import Capture
+from ckptkit.core.contents import Capture
 from ckptkit.errors import StaleAttemptError
 from ckptkit.run.find import Index
 from ckptkit.run.names import CheckpointName

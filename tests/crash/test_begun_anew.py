@@ -5,8 +5,8 @@ import json
 import pytest
 from forge import sealed
 
+from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError
-from ckptkit.policies import KeepLatest
 from ckptkit.run.catalogue import latest_checkpoint
 from ckptkit.run.prune_plan import Rule, plan_prune
 from ckptkit.run.wanted import open_wanted

@@ -7,9 +7,9 @@ from dict_storage import Counted, DictStorage
 from grown import ON_REQUEST, WatchedRun
 from long_run import save, start
 
+from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import StaleAttemptError
 from ckptkit.manager import CheckpointManager
-from ckptkit.policies import KeepLatest
 from ckptkit.run.audit import audit
 from ckptkit.run.catalogue import latest_checkpoint, list_checkpoints
 from ckptkit.run.copy import CopyRequest, copy_run

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import pytest
 
+from ckptkit.core.policies import KeepEvery, KeepLatest, SaveEvery
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
@@ -14,7 +15,6 @@ from ckptkit.errors import (
     StaleAttemptError,
     StorageError,
 )
-from ckptkit.policies import KeepEvery, KeepLatest, SaveEvery
 from ckptkit.testing.faults import Fault, Killed
 
 from .roots import Root

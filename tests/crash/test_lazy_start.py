@@ -2,8 +2,8 @@
 
 import pytest
 
+from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.policies import KeepLatest
 from ckptkit.testing.faults import Fault
 
 from .scenario import Life, attempts, check_new_start, committed, corrupt, digest_at, name_at, tree

@@ -5,9 +5,9 @@ import os
 import pytest
 from dict_storage import DictStorage
 
+from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.errors import CorruptCheckpointError, SaveFailedError, StorageError
 from ckptkit.manager import CheckpointManager
-from ckptkit.policies import KeepLatest, SaveEvery
 from ckptkit.run.commit import create_once, remove_data
 from ckptkit.run.names import CheckpointName
 from ckptkit.storage import LocalStorage

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from ckptkit.policies import KeepBest, KeepEvery, KeepLatest
+from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest
 from ckptkit.run.find import Index
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.retain import Retention

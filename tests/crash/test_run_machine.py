@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import StaleAttemptError, StorageError
-from ckptkit.policies import KeepLatest
 from ckptkit.run.catalogue import latest_checkpoint, list_checkpoints
 from ckptkit.run.find import Index
 from ckptkit.run.retain import Retention

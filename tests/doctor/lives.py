@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ckptkit.core.progress import Progress
 from ckptkit.doctor.life import Life
-from ckptkit.progress import Progress
 from ckptkit.rehearsal import Begun, Event, Saved, Stepped, Suspect, Unseen
 
 SIZE = 7

@@ -15,17 +15,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from ckptkit.contents import Capture, Contents, WantedPart
+from ckptkit.core.contents import Capture, Contents, WantedPart
+from ckptkit.core.placement import Box
+from ckptkit.core.policies import KeepLatest, SaveEvery
+from ckptkit.core.process_group import World
+from ckptkit.core.tensors import leaf_of
 from ckptkit.manager import CheckpointManager
 from ckptkit.manifest import FORMAT_VERSION, digest_of, encode
 from ckptkit.manifest import Void as VoidDocument
-from ckptkit.placement import Box
-from ckptkit.policies import KeepLatest, SaveEvery
 from ckptkit.storage import LocalStorage
-from ckptkit.tensors import leaf_of
 from ckptkit.testing.ranks import ThreadWorld, results_of, run_ranks
 from ckptkit.testing.state import NumpyRun
-from ckptkit.world import World
 
 HOME = Path(__file__).parent / f"v{FORMAT_VERSION}"
 NUMPY_STEPS = 10

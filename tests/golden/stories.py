@@ -11,7 +11,7 @@ from golden.transcript import Life, Transcript
 from ranks.job import Life as RankLife
 from ranks.job import live
 
-from ckptkit.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
+from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
 from ckptkit.storage import Storage
 from ckptkit.testing.faults import MUTATING, Fault, Killed
 from ckptkit.testing.ranks import ThreadWorld, run_ranks

@@ -24,8 +24,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ckptkit.cli import app
+from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.manager import CheckpointManager
-from ckptkit.policies import KeepLatest, SaveEvery
 from ckptkit.run import digesting, libraries, write
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import FaultyStorage

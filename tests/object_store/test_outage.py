@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.manager import CheckpointManager
-from ckptkit.policies import KeepLatest, SaveEvery
 from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
 from object_store.store import CYCLE, Look

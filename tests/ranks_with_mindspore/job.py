@@ -19,9 +19,9 @@ from mindspore.communication import init
 from mindspore.train import Model
 
 import ckptkit as ck
+from ckptkit.core.process_group import ALONE, World
 from ckptkit.mindspore.reduce import Reduce
 from ckptkit.mindspore.world import world
-from ckptkit.world import ALONE, World
 from ranks_with_mindspore.launch import report
 
 MODES = {"graph": ms.GRAPH_MODE, "pynative": ms.PYNATIVE_MODE}

@@ -14,8 +14,8 @@ import mindspore as ms
 import numpy as np
 import pytest
 
+from ckptkit.core.process_group import ALONE
 from ckptkit.mindspore.world import Ranks
-from ckptkit.world import ALONE
 from ranks_with_mindspore import job
 from ranks_with_mindspore.launch import LaunchError, msrun
 

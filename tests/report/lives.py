@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+from ckptkit.core.policies import KeepEvery, KeepLatest, SaveEvery
 from ckptkit.errors import StorageError
 from ckptkit.manager import CheckpointManager
-from ckptkit.policies import KeepEvery, KeepLatest, SaveEvery
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
 

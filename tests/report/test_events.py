@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckptkit.core.progress import Progress
 from ckptkit.curves import FINE, Curves, Place
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError
 from ckptkit.events import (
@@ -25,7 +26,6 @@ from ckptkit.events import (
     plain_line,
 )
 from ckptkit.manifest import canonical, digest_of, encode
-from ckptkit.progress import Progress
 from ckptkit.run.names import attempt_of, parse_segment, segment_key
 
 TOKEN = "ab" * 16

@@ -17,13 +17,13 @@ from plotly.offline import get_plotlyjs
 from typer.testing import CliRunner
 
 from ckptkit.cli import app
+from ckptkit.core.text import rough_span, size, span
 from ckptkit.events import Point, Spread
 from ckptkit.report import figures
 from ckptkit.report.figures import COLOURS, THEME, colour_of, costs, curves, timeline
 from ckptkit.report.page import page_of
 from ckptkit.report.story import Attempt, Failure, Problem, Removal, RunStory, Save
 from ckptkit.report.tell import read_story
-from ckptkit.report.words import rough_span, size, span
 from ckptkit.storage import LocalStorage
 
 from .lives import grow_short

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ckptkit.contents import Contents
-from ckptkit.cost import SaveCost
-from ckptkit.policies import KeepLatest
-from ckptkit.progress import Progress
+from ckptkit.core.contents import Contents
+from ckptkit.core.policies import KeepLatest
+from ckptkit.core.progress import Progress
+from ckptkit.core.save_report import SaveCost
+from ckptkit.core.tensors import Leaf, leaf_of
 from ckptkit.run.attempt import Opened, Opening, open_attempt
 from ckptkit.run.names import CheckpointName
 from ckptkit.run.part import PartSaver
@@ -31,7 +32,6 @@ from ckptkit.run.sweep import sweep
 from ckptkit.run.write import SaveRequest
 from ckptkit.shards import Shard, plan_shards
 from ckptkit.snapshot.partition import Partition
-from ckptkit.tensors import Leaf, leaf_of
 
 from .network import Line, Network, Request
 from .storage import Objects, storage_over

@@ -15,7 +15,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ckptkit.run import parallel
+from ckptkit.core import parallel
 from ckptkit.storage import s3
 from ckptkit.storage.retry import Patience, Retry, Transient
 

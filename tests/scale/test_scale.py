@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptkit.run import parallel
+from ckptkit.core import parallel
 from ckptkit.run.catalogue import latest_checkpoint, list_rows
 from ckptkit.storage.s3_options import CONNECTIONS, S3Options, connect
 

@@ -8,9 +8,9 @@ import pytest
 from mindspore import nn
 from training import MODES, accumulation_cell, adam, begin_process, samples, tensors
 
+from ckptkit.core.tensors import DTYPES, leaf_of
 from ckptkit.mindspore.apply import assign, assign_zeros, live_bytes, tensor_of
 from ckptkit.mindspore.landing import Landing
-from ckptkit.tensors import DTYPES, leaf_of
 
 SHAPES = [(), (1,), (3,), (2, 0), (5, 7)]
 

@@ -22,9 +22,9 @@ from training import (
 )
 
 import ckptkit as ck
+from ckptkit.core.tensors import Leaf
+from ckptkit.core.tree import decode_tree, encode_tree
 from ckptkit.mindspore.companions import Companions
-from ckptkit.tensors import Leaf
-from ckptkit.tree import decode_tree, encode_tree
 
 EPOCHS = 7
 

@@ -13,8 +13,8 @@ import pytest
 from mindspore import nn, ops
 
 import ckptkit as ck
+from ckptkit.core.placement import Box
 from ckptkit.errors import CorruptCheckpointError, StateMismatchError
-from ckptkit.placement import Box
 
 WHOLE = (6, 4)
 

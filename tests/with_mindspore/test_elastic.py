@@ -16,7 +16,8 @@ from mindspore import nn, ops
 from training import begin_process, samples, sums_prefix, tensors
 
 import ckptkit as ck
-from ckptkit.accumulation import AccumulationSchedule
+from ckptkit.core.accumulation import AccumulationSchedule
+from ckptkit.core.process_group import Alone
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError, StorageError
 from ckptkit.mindspore.elastic import Worlds, schedule_in
 from ckptkit.mindspore.state import StateManager
@@ -25,7 +26,6 @@ from ckptkit.run.read import open_checkpoint
 from ckptkit.run.verify import load
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.memory import MemorySource, contents_of
-from ckptkit.world import Alone
 
 ACCUM = sums_prefix()
 DIVISOR = f"{ACCUM}divisor"

@@ -8,9 +8,9 @@ import pytest
 from mindspore import amp, nn
 from training import Mlp, accumulation_cell, adam, samples, sums_prefix
 
+from ckptkit.core.placement import Box
+from ckptkit.core.process_group import ALONE
 from ckptkit.mindspore.state import StateManager
-from ckptkit.placement import Box
-from ckptkit.world import ALONE
 
 
 class WithTable(Mlp):

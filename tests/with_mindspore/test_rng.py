@@ -13,6 +13,7 @@ import pytest
 from mindspore import ops
 from training import begin_process, disturb, rng_digest
 
+from ckptkit.core.tree import decode_tree, encode_tree
 from ckptkit.mindspore.rng import (
     capture_host_rng,
     capture_rng,
@@ -21,7 +22,6 @@ from ckptkit.mindspore.rng import (
     seed_operators,
     undisturbed,
 )
-from ckptkit.tree import decode_tree, encode_tree
 
 
 def draws():

@@ -19,8 +19,8 @@ from mindspore import nn, ops
 from mindspore.train import Callback, Model
 
 import ckptkit as ck
+from ckptkit.core.tree import encode_tree
 from ckptkit.mindspore.rng import capture_rng
-from ckptkit.tree import encode_tree
 
 each_mode = pytest.mark.parametrize("mode", ["pynative", pytest.param("graph", marks=pytest.mark.extended)])
 both_modes = pytest.mark.parametrize("mode", ["pynative", "graph"])  # the default suite compiles, too

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from ckptkit.tensors import bytes_of
+from ckptkit.core.tensors import bytes_of
 
 _log = logging.getLogger("ckptkit")
 

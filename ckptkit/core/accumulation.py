@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from ckptkit.fold import fold_steps
+from ckptkit.core.rescale import fold_steps
 
 AccumulationSteps: TypeAlias = int | Mapping[int, int] | Callable[[int], int]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal, Protocol
 
-from ckptkit.progress import Progress
+from ckptkit.core.progress import Progress
 
 
 class SavePolicy(Protocol):

@@ -15,9 +15,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from pydantic import JsonValue
 
-from ckptkit.placement import Box, Tag, lies_inside
-from ckptkit.progress import Progress
-from ckptkit.tensors import DTYPES, Array, Leaf, Role, size_bytes_of
+from ckptkit.core.placement import Box, Tag, lies_inside
+from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import DTYPES, Array, Leaf, Role, size_bytes_of
 
 IMPORTED = "imported"  # a section of the state; a checkpoint that has it holds weights only
 NOT_IMPORTED = (
@@ -37,7 +37,7 @@ class Capture:
     Attributes:
         progress: Where the run stands.
         leaves: Every tensor; their arrays may be live memory.
-        state: Everything else, by section, encoded by `ckptkit.tree`.
+        state: Everything else, by section, encoded by `ckptkit.core.tree`.
     """
 
     progress: Progress
@@ -50,7 +50,7 @@ class TensorInfo:
     """What is known of a stored tensor before its bytes are read.
 
     Attributes:
-        dtype: Name in `ckptkit.tensors.DTYPES`, since BF16 and U16 look alike in NumPy.
+        dtype: Name in `ckptkit.core.tensors.DTYPES`, since BF16 and U16 look alike in NumPy.
         shape: Of the tensor; ``()`` for a scalar. Of the whole, where the tensor is stored in parts.
         role: Which kind of file it lies in.
         placement: In the job that stored it.
@@ -67,7 +67,7 @@ class TensorInfo:
         return size_bytes_of(self.dtype, self.shape)
 
     def empty(self) -> Array:
-        """Memory for it, of whatever content, in the NumPy dtype of `ckptkit.tensors.DTYPES`."""
+        """Memory for it, of whatever content, in the NumPy dtype of `ckptkit.core.tensors.DTYPES`."""
         return np.empty(self.shape, DTYPES[self.dtype])
 
 

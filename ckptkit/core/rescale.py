@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
+from ckptkit.core.progress import Progress
 from ckptkit.errors import ResumeError
-from ckptkit.progress import Progress
 
 _SHOWN = 12
 

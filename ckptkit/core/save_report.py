@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 
-from ckptkit.progress import Progress
+from ckptkit.core.progress import Progress
 
 
 @dataclass

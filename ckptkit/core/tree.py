@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from pydantic import JsonValue
 
-from ckptkit.tensors import Array, Leaf, leaf_of
+from ckptkit.core.tensors import Array, Leaf, leaf_of
 
 _MAX_DEPTH = 64
 

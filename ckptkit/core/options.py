@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Literal, TypeAlias, get_args
 
-from ckptkit.policies import KeepPolicy, SavePolicy
+from ckptkit.core.policies import KeepPolicy, SavePolicy
 
 ERROR_BUDGET = 3
 MidCycle: TypeAlias = Literal["exact", "align", "rewind"]

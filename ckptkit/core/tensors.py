@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ckptkit.placement import Box, Placement
+from ckptkit.core.placement import Box, Placement
 
 Role = Literal["weights", "optimizer", "accumulators", "state"]
 Lifetime = Literal["frozen", "cycle", "micro"]
