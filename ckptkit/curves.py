@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ckptkit.events import MAX_CURVES, Point, Spread, plain_line
+from ckptkit.format.events import MAX_CURVES, Point, Spread, plain_line
 
 FINE = 1000  # pixels across a large screen, or half of them
 

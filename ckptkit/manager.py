@@ -49,7 +49,7 @@ from ckptkit.core.save_report import SaveReport, SaveTotals
 from ckptkit.core.uncaught import show_errors_briefly
 from ckptkit.departure import Departure
 from ckptkit.errors import CkptKitError, ResumeError, StorageError
-from ckptkit.events import Began
+from ckptkit.format.events import Began
 from ckptkit.mirror import Mirror, MirrorOptions, NoMirror
 from ckptkit.orders import A_WHILE, AnySaver, Orders
 from ckptkit.outcomes import Outcomes

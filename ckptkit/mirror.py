@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from ckptkit.core.policies import AnyKeep, Keepable, KeepPolicy
 from ckptkit.core.progress_bar import Countdown
 from ckptkit.errors import StorageError
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.attempt import Opened, Opening, open_attempt
 from ckptkit.run.mirrored import open_alone, open_mirrored, reach
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.target import Target
 from ckptkit.run.two_roots import TwoRoots
 from ckptkit.run.uploader import Uploader

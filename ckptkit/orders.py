@@ -16,11 +16,11 @@ from ckptkit.background import SaveHandle, save_in_background
 from ckptkit.core.contents import Capture
 from ckptkit.core.options import WindowUse
 from ckptkit.core.save_report import SaveCost, SaveReport
+from ckptkit.format.layout import CheckpointName
 from ckptkit.mirror import Mirror, NoMirror
 from ckptkit.outcomes import Outcomes
 from ckptkit.peers import Peers, Word, replicas_of
 from ckptkit.recorder import AnyRecorder
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.part import PartSaver
 from ckptkit.run.ranks import Failure
 from ckptkit.run.save import Saver

@@ -20,7 +20,7 @@ from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf, LeafSpec, bytes_of
 from ckptkit.errors import ResumeError
-from ckptkit.manifest import canonical, digest_of
+from ckptkit.format.documents import canonical, digest_of
 from ckptkit.run.ranks import Failure
 
 _NO_TIME = timedelta(0)

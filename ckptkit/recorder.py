@@ -27,9 +27,9 @@ from ckptkit.core.progress_bar import Countdown
 from ckptkit.core.save_report import SaveReport
 from ckptkit.curves import Curves, Place
 from ckptkit.errors import CkptKitError, StaleAttemptError
-from ckptkit.events import Began, Ended, Event, How, LeftOut, Removed, Saved, SaveFailed, plain_line
+from ckptkit.format.events import Began, Ended, Event, How, LeftOut, Removed, Saved, SaveFailed, plain_line
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.event_log import EventLog
-from ckptkit.run.names import CheckpointName
 
 _log = logging.getLogger("ckptkit")
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.errors import ResumeError
-from ckptkit.manifest import digest_of
+from ckptkit.format.documents import digest_of
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
 

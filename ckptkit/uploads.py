@@ -18,7 +18,7 @@ from ckptkit.at_exit import AT_EXIT
 from ckptkit.background import account_of, lower_priority, warn_of_failure
 from ckptkit.core.progress_bar import Countdown, LongWait, countdown
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
-from ckptkit.run.names import CheckpointName
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.uploader import UploadOutcome
 
 _log = logging.getLogger("ckptkit")

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ckptkit.manifest import canonical, digest_of
-from ckptkit.run.names import CheckpointName, attempt_key
+from ckptkit.format.documents import canonical, digest_of
+from ckptkit.format.layout import CheckpointName, attempt_key
 
 Edit = Callable[[dict[str, Any]], bytes | None]
 """Changes a parsed document in place, or gives the bytes to put in its place."""

@@ -9,9 +9,9 @@ from forge import sealed
 from grown import WatchedRun, train
 
 from ckptkit.core.policies import KeepLatest, KeepPolicy, SaveEvery
+from ckptkit.format.documents import digest_of
+from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import CheckpointManager
-from ckptkit.manifest import digest_of
-from ckptkit.run.names import CheckpointName
 
 KEEP_ALL = KeepLatest(20_000)
 

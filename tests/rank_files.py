@@ -12,7 +12,7 @@ from ckptkit.core.placement import Placement
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import Array, Leaf, Lifetime, Role, bytes_of, leaf_of
-from ckptkit.manifest import (
+from ckptkit.format.documents import (
     MAX_BLOCK_BYTES,
     AttemptDocument,
     Cost,
@@ -22,11 +22,11 @@ from ckptkit.manifest import (
     digest_of,
     encode,
 )
-from ckptkit.manifest import Commit as CommitDocument
+from ckptkit.format.documents import Commit as CommitDocument
+from ckptkit.format.layout import CheckpointName, attempt_key, frozen_folder
+from ckptkit.format.shards import SHARD_BYTES, Shard, plan_shards
 from ckptkit.run.digesting import BlockDigests
-from ckptkit.run.names import CheckpointName, attempt_key, frozen_folder
 from ckptkit.run.read import OpenedCheckpoint, open_checkpoint
-from ckptkit.shards import SHARD_BYTES, Shard, plan_shards
 from ckptkit.snapshot.partition import Partition
 
 NAME = CheckpointName(1, 2, 1)

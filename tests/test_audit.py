@@ -12,7 +12,7 @@ from rank_files import NAME, leaf, write_ranks
 
 from ckptkit.core.placement import Box
 from ckptkit.errors import CheckpointNotFoundError, StorageError
-from ckptkit.manifest import CopiedFrom, RunDocument, Void, encode
+from ckptkit.format.documents import CopiedFrom, RunDocument, Void, encode
 from ckptkit.run import audit as audit_module
 from ckptkit.run.audit import audit
 from ckptkit.storage import LocalStorage

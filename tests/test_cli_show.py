@@ -22,7 +22,7 @@ from ckptkit.cli.show_text import bars, print_shown
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import DTYPES, values_of
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.manifest import digest_of
+from ckptkit.format.documents import digest_of
 from ckptkit.storage import open_storage
 
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)

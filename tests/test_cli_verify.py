@@ -15,7 +15,7 @@ from ckptkit.cli import verify
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.verify import VerifyBar, run_verify
 from ckptkit.errors import CheckpointNotFoundError
-from ckptkit.manifest import Void, digest_of, encode
+from ckptkit.format.documents import Void, digest_of, encode
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 

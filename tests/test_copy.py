@@ -33,10 +33,10 @@ from ckptkit.errors import (
     ResumeError,
     StorageError,
 )
-from ckptkit.events import MAX_SEGMENT_BYTES
+from ckptkit.format.events import MAX_SEGMENT_BYTES
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.commit import void
 from ckptkit.run.copy import Copied, CopyRequest, copy_run
-from ckptkit.run.names import CheckpointName
 from ckptkit.scrubber import clean_url
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed

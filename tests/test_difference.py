@@ -16,14 +16,14 @@ from ckptkit.core.placement import Box
 from ckptkit.core.policies import KeepLatest
 from ckptkit.core.tensors import bytes_of, leaf_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
+from ckptkit.format.documents import ShardEntry, digest_of
+from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import CheckpointManager
-from ckptkit.manifest import ShardEntry, digest_of
 from ckptkit.run import leaf_pair, proven_file
 from ckptkit.run.difference import compare, in_order_of_size
 from ckptkit.run.divergence import Tally
 from ckptkit.run.find import Index
 from ckptkit.run.leaf_pair import Side
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.read import open_checkpoint
 from ckptkit.run.state_difference import state_differences
 from ckptkit.storage import LocalStorage

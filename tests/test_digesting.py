@@ -10,10 +10,10 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import StateMismatchError, StorageError
-from ckptkit.manifest import AttemptDocument, digest_of
+from ckptkit.format.documents import AttemptDocument, digest_of
+from ckptkit.format.shards import plan_shards
 from ckptkit.run.digesting import PIECE_BYTES, DigestingStream, LeafDigests
 from ckptkit.run.frozen import FrozenShards
-from ckptkit.shards import plan_shards
 from ckptkit.snapshot import Handling, StagingArea
 from ckptkit.storage import LocalStorage
 

@@ -196,7 +196,7 @@ def test_the_test_sees_the_package():
     graph = edges(PACKAGE)
     assert "ckptkit.run.attempt" in graph["ckptkit.manager"]
     assert "ckptkit.errors" in graph["ckptkit.storage.local"]
-    assert "ckptkit.core.tensors" in graph["ckptkit.manifest"]
+    assert "ckptkit.core.tensors" in graph["ckptkit.format.documents"]
     assert len(graph) > 25
     found = modules(PACKAGE)
     facade = [one.target for one in imports("ckptkit", found["ckptkit"])]
@@ -311,14 +311,17 @@ def test_a_module_without_a_layer_is_caught(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "circle"),
     [
-        ({"progress.py": "from ckptkit.manifest import X"}, ["ckptkit.manifest", "ckptkit.core.progress"]),
+        (
+            {"progress.py": "from ckptkit.format.documents import X"},
+            ["ckptkit.format.documents", "ckptkit.core.progress"],
+        ),
         (
             {
                 "progress.py": "import ckptkit.storage.local",
                 "storage/local.py": "from ..manifest import X",
                 "storage/__init__.py": "",
             },
-            ["ckptkit.manifest", "ckptkit.core.progress", "ckptkit.storage.local"],
+            ["ckptkit.format.documents", "ckptkit.core.progress", "ckptkit.storage.local"],
         ),
         ({"storage/local.py": "from ckptkit.storage import X"}, ["ckptkit.storage", "ckptkit.storage.local"]),
     ],

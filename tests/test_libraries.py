@@ -10,8 +10,8 @@ from importlib import metadata
 import pytest
 from grown import WatchedRun, grow, opened
 
+from ckptkit.format import versions as libraries
 from ckptkit.manager import CheckpointManager
-from ckptkit.run import libraries
 from ckptkit.storage import LocalStorage
 
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.manifest import AttemptDocument
+from ckptkit.format.documents import AttemptDocument
+from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.lineage import Lineage, Segment, trace
-from ckptkit.run.names import CheckpointName, attempt_key
 
 
 class Attempts:

@@ -30,12 +30,12 @@ from ckptkit.errors import (
     StaleAttemptError,
     StorageError,
 )
+from ckptkit.format.documents import CopiedFrom, RunDocument, encode
+from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import ERROR_BUDGET, CheckpointManager
-from ckptkit.manifest import CopiedFrom, RunDocument, encode
 from ckptkit.rehearsal import VARIABLE, LifePlan
 from ckptkit.run.commit import void
 from ckptkit.run.find import Index
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.uploader import Uploader
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed

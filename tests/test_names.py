@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptkit.manifest import checked_key
-from ckptkit.run.names import CheckpointName, attempt_key, attempt_of, frozen_folder, parse_attempt, parse_frozen
+from ckptkit.format.documents import checked_key
+from ckptkit.format.layout import CheckpointName, attempt_key, attempt_of, frozen_folder, parse_attempt, parse_frozen
 
 ATTEMPTS = st.integers(1, 999_999)
 COUNTS = st.integers(0, 10**15)

@@ -14,8 +14,8 @@ from ckptkit.core.contents import Capture
 from ckptkit.core.placement import Box, first_element, is_one_run
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import DTYPES, Leaf, LeafSpec, leaf_of
-from ckptkit.manifest import Blocks
-from ckptkit.shards import plan_shards
+from ckptkit.format.documents import Blocks
+from ckptkit.format.shards import plan_shards
 from ckptkit.snapshot import Handling, StagingArea
 from ckptkit.snapshot.partition import Partition
 from ckptkit.testing.state import NumpyRun

@@ -16,7 +16,7 @@ from rank_files import documents_of, leaf, opened, write_ranks
 from ckptkit.core.contents import TensorInfo, WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.manifest import Part, TensorEntry
+from ckptkit.format.documents import Part, TensorEntry
 from ckptkit.run.cut_out import CutOut
 from ckptkit.run.region import Region
 from ckptkit.run.verify import load, verify

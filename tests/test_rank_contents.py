@@ -12,7 +12,7 @@ from safetensors.numpy import load as load_safetensors
 
 from ckptkit.core.placement import Box
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.manifest import Part, RankManifest
+from ckptkit.format.documents import Part, RankManifest
 from ckptkit.run.leaves import StoredLeaves
 from ckptkit.run.verify import check_sizes, load, verify
 

@@ -11,8 +11,8 @@ from rank_files import ATTEMPT, PROGRESS, leaf, opened, write_ranks
 
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, ResumeError
 from ckptkit.errors import StateMismatchError as Mismatch
+from ckptkit.format.layout import attempt_key
 from ckptkit.run.attempt import Opened
-from ckptkit.run.names import attempt_key
 from ckptkit.run.ranks import follow, lead
 from ckptkit.testing.ranks import results_of, run_ranks
 

@@ -10,8 +10,8 @@ import pytest
 from dict_storage import DictStorage
 
 from ckptkit.errors import SaveFailedError, StaleAttemptError
-from ckptkit.manifest import FileEntry
-from ckptkit.run.names import CheckpointName
+from ckptkit.format.documents import FileEntry
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.receipts import Receipt, Receipts, post, post_failure
 
 NAME = CheckpointName(1, 5, 0)

@@ -12,15 +12,15 @@ import pytest
 from dict_storage import DictStorage
 from grown import ON_REQUEST, WatchedRun, train
 
-import ckptkit.events
+import ckptkit.format.events
 from ckptkit import recorder
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
-from ckptkit.events import Began, Ended, LeftOut, Point, Removed, Saved, SaveFailed, encode_segment
+from ckptkit.format.events import Began, Ended, LeftOut, Point, Removed, Saved, SaveFailed, encode_segment
+from ckptkit.format.layout import segment_key
 from ckptkit.manager import CheckpointManager
 from ckptkit.run.event_log import read_events
 from ckptkit.run.find import Documents
-from ckptkit.run.names import segment_key
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 
@@ -444,7 +444,7 @@ def test_failing_storage_warns_once_without_losing_events(storage, time, caplog)
 
 
 def test_events_behind_failed_segment_keep_their_order(storage, time, monkeypatch):
-    monkeypatch.setattr(ckptkit.events, "MAX_SEGMENT_BYTES", 3000)
+    monkeypatch.setattr(ckptkit.format.events, "MAX_SEGMENT_BYTES", 3000)
     run = NumpyRun(accumulation_steps=1)
     manager = manager_of(storage, time)
     manager.restore(run)

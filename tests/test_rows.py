@@ -12,10 +12,10 @@ from long_run import long_run, names_of
 
 from ckptkit.cli import ls
 from ckptkit.errors import StorageError
-from ckptkit.manifest import Void, encode
+from ckptkit.format.documents import Void, encode
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run import catalogue
 from ckptkit.run.catalogue import list_checkpoints, list_rows
-from ckptkit.run.names import CheckpointName
 from ckptkit.testing.faults import Fault
 
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)

@@ -8,9 +8,9 @@ import pytest
 
 import ckptkit as ck
 from ckptkit.core.save_report import SaveCost, SaveReport, SaveTotals
-from ckptkit.manifest import Cost
+from ckptkit.format.documents import Cost
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.find import Index
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.read import open_checkpoint
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from ckptkit.cli.app import app
 from ckptkit.core.policies import SaveEvery
 from ckptkit.errors import CkptKitError, SaveFailedError, StorageError
-from ckptkit.events import plain_line
+from ckptkit.format.events import plain_line
 from ckptkit.manager import CheckpointManager
 from ckptkit.report.page import page_of
 from ckptkit.report.tell import read_story

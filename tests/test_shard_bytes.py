@@ -8,8 +8,8 @@ import pytest
 from dict_storage import DictStorage
 
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.manifest import ShardEntry
-from ckptkit.run.names import CheckpointName
+from ckptkit.format.documents import ShardEntry
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.shard_bytes import ShardBytes
 
 NAME = CheckpointName(1, 5, 0)

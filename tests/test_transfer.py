@@ -11,10 +11,10 @@ from crash.scenario import AT_6, Tree, corrupt, history, name_at, tree
 from dict_storage import DictStorage
 
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StaleAttemptError, StorageError
+from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import CheckpointManager
 from ckptkit.run.commit import void
 from ckptkit.run.find import Index
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.read import open_checkpoint
 from ckptkit.run.transfer import Transfer, Transferred, transfer_checkpoint
 from ckptkit.storage import LocalStorage

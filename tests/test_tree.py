@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptkit.core.tree import decode_tree, encode_tree
-from ckptkit.manifest import RankManifest, decode, encode
-from ckptkit.shards import plan_shards
+from ckptkit.format.documents import RankManifest, decode, encode
+from ckptkit.format.shards import plan_shards
 
 
 def through_a_document(value):

@@ -6,8 +6,8 @@ import pytest
 from dict_storage import DictStorage
 
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.manifest import AttemptDocument, Commit, RunDocument, Void, encode
-from ckptkit.run.names import RUN, CheckpointName, attempt_key
+from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, Void, encode
+from ckptkit.format.layout import RUN, CheckpointName, attempt_key
 from ckptkit.run.two_roots import TwoRoots
 
 NAME = CheckpointName(1, 5, 0)

@@ -9,10 +9,10 @@ from dict_storage import Counted, DictStorage
 from long_run import long_run, names_of
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
-from ckptkit.manifest import CopiedFrom, RunDocument, encode
+from ckptkit.format.documents import CopiedFrom, RunDocument, encode
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.choose import choose
 from ckptkit.run.find import Index
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.wanted import open_wanted
 from ckptkit.testing.faults import Fault
 

@@ -21,9 +21,9 @@ from ckptkit.cli.byte_bar import byte_bar
 from ckptkit.cli.errors import FINE, PROBLEM
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import console_for_tables, plain_table, visible
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.difference import Difference, LeafDifference, compare, in_order_of_size
 from ckptkit.run.leaf_pair import Side
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.wanted import LATEST, open_wanted
 
 _STATE_SHOWN = 20

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from ckptkit.errors import CheckpointNotFoundError
-from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN
+from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN
 from ckptkit.storage import Storage
 from ckptkit.storage.lease import LEASE, PROBE
 from ckptkit.storage.local import LocalStorage

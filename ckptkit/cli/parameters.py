@@ -24,7 +24,7 @@ def complete_checkpoint(ctx: typer.Context, incomplete: str) -> list[str]:
 def _local_checkpoints(root: Any) -> list[str]:
     if not isinstance(root, str) or ("://" in root and not root.startswith("file://")):
         return []
-    from ckptkit.run.names import CHECKPOINTS, COMMIT, CheckpointName
+    from ckptkit.format.layout import CHECKPOINTS, COMMIT, CheckpointName
 
     folder = os.path.join(root.removeprefix("file://"), CHECKPOINTS)
     try:

@@ -20,7 +20,7 @@ from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.numbers import Histogram, Summary, histogram, summarise
 from ckptkit.cli.storage_option import open_root
 from ckptkit.core.contents import TensorInfo
-from ckptkit.manifest import AttemptDocument, ShardEntry, digest_of
+from ckptkit.format.documents import AttemptDocument, ShardEntry, digest_of
 from ckptkit.run.find import Documents
 from ckptkit.run.leaves import StoredLeaves
 from ckptkit.run.read import OpenedCheckpoint

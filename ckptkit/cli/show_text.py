@@ -16,7 +16,7 @@ from ckptkit.core.contents import TensorInfo
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import ROLES
 from ckptkit.core.tree import decode_tree
-from ckptkit.manifest import AttemptDocument, Cost
+from ckptkit.format.documents import AttemptDocument, Cost
 
 _MOST_FILES = 60  # a job of thousands of ranks has tens of thousands
 _MOST_ITEMS = 8  # of a list in the state: a generator's has hundreds of numbers

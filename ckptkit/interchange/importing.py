@@ -27,17 +27,17 @@ from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import LeafSpec
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
+from ckptkit.format.documents import AttemptDocument, CopiedFrom, RunDocument, encode
+from ckptkit.format.layout import CHECKPOINTS, RUN, CheckpointName, attempt_key
+from ckptkit.format.shards import SHARD_BYTES, Shard, plan_shards
 from ckptkit.interchange.optimizer_names import of_an_optimizer
 from ckptkit.interchange.places import FileFormat
 from ckptkit.interchange.renames import Renames
 from ckptkit.interchange.weights_file import WeightsFile
-from ckptkit.manifest import AttemptDocument, CopiedFrom, RunDocument, encode
 from ckptkit.run.commit import create_once, keys_below, publish
 from ckptkit.run.fence import check_fence
 from ckptkit.run.frozen import FrozenShards
-from ckptkit.run.names import CHECKPOINTS, RUN, CheckpointName, attempt_key
 from ckptkit.run.write import SaveRequest, write_manifest, write_part
-from ckptkit.shards import SHARD_BYTES, Shard, plan_shards
 from ckptkit.storage import ByteStream, Storage, open_storage
 from ckptkit.storage.lease import LEASE, PROBE
 

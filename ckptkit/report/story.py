@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Literal
 
-from ckptkit.events import How, Point
+from ckptkit.format.events import How, Point
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from datetime import datetime, timezone
 
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, FormatVersionError
-from ckptkit.events import Began, Ended, Event, LeftOut, Point, Removed, Saved, SaveFailed
-from ckptkit.manifest import MAX_DOCUMENT_BYTES, MAX_SEALED_BYTES, Manifest, RunDocument, decode
+from ckptkit.format.documents import MAX_DOCUMENT_BYTES, MAX_SEALED_BYTES, Manifest, RunDocument, decode
+from ckptkit.format.events import Began, Ended, Event, LeftOut, Point, Removed, Saved, SaveFailed
+from ckptkit.format.layout import RUN, CheckpointName, attempt_key, parse_segment
 from ckptkit.report.story import Attempt, Failure, Problem, Removal, RunStory, Save
 from ckptkit.run.catalogue import CheckpointInfo, Rows, list_rows
 from ckptkit.run.event_log import read_events
 from ckptkit.run.find import Index
-from ckptkit.run.names import RUN, CheckpointName, attempt_key, parse_segment
 from ckptkit.run.read import decode_manifest
 from ckptkit.storage import Storage
 

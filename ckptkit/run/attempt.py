@@ -25,7 +25,7 @@ from ckptkit.errors import (
     StaleAttemptError,
     StorageError,
 )
-from ckptkit.manifest import (
+from ckptkit.format.documents import (
     MAX_ATTEMPT,
     MAX_SEALED_BYTES,
     AttemptDocument,
@@ -35,13 +35,13 @@ from ckptkit.manifest import (
     decode,
     encode,
 )
+from ckptkit.format.layout import RUN, CheckpointName, attempt_key, checkpoints_prefix
+from ckptkit.format.versions import UNKNOWN, changed
 from ckptkit.run.choose import Choice, choose, first_choice
 from ckptkit.run.commit import create_once, void
 from ckptkit.run.fence import check_fence
 from ckptkit.run.find import Index
-from ckptkit.run.libraries import UNKNOWN, changed
 from ckptkit.run.listing import list_names
-from ckptkit.run.names import RUN, CheckpointName, attempt_key, checkpoints_prefix
 from ckptkit.run.origin import read_run, refuse_emptied, refuse_unfinished
 from ckptkit.run.read import committed, open_checkpoint
 from ckptkit.run.target import Target

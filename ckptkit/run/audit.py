@@ -23,10 +23,10 @@ from ckptkit.errors import (
     FormatVersionError,
     ResumeError,
 )
-from ckptkit.manifest import MAX_SEALED_BYTES, AttemptDocument, RunDocument, decode
+from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, RunDocument, decode
+from ckptkit.format.layout import FROZEN, RUN, CheckpointName, attempt_key, frozen_folder
 from ckptkit.run.choose import choose
 from ckptkit.run.lineage import segment_before
-from ckptkit.run.names import FROZEN, RUN, CheckpointName, attempt_key, frozen_folder
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.proof import Proof, ProofOutcome, prove_checkpoint
 from ckptkit.run.proving import FileProver, Problem

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.find import Index
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.read import OpenedCheckpoint, open_checkpoint
 from ckptkit.run.transfer import Transfer, files_of
 from ckptkit.storage import Storage

@@ -19,11 +19,11 @@ from ckptkit.errors import (
     FormatVersionError,
     StorageError,
 )
-from ckptkit.manifest import MAX_DOCUMENT_BYTES, AttemptDocument, Commit, Manifest, Void
+from ckptkit.format.documents import MAX_DOCUMENT_BYTES, AttemptDocument, Commit, Manifest, Void
+from ckptkit.format.layout import MANIFEST, CheckpointName
 from ckptkit.run.choose import choose, first_choice
 from ckptkit.run.find import Documents, Glance, Index
 from ckptkit.run.kept import Kept, why_kept
-from ckptkit.run.names import MANIFEST, CheckpointName
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.read import decode_manifest, missing, open_checkpoint, open_manifest
 from ckptkit.run.survey import Survey, commit_bytes

@@ -14,10 +14,10 @@ from itertools import islice
 from typing import Protocol
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
-from ckptkit.manifest import Commit, PassedOver, Void
+from ckptkit.format.documents import Commit, PassedOver, Void
+from ckptkit.format.layout import CHECKPOINTS, CheckpointName, attempt_key
 from ckptkit.run.find import Glance, Index
 from ckptkit.run.lineage import Ancestry, AttemptLookup, Segment, segment_before
-from ckptkit.run.names import CHECKPOINTS, CheckpointName, attempt_key
 from ckptkit.storage import Storage
 
 

@@ -8,8 +8,8 @@ deleted before it is known to be void. The threads are those of the callers.
 from __future__ import annotations
 
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageError
-from ckptkit.manifest import MAX_SEALED_BYTES, Commit, Void, decode_commit, encode
-from ckptkit.run.names import COMMIT, CheckpointName
+from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, Void, decode_commit, encode
+from ckptkit.format.layout import COMMIT, CheckpointName
 from ckptkit.storage import Storage
 
 _TRIES = 3

@@ -15,7 +15,7 @@ from typing import Literal
 
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import ROLES, Role
-from ckptkit.manifest import TensorEntry
+from ckptkit.format.documents import TensorEntry
 from ckptkit.run.divergence import Divergence
 from ckptkit.run.leaf_pair import LeafPair, Side
 from ckptkit.run.leaves import StoredLeaf, StoredLeaves

@@ -10,8 +10,8 @@ import time
 import xxhash
 
 from ckptkit.core.save_report import SaveCost
-from ckptkit.manifest import MAX_BLOCK_BYTES, Blocks
-from ckptkit.shards import Shard
+from ckptkit.format.documents import MAX_BLOCK_BYTES, Blocks
+from ckptkit.format.shards import Shard
 from ckptkit.storage import ByteStream
 
 PIECE_BYTES = 4 << 20  # each piece costs two turns at the interpreter lock, which training wants as well

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import ResumeError
-from ckptkit.events import MAX_SEGMENT_BYTES
+from ckptkit.format.events import MAX_SEGMENT_BYTES
+from ckptkit.format.layout import EVENTS, parse_segment
 from ckptkit.run.commit import create_once
-from ckptkit.run.names import EVENTS, parse_segment
 from ckptkit.run.transfer import ADVICE
 from ckptkit.storage import Storage
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError
-from ckptkit.events import MAX_SEGMENT_BYTES, MAX_SEGMENTS, Event, Segment, decode_segment, encode_segment
-from ckptkit.manifest import AttemptDocument
+from ckptkit.format.documents import AttemptDocument
+from ckptkit.format.events import MAX_SEGMENT_BYTES, MAX_SEGMENTS, Event, Segment, decode_segment, encode_segment
+from ckptkit.format.layout import EVENTS, attempt_key, parse_segment, segment_key
 from ckptkit.run.commit import create_once
 from ckptkit.run.find import Documents
-from ckptkit.run.names import EVENTS, attempt_key, parse_segment, segment_key
 from ckptkit.storage import Storage
 
 

@@ -12,16 +12,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError
-from ckptkit.manifest import MAX_SEALED_BYTES, AttemptDocument, Commit, Void, decode, encode
-from ckptkit.run.commit import read_commit
-from ckptkit.run.listing import list_attempts, list_names
-from ckptkit.run.names import (
+from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, Commit, Void, decode, encode
+from ckptkit.format.layout import (
     CHECKPOINTS,
     COMMIT,
     CheckpointName,
     attempt_key,
     checkpoints_prefix,
 )
+from ckptkit.run.commit import read_commit
+from ckptkit.run.listing import list_attempts, list_names
 from ckptkit.storage import Storage
 
 _FEW_VOIDS = 2

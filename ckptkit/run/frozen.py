@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ckptkit.errors import StateMismatchError, StorageError
-from ckptkit.manifest import AttemptDocument, Blocks
+from ckptkit.format.documents import AttemptDocument, Blocks
+from ckptkit.format.layout import frozen_folder
 from ckptkit.run.digesting import BlockDigests, DigestingStream, LeafDigests
-from ckptkit.run.names import frozen_folder
 from ckptkit.run.staged import Staged
 from ckptkit.storage import Storage
 

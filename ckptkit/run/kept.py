@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Literal
 
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.choose import Candidates, Head, Look, newest_head
 from ckptkit.run.lineage import Segment
-from ckptkit.run.names import CheckpointName
 
 Reason = Literal["latest", "newest-two", "policy", "off-lineage", "unknown"]
 

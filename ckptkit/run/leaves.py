@@ -16,7 +16,7 @@ from ckptkit.core.contents import TensorInfo
 from ckptkit.core.placement import first_element
 from ckptkit.core.tensors import DTYPES
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.manifest import RankManifest, ShardEntry, TensorEntry
+from ckptkit.format.documents import RankManifest, ShardEntry, TensorEntry
 
 
 class StoredPiece(NamedTuple):

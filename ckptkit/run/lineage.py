@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.manifest import AttemptDocument
-from ckptkit.run.names import CheckpointName, attempt_key
+from ckptkit.format.documents import AttemptDocument
+from ckptkit.format.layout import CheckpointName, attempt_key
 
 
 class AttemptLookup(Protocol):

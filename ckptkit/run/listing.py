@@ -5,7 +5,7 @@ Guarantees: a failed listing is an error and never an empty run. The threads are
 
 from __future__ import annotations
 
-from ckptkit.run.names import ATTEMPTS, CHECKPOINTS, CheckpointName, parse_attempt
+from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, CheckpointName, parse_attempt
 from ckptkit.storage import Storage
 
 

@@ -7,9 +7,9 @@ it may hold no checkpoint yet, and would look like a run to begin afresh. Any th
 from __future__ import annotations
 
 from ckptkit.errors import CorruptCheckpointError, ResumeError
-from ckptkit.manifest import MAX_SEALED_BYTES, RunDocument, decode
+from ckptkit.format.documents import MAX_SEALED_BYTES, RunDocument, decode
+from ckptkit.format.layout import CHECKPOINTS, RUN, attempt_key
 from ckptkit.run.find import Index
-from ckptkit.run.names import CHECKPOINTS, RUN, attempt_key
 from ckptkit.storage import Storage
 
 

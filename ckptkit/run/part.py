@@ -12,10 +12,10 @@ import logging
 
 from ckptkit.core.progress import Progress
 from ckptkit.errors import StaleAttemptError, StorageError
-from ckptkit.manifest import AttemptDocument
+from ckptkit.format.documents import AttemptDocument
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.fence import check_fence
 from ckptkit.run.frozen import FrozenShards
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.receipts import post, post_failure
 from ckptkit.run.save import Saved, forget_before
 from ckptkit.run.write import SaveRequest, write_part

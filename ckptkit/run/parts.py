@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ckptkit.core.contents import WantedPart
 from ckptkit.core.tensors import DTYPES
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.manifest import Blocks, ShardEntry, digest_of
+from ckptkit.format.documents import Blocks, ShardEntry, digest_of
 from ckptkit.run.leaves import StoredLeaf, StoredPiece
 from ckptkit.run.region import Bytes, Region
 from ckptkit.run.shard_bytes import ShardBytes

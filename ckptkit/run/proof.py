@@ -15,7 +15,7 @@ from typing import Literal
 
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, FormatVersionError
-from ckptkit.manifest import (
+from ckptkit.format.documents import (
     MAX_DOCUMENT_BYTES,
     AttemptDocument,
     Commit,
@@ -24,9 +24,9 @@ from ckptkit.manifest import (
     RankManifest,
     digest_of,
 )
+from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.commit import read_commit
 from ckptkit.run.leaves import StoredLeaves
-from ckptkit.run.names import CheckpointName, attempt_key
 from ckptkit.run.proving import FileProver, Problem
 from ckptkit.run.read import (
     OpenedCheckpoint,

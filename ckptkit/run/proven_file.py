@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import xxhash
 
-from ckptkit.manifest import ShardEntry
-from ckptkit.run.names import CheckpointName
+from ckptkit.format.documents import ShardEntry
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.read import check_digest
 from ckptkit.run.shard_bytes import ShardBytes
 from ckptkit.storage import Storage

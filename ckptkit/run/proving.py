@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import xxhash
 
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.manifest import ShardEntry, TensorEntry
+from ckptkit.format.documents import ShardEntry, TensorEntry
 from ckptkit.run.digesting import BlockDigests
 from ckptkit.storage import Storage
 

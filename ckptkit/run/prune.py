@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError
-from ckptkit.manifest import Void, encode
+from ckptkit.format.documents import Void, encode
+from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.commit import create_once, keys_below, remove_data, void
 from ckptkit.run.listing import list_attempts
-from ckptkit.run.names import CheckpointName, attempt_key
 from ckptkit.run.prune_plan import PrunePlan, Rule, plan_prune
 from ckptkit.run.sweep import remove_frozen
 from ckptkit.storage import Storage

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from ckptkit.core.parallel import each_of
 from ckptkit.core.policies import Keepable, KeepPolicy
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, FormatVersionError
-from ckptkit.manifest import Commit
+from ckptkit.format.documents import Commit
+from ckptkit.format.layout import FROZEN, CheckpointName, attempt_key, attempt_of
 from ckptkit.run.choose import Head, choose, newest_head
 from ckptkit.run.lineage import Lineage, segment_before, trace
-from ckptkit.run.names import FROZEN, CheckpointName, attempt_key, attempt_of
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.read import check_token, open_checkpoint, open_manifest
 from ckptkit.run.survey import Survey

@@ -22,7 +22,7 @@ from ckptkit.core.contents import Contents
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, ResumeError
-from ckptkit.manifest import (
+from ckptkit.format.documents import (
     MAX_SEALED_BYTES,
     AttemptDocument,
     Commit,
@@ -31,8 +31,8 @@ from ckptkit.manifest import (
     decode,
     encode,
 )
+from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.attempt import Opened
-from ckptkit.run.names import CheckpointName, attempt_key
 from ckptkit.run.read import OpenedCheckpoint, read_entry
 from ckptkit.run.target import Restorable
 from ckptkit.run.verify import load

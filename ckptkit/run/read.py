@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
-from ckptkit.manifest import (
+from ckptkit.format.documents import (
     MAX_DOCUMENT_BYTES,
     AttemptDocument,
     Commit,
@@ -24,8 +24,8 @@ from ckptkit.manifest import (
     decode,
     digest_of,
 )
+from ckptkit.format.layout import CheckpointName, attempt_key, frozen_folder
 from ckptkit.run.commit import read_commit
-from ckptkit.run.names import CheckpointName, attempt_key, frozen_folder
 from ckptkit.storage import Storage
 
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ckptkit.errors import SaveFailedError
-from ckptkit.manifest import FileEntry
-from ckptkit.run.names import CheckpointName
+from ckptkit.format.documents import FileEntry
+from ckptkit.format.layout import CheckpointName
 from ckptkit.storage import Storage
 
 _NAME = re.compile(r"([0-9]{5})-([0-9]{10,16})-([0-9a-f]{32})-([0-9]{1,10})-([0-9]{1,19})-([0-9]{1,19})")

@@ -14,11 +14,11 @@ from typing import Any
 
 from ckptkit.core.progress import Progress
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageError
-from ckptkit.manifest import AttemptDocument, Commit
+from ckptkit.format.documents import AttemptDocument, Commit
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.commit import keys_below, publish, remove_data, void
 from ckptkit.run.fence import check_fence
 from ckptkit.run.frozen import FrozenShards
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.receipts import Receipts
 from ckptkit.run.retain import Retention
 from ckptkit.run.write import SaveRequest, write_manifest, write_part

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 from ckptkit.core.parallel import FEW, each_of
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.manifest import ShardEntry
-from ckptkit.run.names import CheckpointName
+from ckptkit.format.documents import ShardEntry
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.read import missing
 from ckptkit.storage import Storage
 

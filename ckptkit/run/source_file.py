@@ -11,8 +11,8 @@ from collections.abc import Callable
 import xxhash
 
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.manifest import FileEntry
-from ckptkit.run.names import CheckpointName
+from ckptkit.format.documents import FileEntry
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.read import check_digest, missing
 from ckptkit.storage import Storage
 

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
-from ckptkit.shards import Shard
+from ckptkit.format.shards import Shard
 from ckptkit.storage import ByteStream
 
 

@@ -17,10 +17,10 @@ import xxhash
 from ckptkit.core.contents import WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Array
-from ckptkit.manifest import ShardEntry, TensorEntry
+from ckptkit.format.documents import ShardEntry, TensorEntry
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.cut_out import CutOut
 from ckptkit.run.leaves import StoredLeaf, StoredPiece
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.parts import read_sharded
 from ckptkit.run.read import check_digest
 from ckptkit.run.shard_bytes import ShardBytes

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from itertools import islice
 
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.manifest import Commit, encode
+from ckptkit.format.documents import Commit, encode
+from ckptkit.format.layout import CHECKPOINTS, COMMIT, CheckpointName, checkpoints_prefix
 from ckptkit.run.commit import read_commit
 from ckptkit.run.find import VOID_BYTES, Index
-from ckptkit.run.names import CHECKPOINTS, COMMIT, CheckpointName, checkpoints_prefix
 from ckptkit.storage import Storage
 
 _SOME = "0" * 32  # digests and tokens are of one length

@@ -12,14 +12,8 @@ import logging
 from itertools import islice
 
 from ckptkit.errors import CorruptCheckpointError, StorageError
-from ckptkit.manifest import AttemptDocument, Void
-from ckptkit.run.commit import keys_below, remove_data, void
-from ckptkit.run.event_log import segments_of
-from ckptkit.run.fence import check_fence
-from ckptkit.run.find import Documents
-from ckptkit.run.lineage import Ancestry
-from ckptkit.run.listing import list_attempts, list_names
-from ckptkit.run.names import (
+from ckptkit.format.documents import AttemptDocument, Void
+from ckptkit.format.layout import (
     ATTEMPTS,
     CHECKPOINTS,
     EVENTS,
@@ -32,6 +26,12 @@ from ckptkit.run.names import (
     frozen_folder,
     parse_frozen,
 )
+from ckptkit.run.commit import keys_below, remove_data, void
+from ckptkit.run.event_log import segments_of
+from ckptkit.run.fence import check_fence
+from ckptkit.run.find import Documents
+from ckptkit.run.lineage import Ancestry
+from ckptkit.run.listing import list_attempts, list_names
 from ckptkit.run.origin import read_run
 from ckptkit.run.survey import Folders
 from ckptkit.storage import Storage

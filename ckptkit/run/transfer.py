@@ -20,10 +20,10 @@ import numpy as np
 import xxhash
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
-from ckptkit.manifest import MAX_SEALED_BYTES, Commit, FileEntry, encode
+from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, FileEntry, encode
+from ckptkit.format.layout import FROZEN, CheckpointName, checkpoints_prefix, frozen_folder
 from ckptkit.run.commit import make_durable, publish, read_commit
 from ckptkit.run.listing import list_names
-from ckptkit.run.names import FROZEN, CheckpointName, checkpoints_prefix, frozen_folder
 from ckptkit.run.read import OpenedCheckpoint, open_manifest, read_rank
 from ckptkit.run.source_file import SourceFile
 from ckptkit.run.verify import check_sizes

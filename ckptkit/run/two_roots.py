@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.manifest import AttemptDocument, Commit, RunDocument, decode, decode_commit
+from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, decode, decode_commit
+from ckptkit.format.layout import ATTEMPTS, COMMIT, RUN, CheckpointName
 from ckptkit.run.commit import create_once, read_commit
-from ckptkit.run.names import ATTEMPTS, COMMIT, RUN, CheckpointName
 from ckptkit.storage import ByteStream, Listing, Storage
 
 

@@ -16,12 +16,12 @@ from typing import Literal
 
 from ckptkit.core.policies import KeepPolicy
 from ckptkit.errors import CkptKitError, CorruptCheckpointError, StaleAttemptError, StorageError
-from ckptkit.manifest import AttemptDocument, Void, encode
+from ckptkit.format.documents import AttemptDocument, Void, encode
+from ckptkit.format.layout import FROZEN, CheckpointName
 from ckptkit.run.commit import keys_below, make_durable, read_commit, remove_data, void
 from ckptkit.run.fence import check_fence
 from ckptkit.run.find import Documents
 from ckptkit.run.mirrored import share_documents
-from ckptkit.run.names import FROZEN, CheckpointName
 from ckptkit.run.read import OpenedCheckpoint, open_checkpoint
 from ckptkit.run.retain import Retention
 from ckptkit.run.sweep import sweep

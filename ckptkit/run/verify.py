@@ -13,8 +13,8 @@ import numpy as np
 
 from ckptkit.core.contents import Contents
 from ckptkit.errors import CorruptCheckpointError
+from ckptkit.format.layout import frozen_folder
 from ckptkit.run.leaves import StoredLeaves
-from ckptkit.run.names import frozen_folder
 from ckptkit.run.read import OpenedCheckpoint, missing
 from ckptkit.run.stream import ShardStream
 from ckptkit.storage import Storage

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ckptkit.manifest import (
+from ckptkit.format.documents import (
     MAX_DOCUMENT_BYTES,
     AttemptDocument,
     Commit,
@@ -25,10 +25,10 @@ from ckptkit.manifest import (
     digest_of,
     encode,
 )
+from ckptkit.format.layout import CheckpointName
+from ckptkit.format.versions import versions
 from ckptkit.run.digesting import BlockDigests, DigestingStream
 from ckptkit.run.frozen import FrozenShards
-from ckptkit.run.libraries import versions
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.receipts import Receipt
 from ckptkit.run.staged import Staged
 from ckptkit.storage import Storage

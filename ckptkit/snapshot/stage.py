@@ -17,7 +17,7 @@ import numpy as np
 from ckptkit.core.contents import Capture
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import DTYPES, Array, Leaf, LeafSpec, bytes_of
-from ckptkit.shards import Shard, plan_shards
+from ckptkit.format.shards import Shard, plan_shards
 from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool
 from ckptkit.snapshot.extent import Extent, Piece
 from ckptkit.snapshot.partition import Partition

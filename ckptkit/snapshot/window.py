@@ -26,7 +26,7 @@ from pydantic import JsonValue
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
 from ckptkit.errors import StorageError
-from ckptkit.shards import Shard
+from ckptkit.format.shards import Shard
 from ckptkit.snapshot.buffers import BUFFER_BYTES, Buffer, BufferPool, Bytes
 from ckptkit.snapshot.extent import Extent, Piece
 

@@ -5,7 +5,7 @@ test must get all of it right: list, read, write, create, delete. There is no re
 overwrite and no modification time, since object stores have none that could be trusted. Two more verbs are about the
 storage itself: `Storage.probe` at a start, and `Storage.clear_unfinished` for what deaths leave behind.
 
-Keys are plain relative paths with ``/`` below the run root (`ckptkit.manifest.checked_key`). Absence is the
+Keys are plain relative paths with ``/`` below the run root (`ckptkit.format.documents.checked_key`). Absence is the
 builtin FileNotFoundError; a lost create-only race is the builtin FileExistsError; everything else that goes
 wrong is a `StorageError` with the backend's error as ``__cause__``. An error is never an answer: neither
 "absent" nor "empty". Calls block, and may come from any thread.

@@ -19,7 +19,7 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf, leaf_of
 from ckptkit.core.tree import decode_tree, encode_tree
 from ckptkit.errors import ResumeError, StateMismatchError
-from ckptkit.manifest import canonical, digest_of
+from ckptkit.format.documents import canonical, digest_of
 
 _Float32 = npt.NDArray[np.float32]
 

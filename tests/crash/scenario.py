@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from ckptkit.core.policies import KeepLatest, KeepPolicy
 from ckptkit.core.progress import ResumePoint
+from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import CheckpointManager, SaveHandle
 from ckptkit.run.find import Index
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.read import open_checkpoint
 from ckptkit.run.verify import load
 from ckptkit.testing.faults import Call, Fault, FaultyStorage

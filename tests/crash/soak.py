@@ -42,8 +42,8 @@ from servers.moto_server import MotoServer
 import ckptkit as ck
 from ckptkit.core.contents import Capture
 from ckptkit.errors import StaleAttemptError
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.find import Index
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.read import open_checkpoint
 from ckptkit.run.verify import load
 from ckptkit.storage.system_calls import SystemCalls

@@ -18,9 +18,9 @@ import pytest
 from support.disk import CALLS, Cut, Disk, DiskTree, cuts, lay_out, nothing, some_cuts
 
 from ckptkit.errors import CkptKitError, StorageError
+from ckptkit.format.layout import CHECKPOINTS
 from ckptkit.interchange.new_file import NewFile
 from ckptkit.report import page
-from ckptkit.run.names import CHECKPOINTS
 from ckptkit.snapshot import buffers
 from ckptkit.storage import local
 from ckptkit.storage.system_calls import SYSTEM

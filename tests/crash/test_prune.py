@@ -9,7 +9,7 @@ import pytest
 
 from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest
 from ckptkit.errors import CheckpointNotFoundError, StaleAttemptError, StorageError
-from ckptkit.manifest import AttemptDocument, encode
+from ckptkit.format.documents import AttemptDocument, encode
 from ckptkit.run.prune import prune
 from ckptkit.run.prune_plan import Rule, plan_prune
 from ckptkit.testing.faults import DIVISIBLE, MUTATING, Fault, FaultyStorage, Killed

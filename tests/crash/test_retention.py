@@ -6,8 +6,8 @@ import math
 import pytest
 
 from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.find import Index
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.retain import Retention
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage, Killed

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from ckptkit.errors import StaleAttemptError
-from ckptkit.manifest import Void, encode
+from ckptkit.format.documents import Void, encode
 from ckptkit.run.commit import create_once
 from ckptkit.run.find import Index
 from ckptkit.run.sweep import sweep

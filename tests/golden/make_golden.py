@@ -20,9 +20,9 @@ from ckptkit.core.placement import Box
 from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.core.process_group import World
 from ckptkit.core.tensors import leaf_of
+from ckptkit.format.documents import FORMAT_VERSION, digest_of, encode
+from ckptkit.format.documents import Void as VoidDocument
 from ckptkit.manager import CheckpointManager
-from ckptkit.manifest import FORMAT_VERSION, digest_of, encode
-from ckptkit.manifest import Void as VoidDocument
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.ranks import ThreadWorld, results_of, run_ranks
 from ckptkit.testing.state import NumpyRun

@@ -18,10 +18,10 @@ from make_golden import (
     train_ranks,
 )
 
+from ckptkit.format.documents import FORMAT_VERSION
+from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import CheckpointManager
-from ckptkit.manifest import FORMAT_VERSION
 from ckptkit.run.find import Index
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.read import open_checkpoint
 from ckptkit.run.verify import verify
 from ckptkit.storage import LocalStorage

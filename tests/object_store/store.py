@@ -9,8 +9,8 @@ import time
 from collections import defaultdict
 from datetime import timedelta
 
+from ckptkit.format.layout import CheckpointName
 from ckptkit.run.find import Index
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.read import open_checkpoint
 from ckptkit.run.verify import load
 from ckptkit.storage import open_storage

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from ckptkit.core.progress import Progress
 from ckptkit.curves import FINE, Curves, Place
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError
-from ckptkit.events import (
+from ckptkit.format.documents import canonical, digest_of, encode
+from ckptkit.format.events import (
     MAX_CURVES,
     MAX_EVENTS,
     MAX_SEGMENT_BYTES,
@@ -25,8 +26,7 @@ from ckptkit.events import (
     encode_segment,
     plain_line,
 )
-from ckptkit.manifest import canonical, digest_of, encode
-from ckptkit.run.names import attempt_of, parse_segment, segment_key
+from ckptkit.format.layout import attempt_of, parse_segment, segment_key
 
 TOKEN = "ab" * 16
 KEY = "events/a000002-0001.jsonl"

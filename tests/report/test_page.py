@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from ckptkit.cli import app
 from ckptkit.core.text import rough_span, size, span
-from ckptkit.events import Point, Spread
+from ckptkit.format.events import Point, Spread
 from ckptkit.report import figures
 from ckptkit.report.figures import COLOURS, THEME, colour_of, costs, curves, timeline
 from ckptkit.report.page import page_of

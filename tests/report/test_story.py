@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from ckptkit.core.policies import SaveEvery
 from ckptkit.errors import CheckpointNotFoundError
-from ckptkit.events import LeftOut, Point, Saved, Spread, encode_segment
+from ckptkit.format.events import LeftOut, Point, Saved, Spread, encode_segment
 from ckptkit.interchange import import_weights
 from ckptkit.report.judge import judge, lines_of
 from ckptkit.report.story import Attempt, Failure, RunStory, Save

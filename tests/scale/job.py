@@ -21,8 +21,9 @@ from ckptkit.core.policies import KeepLatest
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import Leaf, leaf_of
+from ckptkit.format.layout import CheckpointName
+from ckptkit.format.shards import Shard, plan_shards
 from ckptkit.run.attempt import Opened, Opening, open_attempt
-from ckptkit.run.names import CheckpointName
 from ckptkit.run.part import PartSaver
 from ckptkit.run.ranks import follow, lead
 from ckptkit.run.receipts import Receipts
@@ -30,7 +31,6 @@ from ckptkit.run.retain import Retention
 from ckptkit.run.save import Saver
 from ckptkit.run.sweep import sweep
 from ckptkit.run.write import SaveRequest
-from ckptkit.shards import Shard, plan_shards
 from ckptkit.snapshot.partition import Partition
 
 from .network import Line, Network, Request

@@ -10,8 +10,8 @@ from mindspore import nn
 from mindspore.train import Callback
 
 import ckptkit as ck
-from ckptkit.events import Began, Ended, Point
-from ckptkit.manifest import digest_of
+from ckptkit.format.documents import digest_of
+from ckptkit.format.events import Began, Ended, Point
 from ckptkit.run.event_log import read_events
 from ckptkit.run.find import Documents
 from ckptkit.storage import open_storage

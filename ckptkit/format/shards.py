@@ -14,7 +14,7 @@ from functools import cached_property
 
 from ckptkit.core.placement import Box, Tag, tag_of
 from ckptkit.core.tensors import DTYPES, ROLES, LeafSpec, Role
-from ckptkit.manifest import Blocks, Part, ShardEntry, TensorEntry
+from ckptkit.format.documents import Blocks, Part, ShardEntry, TensorEntry
 
 SHARD_BYTES = 1 << 30
 _TAGS: tuple[Tag, ...] = ("replicated", "per_rank", "sharded")
