@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from ckptkit.storage.lanes import Lanes, in_lanes
+from ckptkit.storage.s3.lanes import Lanes, in_lanes
 
 
 @pytest.mark.parametrize("startable", [0, 1, 4])

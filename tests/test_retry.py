@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from ckptkit.errors import StorageError
-from ckptkit.storage.retry import Patience, Retry, Transient
+from ckptkit.storage.s3.retry import Patience, Retry, Transient
 
 SHORT, LONG = timedelta(seconds=30), timedelta(minutes=5)
 

@@ -24,9 +24,10 @@ from ckptkit.manager import CheckpointManager
 from ckptkit.report.page import page_of
 from ckptkit.report.tell import read_story
 from ckptkit.scrubber import clean_url, scrub, scrubbed
-from ckptkit.storage import Storage, obs, open_storage
-from ckptkit.storage.credentials import Keys, RenewedCredentials
-from ckptkit.storage.s3_options import S3Options
+from ckptkit.storage import Storage, open_storage
+from ckptkit.storage.s3 import obs
+from ckptkit.storage.s3.credentials import Keys, RenewedCredentials
+from ckptkit.storage.s3.options import S3Options
 from ckptkit.testing.state import NumpyRun
 
 SECRET = "hunter2-Pa55/w0rd+x"

@@ -11,8 +11,9 @@ from grown import ON_REQUEST, run_at, train
 
 from ckptkit.errors import CkptKitError, StorageError
 from ckptkit.manager import CheckpointManager
-from ckptkit.storage import Listing, generic, open_storage
-from ckptkit.storage.generic import FsspecStorage
+from ckptkit.storage import Listing, open_storage
+from ckptkit.storage import fsspec as generic
+from ckptkit.storage.fsspec import FsspecStorage
 from ckptkit.testing.contract import StorageContract
 from ckptkit.testing.faults import Killed
 from ckptkit.testing.state import NumpyRun

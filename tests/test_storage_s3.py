@@ -6,7 +6,7 @@ import pytest
 from servers.moto_server import LISTED_KEYS
 
 from ckptkit.storage import open_storage
-from ckptkit.storage.part_memory import PartMemory
+from ckptkit.storage.s3.part_memory import PartMemory
 from ckptkit.testing.contract import StorageContract
 
 PART = 5 << 20

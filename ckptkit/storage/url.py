@@ -62,7 +62,7 @@ def _open(text: str, options: dict[str, Any]) -> Storage:
         return _open_s3(str(scheme), path, options)
     if scheme in _WEB:
         _refuse_web(text)
-    from ckptkit.storage.generic import open_generic
+    from ckptkit.storage.fsspec import open_generic
 
     return open_generic(text, options)
 
@@ -102,7 +102,7 @@ def _split(text: str) -> tuple[str | None, str]:
 
 def _open_s3(scheme: str, path: str, options: Mapping[str, Any]) -> Storage:
     try:
-        from ckptkit.storage.s3_root import open_s3
+        from ckptkit.storage.s3.open import open_s3
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith(("botocore", "urllib3")):
             raise

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 from servers.client import ACCESS_KEY, SECRET_KEY, s3_client
 
 from ckptkit.storage import LocalStorage, Storage
-from ckptkit.storage.bucket import Bucket
-from ckptkit.storage.retry import Patience, Retry
-from ckptkit.storage.s3 import S3Storage
-from ckptkit.storage.s3_options import Client, S3Options, connect
+from ckptkit.storage.s3.options import Client, S3Options, connect
+from ckptkit.storage.s3.requests import Bucket
+from ckptkit.storage.s3.retry import Patience, Retry
+from ckptkit.storage.s3.storage import S3Storage
 
 Tree = dict[str, bytes]
 

@@ -44,7 +44,7 @@ if place == "call":
 elif place == "link":
     os.link = lambda source, target: die()
 else:
-    from ckptkit.storage.bucket import Bucket
+    from ckptkit.storage.s3.requests import Bucket
     inner._part_bytes = 64  # a shard of this run has two parts then; the server asks for their size at the end only
     put_part = Bucket.put_part
     Bucket.put_part = lambda self, key, upload, number, data, stop: (

@@ -14,7 +14,7 @@ from ckptkit.run.find import Index
 from ckptkit.run.read import open_checkpoint
 from ckptkit.run.verify import load
 from ckptkit.storage import open_storage
-from ckptkit.storage.retry import Patience, Retry
+from ckptkit.storage.s3.retry import Patience, Retry
 from ckptkit.testing.state import NumpyRun
 
 CYCLE = 4

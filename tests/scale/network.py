@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ckptkit.core import parallel
-from ckptkit.storage import s3
-from ckptkit.storage.retry import Patience, Retry, Transient
+from ckptkit.storage.s3 import storage as s3
+from ckptkit.storage.s3.retry import Patience, Retry, Transient
 
 P50_SECONDS = 0.030
 P99_SECONDS = 0.300

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from botocore.exceptions import ClientError
 
-from ckptkit.storage.bucket import Bucket
-from ckptkit.storage.retry import Patience, Retry
-from ckptkit.storage.s3 import S3Storage
-from ckptkit.storage.s3_options import Client
+from ckptkit.storage.s3.options import Client
+from ckptkit.storage.s3.requests import Bucket
+from ckptkit.storage.s3.retry import Patience, Retry
+from ckptkit.storage.s3.storage import S3Storage
 
 from .network import Network
 

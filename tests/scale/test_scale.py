@@ -15,7 +15,7 @@ import pytest
 
 from ckptkit.core import parallel
 from ckptkit.run.catalogue import latest_checkpoint, list_rows
-from ckptkit.storage.s3_options import CONNECTIONS, S3Options, connect
+from ckptkit.storage.s3.options import CONNECTIONS, S3Options, connect
 
 from .costs import SIZES, Row, commits, median, rows
 from .job import KEPT, Commit, Job

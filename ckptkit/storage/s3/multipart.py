@@ -18,8 +18,8 @@ from types import TracebackType
 from typing_extensions import Self
 
 from ckptkit.errors import StorageError
-from ckptkit.storage.bucket import Bucket
-from ckptkit.storage.lanes import Lanes
+from ckptkit.storage.s3.lanes import Lanes
+from ckptkit.storage.s3.requests import Bucket
 from ckptkit.storage.source import Source
 
 _log = logging.getLogger("ckptkit")

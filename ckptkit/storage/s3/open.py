@@ -8,12 +8,12 @@ from typing import Any
 
 from ckptkit.errors import StorageError
 from ckptkit.scrubber import learn, learn_url
-from ckptkit.storage import obs
-from ckptkit.storage.bucket import Bucket
 from ckptkit.storage.lease import Lease
-from ckptkit.storage.retry import Retry
-from ckptkit.storage.s3 import S3Storage
-from ckptkit.storage.s3_options import Client, S3Options, connect
+from ckptkit.storage.s3 import obs
+from ckptkit.storage.s3.options import Client, S3Options, connect
+from ckptkit.storage.s3.requests import Bucket
+from ckptkit.storage.s3.retry import Retry
+from ckptkit.storage.s3.storage import S3Storage
 
 
 def open_s3(scheme: str, path: str, storage_options: Mapping[str, Any]) -> S3Storage:

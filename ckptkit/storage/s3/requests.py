@@ -20,10 +20,10 @@ from urllib3.exceptions import HTTPError
 
 from ckptkit.errors import StorageError
 from ckptkit.scrubber import scrubbed
-from ckptkit.storage.body import BLOCK_BYTES, MemoryBody, receive, size_of_part
-from ckptkit.storage.retry import Retry, Transient
-from ckptkit.storage.s3_errors import code_of, is_expired, raise_as_ours
-from ckptkit.storage.s3_options import Client
+from ckptkit.storage.s3.body import BLOCK_BYTES, MemoryBody, receive, size_of_part
+from ckptkit.storage.s3.errors import code_of, is_expired, raise_as_ours
+from ckptkit.storage.s3.options import Client
+from ckptkit.storage.s3.retry import Retry, Transient
 
 _T = TypeVar("_T")
 

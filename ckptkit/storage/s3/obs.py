@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ckptkit.errors import StorageError
-from ckptkit.storage.credentials import Keys
-from ckptkit.storage.s3_options import S3Options
+from ckptkit.storage.s3.credentials import Keys
+from ckptkit.storage.s3.options import S3Options
 
 _PUBLIC = re.compile(r"obs\.([a-z0-9-]+)\.myhuaweicloud\.[a-z.]+")
 

@@ -19,7 +19,7 @@ from botocore.session import Session
 
 from ckptkit.errors import StorageError
 from ckptkit.scrubber import learn
-from ckptkit.storage.retry import Transient
+from ckptkit.storage.s3.retry import Transient
 
 _log = logging.getLogger("ckptkit")
 _EARLY = timedelta(minutes=5)

@@ -24,7 +24,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from ckptkit.errors import StorageError
-from ckptkit.storage.retry import Transient
+from ckptkit.storage.s3.retry import Transient
 
 _ABSENT = {"NoSuchKey"}  # nothing else: a gateway on the way has pages of its own for what it cannot find
 _TAKEN = {"PreconditionFailed", "412"}

@@ -21,9 +21,9 @@ from botocore.exceptions import BotoCoreError
 from botocore.loaders import Loader, create_loader
 
 from ckptkit.errors import StorageError
-from ckptkit.storage.credentials import Keys, RenewedCredentials, use
 from ckptkit.storage.lease import SETTLE
-from ckptkit.storage.retry import Patience
+from ckptkit.storage.s3.credentials import Keys, RenewedCredentials, use
+from ckptkit.storage.s3.retry import Patience
 
 CONNECTIONS = 64  # kept open; small requests go so many at a time
 PART_BYTES = 16 << 20

@@ -17,15 +17,15 @@ from functools import partial
 from botocore.exceptions import ClientError
 
 from ckptkit.errors import StorageError
-from ckptkit.storage.bucket import Bucket
-from ckptkit.storage.lanes import Lanes, in_lanes
 from ckptkit.storage.lease import PROBE, SETTLE, Lease
-from ckptkit.storage.part_memory import PartMemory
 from ckptkit.storage.protocol import Listing
-from ckptkit.storage.s3_errors import status_of
-from ckptkit.storage.s3_options import LANES, PART_BYTES
+from ckptkit.storage.s3.errors import status_of
+from ckptkit.storage.s3.lanes import Lanes, in_lanes
+from ckptkit.storage.s3.multipart import Upload
+from ckptkit.storage.s3.options import LANES, PART_BYTES
+from ckptkit.storage.s3.part_memory import PartMemory
+from ckptkit.storage.s3.requests import Bucket
 from ckptkit.storage.source import ByteStream, Source
-from ckptkit.storage.upload import Upload
 
 _log = logging.getLogger("ckptkit")
 _MOST_PARTS = 10_000  # of a multipart upload, by the S3 API
