@@ -27,6 +27,7 @@ from typing import Any
 from typing_extensions import Self
 
 from ckptkit.background import SaveHandle
+from ckptkit.checkpoint.receipts import Receipts
 from ckptkit.core.console import show_log
 from ckptkit.core.options import (
     ERROR_BUDGET,
@@ -63,7 +64,6 @@ from ckptkit.run.catalogue import CheckpointInfo, latest_checkpoint, list_checkp
 from ckptkit.run.event_log import EventLog
 from ckptkit.run.part import PartSaver
 from ckptkit.run.ranks import follow, lead
-from ckptkit.run.receipts import Receipts
 from ckptkit.run.retain import Retention
 from ckptkit.run.save import Saver
 from ckptkit.run.sweep import sweep

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from ckptkit.background import SaveHandle, save_in_background
+from ckptkit.checkpoint.write import SaveRequest
 from ckptkit.core.contents import Capture
 from ckptkit.core.options import WindowUse
 from ckptkit.core.save_report import SaveCost, SaveReport
@@ -24,7 +25,6 @@ from ckptkit.recorder import AnyRecorder
 from ckptkit.run.part import PartSaver
 from ckptkit.run.ranks import Failure
 from ckptkit.run.save import Saver
-from ckptkit.run.write import SaveRequest
 from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
 
 AnySaver: TypeAlias = Saver | PartSaver

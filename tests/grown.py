@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
 from ckptkit.core.contents import Contents
 from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import CheckpointManager
 from ckptkit.run.find import Index
-from ckptkit.run.read import OpenedCheckpoint, open_checkpoint
 from ckptkit.storage import Storage
 from ckptkit.testing.state import NumpyRun
 

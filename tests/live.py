@@ -69,7 +69,7 @@ class Live:
 
 
 class Writer:
-    """Reads every shard of ``window`` as `ckptkit.run.write` does, in steps.
+    """Reads every shard of ``window`` as `ckptkit.checkpoint.write` does, in steps.
 
     Args:
         window: A window that was opened just now.

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from dict_storage import DictStorage
 
+from ckptkit.checkpoint.digesting import BlockDigests
+from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
 from ckptkit.core.placement import Placement
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
@@ -25,8 +27,6 @@ from ckptkit.format.documents import (
 from ckptkit.format.documents import Commit as CommitDocument
 from ckptkit.format.layout import CheckpointName, attempt_key, frozen_folder
 from ckptkit.format.shards import SHARD_BYTES, Shard, plan_shards
-from ckptkit.run.digesting import BlockDigests
-from ckptkit.run.read import OpenedCheckpoint, open_checkpoint
 from ckptkit.snapshot.partition import Partition
 
 NAME = CheckpointName(1, 2, 1)

@@ -25,6 +25,7 @@ from crash.scenario import (
     tree,
 )
 
+from ckptkit.checkpoint.commit import void
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import (
     CheckpointNotFoundError,
@@ -35,7 +36,6 @@ from ckptkit.errors import (
 )
 from ckptkit.format.events import MAX_SEGMENT_BYTES
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.commit import void
 from ckptkit.run.copy import Copied, CopyRequest, copy_run
 from ckptkit.scrubber import clean_url
 from ckptkit.storage import LocalStorage

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_files import NAME, leaf, opened, write_ranks
 
+from ckptkit.checkpoint import proven_file
+from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.core.placement import Box
 from ckptkit.core.policies import KeepLatest
 from ckptkit.core.tensors import bytes_of, leaf_of
@@ -19,12 +21,11 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry, digest_of
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import CheckpointManager
-from ckptkit.run import leaf_pair, proven_file
+from ckptkit.run import leaf_pair
 from ckptkit.run.difference import compare, in_order_of_size
 from ckptkit.run.divergence import Tally
 from ckptkit.run.find import Index
 from ckptkit.run.leaf_pair import Side
-from ckptkit.run.read import open_checkpoint
 from ckptkit.run.state_difference import state_differences
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage

@@ -5,6 +5,8 @@ import io
 import numpy as np
 import pytest
 
+from ckptkit.checkpoint.digesting import PIECE_BYTES, DigestingStream, LeafDigests
+from ckptkit.checkpoint.frozen import FrozenShards
 from ckptkit.core.contents import Capture
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
@@ -12,8 +14,6 @@ from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import StateMismatchError, StorageError
 from ckptkit.format.documents import AttemptDocument, digest_of
 from ckptkit.format.shards import plan_shards
-from ckptkit.run.digesting import PIECE_BYTES, DigestingStream, LeafDigests
-from ckptkit.run.frozen import FrozenShards
 from ckptkit.snapshot import Handling, StagingArea
 from ckptkit.storage import LocalStorage
 

@@ -14,9 +14,9 @@ from servers.fixtures import Bucket
 from servers.moto_server import MotoServer
 from support.process import Ended, run_python
 
+from ckptkit.checkpoint.open import open_checkpoint
+from ckptkit.checkpoint.verify import load
 from ckptkit.run.find import Index
-from ckptkit.run.read import open_checkpoint
-from ckptkit.run.verify import load
 from ckptkit.storage import open_storage
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

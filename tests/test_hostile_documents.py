@@ -13,11 +13,11 @@ import pytest
 from forge import KINDS, forge, key_of, sealed
 from grown import WatchedRun, grow, opened
 
+from ckptkit.checkpoint.verify import load, verify
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError, StaleAttemptError
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES
 from ckptkit.manager import CheckpointManager
 from ckptkit.run.audit import audit
-from ckptkit.run.verify import load, verify
 from ckptkit.storage import LocalStorage
 
 MOST_SECONDS = 2

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 import ckptkit as ck
+from ckptkit.checkpoint import write
 from ckptkit.cli.app import app
 from ckptkit.core.tensors import DTYPES, leaf_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
@@ -26,7 +27,6 @@ from ckptkit.interchange.optimizer_names import of_an_optimizer
 from ckptkit.interchange.places import Named
 from ckptkit.interchange.weights_file import WeightsFile
 from ckptkit.manager import CheckpointManager
-from ckptkit.run import write
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.lease import LEASE
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed

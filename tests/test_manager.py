@@ -24,6 +24,7 @@ import pytest
 from grown import ON_REQUEST, WatchedRun, grow, opened, run_at, train
 
 from ckptkit.background import SaveHandle, save_in_background
+from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Capture
 from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.core.progress import Progress, ResumePoint
@@ -40,7 +41,6 @@ from ckptkit.manager import ERROR_BUDGET, CheckpointManager
 from ckptkit.mirror import NoMirror
 from ckptkit.orders import Orders
 from ckptkit.outcomes import Outcomes
-from ckptkit.run.verify import load
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
 
@@ -1054,7 +1054,7 @@ def test_state_that_cannot_be_stored_raises_at_once(root):
 
 def test_state_beyond_what_readers_accept_is_not_saved(root, monkeypatch):
     manager, run = started(root)
-    monkeypatch.setattr("ckptkit.run.write.MAX_DOCUMENT_BYTES", 100)
+    monkeypatch.setattr("ckptkit.checkpoint.write.MAX_DOCUMENT_BYTES", 100)
     with pytest.raises(ValueError, match=r"rank-00000\.json would have \d+ bytes; readers accept at most 100"):
         manager.save(run).result()
     assert names(manager) == []

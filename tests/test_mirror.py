@@ -20,6 +20,7 @@ from crash.scenario import CYCLE, attempts, corrupt, digest_at, digest_of, folde
 
 from ckptkit import background, uploads
 from ckptkit.background import lower_priority
+from ckptkit.checkpoint.commit import void
 from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
 from ckptkit.core.progress_bar import countdown
 from ckptkit.errors import (
@@ -34,7 +35,6 @@ from ckptkit.format.documents import CopiedFrom, RunDocument, encode
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import ERROR_BUDGET, CheckpointManager
 from ckptkit.rehearsal import VARIABLE, LifePlan
-from ckptkit.run.commit import void
 from ckptkit.run.find import Index
 from ckptkit.run.uploader import Uploader
 from ckptkit.storage import LocalStorage

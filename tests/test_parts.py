@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_files import documents_of, leaf, opened, write_ranks
 
+from ckptkit.checkpoint.cut_out import CutOut
+from ckptkit.checkpoint.region import Region
+from ckptkit.checkpoint.verify import load, verify
 from ckptkit.core.contents import TensorInfo, WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import Part, TensorEntry
-from ckptkit.run.cut_out import CutOut
-from ckptkit.run.region import Region
-from ckptkit.run.verify import load, verify
 
 # One cut of an axis of n: ascending places from 0 to n, some of them equal, so that some parts are empty.
 SHAPES = st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple)

@@ -10,11 +10,11 @@ from dict_storage import Counted, DictStorage
 from rank_files import NAME, commit, documents_of, leaf, opened, write_ranks
 from safetensors.numpy import load as load_safetensors
 
+from ckptkit.checkpoint.leaves import StoredLeaves
+from ckptkit.checkpoint.verify import check_sizes, load, verify
 from ckptkit.core.placement import Box
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import Part, RankManifest
-from ckptkit.run.leaves import StoredLeaves
-from ckptkit.run.verify import check_sizes, load, verify
 
 GENERATOR = np.random.default_rng(6)
 WEIGHTS = {

@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 from dict_storage import DictStorage
 
+from ckptkit.checkpoint.receipts import Receipt, Receipts, post, post_failure
 from ckptkit.errors import SaveFailedError, StaleAttemptError
 from ckptkit.format.documents import FileEntry
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.receipts import Receipt, Receipts, post, post_failure
 
 NAME = CheckpointName(1, 5, 0)
 PATIENCE = timedelta(seconds=60)

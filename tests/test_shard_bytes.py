@@ -7,10 +7,10 @@ import threading
 import pytest
 from dict_storage import DictStorage
 
+from ckptkit.checkpoint.shard_bytes import ShardBytes
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.shard_bytes import ShardBytes
 
 NAME = CheckpointName(1, 5, 0)
 

@@ -20,11 +20,11 @@ from live import LONG_SECONDS, Stall
 
 import ckptkit
 from ckptkit.background import SaveHandle
+from ckptkit.checkpoint.verify import load
 from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import SaveFailedError, StorageError
 from ckptkit.manager import CheckpointManager
-from ckptkit.run.verify import load
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun

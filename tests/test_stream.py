@@ -12,15 +12,15 @@ import pytest
 import xxhash
 from grown import opened
 
+from ckptkit.checkpoint import stream
+from ckptkit.checkpoint.leaves import StoredLeaf, StoredPiece
+from ckptkit.checkpoint.verify import load, verify
 from ckptkit.core.contents import Capture
 from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry, TensorEntry
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import CheckpointManager
-from ckptkit.run import stream
-from ckptkit.run.leaves import StoredLeaf, StoredPiece
-from ckptkit.run.verify import load, verify
 from ckptkit.storage import LocalStorage, local
 from ckptkit.testing.faults import FaultyStorage
 from ckptkit.testing.state import NumpyRun

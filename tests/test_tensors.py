@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
+from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Capture
 from ckptkit.core.tensors import DTYPES, ROLES, Leaf, LeafSpec, bytes_of, leaf_of
 from ckptkit.format.shards import plan_shards
 from ckptkit.manager import CheckpointManager
-from ckptkit.run.verify import load
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
 

@@ -10,13 +10,13 @@ import pytest
 from crash.scenario import AT_6, Tree, corrupt, history, name_at, tree
 from dict_storage import DictStorage
 
+from ckptkit.checkpoint.commit import void
+from ckptkit.checkpoint.open import open_checkpoint
+from ckptkit.checkpoint.transfer import Transfer, Transferred, transfer_checkpoint
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import CheckpointManager
-from ckptkit.run.commit import void
 from ckptkit.run.find import Index
-from ckptkit.run.read import open_checkpoint
-from ckptkit.run.transfer import Transfer, Transferred, transfer_checkpoint
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.direct import ALIGNMENT_BYTES
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed

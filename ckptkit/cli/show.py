@@ -16,15 +16,15 @@ from datetime import datetime
 import numpy as np
 from pydantic import JsonValue
 
+from ckptkit.checkpoint.leaves import StoredLeaves
+from ckptkit.checkpoint.open import OpenedCheckpoint
+from ckptkit.checkpoint.verify import load
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.numbers import Histogram, Summary, histogram, summarise
 from ckptkit.cli.storage_option import open_root
 from ckptkit.core.contents import TensorInfo
 from ckptkit.format.documents import AttemptDocument, ShardEntry, digest_of
 from ckptkit.run.find import Documents
-from ckptkit.run.leaves import StoredLeaves
-from ckptkit.run.read import OpenedCheckpoint
-from ckptkit.run.verify import load
 from ckptkit.run.wanted import LATEST, open_wanted
 from ckptkit.storage import Storage
 

@@ -3,7 +3,7 @@
 Guarantees: a document that parses has only known fields, plain relative keys, bounded numbers and a tensor
 table without overlaps; anything else is a `CorruptCheckpointError` that names the file. Sealed documents
 (run, attempt, COMMIT) also carry a digest of themselves. It does not compare documents with each other:
-that is `ckptkit.run.read`. The normative text is ``docs/format.md``. Pure values, any thread.
+that is `ckptkit.checkpoint.open`. The normative text is ``docs/format.md``. Pure values, any thread.
 """
 
 from __future__ import annotations

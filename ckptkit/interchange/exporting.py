@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ckptkit.checkpoint.open import open_checkpoint
+from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Contents
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.tensors import Array, Role
@@ -26,8 +28,6 @@ from ckptkit.interchange.renames import Renames
 from ckptkit.run.choose import choose
 from ckptkit.run.find import Index
 from ckptkit.run.origin import read_run, refuse_unfinished
-from ckptkit.run.read import open_checkpoint
-from ckptkit.run.verify import load
 from ckptkit.storage import Storage, open_storage
 
 _LAYOUTS = {"ckpt": ckpt_format.layout_of, "safetensors": safetensors_format.layout_of}

@@ -21,6 +21,9 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from ckptkit.checkpoint.commit import create_once, keys_below, publish
+from ckptkit.checkpoint.frozen import FrozenShards
+from ckptkit.checkpoint.write import SaveRequest, write_manifest, write_part
 from ckptkit.core.contents import IMPORTED, NOT_IMPORTED
 from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import LongWait
@@ -34,10 +37,7 @@ from ckptkit.interchange.optimizer_names import of_an_optimizer
 from ckptkit.interchange.places import FileFormat
 from ckptkit.interchange.renames import Renames
 from ckptkit.interchange.weights_file import WeightsFile
-from ckptkit.run.commit import create_once, keys_below, publish
 from ckptkit.run.fence import check_fence
-from ckptkit.run.frozen import FrozenShards
-from ckptkit.run.write import SaveRequest, write_manifest, write_part
 from ckptkit.storage import ByteStream, Storage, open_storage
 from ckptkit.storage.lease import LEASE, PROBE
 
@@ -130,7 +130,7 @@ def _refuse_anything(storage: Storage) -> None:
 
 
 class _FromFile:
-    """The `ckptkit.run.staged.Staged` of an import."""
+    """The `ckptkit.checkpoint.staged.Staged` of an import."""
 
     by_slices = False
 

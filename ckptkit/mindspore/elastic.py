@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ckptkit.checkpoint.resharded import folded
 from ckptkit.core.accumulation import AccumulationSchedule
 from ckptkit.core.contents import Contents
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
 from ckptkit.errors import ResumeError
-from ckptkit.folded import folded
 from ckptkit.mindspore.proof import words_of_steps
 
 _log = logging.getLogger("ckptkit")

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timezone
 
+from ckptkit.checkpoint.open import decode_manifest
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, FormatVersionError
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES, MAX_SEALED_BYTES, Manifest, RunDocument, decode
@@ -19,7 +20,6 @@ from ckptkit.report.story import Attempt, Failure, Problem, Removal, RunStory, S
 from ckptkit.run.catalogue import CheckpointInfo, Rows, list_rows
 from ckptkit.run.event_log import read_events
 from ckptkit.run.find import Index
-from ckptkit.run.read import decode_manifest
 from ckptkit.storage import Storage
 
 

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import dropwhile, islice
 
+from ckptkit.checkpoint.commit import create_once, void
+from ckptkit.checkpoint.listing import list_names
+from ckptkit.checkpoint.open import committed, open_checkpoint
 from ckptkit.core.contents import Contents
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.errors import (
@@ -38,12 +41,9 @@ from ckptkit.format.documents import (
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, checkpoints_prefix
 from ckptkit.format.versions import UNKNOWN, changed
 from ckptkit.run.choose import Choice, choose, first_choice
-from ckptkit.run.commit import create_once, void
 from ckptkit.run.fence import check_fence
 from ckptkit.run.find import Index
-from ckptkit.run.listing import list_names
 from ckptkit.run.origin import read_run, refuse_emptied, refuse_unfinished
-from ckptkit.run.read import committed, open_checkpoint
 from ckptkit.run.target import Target
 from ckptkit.storage import Storage
 

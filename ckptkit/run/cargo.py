@@ -11,11 +11,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
+from ckptkit.checkpoint.transfer import Transfer, files_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.find import Index
-from ckptkit.run.read import OpenedCheckpoint, open_checkpoint
-from ckptkit.run.transfer import Transfer, files_of
 from ckptkit.storage import Storage
 
 CopyOutcome = Literal["copied", "present", "pruned", "corrupt"]

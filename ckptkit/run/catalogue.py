@@ -2,7 +2,7 @@
 
 Guarantees: reads and never writes; a checkpoint whose documents are corrupt is listed with the reason. How much of them
 is looked at differs: `list_checkpoints` all, `latest_checkpoint` all but the rank files, `list_rows` the manifest and
-what the listing tells. None reads shards: what is proven is `ckptkit.run.verify`'s. Any thread.
+what the listing tells. None reads shards: what is proven is `ckptkit.checkpoint.verify`'s. Any thread.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ckptkit.checkpoint.open import decode_manifest, missing, open_checkpoint, open_manifest
 from ckptkit.core.parallel import each_of
 from ckptkit.core.progress import Progress
 from ckptkit.errors import (
@@ -25,7 +26,6 @@ from ckptkit.run.choose import choose, first_choice
 from ckptkit.run.find import Documents, Glance, Index
 from ckptkit.run.kept import Kept, why_kept
 from ckptkit.run.origin import read_run, refuse_unfinished
-from ckptkit.run.read import decode_manifest, missing, open_checkpoint, open_manifest
 from ckptkit.run.survey import Survey, commit_bytes
 from ckptkit.storage import Storage
 

@@ -14,17 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from ckptkit.checkpoint.commit import create_once
+from ckptkit.checkpoint.transfer import ADVICE
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from ckptkit.format.documents import MAX_ATTEMPT, AttemptDocument, CopiedFrom, RunDocument, digest_of, encode
 from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN, CheckpointName, attempt_key
 from ckptkit.run.cargo import Cargo, Copied, CopyWatch
 from ckptkit.run.choose import choose
-from ckptkit.run.commit import create_once
 from ckptkit.run.destination import Destination
 from ckptkit.run.event_cargo import EventCargo
 from ckptkit.run.find import Index
 from ckptkit.run.origin import read_run, refuse_unfinished
-from ckptkit.run.transfer import ADVICE
 from ckptkit.scrubber import scrub
 from ckptkit.storage import Storage
 

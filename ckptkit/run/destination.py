@@ -11,15 +11,15 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from ckptkit.checkpoint.commit import keys_below, make_durable, read_commit, remove_data, void
+from ckptkit.checkpoint.open import open_checkpoint
+from ckptkit.checkpoint.transfer import ADVICE, document_at, files_of, is_hidden
+from ckptkit.checkpoint.verify import verify
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, CopiedFrom, RunDocument, Void, decode
 from ckptkit.format.events import MAX_SEGMENT_BYTES
 from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN, CheckpointName, attempt_of, parse_frozen
-from ckptkit.run.commit import keys_below, make_durable, read_commit, remove_data, void
 from ckptkit.run.find import Index
-from ckptkit.run.read import open_checkpoint
-from ckptkit.run.transfer import ADVICE, document_at, files_of, is_hidden
-from ckptkit.run.verify import verify
 from ckptkit.storage import Storage
 from ckptkit.storage.lease import LEASE, PROBE
 

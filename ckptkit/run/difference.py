@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from ckptkit.checkpoint.leaves import StoredLeaf, StoredLeaves
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import ROLES, Role
 from ckptkit.format.documents import TensorEntry
 from ckptkit.run.divergence import Divergence
 from ckptkit.run.leaf_pair import LeafPair, Side
-from ckptkit.run.leaves import StoredLeaf, StoredLeaves
 from ckptkit.run.state_difference import StateDifference, state_differences
 
 Kind = Literal["only in a", "only in b", "form", "value"]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ckptkit.checkpoint.commit import create_once
+from ckptkit.checkpoint.transfer import ADVICE
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import ResumeError
 from ckptkit.format.events import MAX_SEGMENT_BYTES
 from ckptkit.format.layout import EVENTS, parse_segment
-from ckptkit.run.commit import create_once
-from ckptkit.run.transfer import ADVICE
 from ckptkit.storage import Storage
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ckptkit.checkpoint.commit import create_once
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError
 from ckptkit.format.documents import AttemptDocument
 from ckptkit.format.events import MAX_SEGMENT_BYTES, MAX_SEGMENTS, Event, Segment, decode_segment, encode_segment
 from ckptkit.format.layout import EVENTS, attempt_key, parse_segment, segment_key
-from ckptkit.run.commit import create_once
 from ckptkit.run.find import Documents
 from ckptkit.storage import Storage
 

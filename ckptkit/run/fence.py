@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 
+from ckptkit.checkpoint.commit import create_once
+from ckptkit.checkpoint.listing import list_attempts, list_names
 from ckptkit.errors import CkptKitError, CorruptCheckpointError, FormatVersionError, StaleAttemptError, StorageError
 from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, decode, encode
 from ckptkit.format.layout import attempt_key, checkpoints_prefix
-from ckptkit.run.commit import create_once
 from ckptkit.run.find import Documents
-from ckptkit.run.listing import list_attempts, list_names
 from ckptkit.run.origin import read_run
 from ckptkit.storage import Storage
 

@@ -2,8 +2,8 @@
 
 Guarantees: only names and create-only markers decide, never a clock, a modification time or a pointer file; a
 failed listing is an error and never an empty run; a COMMIT that does not parse counts as a (corrupt)
-checkpoint, never as an uncommitted folder. It does not open checkpoints: that is `ckptkit.run.read`; what a start
-should try is `ckptkit.run.choose`'s. An `Index` or a `Glance` is one look and grows stale; any single thread.
+checkpoint, never as an uncommitted folder. It does not open checkpoints: that is `ckptkit.checkpoint.open`; what a
+start should try is `ckptkit.run.choose`'s. An `Index` or a `Glance` is one look and grows stale; any single thread.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
+from ckptkit.checkpoint.commit import read_commit
+from ckptkit.checkpoint.listing import list_attempts, list_names
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError
 from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, Commit, Void, decode, encode
 from ckptkit.format.layout import (
@@ -20,8 +22,6 @@ from ckptkit.format.layout import (
     attempt_key,
     checkpoints_prefix,
 )
-from ckptkit.run.commit import read_commit
-from ckptkit.run.listing import list_attempts, list_names
 from ckptkit.storage import Storage
 
 _FEW_VOIDS = 2

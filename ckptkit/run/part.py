@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import logging
 
+from ckptkit.checkpoint.frozen import FrozenShards
+from ckptkit.checkpoint.receipts import post, post_failure
+from ckptkit.checkpoint.write import SaveRequest, write_part
 from ckptkit.core.progress import Progress
 from ckptkit.errors import StaleAttemptError, StorageError
 from ckptkit.format.documents import AttemptDocument
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.fence import check_fence
-from ckptkit.run.frozen import FrozenShards
-from ckptkit.run.receipts import post, post_failure
 from ckptkit.run.save import Saved, forget_before
-from ckptkit.run.write import SaveRequest, write_part
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")

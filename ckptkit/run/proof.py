@@ -1,9 +1,9 @@
 """Proves one checkpoint: its documents and every byte of its files, and names all that is wrong with it.
 
-Where `ckptkit.run.read` and `ckptkit.run.verify` stop at the first thing, since a start must not use what is damaged,
-this goes on with whatever can still be looked at: without a sound COMMIT and manifest, the rank files that were listed
-are read by their form alone. Guarantees: reads and never writes; a checkpoint that was removed
-meanwhile is told from a corrupt one; what has no problem here, `ckptkit.run.verify.verify` accepts. Any thread.
+Where `ckptkit.checkpoint.open` and `ckptkit.checkpoint.verify` stop at the first thing, since a start must not use
+what is damaged, this goes on with whatever can still be looked at: without a sound COMMIT and manifest, the rank files
+that were listed are read by their form alone. Guarantees: reads and never writes; a checkpoint that was removed
+meanwhile is told from a corrupt one; what has no problem here, `ckptkit.checkpoint.verify.verify` accepts. Any thread.
 """
 
 from __future__ import annotations
@@ -13,6 +13,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from ckptkit.checkpoint.commit import read_commit
+from ckptkit.checkpoint.leaves import StoredLeaves
+from ckptkit.checkpoint.open import (
+    OpenedCheckpoint,
+    check_together,
+    check_token,
+    committed,
+    decode_manifest,
+    open_manifest,
+    read_rank,
+)
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, FormatVersionError
 from ckptkit.format.documents import (
@@ -25,18 +36,7 @@ from ckptkit.format.documents import (
     digest_of,
 )
 from ckptkit.format.layout import CheckpointName, attempt_key
-from ckptkit.run.commit import read_commit
-from ckptkit.run.leaves import StoredLeaves
 from ckptkit.run.proving import FileProver, Problem
-from ckptkit.run.read import (
-    OpenedCheckpoint,
-    check_together,
-    check_token,
-    committed,
-    decode_manifest,
-    open_manifest,
-    read_rank,
-)
 from ckptkit.storage import Storage
 
 ProofOutcome = Literal["whole", "corrupt", "removed"]

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import xxhash
 
+from ckptkit.checkpoint.digesting import BlockDigests
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry, TensorEntry
-from ckptkit.run.digesting import BlockDigests
 from ckptkit.storage import Storage
 
 PROVERS = 16

@@ -12,11 +12,11 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from ckptkit.checkpoint.commit import create_once, keys_below, remove_data, void
+from ckptkit.checkpoint.listing import list_attempts
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError
 from ckptkit.format.documents import Void, encode
 from ckptkit.format.layout import CheckpointName, attempt_key
-from ckptkit.run.commit import create_once, keys_below, remove_data, void
-from ckptkit.run.listing import list_attempts
 from ckptkit.run.prune_plan import PrunePlan, Rule, plan_prune
 from ckptkit.run.sweep import remove_frozen
 from ckptkit.storage import Storage

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ckptkit.checkpoint.open import check_token, open_checkpoint, open_manifest
+from ckptkit.checkpoint.verify import check_sizes
 from ckptkit.core.parallel import each_of
 from ckptkit.core.policies import Keepable, KeepPolicy
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, FormatVersionError
@@ -20,9 +22,7 @@ from ckptkit.format.layout import FROZEN, CheckpointName, attempt_key, attempt_o
 from ckptkit.run.choose import Head, choose, newest_head
 from ckptkit.run.lineage import Lineage, segment_before, trace
 from ckptkit.run.origin import read_run, refuse_unfinished
-from ckptkit.run.read import check_token, open_checkpoint, open_manifest
 from ckptkit.run.survey import Survey
-from ckptkit.run.verify import check_sizes
 from ckptkit.storage import Storage
 
 _UNREADABLE = (CorruptCheckpointError, FormatVersionError)

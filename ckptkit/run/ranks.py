@@ -18,6 +18,8 @@ from typing import Literal, Protocol
 from pydantic import BaseModel, ConfigDict
 
 from ckptkit import errors
+from ckptkit.checkpoint.open import OpenedCheckpoint, read_entry
+from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Contents
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
@@ -33,9 +35,7 @@ from ckptkit.format.documents import (
 )
 from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.attempt import Opened
-from ckptkit.run.read import OpenedCheckpoint, read_entry
 from ckptkit.run.target import Restorable
-from ckptkit.run.verify import load
 from ckptkit.storage import Storage
 
 

@@ -13,17 +13,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from ckptkit.checkpoint.commit import read_commit, remove_checkpoint
+from ckptkit.checkpoint.listing import list_names
+from ckptkit.checkpoint.open import check_token, open_manifest
 from ckptkit.core.parallel import each_of
 from ckptkit.core.policies import Keepable, KeepPolicy
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.format.documents import AttemptDocument, Commit, Void
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.commit import read_commit, remove_checkpoint
 from ckptkit.run.fence import check_fence
 from ckptkit.run.find import Documents
 from ckptkit.run.lineage import Ancestry
-from ckptkit.run.listing import list_names
-from ckptkit.run.read import check_token, open_manifest
 from ckptkit.run.sweep import remove_frozen
 from ckptkit.storage import Storage
 

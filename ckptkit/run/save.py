@@ -12,16 +12,16 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
+from ckptkit.checkpoint.commit import keys_below, publish, remove_data, void
+from ckptkit.checkpoint.frozen import FrozenShards
+from ckptkit.checkpoint.receipts import Receipts
+from ckptkit.checkpoint.write import SaveRequest, write_manifest, write_part
 from ckptkit.core.progress import Progress
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageError
 from ckptkit.format.documents import AttemptDocument, Commit
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.commit import keys_below, publish, remove_data, void
 from ckptkit.run.fence import check_fence
-from ckptkit.run.frozen import FrozenShards
-from ckptkit.run.receipts import Receipts
 from ckptkit.run.retain import Retention
-from ckptkit.run.write import SaveRequest, write_manifest, write_part
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")

@@ -3,7 +3,7 @@
 Guarantees: the answer is that of reading each COMMIT, but for one thing: a void marker alone in its folder is taken
 for one by its size, since nothing is there that could be listed, restored or removed. Sealed documents and void
 markers are canonical to the byte, so a void has one size and a COMMIT is always larger. It does not prove a COMMIT
-sound: that is `ckptkit.run.read`. One look at the run, which grows stale; any single thread.
+sound: that is `ckptkit.checkpoint.open`. One look at the run, which grows stale; any single thread.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 
+from ckptkit.checkpoint.commit import read_commit
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import Commit, encode
 from ckptkit.format.layout import CHECKPOINTS, COMMIT, CheckpointName, checkpoints_prefix
-from ckptkit.run.commit import read_commit
 from ckptkit.run.find import VOID_BYTES, Index
 from ckptkit.storage import Storage
 

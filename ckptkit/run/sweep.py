@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 from itertools import islice
 
+from ckptkit.checkpoint.commit import keys_below, remove_data, void
+from ckptkit.checkpoint.listing import list_attempts, list_names
 from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.format.documents import AttemptDocument, Void
 from ckptkit.format.layout import (
@@ -26,12 +28,10 @@ from ckptkit.format.layout import (
     frozen_folder,
     parse_frozen,
 )
-from ckptkit.run.commit import keys_below, remove_data, void
 from ckptkit.run.event_log import segments_of
 from ckptkit.run.fence import check_fence
 from ckptkit.run.find import Documents
 from ckptkit.run.lineage import Ancestry
-from ckptkit.run.listing import list_attempts, list_names
 from ckptkit.run.origin import read_run
 from ckptkit.run.survey import Folders
 from ckptkit.storage import Storage

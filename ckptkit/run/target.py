@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from ckptkit.checkpoint.open import OpenedCheckpoint
+from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Contents
-from ckptkit.run.read import OpenedCheckpoint
-from ckptkit.run.verify import load
 from ckptkit.storage import Storage
 
 

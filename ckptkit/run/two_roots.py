@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ckptkit.checkpoint.commit import create_once, read_commit
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, decode, decode_commit
 from ckptkit.format.layout import ATTEMPTS, COMMIT, RUN, CheckpointName
-from ckptkit.run.commit import create_once, read_commit
 from ckptkit.storage import ByteStream, Listing, Storage
 
 

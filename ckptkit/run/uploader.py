@@ -1,6 +1,6 @@
 """Uploads committed checkpoints of the local root to its mirror, one at a time.
 
-Fence check, documents of attempts, `ckptkit.run.transfer`, fence check, COMMIT, retention: the order of
+Fence check, documents of attempts, `ckptkit.checkpoint.transfer`, fence check, COMMIT, retention: the order of
 `ckptkit.run.save`, with the bytes that are committed at the local root. Guarantees: what is committed at the mirror is
 whole, and its lineage can be followed there; what an upload that ended early left there is finished by the next upload
 of the same checkpoint, or voided and removed after one of a later checkpoint. A folder of an earlier attempt is swept
@@ -14,18 +14,18 @@ import contextlib
 import logging
 from typing import Literal
 
+from ckptkit.checkpoint.commit import keys_below, make_durable, read_commit, remove_data, void
+from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
+from ckptkit.checkpoint.transfer import Transfer
 from ckptkit.core.policies import KeepPolicy
 from ckptkit.errors import CkptKitError, CorruptCheckpointError, StaleAttemptError, StorageError
 from ckptkit.format.documents import AttemptDocument, Void, encode
 from ckptkit.format.layout import FROZEN, CheckpointName
-from ckptkit.run.commit import keys_below, make_durable, read_commit, remove_data, void
 from ckptkit.run.fence import check_fence
 from ckptkit.run.find import Documents
 from ckptkit.run.mirrored import share_documents
-from ckptkit.run.read import OpenedCheckpoint, open_checkpoint
 from ckptkit.run.retain import Retention
 from ckptkit.run.sweep import sweep
-from ckptkit.run.transfer import Transfer
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")

@@ -14,13 +14,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ckptkit.checkpoint.open import open_checkpoint
+from ckptkit.checkpoint.verify import load
 from ckptkit.core.policies import KeepLatest, KeepPolicy
 from ckptkit.core.progress import ResumePoint
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import CheckpointManager, SaveHandle
 from ckptkit.run.find import Index
-from ckptkit.run.read import open_checkpoint
-from ckptkit.run.verify import load
 from ckptkit.testing.faults import Call, Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 

@@ -40,12 +40,12 @@ from typing import Any
 from servers.moto_server import MotoServer
 
 import ckptkit as ck
+from ckptkit.checkpoint.open import open_checkpoint
+from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Capture
 from ckptkit.errors import StaleAttemptError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.find import Index
-from ckptkit.run.read import open_checkpoint
-from ckptkit.run.verify import load
 from ckptkit.storage.system_calls import SystemCalls
 from ckptkit.testing.faults import DIVISIBLE, EVERY, Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun

@@ -5,11 +5,11 @@ import os
 import pytest
 from dict_storage import DictStorage
 
+from ckptkit.checkpoint.commit import create_once, remove_data
 from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.errors import CorruptCheckpointError, SaveFailedError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import CheckpointManager
-from ckptkit.run.commit import create_once, remove_data
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault
 from ckptkit.testing.state import NumpyRun

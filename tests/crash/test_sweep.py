@@ -5,9 +5,9 @@ import os
 
 import pytest
 
+from ckptkit.checkpoint.commit import create_once
 from ckptkit.errors import StaleAttemptError
 from ckptkit.format.documents import Void, encode
-from ckptkit.run.commit import create_once
 from ckptkit.run.find import Index
 from ckptkit.run.sweep import sweep
 from ckptkit.storage import LocalStorage

@@ -18,12 +18,12 @@ from make_golden import (
     train_ranks,
 )
 
+from ckptkit.checkpoint.open import open_checkpoint
+from ckptkit.checkpoint.verify import verify
 from ckptkit.format.documents import FORMAT_VERSION
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import CheckpointManager
 from ckptkit.run.find import Index
-from ckptkit.run.read import open_checkpoint
-from ckptkit.run.verify import verify
 from ckptkit.storage import LocalStorage
 
 

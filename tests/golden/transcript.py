@@ -23,11 +23,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from ckptkit.checkpoint import digesting, write
 from ckptkit.cli import app
 from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.format import versions as libraries
 from ckptkit.manager import CheckpointManager
-from ckptkit.run import digesting, write
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import FaultyStorage
 from ckptkit.testing.state import NumpyRun

@@ -47,8 +47,8 @@ DIGEST = """
 import sys
 import xxhash
 from ckptkit.run.find import Index
-from ckptkit.run.read import open_checkpoint
-from ckptkit.run.verify import load
+from ckptkit.checkpoint.open import open_checkpoint
+from ckptkit.checkpoint.verify import load
 from ckptkit.storage import LocalStorage
 
 storage = LocalStorage(sys.argv[1])

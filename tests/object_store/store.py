@@ -9,10 +9,10 @@ import time
 from collections import defaultdict
 from datetime import timedelta
 
+from ckptkit.checkpoint.open import open_checkpoint
+from ckptkit.checkpoint.verify import load
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.find import Index
-from ckptkit.run.read import open_checkpoint
-from ckptkit.run.verify import load
 from ckptkit.storage import open_storage
 from ckptkit.storage.s3.retry import Patience, Retry
 from ckptkit.testing.state import NumpyRun

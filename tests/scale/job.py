@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from ckptkit.checkpoint.receipts import Receipts
+from ckptkit.checkpoint.write import SaveRequest
 from ckptkit.core.contents import Contents
 from ckptkit.core.policies import KeepLatest
 from ckptkit.core.progress import Progress
@@ -26,11 +28,9 @@ from ckptkit.format.shards import Shard, plan_shards
 from ckptkit.run.attempt import Opened, Opening, open_attempt
 from ckptkit.run.part import PartSaver
 from ckptkit.run.ranks import follow, lead
-from ckptkit.run.receipts import Receipts
 from ckptkit.run.retain import Retention
 from ckptkit.run.save import Saver
 from ckptkit.run.sweep import sweep
-from ckptkit.run.write import SaveRequest
 from ckptkit.snapshot.partition import Partition
 
 from .network import Line, Network, Request
@@ -77,7 +77,7 @@ def shards_of(ranks: int) -> tuple[tuple[Shard, ...], ...]:
 
 @dataclass
 class TinyCapture:
-    """`ckptkit.run.staged.Staged` over zeros."""
+    """`ckptkit.checkpoint.staged.Staged` over zeros."""
 
     progress: Progress
     shards: tuple[Shard, ...]

@@ -16,14 +16,14 @@ from mindspore import nn, ops
 from training import begin_process, samples, sums_prefix, tensors
 
 import ckptkit as ck
+from ckptkit.checkpoint.open import open_checkpoint
+from ckptkit.checkpoint.verify import load
 from ckptkit.core.accumulation import AccumulationSchedule
 from ckptkit.core.process_group import Alone
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError, StorageError
 from ckptkit.mindspore.elastic import Worlds, schedule_in
 from ckptkit.mindspore.state import StateManager
 from ckptkit.run.find import Index
-from ckptkit.run.read import open_checkpoint
-from ckptkit.run.verify import load
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.memory import MemorySource, contents_of
 

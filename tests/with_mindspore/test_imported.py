@@ -25,13 +25,13 @@ from training import (
 )
 
 import ckptkit as ck
+from ckptkit.checkpoint.open import open_checkpoint
+from ckptkit.checkpoint.verify import load
 from ckptkit.core.process_group import Alone
 from ckptkit.format.layout import CheckpointName
 from ckptkit.interchange import Renames, import_weights
 from ckptkit.mindspore.half_restored import mark_half_restored, refuse_half_restored
 from ckptkit.run.find import Index
-from ckptkit.run.read import open_checkpoint
-from ckptkit.run.verify import load
 from ckptkit.storage import open_storage
 
 

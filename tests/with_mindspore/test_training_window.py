@@ -16,11 +16,11 @@ from training import Stop, begin_process, both_modes, each_mode
 
 import ckptkit as ck
 from ckptkit.background import SaveHandle
+from ckptkit.checkpoint.open import open_checkpoint
+from ckptkit.checkpoint.verify import load
 from ckptkit.format.layout import CheckpointName
 from ckptkit.mindspore.state import StateManager
 from ckptkit.run.find import Index
-from ckptkit.run.read import open_checkpoint
-from ckptkit.run.verify import load
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 

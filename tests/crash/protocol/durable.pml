@@ -1,4 +1,4 @@
-/* A copy, or the upload to a mirror on a local file system, and a power cut: run/transfer.py, storage/local.py.
+/* A copy, or the upload to a mirror on a local file system, and a power cut: checkpoint/transfer.py, storage/local.py.
  *
  * A file is there for whoever reads it as soon as it was written: the page cache has it. On the disk it is after an fsync.
  * A try may end at any step, by an error or a kill; the next one, of the same process or another, finds what is there. */

@@ -1,7 +1,7 @@
 """Writes the files of one checkpoint, all but the last: each rank its shards and its document, rank 0 the manifest.
 
 Guarantees: every byte is digested on its way out, each file is durable before the next one that vouches for
-it begins, and nothing here makes the checkpoint visible: that is `ckptkit.run.commit`. Writer thread only.
+it begins, and nothing here makes the checkpoint visible: that is `ckptkit.checkpoint.commit`. Writer thread only.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from ckptkit.checkpoint.digesting import BlockDigests, DigestingStream
+from ckptkit.checkpoint.frozen import FrozenShards
+from ckptkit.checkpoint.receipts import Receipt
+from ckptkit.checkpoint.staged import Staged
 from ckptkit.format.documents import (
     MAX_DOCUMENT_BYTES,
     AttemptDocument,
@@ -27,10 +31,6 @@ from ckptkit.format.documents import (
 )
 from ckptkit.format.layout import CheckpointName
 from ckptkit.format.versions import versions
-from ckptkit.run.digesting import BlockDigests, DigestingStream
-from ckptkit.run.frozen import FrozenShards
-from ckptkit.run.receipts import Receipt
-from ckptkit.run.staged import Staged
 from ckptkit.storage import Storage
 
 

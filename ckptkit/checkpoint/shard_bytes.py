@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ckptkit.checkpoint.open import missing
 from ckptkit.core.parallel import FEW, each_of
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.read import missing
 from ckptkit.storage import Storage
 
 

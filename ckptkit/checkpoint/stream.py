@@ -1,9 +1,9 @@
 """The leaves of a checkpoint as a stream: into any memory, digested on the way.
 
 Guarantees: `ShardStream.read_into` returns only after the digest of every file that it read agreed, and reads each byte
-once; of sharded leaves it reads what `ckptkit.run.parts` says. Beside the memory that it is given it needs one window,
-two where many small files of a remote storage come at once, and remembers the header of each file. When it raises, that
-memory holds anything. Any thread, one at a time.
+once; of sharded leaves it reads what `ckptkit.checkpoint.parts` says. Beside the memory that it is given it needs one
+window, two where many small files of a remote storage come at once, and remembers the header of each file. When it
+raises, that memory holds anything. Any thread, one at a time.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
+from ckptkit.checkpoint.cut_out import CutOut
+from ckptkit.checkpoint.leaves import StoredLeaf, StoredPiece
+from ckptkit.checkpoint.open import check_digest
+from ckptkit.checkpoint.parts import read_sharded
+from ckptkit.checkpoint.shard_bytes import ShardBytes
 from ckptkit.core.contents import WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Array
 from ckptkit.format.documents import ShardEntry, TensorEntry
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.cut_out import CutOut
-from ckptkit.run.leaves import StoredLeaf, StoredPiece
-from ckptkit.run.parts import read_sharded
-from ckptkit.run.read import check_digest
-from ckptkit.run.shard_bytes import ShardBytes
 from ckptkit.storage import Storage
 
 _BETWEEN_BYTES = 2 << 20  # of what is no tensor, remembered per file

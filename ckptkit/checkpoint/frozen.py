@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from ckptkit.checkpoint.digesting import BlockDigests, DigestingStream, LeafDigests
+from ckptkit.checkpoint.staged import Staged
 from ckptkit.errors import StateMismatchError, StorageError
 from ckptkit.format.documents import AttemptDocument, Blocks
 from ckptkit.format.layout import frozen_folder
-from ckptkit.run.digesting import BlockDigests, DigestingStream, LeafDigests
-from ckptkit.run.staged import Staged
 from ckptkit.storage import Storage
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import xxhash
 
+from ckptkit.checkpoint.open import check_digest
+from ckptkit.checkpoint.shard_bytes import ShardBytes
 from ckptkit.format.documents import ShardEntry
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.read import check_digest
-from ckptkit.run.shard_bytes import ShardBytes
 from ckptkit.storage import Storage
 
 _OPEN = 2

@@ -1,9 +1,9 @@
 """Which files hold what of each leaf of a checkpoint, over all its ranks.
 
 Guarantees: every byte of a leaf that ranks share is in exactly one file, as far as sizes tell: the pieces of a
-replicated leaf are compared place by place, the parts of a sharded one by their sum (`ckptkit.run.parts` compares those
-that it reads). A name stands for one leaf in all ranks, of one dtype, role, whole shape and placement. Reads nothing;
-values of any thread.
+replicated leaf are compared place by place, the parts of a sharded one by their sum (`ckptkit.checkpoint.parts`
+compares those that it reads). A name stands for one leaf in all ranks, of one dtype, role, whole shape and placement.
+Reads nothing; values of any thread.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import xxhash
 
+from ckptkit.checkpoint.open import check_digest, missing
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import FileEntry
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.read import check_digest, missing
 from ckptkit.storage import Storage
 
 

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ckptkit.checkpoint.leaves import StoredLeaves
+from ckptkit.checkpoint.open import OpenedCheckpoint, missing
+from ckptkit.checkpoint.stream import ShardStream
 from ckptkit.core.contents import Contents
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.layout import frozen_folder
-from ckptkit.run.leaves import StoredLeaves
-from ckptkit.run.read import OpenedCheckpoint, missing
-from ckptkit.run.stream import ShardStream
 from ckptkit.storage import Storage
 
 

@@ -17,13 +17,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ckptkit.checkpoint.leaves import StoredLeaf, StoredPiece
+from ckptkit.checkpoint.region import Bytes, Region
+from ckptkit.checkpoint.shard_bytes import ShardBytes
 from ckptkit.core.contents import WantedPart
 from ckptkit.core.tensors import DTYPES
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import Blocks, ShardEntry, digest_of
-from ckptkit.run.leaves import StoredLeaf, StoredPiece
-from ckptkit.run.region import Bytes, Region
-from ckptkit.run.shard_bytes import ShardBytes
 
 _Numbers = npt.NDArray[np.int64]
 

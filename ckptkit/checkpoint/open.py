@@ -2,8 +2,8 @@
 
 Guarantees: what `open_checkpoint` returns is the chain COMMIT -> manifest -> rank files, every link checked by
 size and digest, tokens against the attempt's document, the folder's name against the progress, every shard
-inside its own folder, all ranks of one save. No shard byte has been read yet: that is `ckptkit.run.verify`. A file that
-is missing while COMMIT still stands is corruption; if COMMIT went too, the checkpoint was removed meanwhile.
+inside its own folder, all ranks of one save. No shard byte has been read yet: that is `ckptkit.checkpoint.verify`. A
+file that is missing while COMMIT still stands is corruption; if COMMIT went too, the checkpoint was removed meanwhile.
 Any thread.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ckptkit.checkpoint.commit import read_commit
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.format.documents import (
@@ -25,7 +26,6 @@ from ckptkit.format.documents import (
     digest_of,
 )
 from ckptkit.format.layout import CheckpointName, attempt_key, frozen_folder
-from ckptkit.run.commit import read_commit
 from ckptkit.storage import Storage
 
 

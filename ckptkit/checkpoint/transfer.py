@@ -19,14 +19,14 @@ from typing import Literal
 import numpy as np
 import xxhash
 
+from ckptkit.checkpoint.commit import make_durable, publish, read_commit
+from ckptkit.checkpoint.listing import list_names
+from ckptkit.checkpoint.open import OpenedCheckpoint, open_manifest, read_rank
+from ckptkit.checkpoint.source_file import SourceFile
+from ckptkit.checkpoint.verify import check_sizes
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, FileEntry, encode
 from ckptkit.format.layout import FROZEN, CheckpointName, checkpoints_prefix, frozen_folder
-from ckptkit.run.commit import make_durable, publish, read_commit
-from ckptkit.run.listing import list_names
-from ckptkit.run.read import OpenedCheckpoint, open_manifest, read_rank
-from ckptkit.run.source_file import SourceFile
-from ckptkit.run.verify import check_sizes
 from ckptkit.storage import Storage
 
 _PADDING_BYTES = 4096  # a local write that is killed may have padded the last block of its file and not yet cut it
