@@ -25,7 +25,7 @@ from ckptkit.outcomes import Outcomes
 from ckptkit.pace import Pace, fits
 from ckptkit.peers import Peers
 from ckptkit.preemption import Preemption
-from ckptkit.run.ranks import Failure
+from ckptkit.run.rank_protocol import Failure
 from ckptkit.snapshot import Capturable
 
 _log = logging.getLogger("ckptkit")

@@ -60,12 +60,12 @@ from ckptkit.preemption import Preemption
 from ckptkit.recorder import AnyRecorder, NoRecorder, Recorder
 from ckptkit.rehearsal import rehearsal_of
 from ckptkit.run.attempt import Opened, Opening
-from ckptkit.run.catalogue import CheckpointInfo, latest_checkpoint, list_checkpoints
+from ckptkit.run.catalog import CheckpointInfo, latest_checkpoint, list_checkpoints
 from ckptkit.run.event_log import EventLog
 from ckptkit.run.part import PartSaver
-from ckptkit.run.ranks import follow, lead
-from ckptkit.run.retain import Retention
-from ckptkit.run.save import Saver
+from ckptkit.run.rank_protocol import follow, lead
+from ckptkit.run.retention import Retention
+from ckptkit.run.saver import Saver
 from ckptkit.run.sweep import sweep
 from ckptkit.run.target import OneRank
 from ckptkit.snapshot import Capturable, StagingArea

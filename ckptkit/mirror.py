@@ -19,7 +19,7 @@ from ckptkit.run.attempt import Opened, Opening, open_attempt
 from ckptkit.run.mirrored import open_alone, open_mirrored, reach
 from ckptkit.run.target import Target
 from ckptkit.run.two_roots import TwoRoots
-from ckptkit.run.uploader import Uploader
+from ckptkit.run.upload import Uploader
 from ckptkit.storage import Storage
 from ckptkit.uploads import Uploads
 

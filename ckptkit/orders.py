@@ -23,8 +23,8 @@ from ckptkit.outcomes import Outcomes
 from ckptkit.peers import Peers, Word, replicas_of
 from ckptkit.recorder import AnyRecorder
 from ckptkit.run.part import PartSaver
-from ckptkit.run.ranks import Failure
-from ckptkit.run.save import Saver
+from ckptkit.run.rank_protocol import Failure
+from ckptkit.run.saver import Saver
 from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
 
 AnySaver: TypeAlias = Saver | PartSaver

@@ -21,7 +21,7 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf, LeafSpec, bytes_of
 from ckptkit.errors import ResumeError
 from ckptkit.format.documents import canonical, digest_of
-from ckptkit.run.ranks import Failure
+from ckptkit.run.rank_protocol import Failure
 
 _NO_TIME = timedelta(0)
 

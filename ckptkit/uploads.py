@@ -19,14 +19,14 @@ from ckptkit.background import account_of, lower_priority, warn_of_failure
 from ckptkit.core.progress_bar import Countdown, LongWait, countdown
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.uploader import UploadOutcome
+from ckptkit.run.upload import UploadOutcome
 
 _log = logging.getLogger("ckptkit")
 _GLANCE_SECONDS = 0.5
 
 
 class Uploading(Protocol):
-    """What does the work: `ckptkit.run.uploader.Uploader`, the seam for tests."""
+    """What does the work: `ckptkit.run.upload.Uploader`, the seam for tests."""
 
     size_bytes: int
     done_bytes: int

@@ -9,7 +9,7 @@ from ckptkit.core.contents import Contents
 from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import CheckpointManager
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.storage import Storage
 from ckptkit.testing.state import NumpyRun
 

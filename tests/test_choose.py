@@ -13,10 +13,10 @@ from long_run import long_run, names_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StorageError
 from ckptkit.format.documents import AttemptDocument, Commit, PassedOver, Void, encode
 from ckptkit.format.layout import CheckpointName, attempt_key
-from ckptkit.run.catalogue import latest_checkpoint, list_checkpoints
-from ckptkit.run.choose import choose, first_choice
-from ckptkit.run.find import Index
+from ckptkit.run.catalog import latest_checkpoint, list_checkpoints
+from ckptkit.run.index import Index
 from ckptkit.run.lineage import Ancestry, trace
+from ckptkit.run.resolve import choose, first_choice
 from ckptkit.run.survey import VOID_BYTES, Survey, commit_bytes
 from ckptkit.testing.faults import Fault
 

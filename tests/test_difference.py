@@ -24,7 +24,7 @@ from ckptkit.manager import CheckpointManager
 from ckptkit.run import leaf_pair
 from ckptkit.run.difference import compare, in_order_of_size
 from ckptkit.run.divergence import Tally
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.run.leaf_pair import Side
 from ckptkit.run.state_difference import state_differences
 from ckptkit.storage import LocalStorage

@@ -16,7 +16,7 @@ from support.process import Ended, run_python
 
 from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.verify import load
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.storage import open_storage
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -51,8 +51,8 @@ def call_then_die(*arguments):
 setattr(owner, name, call_then_die)
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-A_SAVE = ("ckptkit.run.save", "Saver", "save")
-AN_UPLOAD = ("ckptkit.run.uploader", "Uploader", "upload")
+A_SAVE = ("ckptkit.run.saver", "Saver", "save")
+AN_UPLOAD = ("ckptkit.run.upload", "Uploader", "upload")
 
 
 def trained(script: str, folder: Path, *arguments: str) -> str:

@@ -12,7 +12,7 @@ from long_run import KEEP_ALL, long_run, names_of, save, start
 from ckptkit.cli import ls
 from ckptkit.core.policies import KeepBest, KeepLatest
 from ckptkit.manager import CheckpointManager
-from ckptkit.run.catalogue import latest_checkpoint, list_checkpoints, list_rows
+from ckptkit.run.catalog import latest_checkpoint, list_checkpoints, list_rows
 
 COUNTS = (3000, 3600, 3400)
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)

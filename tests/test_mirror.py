@@ -35,8 +35,8 @@ from ckptkit.format.documents import CopiedFrom, RunDocument, encode
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import ERROR_BUDGET, CheckpointManager
 from ckptkit.rehearsal import VARIABLE, LifePlan
-from ckptkit.run.find import Index
-from ckptkit.run.uploader import Uploader
+from ckptkit.run.index import Index
+from ckptkit.run.upload import Uploader
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun

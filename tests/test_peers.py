@@ -19,7 +19,7 @@ from ckptkit.departure import Departure
 from ckptkit.errors import ResumeError, StaleAttemptError, StorageError
 from ckptkit.pace import Pace
 from ckptkit.peers import Peers, Word
-from ckptkit.run.ranks import Failure
+from ckptkit.run.rank_protocol import Failure
 
 
 @dataclass

@@ -13,7 +13,7 @@ from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpo
 from ckptkit.errors import StateMismatchError as Mismatch
 from ckptkit.format.layout import attempt_key
 from ckptkit.run.attempt import Opened
-from ckptkit.run.ranks import follow, lead
+from ckptkit.run.rank_protocol import follow, lead
 from ckptkit.testing.ranks import results_of, run_ranks
 
 CORRUPT, GONE, MISMATCH, OTHER = CorruptCheckpointError, CheckpointNotFoundError, Mismatch, RuntimeError

@@ -20,7 +20,7 @@ from ckptkit.format.events import Began, Ended, LeftOut, Point, Removed, Saved, 
 from ckptkit.format.layout import segment_key
 from ckptkit.manager import CheckpointManager
 from ckptkit.run.event_log import read_events
-from ckptkit.run.find import Documents
+from ckptkit.run.index import Documents
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 

@@ -14,8 +14,8 @@ from ckptkit.cli import ls
 from ckptkit.errors import StorageError
 from ckptkit.format.documents import Void, encode
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run import catalogue
-from ckptkit.run.catalogue import list_checkpoints, list_rows
+from ckptkit.run import catalog as catalogue
+from ckptkit.run.catalog import list_checkpoints, list_rows
 from ckptkit.testing.faults import Fault
 
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)

@@ -11,7 +11,7 @@ from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.core.save_report import SaveCost, SaveReport, SaveTotals
 from ckptkit.format.documents import Cost
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
 

@@ -16,7 +16,7 @@ from ckptkit.checkpoint.transfer import Transfer, Transferred, transfer_checkpoi
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import CheckpointManager
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.direct import ALIGNMENT_BYTES
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed

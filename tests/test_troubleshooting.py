@@ -24,8 +24,15 @@ WORDS = {"en": ("Message", "Cause", "Fix"), "zh": ("信息", "原因", "处理")
 EVERYDAY = (
     *("mindspore", "storage", "snapshot", "manager.py", "outcomes.py", "background.py", "mirror.py", "uploads.py"),
     *("preemption.py", "departure.py", "signals.py", "recorder.py"),
-    *("peers.py", "run/attempt.py", "run/choose.py", "checkpoint/frozen.py", "run/mirrored.py", "run/ranks.py"),
-    *("checkpoint/receipts.py", "run/retain.py", "run/save.py", "run/sweep.py", "tree.py", "fold.py", "folded.py"),
+    *(
+        "peers.py",
+        "run/attempt.py",
+        "run/resolve.py",
+        "checkpoint/frozen.py",
+        "run/mirrored.py",
+        "run/rank_protocol.py",
+    ),
+    *("checkpoint/receipts.py", "run/retention.py", "run/saver.py", "run/sweep.py", "tree.py", "fold.py", "folded.py"),
 )
 OURS = {
     *("ResumeError", "StateMismatchError", "StaleAttemptError", "SaveFailedError", "StorageError"),

@@ -11,8 +11,8 @@ from long_run import long_run, names_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.documents import CopiedFrom, RunDocument, encode
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.choose import choose
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
+from ckptkit.run.resolve import choose
 from ckptkit.run.wanted import open_wanted
 from ckptkit.testing.faults import Fault
 

@@ -1,7 +1,7 @@
 """``ckptkit ls``: the newest checkpoints of a run as a table, or as JSON.
 
-The JSON is described in ``docs/cli.md``: each checkpoint with the fields of `ckptkit.run.catalogue.CheckpointInfo`,
-of which ``progress`` is null where the checkpoint is corrupt, and with what `ckptkit.run.catalogue.Rows` knows of it.
+The JSON is described in ``docs/cli.md``: each checkpoint with the fields of `ckptkit.run.catalog.CheckpointInfo`,
+of which ``progress`` is null where the checkpoint is corrupt, and with what `ckptkit.run.catalog.Rows` knows of it.
 What keeps a start from using any of them goes to stderr. A row costs one read, that of its manifest: COMMIT's own
 digest, the insides of the rank files and the shards are for ``ckptkit verify``. Reads, never writes.
 """
@@ -20,7 +20,7 @@ from ckptkit.cli.errors import complain
 from ckptkit.cli.no_run import refuse_no_run
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import ago, console_for_tables, plain_table, size, visible
-from ckptkit.run.catalogue import CheckpointInfo, Rows, list_rows
+from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
 from ckptkit.run.kept import Kept
 
 NEWEST = 50

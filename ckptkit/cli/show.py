@@ -24,7 +24,7 @@ from ckptkit.cli.numbers import Histogram, Summary, histogram, summarise
 from ckptkit.cli.storage_option import open_root
 from ckptkit.core.contents import TensorInfo
 from ckptkit.format.documents import AttemptDocument, ShardEntry, digest_of
-from ckptkit.run.find import Documents
+from ckptkit.run.index import Documents
 from ckptkit.run.wanted import LATEST, open_wanted
 from ckptkit.storage import Storage
 

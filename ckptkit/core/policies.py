@@ -2,7 +2,7 @@
 
 Guarantees: a policy reads only what it is given; it holds no counter, clock or path, so equal inputs give
 equal answers in every process. It does not decide what retention must keep in any case (the two newest
-commits, the parent): that is `ckptkit.run.retain`. Any thread.
+commits, the parent): that is `ckptkit.run.retention`. Any thread.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ from ckptkit.interchange import ckpt_format, safetensors_format
 from ckptkit.interchange.new_file import NewFile
 from ckptkit.interchange.places import FileFormat, Layout, Named, format_of
 from ckptkit.interchange.renames import Renames
-from ckptkit.run.choose import choose
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.run.origin import read_run, refuse_unfinished
+from ckptkit.run.resolve import choose
 from ckptkit.storage import Storage, open_storage
 
 _LAYOUTS = {"ckpt": ckpt_format.layout_of, "safetensors": safetensors_format.layout_of}

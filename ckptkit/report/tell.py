@@ -17,9 +17,9 @@ from ckptkit.format.documents import MAX_DOCUMENT_BYTES, MAX_SEALED_BYTES, Manif
 from ckptkit.format.events import Began, Ended, Event, LeftOut, Point, Removed, Saved, SaveFailed
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, parse_segment
 from ckptkit.report.story import Attempt, Failure, Problem, Removal, RunStory, Save
-from ckptkit.run.catalogue import CheckpointInfo, Rows, list_rows
+from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
 from ckptkit.run.event_log import read_events
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.storage import Storage
 
 

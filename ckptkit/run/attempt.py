@@ -40,10 +40,10 @@ from ckptkit.format.documents import (
 )
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, checkpoints_prefix
 from ckptkit.format.versions import UNKNOWN, changed
-from ckptkit.run.choose import Choice, choose, first_choice
 from ckptkit.run.fence import check_fence
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.run.origin import read_run, refuse_emptied, refuse_unfinished
+from ckptkit.run.resolve import Choice, choose, first_choice
 from ckptkit.run.target import Target
 from ckptkit.storage import Storage
 

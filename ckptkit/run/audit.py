@@ -25,11 +25,11 @@ from ckptkit.errors import (
 )
 from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, RunDocument, decode
 from ckptkit.format.layout import FROZEN, RUN, CheckpointName, attempt_key, frozen_folder
-from ckptkit.run.choose import choose
 from ckptkit.run.lineage import segment_before
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.proof import Proof, ProofOutcome, prove_checkpoint
 from ckptkit.run.proving import FileProver, Problem
+from ckptkit.run.resolve import choose
 from ckptkit.run.survey import Survey
 from ckptkit.storage import Storage
 

@@ -15,7 +15,7 @@ from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
 from ckptkit.checkpoint.transfer import Transfer, files_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.storage import Storage
 
 CopyOutcome = Literal["copied", "present", "pruned", "corrupt"]

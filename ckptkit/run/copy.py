@@ -20,11 +20,11 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, Resu
 from ckptkit.format.documents import MAX_ATTEMPT, AttemptDocument, CopiedFrom, RunDocument, digest_of, encode
 from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN, CheckpointName, attempt_key
 from ckptkit.run.cargo import Cargo, Copied, CopyWatch
-from ckptkit.run.choose import choose
 from ckptkit.run.destination import Destination
 from ckptkit.run.event_cargo import EventCargo
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.run.origin import read_run, refuse_unfinished
+from ckptkit.run.resolve import choose
 from ckptkit.scrubber import scrub
 from ckptkit.storage import Storage
 

@@ -19,7 +19,7 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, Resu
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, CopiedFrom, RunDocument, Void, decode
 from ckptkit.format.events import MAX_SEGMENT_BYTES
 from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN, CheckpointName, attempt_of, parse_frozen
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.storage import Storage
 from ckptkit.storage.lease import LEASE, PROBE
 

@@ -16,7 +16,7 @@ from ckptkit.errors import CorruptCheckpointError, FormatVersionError
 from ckptkit.format.documents import AttemptDocument
 from ckptkit.format.events import MAX_SEGMENT_BYTES, MAX_SEGMENTS, Event, Segment, decode_segment, encode_segment
 from ckptkit.format.layout import EVENTS, attempt_key, parse_segment, segment_key
-from ckptkit.run.find import Documents
+from ckptkit.run.index import Documents
 from ckptkit.storage import Storage
 
 

@@ -13,8 +13,8 @@ from itertools import islice, pairwise
 from typing import Literal
 
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.choose import Candidates, Head, Look, newest_head
 from ckptkit.run.lineage import Segment
+from ckptkit.run.resolve import Candidates, Head, Look, newest_head
 
 Reason = Literal["latest", "newest-two", "policy", "off-lineage", "unknown"]
 

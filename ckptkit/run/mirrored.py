@@ -18,7 +18,7 @@ from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, decode, encode
 from ckptkit.format.layout import ATTEMPTS, RUN, CheckpointName, attempt_key, parse_attempt
 from ckptkit.run.attempt import Opened, Opening, open_attempt
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.target import Target
 from ckptkit.run.two_roots import TwoRoots

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ckptkit.errors import CorruptCheckpointError, ResumeError
 from ckptkit.format.documents import MAX_SEALED_BYTES, RunDocument, decode
 from ckptkit.format.layout import CHECKPOINTS, RUN, attempt_key
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.storage import Storage
 
 

@@ -18,14 +18,14 @@ from ckptkit.errors import StaleAttemptError, StorageError
 from ckptkit.format.documents import AttemptDocument
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.fence import check_fence
-from ckptkit.run.save import Saved, forget_before
+from ckptkit.run.saver import Saved, forget_before
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")
 
 
 class PartSaver:
-    """Saves of one rank of one attempt; what `ckptkit.run.save.Saver` is for rank 0.
+    """Saves of one rank of one attempt; what `ckptkit.run.saver.Saver` is for rank 0.
 
     Args:
         storage: The run root.

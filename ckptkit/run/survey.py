@@ -15,7 +15,7 @@ from ckptkit.checkpoint.commit import read_commit
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import Commit, encode
 from ckptkit.format.layout import CHECKPOINTS, COMMIT, CheckpointName, checkpoints_prefix
-from ckptkit.run.find import VOID_BYTES, Index
+from ckptkit.run.index import VOID_BYTES, Index
 from ckptkit.storage import Storage
 
 _SOME = "0" * 32  # digests and tokens are of one length

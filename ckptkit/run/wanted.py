@@ -9,9 +9,9 @@ from __future__ import annotations
 from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
 from ckptkit.errors import CheckpointNotFoundError, StorageError
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.choose import choose, first_choice
-from ckptkit.run.find import Documents, Index
+from ckptkit.run.index import Documents, Index
 from ckptkit.run.origin import read_run, refuse_unfinished
+from ckptkit.run.resolve import choose, first_choice
 from ckptkit.run.survey import Survey
 from ckptkit.storage import Storage
 

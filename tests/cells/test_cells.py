@@ -14,7 +14,7 @@ import ckptkit
 from cells.data import DATA
 from cells.job import MICRO_STEPS, Job, K
 from cells.kinds import KINDS, WITH_MODEL
-from ckptkit.run.catalogue import list_checkpoints
+from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
 
 ACCUMULATING = ("boost.GradientAccumulation", "own train step", "ckptkit.nn.Dropout", "AccumulationTrainCell")

@@ -20,7 +20,7 @@ from ckptkit.core.policies import KeepLatest, KeepPolicy
 from ckptkit.core.progress import ResumePoint
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import CheckpointManager, SaveHandle
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.testing.faults import Call, Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 

@@ -45,7 +45,7 @@ from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Capture
 from ckptkit.errors import StaleAttemptError
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.storage.system_calls import SystemCalls
 from ckptkit.testing.faults import DIVISIBLE, EVERY, Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun

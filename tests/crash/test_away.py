@@ -6,7 +6,7 @@ import pytest
 
 from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.run.cargo import CopyWatch
-from ckptkit.run.catalogue import list_rows
+from ckptkit.run.catalog import list_rows
 from ckptkit.run.copy import CopyRequest, copy_run
 
 from .scenario import Life, attempts, check_new_start, digest_at, digest_of, name_at, tree

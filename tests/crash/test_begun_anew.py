@@ -7,7 +7,7 @@ from forge import sealed
 
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError
-from ckptkit.run.catalogue import latest_checkpoint
+from ckptkit.run.catalog import latest_checkpoint
 from ckptkit.run.prune_plan import Rule, plan_prune
 from ckptkit.run.wanted import open_wanted
 from ckptkit.testing.faults import Fault, FaultyStorage

@@ -11,7 +11,7 @@ from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import StaleAttemptError
 from ckptkit.manager import CheckpointManager
 from ckptkit.run.audit import audit
-from ckptkit.run.catalogue import latest_checkpoint, list_checkpoints
+from ckptkit.run.catalog import latest_checkpoint, list_checkpoints
 from ckptkit.run.copy import CopyRequest, copy_run
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, Killed

@@ -7,8 +7,8 @@ import pytest
 
 from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.find import Index
-from ckptkit.run.retain import Retention
+from ckptkit.run.index import Index
+from ckptkit.run.retention import Retention
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage, Killed
 

@@ -9,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import StaleAttemptError, StorageError
-from ckptkit.run.catalogue import latest_checkpoint, list_checkpoints
-from ckptkit.run.find import Index
-from ckptkit.run.retain import Retention
+from ckptkit.run.catalog import latest_checkpoint, list_checkpoints
+from ckptkit.run.index import Index
+from ckptkit.run.retention import Retention
 from ckptkit.testing.faults import DIVISIBLE, EVERY, Fault, Killed
 
 from .roots import LocalRoot

@@ -8,7 +8,7 @@ import pytest
 from ckptkit.checkpoint.commit import create_once
 from ckptkit.errors import StaleAttemptError
 from ckptkit.format.documents import Void, encode
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.run.sweep import sweep
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage, Killed

@@ -10,7 +10,7 @@ from pathlib import Path
 from support.process import run_python
 
 import ckptkit
-from ckptkit.run.catalogue import list_checkpoints
+from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
 from equivalence.comparison import Line, assert_continues, read_trace, steps
 from equivalence.job import MICRO_STEPS, Case, Job, Kill, Tampering

@@ -23,7 +23,7 @@ from ckptkit.checkpoint.verify import verify
 from ckptkit.format.documents import FORMAT_VERSION
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import CheckpointManager
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.storage import LocalStorage
 
 

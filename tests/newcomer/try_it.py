@@ -46,7 +46,7 @@ np.savez("digits.npz", images=digits.train_images, labels=digits.train_labels)
 DIGEST = """
 import sys
 import xxhash
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.verify import load
 from ckptkit.storage import LocalStorage

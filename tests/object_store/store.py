@@ -12,7 +12,7 @@ from datetime import timedelta
 from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.verify import load
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.storage import open_storage
 from ckptkit.storage.s3.retry import Patience, Retry
 from ckptkit.testing.state import NumpyRun

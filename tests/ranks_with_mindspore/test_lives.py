@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from equivalence.comparison import Line, assert_equal, read_trace, steps
 
-from ckptkit.run.catalogue import list_checkpoints
+from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
 from ranks_with_mindspore import life as life_module
 from ranks_with_mindspore.launch import Launch, msrun

@@ -17,7 +17,7 @@ from ckptkit.interchange import import_weights
 from ckptkit.report.judge import judge, lines_of
 from ckptkit.report.story import Attempt, Failure, RunStory, Save
 from ckptkit.report.tell import read_story, time_of
-from ckptkit.run.find import Documents
+from ckptkit.run.index import Documents
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ckptkit.run.catalogue import latest_checkpoint, list_rows
+from ckptkit.run.catalog import latest_checkpoint, list_rows
 
 from .job import Commit, Job, Measured
 

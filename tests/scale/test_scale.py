@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ckptkit.core import parallel
-from ckptkit.run.catalogue import latest_checkpoint, list_rows
+from ckptkit.run.catalog import latest_checkpoint, list_rows
 from ckptkit.storage.s3.options import CONNECTIONS, S3Options, connect
 
 from .costs import SIZES, Row, commits, median, rows

@@ -14,7 +14,7 @@ from ckptkit.interchange import export_weights
 from ckptkit.interchange.weights_file import WeightsFile
 from ckptkit.mindspore.adapter import BoostCycle, CycleAdapter
 from ckptkit.mindspore.state import StateManager
-from ckptkit.run.catalogue import list_checkpoints
+from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
 
 K = 3

@@ -23,7 +23,7 @@ from ckptkit.core.process_group import Alone
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError, StorageError
 from ckptkit.mindspore.elastic import Worlds, schedule_in
 from ckptkit.mindspore.state import StateManager
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.memory import MemorySource, contents_of
 

@@ -31,7 +31,7 @@ from ckptkit.core.process_group import Alone
 from ckptkit.format.layout import CheckpointName
 from ckptkit.interchange import Renames, import_weights
 from ckptkit.mindspore.half_restored import mark_half_restored, refuse_half_restored
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.storage import open_storage
 
 

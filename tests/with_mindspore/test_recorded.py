@@ -13,7 +13,7 @@ import ckptkit as ck
 from ckptkit.format.documents import digest_of
 from ckptkit.format.events import Began, Ended, Point
 from ckptkit.run.event_log import read_events
-from ckptkit.run.find import Documents
+from ckptkit.run.index import Documents
 from ckptkit.storage import open_storage
 
 K = 4

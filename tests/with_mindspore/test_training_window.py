@@ -20,7 +20,7 @@ from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.verify import load
 from ckptkit.format.layout import CheckpointName
 from ckptkit.mindspore.state import StateManager
-from ckptkit.run.find import Index
+from ckptkit.run.index import Index
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 

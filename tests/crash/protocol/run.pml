@@ -77,7 +77,7 @@ inline count_own(n) {
     for (f : folder(n, 1) .. folder(n, PLACES)) { if :: seen(f) -> count++ :: else fi }
 }
 
-/* Sets `head` and `best`, as run/choose.py does, as if the attempts in `ignored` had never been. */
+/* Sets `head` and `best`, as run/resolve.py does, as if the attempts in `ignored` had never been. */
 inline choose(ignored) {
     head = ATTEMPTS; best = NONE;
     do

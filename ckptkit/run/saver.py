@@ -21,7 +21,7 @@ from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageErr
 from ckptkit.format.documents import AttemptDocument, Commit
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.fence import check_fence
-from ckptkit.run.retain import Retention
+from ckptkit.run.retention import Retention
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")

@@ -3,7 +3,7 @@
 Guarantees: only names and create-only markers decide, never a clock, a modification time or a pointer file; a
 failed listing is an error and never an empty run; a COMMIT that does not parse counts as a (corrupt)
 checkpoint, never as an uncommitted folder. It does not open checkpoints: that is `ckptkit.checkpoint.open`; what a
-start should try is `ckptkit.run.choose`'s. An `Index` or a `Glance` is one look and grows stale; any single thread.
+start should try is `ckptkit.run.resolve`'s. An `Index` or a `Glance` is one look and grows stale; any single thread.
 """
 
 from __future__ import annotations

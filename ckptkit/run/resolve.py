@@ -16,13 +16,13 @@ from typing import Protocol
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.format.documents import Commit, PassedOver, Void
 from ckptkit.format.layout import CHECKPOINTS, CheckpointName, attempt_key
-from ckptkit.run.find import Glance, Index
+from ckptkit.run.index import Glance, Index
 from ckptkit.run.lineage import Ancestry, AttemptLookup, Segment, segment_before
 from ckptkit.storage import Storage
 
 
 class Look(AttemptLookup, Protocol):
-    """One look at a run, such as `ckptkit.run.find.Index`."""
+    """One look at a run, such as `ckptkit.run.index.Index`."""
 
     attempts: frozenset[int]
     orphans: frozenset[int]

@@ -22,7 +22,7 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.format.documents import AttemptDocument, Commit, Void
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.fence import check_fence
-from ckptkit.run.find import Documents
+from ckptkit.run.index import Documents
 from ckptkit.run.lineage import Ancestry
 from ckptkit.run.sweep import remove_frozen
 from ckptkit.storage import Storage

@@ -1,7 +1,7 @@
 """Uploads committed checkpoints of the local root to its mirror, one at a time.
 
 Fence check, documents of attempts, `ckptkit.checkpoint.transfer`, fence check, COMMIT, retention: the order of
-`ckptkit.run.save`, with the bytes that are committed at the local root. Guarantees: what is committed at the mirror is
+`ckptkit.run.saver`, with the bytes that are committed at the local root. Guarantees: what is committed at the mirror is
 whole, and its lineage can be followed there; what an upload that ended early left there is finished by the next upload
 of the same checkpoint, or voided and removed after one of a later checkpoint. A folder of an earlier attempt is swept
 only after the first upload, since it may be the very checkpoint that this attempt began with, half uploaded. Any
@@ -22,9 +22,9 @@ from ckptkit.errors import CkptKitError, CorruptCheckpointError, StaleAttemptErr
 from ckptkit.format.documents import AttemptDocument, Void, encode
 from ckptkit.format.layout import FROZEN, CheckpointName
 from ckptkit.run.fence import check_fence
-from ckptkit.run.find import Documents
+from ckptkit.run.index import Documents
 from ckptkit.run.mirrored import share_documents
-from ckptkit.run.retain import Retention
+from ckptkit.run.retention import Retention
 from ckptkit.run.sweep import sweep
 from ckptkit.storage import Storage
 

@@ -22,10 +22,10 @@ from ckptkit.errors import (
 )
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES, AttemptDocument, Commit, Manifest, Void
 from ckptkit.format.layout import MANIFEST, CheckpointName
-from ckptkit.run.choose import choose, first_choice
-from ckptkit.run.find import Documents, Glance, Index
+from ckptkit.run.index import Documents, Glance, Index
 from ckptkit.run.kept import Kept, why_kept
 from ckptkit.run.origin import read_run, refuse_unfinished
+from ckptkit.run.resolve import choose, first_choice
 from ckptkit.run.survey import Survey, commit_bytes
 from ckptkit.storage import Storage
 
