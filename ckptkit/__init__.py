@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ckptkit import data, nn
-    from ckptkit.background import SaveHandle
     from ckptkit.core.placement import Box
     from ckptkit.core.plan import AccumulationPlan, nearest_plans, plan_accumulation, scale_learning_rate
     from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
         StateMismatchError,
         StorageError,
     )
-    from ckptkit.manager import CheckpointManager
+    from ckptkit.manager.background import SaveHandle
+    from ckptkit.manager.manager import CheckpointManager
     from ckptkit.mindspore.adapter import BoostCycle, CycleAdapter
     from ckptkit.mindspore.callback import CheckpointCallback
     from ckptkit.mindspore.holder import attributes
@@ -44,7 +44,7 @@ _HOME = {
     "BoostCycle": "ckptkit.mindspore.adapter",
     "Box": "ckptkit.core.placement",
     "CheckpointCallback": "ckptkit.mindspore.callback",
-    "CheckpointManager": "ckptkit.manager",
+    "CheckpointManager": "ckptkit.manager.manager",
     "CheckpointNotFoundError": "ckptkit.errors",
     "CkptKitError": "ckptkit.errors",
     "CorruptCheckpointError": "ckptkit.errors",
@@ -58,7 +58,7 @@ _HOME = {
     "ResumePoint": "ckptkit.core.progress",
     "SaveEvery": "ckptkit.core.policies",
     "SaveFailedError": "ckptkit.errors",
-    "SaveHandle": "ckptkit.background",
+    "SaveHandle": "ckptkit.manager.background",
     "SaveReport": "ckptkit.core.save_report",
     "StaleAttemptError": "ckptkit.errors",
     "StateManager": "ckptkit.mindspore.state",

@@ -8,7 +8,7 @@ from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
 from ckptkit.core.contents import Contents
 from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.index import Index
 from ckptkit.storage import Storage
 from ckptkit.testing.state import NumpyRun

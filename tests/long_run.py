@@ -11,7 +11,7 @@ from grown import WatchedRun, train
 from ckptkit.core.policies import KeepLatest, KeepPolicy, SaveEvery
 from ckptkit.format.documents import digest_of
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 
 KEEP_ALL = KeepLatest(20_000)
 

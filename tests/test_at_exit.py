@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from ckptkit.at_exit import AtExit
+from ckptkit.manager.at_exit import AtExit
 
 
 @pytest.mark.parametrize("error", [OSError("lost"), KeyboardInterrupt("lost"), SystemExit("lost")])
 def test_each_callback_runs_whatever_others_raise(monkeypatch, error):
-    monkeypatch.setattr("ckptkit.at_exit.atexit.register", lambda _: None)
+    monkeypatch.setattr("ckptkit.manager.at_exit.atexit.register", lambda _: None)
     at_exit, ran = AtExit(), []
 
     def failing():
@@ -29,7 +29,7 @@ def test_each_callback_runs_whatever_others_raise(monkeypatch, error):
 def test_forked_process_runs_no_callback_of_its_parent():
     script = """
 import os
-from ckptkit.at_exit import AT_EXIT
+from ckptkit.manager.at_exit import AT_EXIT
 AT_EXIT.add(lambda: os.write(1, b"ran "))
 if os.fork():
     os.wait()

@@ -16,7 +16,7 @@ from test_difference import Stale, compared
 from ckptkit.cli import diff as diff_module
 from ckptkit.cli.diff import _as_json, _print_difference, run_diff
 from ckptkit.core.policies import KeepLatest
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.testing.state import NumpyRun
 
 AT_4 = name_at(1, 4)

@@ -15,7 +15,7 @@ from ckptkit.cli.ls import run_ls
 from ckptkit.cli.text import ago, visible
 from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.errors import CheckpointNotFoundError
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.testing.state import NumpyRun
 
 

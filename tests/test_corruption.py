@@ -13,7 +13,7 @@ from grown import WatchedRun, grow, opened
 
 from ckptkit.checkpoint.verify import load, verify
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 
 # Saves at 3 and 6 by attempt 1, at 9 and 14 by attempt 2: all in mid-cycle, all at different weights.

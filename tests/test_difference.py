@@ -20,7 +20,7 @@ from ckptkit.core.tensors import bytes_of, leaf_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry, digest_of
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run import leaf_pair
 from ckptkit.run.difference import compare, in_order_of_size
 from ckptkit.run.divergence import Tally

@@ -8,7 +8,7 @@ import pytest
 
 import ckptkit as ck
 from ckptkit.errors import StorageError
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
 

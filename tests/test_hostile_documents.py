@@ -16,7 +16,7 @@ from grown import WatchedRun, grow, opened
 from ckptkit.checkpoint.verify import load, verify
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError, StaleAttemptError
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.audit import audit
 from ckptkit.storage import LocalStorage
 

@@ -15,7 +15,7 @@ from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.interchange import Renames, ckpt_format, export_weights, import_weights
 from ckptkit.interchange.optimizer_names import of_an_optimizer
 from ckptkit.interchange.places import format_of
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.lease import LEASE, PROBE
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage

@@ -26,7 +26,7 @@ from ckptkit.interchange.new_file import NewFile
 from ckptkit.interchange.optimizer_names import of_an_optimizer
 from ckptkit.interchange.places import Named
 from ckptkit.interchange.weights_file import WeightsFile
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.lease import LEASE
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed

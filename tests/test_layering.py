@@ -194,13 +194,13 @@ def test_no_module_imports_itself_in_a_circle():
 def test_the_test_sees_the_package():
     """Guards the guard: known arrows are among those that it read."""
     graph = edges(PACKAGE)
-    assert "ckptkit.run.attempt" in graph["ckptkit.manager"]
+    assert "ckptkit.run.attempt" in graph["ckptkit.manager.manager"]
     assert "ckptkit.errors" in graph["ckptkit.storage.local"]
     assert "ckptkit.core.tensors" in graph["ckptkit.format.documents"]
     assert len(graph) > 25
     found = modules(PACKAGE)
     facade = [one.target for one in imports("ckptkit", found["ckptkit"])]
-    assert "ckptkit.manager.CheckpointManager" in facade  # under TYPE_CHECKING
+    assert "ckptkit.manager.manager.CheckpointManager" in facade  # under TYPE_CHECKING
 
 
 def test_errors_import_the_standard_library_only():
@@ -253,11 +253,11 @@ def test_a_small_sound_package_passes(tmp_path):
         ("errors.py", "import ckptkit.core.progress", "upward"),
         ("errors.py", "from .progress import Progress", "upward"),
         ("errors.py", "from . import progress", "upward"),
-        ("progress.py", "from ckptkit.manager import SaveHandle", "upward"),
+        ("progress.py", "from ckptkit.manager.manager import SaveHandle", "upward"),
         ("progress.py", "import ckptkit.run.index as f", "upward"),
         ("storage/local.py", "from ..run import find", "upward"),
         ("storage/local.py", "from ..run.find import choose", "upward"),
-        ("run/find.py", "from ckptkit.manager import X", "upward"),
+        ("run/find.py", "from ckptkit.manager.manager import X", "upward"),
         ("run/find.py", "from ckptkit.snapshot import StagingArea", "sideways"),
         ("snapshot/stage.py", "from ckptkit.run.index import choose", "sideways"),
         ("manager.py", "from ckptkit.mindspore.state import StateManager", "upward"),
@@ -294,7 +294,7 @@ def test_a_forbidden_import_is_caught(tmp_path, name, text, reason):
     [
         ("manifest.py", "from ckptkit.errors import X\nfrom ckptkit.storage import Storage"),
         ("manager.py", "from ckptkit.errors import X\nfrom .snapshot.stage import StagingArea"),
-        ("cli/__init__.py", "from ckptkit.manager import CheckpointManager\nimport ckptkit.errors"),
+        ("cli/__init__.py", "from ckptkit.manager.manager import CheckpointManager\nimport ckptkit.errors"),
         ("testing/__init__.py", "def f():\n    from ckptkit.cli import app"),
         ("run/find.py", "import mindspore_like\nfrom ckptkit.run import names"),
         ("__init__.py", "from ckptkit.mindspore.state import X"),
@@ -336,9 +336,9 @@ CALLS |= {"fsync", "fdatasync", "sync", "link", "symlink", "unlink", "remove", "
 CALLS |= {"mkdir", "makedirs", "rmdir", "removedirs", "copy_file_range"}
 OF_PATHS = {"write_text", "write_bytes", "touch", "unlink", "rename", "mkdir", "rmdir", "symlink_to", "hardlink_to"}
 ELSEWHERE = {
-    "ckptkit.preemption": "stderr, in a signal's handler",
-    "ckptkit.signals": "the pipe that a signal wakes a thread by",
-    "ckptkit.rehearsal": "the doctor's trace",
+    "ckptkit.manager.preemption": "stderr, in a signal's handler",
+    "ckptkit.manager.signals": "the pipe that a signal wakes a thread by",
+    "ckptkit.manager.probe": "the doctor's trace",
     "ckptkit.doctor": "a training that is thrown away",
     "ckptkit.cli.demo": "a training that is thrown away",
     "ckptkit.mindspore.demo": "a training that is thrown away",

@@ -11,7 +11,7 @@ import pytest
 from grown import WatchedRun, grow, opened
 
 from ckptkit.format import versions as libraries
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 
 

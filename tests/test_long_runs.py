@@ -11,7 +11,7 @@ from long_run import KEEP_ALL, long_run, names_of, save, start
 
 from ckptkit.cli import ls
 from ckptkit.core.policies import KeepBest, KeepLatest
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.catalog import latest_checkpoint, list_checkpoints, list_rows
 
 COUNTS = (3000, 3600, 3400)

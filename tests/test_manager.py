@@ -23,7 +23,6 @@ import numpy as np
 import pytest
 from grown import ON_REQUEST, WatchedRun, grow, opened, run_at, train
 
-from ckptkit.background import SaveHandle, save_in_background
 from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Capture
 from ckptkit.core.policies import KeepLatest, SaveEvery
@@ -37,10 +36,11 @@ from ckptkit.errors import (
     StateMismatchError,
     StorageError,
 )
-from ckptkit.manager import ERROR_BUDGET, CheckpointManager
-from ckptkit.mirror import NoMirror
-from ckptkit.orders import Orders
-from ckptkit.outcomes import Outcomes
+from ckptkit.manager.background import SaveHandle, save_in_background
+from ckptkit.manager.manager import ERROR_BUDGET, CheckpointManager
+from ckptkit.manager.mirror import NoMirror
+from ckptkit.manager.results import Outcomes
+from ckptkit.manager.scheduler import Orders
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
 
@@ -498,7 +498,7 @@ def test_failed_save_keeps_no_update_waiting(valve):
 def test_manifest_tells_what_the_call_cost(root, monkeypatch):
     """The writer may be done before the call returns."""
     ticks = itertools.count()
-    monkeypatch.setattr("ckptkit.orders.save_in_background", lambda save, staged: SaveHandle.ended(save()))
+    monkeypatch.setattr("ckptkit.manager.scheduler.save_in_background", lambda save, staged: SaveHandle.ended(save()))
     manager = CheckpointManager(root, save=ON_REQUEST, monotonic=lambda: float(next(ticks)))
     manager.restore(run := NumpyRun())
     train(run, 2)
@@ -920,7 +920,7 @@ def test_an_outage_has_its_traceback_at_debug(root, caplog, error, level):
 AT_EXIT = """
 import sys, threading
 from ckptkit.errors import StorageError
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
 
@@ -959,7 +959,7 @@ def test_unawaited_failed_save_is_reported_at_exit(root, how):
 
 SAID = """
 import logging, sys
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.core.policies import SaveEvery
 from ckptkit.testing.state import NumpyRun
 

@@ -18,8 +18,6 @@ from types import SimpleNamespace
 import pytest
 from crash.scenario import CYCLE, attempts, corrupt, digest_at, digest_of, folders, name_at, tree
 
-from ckptkit import background, uploads
-from ckptkit.background import lower_priority
 from ckptkit.checkpoint.commit import void
 from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
 from ckptkit.core.progress_bar import countdown
@@ -33,8 +31,10 @@ from ckptkit.errors import (
 )
 from ckptkit.format.documents import CopiedFrom, RunDocument, encode
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager import ERROR_BUDGET, CheckpointManager
-from ckptkit.rehearsal import VARIABLE, LifePlan
+from ckptkit.manager import background, uploads
+from ckptkit.manager.background import lower_priority
+from ckptkit.manager.manager import ERROR_BUDGET, CheckpointManager
+from ckptkit.manager.probe import VARIABLE, LifePlan
 from ckptkit.run.index import Index
 from ckptkit.run.upload import Uploader
 from ckptkit.storage import LocalStorage
@@ -661,7 +661,7 @@ def test_repeated_save_is_not_uploaded_again(tmp_path):
 def test_interpreter_exit_waits_for_upload(tmp_path, started_at_exit):
     code = f"""
         import sys, threading
-        from ckptkit.manager import CheckpointManager
+        from ckptkit.manager.manager import CheckpointManager
         from ckptkit.storage import LocalStorage
         from ckptkit.testing.state import NumpyRun
 

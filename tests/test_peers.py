@@ -15,10 +15,10 @@ from ckptkit.core.placement import Box
 from ckptkit.core.policies import SaveEvery
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import leaf_of
-from ckptkit.departure import Departure
 from ckptkit.errors import ResumeError, StaleAttemptError, StorageError
-from ckptkit.pace import Pace
-from ckptkit.peers import Peers, Word
+from ckptkit.manager.final_save import Departure
+from ckptkit.manager.rank_sync import Peers, Word
+from ckptkit.manager.step_timing import Pace
 from ckptkit.run.rank_protocol import Failure
 
 

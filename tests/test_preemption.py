@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from ranks.job import new_run
 
 import ckptkit as ck
-from ckptkit.pace import Pace, fits
-from ckptkit.preemption import Preemption
-from ckptkit.signals import EARS, Ears
+from ckptkit.manager.preemption import Preemption
+from ckptkit.manager.signals import EARS, Ears
+from ckptkit.manager.step_timing import Pace, fits
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.ranks import results_of, run_ranks
@@ -119,7 +119,7 @@ def test_cycle_is_finished_within_grace(root):
 def test_a_signal_during_a_save_waits_for_both(root):
     """The save under way is stuck at its first file until the signal has come."""
     script = """
-import ckptkit.background as background, ckptkit.storage.local as local
+import ckptkit.manager.background as background, ckptkit.storage.local as local
 release, write, settled = threading.Event(), local.LocalStorage.write, background.SaveHandle.settled
 def waited_for(self, timeout=None):
     release.set()
@@ -143,7 +143,7 @@ def after_step(batches):
 def test_a_second_signal_stops_at_once(root):
     """It comes from the save that the first one asked for, and that never ends."""
     script = """
-import ckptkit.preemption as preemption
+import ckptkit.manager.preemption as preemption
 preemption._ONE_SIGNAL = timedelta(0)  # however soon after the first it comes
 """
     live(root, until=4)
@@ -333,7 +333,7 @@ def after():
 def test_late_signal_goes_to_previous_handler(root):
     """It comes when nothing asks any more: the process ends as it would without ckptkit, and nothing is exported."""
     script = """
-import ckptkit.manager as module
+import ckptkit.manager.manager as module
 wait = module.CheckpointManager.wait
 def signalled(self, timeout=None):
     wait(self, timeout)
@@ -410,7 +410,7 @@ def after_step(batches):
 
 
 def test_signal_that_nobody_took_does_what_it_did():
-    script = "import signal; from ckptkit.disposition import Disposition as D; D(signal.SIGTERM).take(None)"
+    script = "import signal; from ckptkit.manager.disposition import Disposition as D; D(signal.SIGTERM).take(None)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == -signal.SIGTERM
 
 
@@ -418,7 +418,7 @@ def test_forked_process_that_trains_hears_for_itself():
     """What listened in the process that it was forked off from is not asked."""
     script = """
 import os, signal
-from ckptkit.signals import EARS
+from ckptkit.manager.signals import EARS
 
 class Hearing:
     def __init__(self):
@@ -643,7 +643,7 @@ def test_no_save_begins_while_cycle_is_finished(root):
 
 def test_closing_with_a_timeout_keeps_it(root, monkeypatch, caplog):
     """Also where more of the grace is left: here, to wait for events."""
-    monkeypatch.setattr("ckptkit.recorder._SHORTEST", timedelta(0))
+    monkeypatch.setattr("ckptkit.manager.recorder._SHORTEST", timedelta(0))
     go = threading.Event()
     storage = FaultyStorage(open_storage(root))
     manager, run = started(storage, preempt_when=lambda: run.batches == 1)
@@ -1194,7 +1194,9 @@ def test_what_was_learned_late_was_saved_before(monkeypatch):
         raise SystemExit
 
     said, there, clock, newest = [], threading.enumerate(), Clock(), [None]
-    monkeypatch.setattr("ckptkit.preemption.os", SimpleNamespace(write=lambda _, line: said.append(line), _exit=end))
+    monkeypatch.setattr(
+        "ckptkit.manager.preemption.os", SimpleNamespace(write=lambda _, line: said.append(line), _exit=end)
+    )
     preemption = Preemption(
         timedelta(seconds=30), "exit", None, newest=lambda: newest[0], url="somewhere", monotonic=clock
     )

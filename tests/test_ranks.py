@@ -20,13 +20,13 @@ from grown import opened
 from ranks.job import CYCLE, SIZE, check_whole, committed, digests_at, job, new_run
 
 import ckptkit as ck
-from ckptkit import manager as manager_module
-from ckptkit import orders
 from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Capture, WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Leaf
 from ckptkit.errors import ResumeError, SaveFailedError
+from ckptkit.manager import manager as manager_module
+from ckptkit.manager import scheduler as orders
 from ckptkit.storage.local import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.ranks import RankLostError, ThreadWorld, results_of, run_ranks

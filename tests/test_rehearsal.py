@@ -11,8 +11,8 @@ import pytest
 
 from ckptkit.core.policies import SaveEvery
 from ckptkit.errors import ResumeError
-from ckptkit.manager import CheckpointManager
-from ckptkit.rehearsal import VARIABLE, Begun, LifePlan, Refused, Saved, Stepped, Stopped, read_trace
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.probe import VARIABLE, Begun, LifePlan, Refused, Saved, Stepped, Stopped, read_trace
 from ckptkit.testing.state import NumpyRun
 
 
@@ -81,7 +81,7 @@ def test_step_beyond_the_stop_ends_the_life(tmp_path, root, trace, monkeypatch):
     plan = LifePlan(root=str(tmp_path / "scratch"), trace=str(tmp_path / "trace"), stop=3)
     (tmp_path / "other.json").write_text(plan.model_dump_json())
     monkeypatch.setenv(VARIABLE, str(tmp_path / "other.json"))
-    monkeypatch.setattr("ckptkit.rehearsal._end", lambda: sys.exit(0))
+    monkeypatch.setattr("ckptkit.manager.probe._end", lambda: sys.exit(0))
     run = Seen()
     manager = trained(root, run, 2)
     run.train_step()
@@ -93,7 +93,7 @@ def test_step_beyond_the_stop_ends_the_life(tmp_path, root, trace, monkeypatch):
 
 def test_line_written_in_pieces_is_whole(root, trace, monkeypatch):
     whole = os.write
-    monkeypatch.setattr("ckptkit.rehearsal.os.write", lambda descriptor, line: whole(descriptor, line[:50]))
+    monkeypatch.setattr("ckptkit.manager.probe.os.write", lambda descriptor, line: whole(descriptor, line[:50]))
     trained(root, Seen(), 1)
     assert [type(one) for one in trace()] == [Begun, Stepped]
 

@@ -24,7 +24,7 @@ from object_store.store import Clock
 from urllib3 import HTTPResponse
 
 from ckptkit.errors import StorageError
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import open_storage
 from ckptkit.storage.s3 import storage as s3
 from ckptkit.storage.s3.errors import raise_as_ours

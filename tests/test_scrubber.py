@@ -20,7 +20,7 @@ from ckptkit.cli.app import app
 from ckptkit.core.policies import SaveEvery
 from ckptkit.errors import CkptKitError, SaveFailedError, StorageError
 from ckptkit.format.events import plain_line
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.report.page import page_of
 from ckptkit.report.tell import read_story
 from ckptkit.scrubber import clean_url, scrub, scrubbed
@@ -469,7 +469,7 @@ def test_a_command_shows_no_secret(root, debug):
 def test_an_uncaught_error_shows_no_secret(debug, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
-        "import os\nfrom ckptkit.manager import CheckpointManager\nfrom ckptkit.storage import open_storage\n"
+        "import os\nfrom ckptkit.manager.manager import CheckpointManager\nfrom ckptkit.storage import open_storage\n"
         "CheckpointManager('s3://bucket/run', storage_options={'endpoint_url': os.environ['PLANTED']})\n"
     )
     planted = f"user:{SECRET}@{NOWHERE}"

@@ -19,12 +19,12 @@ from grown import ON_REQUEST, opened
 from live import LONG_SECONDS, Stall
 
 import ckptkit
-from ckptkit.background import SaveHandle
 from ckptkit.checkpoint.verify import load
 from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import SaveFailedError, StorageError
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.background import SaveHandle
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -415,7 +415,7 @@ def test_a_result_needs_no_further_step(root, buffer_bytes):
 
 LEAVING = """
 import atexit, sys, threading
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -557,7 +557,7 @@ def test_demotion_rewrites_other_frozen_leaves(root, window):
 
 FORKING = """
 import os, sys, threading
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -662,7 +662,7 @@ def test_fence_after_interrupted_save_waits_for_nobody(root):
 LEAVING_THE_CONTEXT = """
 import os, sys, threading
 from ckptkit.errors import CkptKitError
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun

@@ -10,7 +10,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from grown import ON_REQUEST, run_at, train
 
 from ckptkit.errors import CkptKitError, StorageError
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import Listing, open_storage
 from ckptkit.storage import fsspec as generic
 from ckptkit.storage.fsspec import FsspecStorage

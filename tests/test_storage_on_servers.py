@@ -14,7 +14,7 @@ from servers.client import s3_client
 from servers.fixtures import Bucket
 
 from ckptkit.errors import StorageError
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import open_storage
 from ckptkit.testing.contract import StorageContract
 from ckptkit.testing.state import NumpyRun

@@ -20,7 +20,7 @@ from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry, TensorEntry
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage, local
 from ckptkit.testing.faults import FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -233,7 +233,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from ckptkit.core.contents import Capture
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.core.tensors import leaf_of
 from ckptkit.testing.state import NumpyRun
 

@@ -16,7 +16,7 @@ from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Capture
 from ckptkit.core.tensors import DTYPES, ROLES, Leaf, LeafSpec, bytes_of, leaf_of
 from ckptkit.format.shards import plan_shards
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
 

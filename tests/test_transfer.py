@@ -15,7 +15,7 @@ from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.transfer import Transfer, Transferred, transfer_checkpoint
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.index import Index
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.direct import ALIGNMENT_BYTES

@@ -16,7 +16,7 @@ from test_audit import Watch
 from test_copy import Told
 
 from ckptkit.errors import CorruptCheckpointError, StorageError
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.audit import audit
 from ckptkit.run.copy import CopyRequest, copy_run
 from ckptkit.storage import LocalStorage

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ckptkit.doctor.life import Life
-from ckptkit.rehearsal import Stepped
+from ckptkit.manager.probe import Stepped
 
 # Within one micro-step the batch comes before the loss, and the loss before what the update makes of it.
 _ORDER = ("batch", "loss", "accumulators", "weights", "optimizer", "counters", "rng")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ckptkit.doctor.compare import Difference, kind_of
-from ckptkit.rehearsal import Stepped, Suspect
+from ckptkit.manager.probe import Stepped, Suspect
 
 _LIKE_ACCUMULATORS = ("accum", "grad", "pending")
 

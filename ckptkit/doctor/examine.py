@@ -14,7 +14,7 @@ from ckptkit.doctor.compare import Difference, first_difference, other_losses, u
 from ckptkit.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume, forgotten
 from ckptkit.doctor.life import Life, live
 from ckptkit.doctor.plan import Death, plan_deaths
-from ckptkit.rehearsal import LifePlan
+from ckptkit.manager.probe import LifePlan
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from ckptkit.rehearsal import VARIABLE, Begun, Event, LifePlan, Refused, Saved, Stepped, read_trace
+from ckptkit.manager.probe import VARIABLE, Begun, Event, LifePlan, Refused, Saved, Stepped, read_trace
 
 _LOOK_EVERY = timedelta(seconds=0.2)
 _SEEDING = Path(__file__).parent / "seeding"

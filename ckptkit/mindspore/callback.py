@@ -29,7 +29,7 @@ from ckptkit.core.progress import ResumePoint
 from ckptkit.core.save_report import SaveReport
 from ckptkit.core.uncaught import show_errors_briefly
 from ckptkit.errors import ResumeError
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.mindspore.adapter import CycleAdapter
 from ckptkit.mindspore.companions import Companions
 from ckptkit.mindspore.dataset import Augmentation

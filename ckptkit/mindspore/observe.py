@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindspore import nn
 
+from ckptkit.manager.probe import Suspect, Unseen
 from ckptkit.mindspore.companions import Companions
 from ckptkit.mindspore.findings.frames import locals_of, running_frames, variables_ahead
 from ckptkit.mindspore.named_cell import NamedCell
@@ -20,7 +21,6 @@ from ckptkit.mindspore.parameters import CellParameters
 from ckptkit.mindspore.plain import digest_of_value, is_plain
 from ckptkit.mindspore.reach import Reach, code_of
 from ckptkit.mindspore.rng import capture_rng, restore_rng
-from ckptkit.rehearsal import Suspect, Unseen
 
 if TYPE_CHECKING:
     from ckptkit.mindspore.state import Stateful, StateManager

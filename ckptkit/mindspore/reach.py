@@ -17,10 +17,10 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
+from ckptkit.manager.probe import Unseen
 from ckptkit.mindspore.findings.attributes import below, is_users
 from ckptkit.mindspore.findings.carried import BARE
 from ckptkit.mindspore.plain import arrays_in, digest_of_value, in_words, is_plain, tensors_in
-from ckptkit.rehearsal import Unseen
 
 _MAX_DEPTH = 5
 _MAX_FOUND = 1000  # below one thing: a large network must not hide what comes after it

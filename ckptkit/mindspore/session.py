@@ -16,7 +16,7 @@ from mindspore.train import Callback, LearningRateScheduler
 
 from ckptkit.core.progress import ResumePoint
 from ckptkit.errors import ResumeError
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.mindspore.companions import Companions
 from ckptkit.mindspore.curves import loss_of, norm_of
 from ckptkit.mindspore.dataset import DatasetPosition

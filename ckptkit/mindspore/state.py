@@ -23,6 +23,7 @@ from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf
 from ckptkit.errors import ResumeError
+from ckptkit.manager.probe import Observer
 from ckptkit.mindspore.adapter import CycleAdapter
 from ckptkit.mindspore.begun import mark_begun, refuse_trained
 from ckptkit.mindspore.companions import Companions
@@ -66,7 +67,6 @@ from ckptkit.mindspore.switches import Switches, mode_in_force
 from ckptkit.mindspore.taking import give
 from ckptkit.mindspore.train_cell import AccumulationTrainCell
 from ckptkit.mindspore.world import world
-from ckptkit.rehearsal import Observer
 
 __all__ = ["StateManager", "Stateful"]
 

@@ -15,7 +15,7 @@ from ckptkit.cli.report import run_report
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import CkptKitError, ResumeError
 from ckptkit.interchange.exporting import export_weights
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.copy import CopyRequest, copy_run
 from ckptkit.run.prune import prune
 from ckptkit.run.prune_plan import Rule, plan_prune

@@ -19,7 +19,7 @@ from ckptkit.checkpoint.verify import load
 from ckptkit.core.policies import KeepLatest, KeepPolicy
 from ckptkit.core.progress import ResumePoint
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager import CheckpointManager, SaveHandle
+from ckptkit.manager.manager import CheckpointManager, SaveHandle
 from ckptkit.run.index import Index
 from ckptkit.testing.faults import Call, Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun

@@ -9,7 +9,7 @@ from long_run import save, start
 
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import StaleAttemptError
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.audit import audit
 from ckptkit.run.catalog import latest_checkpoint, list_checkpoints
 from ckptkit.run.copy import CopyRequest, copy_run

@@ -9,7 +9,7 @@ from ckptkit.checkpoint.commit import create_once, remove_data
 from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.errors import CorruptCheckpointError, SaveFailedError, StorageError
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault
 from ckptkit.testing.state import NumpyRun

@@ -16,7 +16,7 @@ from .scenario import check_new_start, committed, folders, name_at, tree
 
 VICTIM = """
 import json, os, signal, sys
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.core.policies import KeepLatest
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage

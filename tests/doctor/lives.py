@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ckptkit.core.progress import Progress
 from ckptkit.doctor.life import Life
-from ckptkit.rehearsal import Begun, Event, Saved, Stepped, Suspect, Unseen
+from ckptkit.manager.probe import Begun, Event, Saved, Stepped, Suspect, Unseen
 
 SIZE = 7
 URL = "/runs/mine"

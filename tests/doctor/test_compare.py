@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptkit.doctor.compare import differing, first_difference, other_losses, unstable
-from ckptkit.rehearsal import Stepped
+from ckptkit.manager.probe import Stepped
 from doctor.lives import NAMES, life, stepped
 
 LAST = 12

@@ -11,7 +11,7 @@ import pytest
 from ckptkit.doctor import diagnose
 from ckptkit.doctor.compare import Difference, first_difference
 from ckptkit.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume
-from ckptkit.rehearsal import Saved, Stepped, Suspect, Unseen
+from ckptkit.manager.probe import Saved, Stepped, Suspect, Unseen
 from doctor.lives import SIZE, URL, life, stepped
 
 LAST = 12

@@ -12,7 +12,7 @@ import pytest
 from ckptkit.doctor import examine
 from ckptkit.doctor.examine import Examination, FailedLifeError, Options, UnusableScriptError
 from ckptkit.doctor.life import Life
-from ckptkit.rehearsal import LifePlan, Stepped
+from ckptkit.manager.probe import LifePlan, Stepped
 from doctor.lives import life, stepped
 
 Line = Callable[[int, int, int], Stepped]  # of the number of the life, where it began, and the micro-step

@@ -23,7 +23,7 @@ from ckptkit.doctor.compare import Difference
 from ckptkit.doctor.diagnose import Diagnosis
 from ckptkit.doctor.examine import Examination, Options, Report
 from ckptkit.doctor.life import live
-from ckptkit.rehearsal import LifePlan
+from ckptkit.manager.probe import LifePlan
 from doctor.lives import NAMES, NUMPY_SCRIPT, life, stepped
 
 

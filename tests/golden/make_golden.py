@@ -22,7 +22,7 @@ from ckptkit.core.process_group import World
 from ckptkit.core.tensors import leaf_of
 from ckptkit.format.documents import FORMAT_VERSION, digest_of, encode
 from ckptkit.format.documents import Void as VoidDocument
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.ranks import ThreadWorld, results_of, run_ranks
 from ckptkit.testing.state import NumpyRun

@@ -22,7 +22,7 @@ from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.verify import verify
 from ckptkit.format.documents import FORMAT_VERSION
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.index import Index
 from ckptkit.storage import LocalStorage
 

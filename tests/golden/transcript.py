@@ -27,7 +27,7 @@ from ckptkit.checkpoint import digesting, write
 from ckptkit.cli import app
 from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.format import versions as libraries
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import FaultyStorage
 from ckptkit.testing.state import NumpyRun

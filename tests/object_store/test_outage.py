@@ -6,7 +6,7 @@ import time
 import pytest
 
 from ckptkit.core.policies import KeepLatest, SaveEvery
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
 from object_store.store import CYCLE, Look

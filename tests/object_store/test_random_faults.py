@@ -9,7 +9,7 @@ from servers.faults import RequestFault
 
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.testing.state import NumpyRun
 from object_store.store import CYCLE, Look, digest_at, digest_of, opened
 

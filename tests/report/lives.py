@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ckptkit.core.policies import KeepEvery, KeepLatest, SaveEvery
 from ckptkit.errors import StorageError
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
 

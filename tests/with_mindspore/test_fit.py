@@ -8,7 +8,7 @@ from mindspore.train import Callback, EarlyStopping, ReduceLROnPlateau
 from training import SIZE, CrashError, Interrupt, Job, Stop, both_modes, checkpoints, disturb
 
 import ckptkit as ck
-from ckptkit.manager import CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.mindspore.session import _numbers
 
 

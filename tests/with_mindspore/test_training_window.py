@@ -15,10 +15,10 @@ from mindspore.train import Callback, EarlyStopping, LossMonitor, Model
 from training import Stop, begin_process, both_modes, each_mode
 
 import ckptkit as ck
-from ckptkit.background import SaveHandle
 from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.verify import load
 from ckptkit.format.layout import CheckpointName
+from ckptkit.manager.background import SaveHandle
 from ckptkit.mindspore.state import StateManager
 from ckptkit.run.index import Index
 from ckptkit.storage import LocalStorage

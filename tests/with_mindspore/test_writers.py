@@ -13,8 +13,8 @@ from mindspore.train import Callback, Model
 from safetensors.numpy import load_file
 
 import ckptkit as ck
+from ckptkit.manager.scheduler import Orders
 from ckptkit.mindspore.writers import may_write_in_window
-from ckptkit.orders import Orders
 from ckptkit.storage.local import LocalStorage
 
 _WIDTH = 160  # of a weight above the size below which everything is copied

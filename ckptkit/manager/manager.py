@@ -26,7 +26,6 @@ from typing import Any
 
 from typing_extensions import Self
 
-from ckptkit.background import SaveHandle
 from ckptkit.checkpoint.receipts import Receipts
 from ckptkit.core.console import show_log
 from ckptkit.core.options import (
@@ -48,17 +47,18 @@ from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.core.progress_bar import countdown
 from ckptkit.core.save_report import SaveReport, SaveTotals
 from ckptkit.core.uncaught import show_errors_briefly
-from ckptkit.departure import Departure
 from ckptkit.errors import CkptKitError, ResumeError, StorageError
 from ckptkit.format.events import Began
-from ckptkit.mirror import Mirror, MirrorOptions, NoMirror
-from ckptkit.orders import A_WHILE, AnySaver, Orders
-from ckptkit.outcomes import Outcomes
-from ckptkit.pace import Pace
-from ckptkit.peers import Peers
-from ckptkit.preemption import Preemption
-from ckptkit.recorder import AnyRecorder, NoRecorder, Recorder
-from ckptkit.rehearsal import rehearsal_of
+from ckptkit.manager.background import SaveHandle
+from ckptkit.manager.final_save import Departure
+from ckptkit.manager.mirror import Mirror, MirrorOptions, NoMirror
+from ckptkit.manager.preemption import Preemption
+from ckptkit.manager.probe import rehearsal_of
+from ckptkit.manager.rank_sync import Peers
+from ckptkit.manager.recorder import AnyRecorder, NoRecorder, Recorder
+from ckptkit.manager.results import Outcomes
+from ckptkit.manager.scheduler import A_WHILE, AnySaver, Orders
+from ckptkit.manager.step_timing import Pace
 from ckptkit.run.attempt import Opened, Opening
 from ckptkit.run.catalog import CheckpointInfo, latest_checkpoint, list_checkpoints
 from ckptkit.run.event_log import EventLog

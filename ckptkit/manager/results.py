@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 
-from ckptkit.background import SaveHandle, account_of, warn_of_failure
 from ckptkit.core.save_report import SaveReport, SaveTotals
 from ckptkit.errors import CkptKitError, SaveFailedError, StaleAttemptError
+from ckptkit.manager.background import SaveHandle, account_of, warn_of_failure
 
 _log = logging.getLogger("ckptkit")
 _DURATIONS = 8

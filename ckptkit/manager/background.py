@@ -18,11 +18,11 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from datetime import timedelta
 
-from ckptkit.at_exit import AT_EXIT
 from ckptkit.checkpoint.staged import Staged
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.save_report import SaveReport
 from ckptkit.errors import CkptKitError, SaveFailedError
+from ckptkit.manager.at_exit import AT_EXIT
 
 _log = logging.getLogger("ckptkit")
 _LOWEST_PRIORITY = 19

@@ -3,8 +3,8 @@
 Guarantees: a signal is noticed at once, whatever the main thread does, and said in one line as soon as Python can run a
 thread; at the end of the grace, and at a second signal, the process ends with code 143 and one line that names the
 newest checkpoint, unless the training was settled before (``"return"``: only at a second signal). A signal that came
-too late for the training goes to whoever had it before. Saving is not done here: see `ckptkit.departure`. Training
-thread only, but for `Preemption.heard`.
+too late for the training goes to whoever had it before. Saving is not done here: see `ckptkit.manager.final_save`.
+Training thread only, but for `Preemption.heard`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import NoReturn
 
 from ckptkit.core.options import OnPreempt, PreemptWhen
-from ckptkit.signals import EARS
+from ckptkit.manager.signals import EARS
 
 _log = logging.getLogger("ckptkit")
 
@@ -137,7 +137,7 @@ class Preemption:
             act()
 
     def heard(self, number: int) -> Callable[[], None] | None:
-        """As `ckptkit.signals.Listener`."""
+        """As `ckptkit.manager.signals.Listener`."""
         name = signal.Signals(number).name
         now = self._monotonic()
         with self._changed:

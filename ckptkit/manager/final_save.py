@@ -14,17 +14,17 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from ckptkit.background import SaveHandle, account_of
 from ckptkit.core.options import ERROR_BUDGET
 from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import Countdown, countdown
 from ckptkit.errors import CkptKitError, Preempted, SaveFailedError, StaleAttemptError
-from ckptkit.mirror import Mirror, NoMirror
-from ckptkit.orders import A_WHILE, AnySaver, Metrics, Orders
-from ckptkit.outcomes import Outcomes
-from ckptkit.pace import Pace, fits
-from ckptkit.peers import Peers
-from ckptkit.preemption import Preemption
+from ckptkit.manager.background import SaveHandle, account_of
+from ckptkit.manager.mirror import Mirror, NoMirror
+from ckptkit.manager.preemption import Preemption
+from ckptkit.manager.rank_sync import Peers
+from ckptkit.manager.results import Outcomes
+from ckptkit.manager.scheduler import A_WHILE, AnySaver, Metrics, Orders
+from ckptkit.manager.step_timing import Pace, fits
 from ckptkit.run.rank_protocol import Failure
 from ckptkit.snapshot import Capturable
 

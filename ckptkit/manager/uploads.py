@@ -14,11 +14,11 @@ import threading
 import weakref
 from typing import Protocol
 
-from ckptkit.at_exit import AT_EXIT
-from ckptkit.background import account_of, lower_priority, warn_of_failure
 from ckptkit.core.progress_bar import Countdown, LongWait, countdown
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
+from ckptkit.manager.at_exit import AT_EXIT
+from ckptkit.manager.background import account_of, lower_priority, warn_of_failure
 from ckptkit.run.upload import UploadOutcome
 
 _log = logging.getLogger("ckptkit")

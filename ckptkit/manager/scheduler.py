@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from ckptkit.background import SaveHandle, save_in_background
 from ckptkit.checkpoint.write import SaveRequest
 from ckptkit.core.contents import Capture
 from ckptkit.core.options import WindowUse
 from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.format.layout import CheckpointName
-from ckptkit.mirror import Mirror, NoMirror
-from ckptkit.outcomes import Outcomes
-from ckptkit.peers import Peers, Word, replicas_of
-from ckptkit.recorder import AnyRecorder
+from ckptkit.manager.background import SaveHandle, save_in_background
+from ckptkit.manager.mirror import Mirror, NoMirror
+from ckptkit.manager.rank_sync import Peers, Word, replicas_of
+from ckptkit.manager.recorder import AnyRecorder
+from ckptkit.manager.results import Outcomes
 from ckptkit.run.part import PartSaver
 from ckptkit.run.rank_protocol import Failure
 from ckptkit.run.saver import Saver

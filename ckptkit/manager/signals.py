@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Protocol
 
-from ckptkit.disposition import Disposition
+from ckptkit.manager.disposition import Disposition
 
 _log = logging.getLogger("ckptkit")
 

@@ -2,7 +2,7 @@
 
 Guarantees: an attempt is opened over both roots, or, where that is allowed and the mirror cannot be reached, at the
 local root alone, loudly; a checkpoint that is being uploaded is spared by the local root's retention. What becomes of
-the uploads is `ckptkit.uploads`'. Training thread, but for `Mirror.offer` and policies, which the writer calls.
+the uploads is `ckptkit.manager.uploads`'. Training thread, but for `Mirror.offer` and policies, which the writer calls.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ckptkit.core.policies import AnyKeep, Keepable, KeepPolicy
 from ckptkit.core.progress_bar import Countdown
 from ckptkit.errors import StorageError
 from ckptkit.format.layout import CheckpointName
+from ckptkit.manager.uploads import Uploads
 from ckptkit.run.attempt import Opened, Opening, open_attempt
 from ckptkit.run.mirrored import open_alone, open_mirrored, reach
 from ckptkit.run.target import Target
 from ckptkit.run.two_roots import TwoRoots
 from ckptkit.run.upload import Uploader
 from ckptkit.storage import Storage
-from ckptkit.uploads import Uploads
 
 _log = logging.getLogger("ckptkit")
 
