@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     )
     from ckptkit.manager.background import SaveHandle
     from ckptkit.manager.manager import CheckpointManager
-    from ckptkit.mindspore.adapter import BoostCycle, CycleAdapter
-    from ckptkit.mindspore.callback import CheckpointCallback
-    from ckptkit.mindspore.holder import attributes
-    from ckptkit.mindspore.state import StateManager
-    from ckptkit.mindspore.train_cell import AccumulationTrainCell
+    from ckptkit.mindspore.callback.callback import CheckpointCallback
+    from ckptkit.mindspore.state.holders import attributes
+    from ckptkit.mindspore.state.manager import StateManager
+    from ckptkit.mindspore.train.adapter import BoostCycle, CycleAdapter
+    from ckptkit.mindspore.train.cell import AccumulationTrainCell
 
 __version__ = "0.1.0"
 
 _HOME = {
     "AccumulationPlan": "ckptkit.core.plan",
-    "AccumulationTrainCell": "ckptkit.mindspore.train_cell",
-    "BoostCycle": "ckptkit.mindspore.adapter",
+    "AccumulationTrainCell": "ckptkit.mindspore.train.cell",
+    "BoostCycle": "ckptkit.mindspore.train.adapter",
     "Box": "ckptkit.core.placement",
-    "CheckpointCallback": "ckptkit.mindspore.callback",
+    "CheckpointCallback": "ckptkit.mindspore.callback.callback",
     "CheckpointManager": "ckptkit.manager.manager",
     "CheckpointNotFoundError": "ckptkit.errors",
     "CkptKitError": "ckptkit.errors",
     "CorruptCheckpointError": "ckptkit.errors",
-    "CycleAdapter": "ckptkit.mindspore.adapter",
+    "CycleAdapter": "ckptkit.mindspore.train.adapter",
     "FormatVersionError": "ckptkit.errors",
     "KeepBest": "ckptkit.core.policies",
     "KeepEvery": "ckptkit.core.policies",
@@ -61,10 +61,10 @@ _HOME = {
     "SaveHandle": "ckptkit.manager.background",
     "SaveReport": "ckptkit.core.save_report",
     "StaleAttemptError": "ckptkit.errors",
-    "StateManager": "ckptkit.mindspore.state",
+    "StateManager": "ckptkit.mindspore.state.manager",
     "StateMismatchError": "ckptkit.errors",
     "StorageError": "ckptkit.errors",
-    "attributes": "ckptkit.mindspore.holder",
+    "attributes": "ckptkit.mindspore.state.holders",
     "nearest_plans": "ckptkit.core.plan",
     "plan_accumulation": "ckptkit.core.plan",
     "scale_learning_rate": "ckptkit.core.plan",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ckptkit.core.placement import Box
-from ckptkit.mindspore.layout import Layout, box_of
+from ckptkit.mindspore.parameters.shardings import Layout, box_of
 
 
 def layout(device_matrix, tensor_map, full_shape, group="", **fields):

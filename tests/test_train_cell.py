@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 
-from ckptkit.mindspore.cycle import CycleCounters
-from ckptkit.mindspore.train_cell import AccumulationTrainCell
+from ckptkit.mindspore.train.cell import AccumulationTrainCell
+from ckptkit.mindspore.train.counters import CycleCounters
 
 MODES = {"graph": ms.GRAPH_MODE, "pynative": ms.PYNATIVE_MODE}
 both_modes = pytest.mark.parametrize("mode", ["pynative", "graph"], indirect=True)

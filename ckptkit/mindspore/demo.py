@@ -25,10 +25,10 @@ from mindspore import nn, ops
 from mindspore.train import Callback, Model
 
 from ckptkit.core.policies import SaveEvery
-from ckptkit.mindspore.callback import CheckpointCallback
+from ckptkit.mindspore.callback.callback import CheckpointCallback
 from ckptkit.mindspore.digits import Digits, load_digits
 from ckptkit.mindspore.rng import capture_rng
-from ckptkit.mindspore.train_cell import AccumulationTrainCell
+from ckptkit.mindspore.train.cell import AccumulationTrainCell
 from ckptkit.storage import ByteStream, Storage, open_storage
 
 ACCUMULATION_STEPS = 4

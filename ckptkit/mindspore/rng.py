@@ -1,7 +1,7 @@
 """The random state of a training process: Python's, NumPy's and MindSpore's.
 
 Guarantees: `capture_rng` advances no generator, and `restore_rng` puts back all that `capture_rng` took. It
-does not cover state inside kernels (`nn.Dropout` on CPU; `ckptkit.mindspore.findings` names such) nor generator
+does not cover state inside kernels (`nn.Dropout` on CPU; `ckptkit.mindspore.inspect` names such) nor generator
 objects of the user's own, which come by name as stateful objects. Main thread only.
 """
 

@@ -16,7 +16,7 @@ import mindspore.dataset as ds
 import numpy as np
 
 from ckptkit import data
-from ckptkit.mindspore.dataset import DatasetPosition
+from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 
 SAMPLES = 20_000
 BATCH = 10  # so 2,000 batches per epoch

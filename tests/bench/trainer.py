@@ -24,7 +24,7 @@ from ckptkit.core.process_group import ALONE, World
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf, Lifetime, Role
 from ckptkit.errors import StateMismatchError
-from ckptkit.mindspore.tracked import TrackedTensor, synchronize
+from ckptkit.mindspore.parameters.tracked import TrackedTensor, synchronize
 
 from .options import MIB, Options
 

@@ -14,7 +14,7 @@ from mindspore.train import Model
 
 import ckptkit as ck
 from cells.job import MICRO_STEPS, K
-from ckptkit.mindspore.adapter import BoostCycle
+from ckptkit.mindspore.train.adapter import BoostCycle
 from ckptkit.nn import Dropout
 
 FEATURES, CLASSES = 6, 3

@@ -24,8 +24,8 @@ import ckptkit as ck
 from cells.data import DATA, Data
 from cells.job import BATCHES_PER_EPOCH, EPOCHS, Job
 from cells.kinds import KINDS, WITH_MODEL, Training
-from ckptkit.mindspore.holder import stateful_of
 from ckptkit.mindspore.rng import capture_rng
+from ckptkit.mindspore.state.holders import stateful_of
 
 SEED = 7
 

@@ -21,7 +21,7 @@ from mindspore import amp, nn, ops
 from mindspore.train import Callback, Model
 
 import ckptkit as ck
-from ckptkit.mindspore import parameters
+from ckptkit.mindspore.parameters import parameters
 from ckptkit.mindspore.rng import capture_rng
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage

@@ -18,7 +18,7 @@ from mindspore import nn
 
 import ckptkit as ck
 from ckptkit import data
-from ckptkit.mindspore.data.digest import digest_of
+from ckptkit.mindspore.data.batch_digest import digest_of
 
 from .zoo import KINDS
 

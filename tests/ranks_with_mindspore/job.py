@@ -20,8 +20,8 @@ from mindspore.train import Model
 
 import ckptkit as ck
 from ckptkit.core.process_group import ALONE, World
-from ckptkit.mindspore.reduce import Reduce
-from ckptkit.mindspore.world import world
+from ckptkit.mindspore.process_group import world
+from ckptkit.mindspore.train.reduce import Reduce
 from ranks_with_mindspore.launch import report
 
 MODES = {"graph": ms.GRAPH_MODE, "pynative": ms.PYNATIVE_MODE}

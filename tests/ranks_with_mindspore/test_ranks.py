@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from ckptkit.core.process_group import ALONE
-from ckptkit.mindspore.world import Ranks
+from ckptkit.mindspore.process_group import Ranks
 from ranks_with_mindspore import job
 from ranks_with_mindspore.launch import LaunchError, msrun
 
@@ -104,8 +104,8 @@ def test_messages_of_any_length_arrive_whole(monkeypatch, message):
         assert told.size
         assert source == 0
 
-    monkeypatch.setattr("ckptkit.mindspore.world.distributed.all_gather", all_gather)
-    monkeypatch.setattr("ckptkit.mindspore.world.distributed.broadcast", broadcast)
+    monkeypatch.setattr("ckptkit.mindspore.process_group.distributed.all_gather", all_gather)
+    monkeypatch.setattr("ckptkit.mindspore.process_group.distributed.broadcast", broadcast)
     rank = Ranks(0, 3)
     assert rank.gather(message) == (message,) * 3
     assert rank.broadcast(message) == message

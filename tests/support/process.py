@@ -30,7 +30,7 @@ IMPORTED = (
     "mindspore.train",
     "numpy",
     "ckptkit.mindspore",
-    "ckptkit.mindspore.state",
+    "ckptkit.mindspore.state.manager",
 )
 
 

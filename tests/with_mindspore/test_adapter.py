@@ -12,8 +12,8 @@ from training import Mlp, accumulation_cell, adam, checkpoints, pipeline
 import ckptkit as ck
 from ckptkit.interchange import export_weights
 from ckptkit.interchange.weights_file import WeightsFile
-from ckptkit.mindspore.adapter import BoostCycle, CycleAdapter
-from ckptkit.mindspore.state import StateManager
+from ckptkit.mindspore.state.manager import StateManager
+from ckptkit.mindspore.train.adapter import BoostCycle, CycleAdapter
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
 

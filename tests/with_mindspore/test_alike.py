@@ -9,8 +9,8 @@ import pytest
 from mindspore import nn, ops
 from training import begin_process
 
-from ckptkit.mindspore.findings import find
-from ckptkit.mindspore.findings.alike import Alike
+from ckptkit.mindspore.inspect import find
+from ckptkit.mindspore.inspect.alike import Alike
 
 
 class Layer(nn.Cell):

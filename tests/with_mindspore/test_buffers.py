@@ -24,7 +24,7 @@ from training import (
 
 import ckptkit as ck
 from ckptkit.interchange import export_weights, import_weights
-from ckptkit.mindspore.state import StateManager
+from ckptkit.mindspore.state.manager import StateManager
 
 pytestmark = pytest.mark.skipif(not hasattr(nn.Cell, "register_buffer"), reason="this MindSpore has no buffers")
 

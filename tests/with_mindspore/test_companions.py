@@ -24,7 +24,7 @@ from training import (
 import ckptkit as ck
 from ckptkit.core.tensors import Leaf
 from ckptkit.core.tree import decode_tree, encode_tree
-from ckptkit.mindspore.companions import Companions
+from ckptkit.mindspore.state.other_callbacks import Companions
 
 EPOCHS = 7
 

@@ -9,7 +9,7 @@ from mindspore.train import Callback, LambdaCallback
 from training import begin_process
 
 import ckptkit as ck
-from ckptkit.mindspore.findings import constants_in_callbacks, constants_in_loops
+from ckptkit.mindspore.inspect import constants_in_callbacks, constants_in_loops
 
 
 class Weighted(nn.Cell):

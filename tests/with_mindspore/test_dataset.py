@@ -9,7 +9,7 @@ from mindspore.dataset import transforms, vision
 from training import UNSET_SEED, begin_process, pipeline, rng_digest, samples
 
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.dataset import DatasetPosition
+from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 
 EPOCHS = 3
 

@@ -9,7 +9,7 @@ from mindspore import nn, ops
 from training import Mlp, accumulation_cell, begin_process, samples
 
 import ckptkit as ck
-from ckptkit.mindspore.detached import Detached
+from ckptkit.mindspore.parameters.detached import Detached
 from ckptkit.testing.memory import contents_of
 
 

@@ -21,8 +21,8 @@ from ckptkit.checkpoint.verify import load
 from ckptkit.core.accumulation import AccumulationSchedule
 from ckptkit.core.process_group import Alone
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError, StorageError
-from ckptkit.mindspore.elastic import Worlds, schedule_in
-from ckptkit.mindspore.state import StateManager
+from ckptkit.mindspore.state.manager import StateManager
+from ckptkit.mindspore.state.reshard import Worlds, schedule_in
 from ckptkit.run.index import Index
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.memory import MemorySource, contents_of

@@ -23,9 +23,9 @@ from training import Mlp, accumulation_cell, adam, begin_process, pipeline
 
 import ckptkit as ck
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore import findings
-from ckptkit.mindspore.findings import Finding, find
-from ckptkit.mindspore.state import StateManager
+from ckptkit.mindspore import inspect as findings
+from ckptkit.mindspore.inspect import Finding, find
+from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.nn import Dropout
 
 COUNTER = np.random.default_rng(5)

@@ -15,8 +15,8 @@ from mindspore.ops.operations import random_ops
 from test_findings import Order, Source, halve, network, pipeline
 from training import Mlp, begin_process
 
-from ckptkit.mindspore.findings import find
-from ckptkit.mindspore.findings.operators import functional, is_random_primitive
+from ckptkit.mindspore.inspect import find
+from ckptkit.mindspore.inspect.operators import functional, is_random_primitive
 
 OWN = np.random.default_rng(5)
 

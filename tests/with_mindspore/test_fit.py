@@ -9,7 +9,7 @@ from training import SIZE, CrashError, Interrupt, Job, Stop, both_modes, checkpo
 
 import ckptkit as ck
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.mindspore.session import _numbers
+from ckptkit.mindspore.callback.session import _numbers
 
 
 def names(root):

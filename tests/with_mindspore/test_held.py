@@ -15,11 +15,11 @@ import pytest
 from mindspore import nn, ops
 from training import Mlp, accumulation_cell, adam, begin_process
 
-from ckptkit.mindspore.companions import Companions
-from ckptkit.mindspore.findings import find
-from ckptkit.mindspore.findings.held import Held
-from ckptkit.mindspore.observe import StateObserver
-from ckptkit.mindspore.state import StateManager
+from ckptkit.mindspore.inspect import find
+from ckptkit.mindspore.inspect.held import Held
+from ckptkit.mindspore.state.manager import StateManager
+from ckptkit.mindspore.state.observe import StateObserver
+from ckptkit.mindspore.state.other_callbacks import Companions
 
 
 def parameter(name, value=0.0):
@@ -58,7 +58,7 @@ def test_parameters_in_plain_containers_are_named(kept, kind):
 
 
 def test_much_below_one_thing_hides_no_other(monkeypatch):
-    monkeypatch.setattr("ckptkit.mindspore.findings.held._MOST", 20)
+    monkeypatch.setattr("ckptkit.mindspore.inspect.held._MOST", 20)
     held = Held(set())
     assert [*held.below("many", [[] for _ in range(50)])] == []
     (found,) = held.below("one", [parameter("mean")])

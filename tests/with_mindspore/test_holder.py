@@ -15,9 +15,9 @@ from mindspore.experimental import optim
 from training import Mlp, accumulation_cell, adam, begin_process, pipeline, tensors
 
 import ckptkit as ck
-from ckptkit.mindspore.companions import Companions
-from ckptkit.mindspore.holder import ParameterHolder, stateful_of
-from ckptkit.mindspore.state import StateManager
+from ckptkit.mindspore.state.holders import ParameterHolder, stateful_of
+from ckptkit.mindspore.state.manager import StateManager
+from ckptkit.mindspore.state.other_callbacks import Companions
 from ckptkit.nn import Dropout
 
 
@@ -640,7 +640,7 @@ def test_code_that_cannot_be_examined_stops_no_training(root, caplog, monkeypatc
     def stumbles(*_, **__):
         raise KeyError("__self__")
 
-    monkeypatch.setattr("ckptkit.mindspore.state.find", stumbles)
+    monkeypatch.setattr("ckptkit.mindspore.state.manager.find", stumbles)
     state = StateManager(accumulation_cell(2), pipeline())
     ck.CheckpointManager(root).restore(state)
     assert state.observer().suspects() == []

@@ -30,7 +30,7 @@ from ckptkit.checkpoint.verify import load
 from ckptkit.core.process_group import Alone
 from ckptkit.format.layout import CheckpointName
 from ckptkit.interchange import Renames, import_weights
-from ckptkit.mindspore.half_restored import mark_half_restored, refuse_half_restored
+from ckptkit.mindspore.parameters.half_restored import mark_half_restored, refuse_half_restored
 from ckptkit.run.index import Index
 from ckptkit.storage import open_storage
 
@@ -207,7 +207,7 @@ def test_half_read_import_may_be_read_again(root, donor):
 def test_every_rank_of_own_loop_gets_import(root, donor, monkeypatch, ranks):
     import_weights(donor, root)
     begin_process()
-    monkeypatch.setattr("ckptkit.mindspore.state.world", lambda: Alone(ranks - 1, ranks))
+    monkeypatch.setattr("ckptkit.mindspore.state.manager.world", lambda: Alone(ranks - 1, ranks))
     cell = accumulation_cell()
     state = ck.StateManager(cell)
     storage = open_storage(root)

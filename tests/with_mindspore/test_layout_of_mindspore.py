@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from mindspore.parallel._tensor import _load_tensor
 
-from ckptkit.mindspore.layout import Layout, box_of
+from ckptkit.mindspore.parameters.shardings import Layout, box_of
 
 
 @pytest.mark.parametrize("device_matrix", [[4], [2, 2], [2, 3], [3, 1, 2]])

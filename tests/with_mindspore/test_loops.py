@@ -17,8 +17,8 @@ from mindspore import ops
 from training import accumulation_cell, begin_process
 
 import ckptkit as ck
-from ckptkit.mindspore.holder import stateful_of
-from ckptkit.mindspore.state import StateManager
+from ckptkit.mindspore.state.holders import stateful_of
+from ckptkit.mindspore.state.manager import StateManager
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from training import (
 )
 
 import ckptkit as ck
-from ckptkit.mindspore.cycle_start import CycleStart
-from ckptkit.mindspore.state import StateManager
+from ckptkit.mindspore.state.manager import StateManager
+from ckptkit.mindspore.state.rewind import CycleStart
 from ckptkit.testing.memory import contents_of
 
 EPOCHS = 3

@@ -11,10 +11,10 @@ from mindspore import nn, ops
 from training import Job, begin_process, checkpoints, digest, disturb, each_mode, pipeline
 
 import ckptkit as ck
-from ckptkit.mindspore.cycle import CycleCounters
-from ckptkit.mindspore.half_restored import mark_half_restored, refuse_half_restored
-from ckptkit.mindspore.named_cell import steady_beside
-from ckptkit.mindspore.parameters import CellParameters
+from ckptkit.mindspore.parameters.half_restored import mark_half_restored, refuse_half_restored
+from ckptkit.mindspore.parameters.parameters import CellParameters
+from ckptkit.mindspore.train.counters import CycleCounters
+from ckptkit.mindspore.train.named_cell import steady_beside
 from ckptkit.nn import Dropout
 from ckptkit.testing.memory import contents_of
 

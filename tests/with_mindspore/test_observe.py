@@ -13,12 +13,12 @@ from mindspore.common.initializer import initializer
 from mindspore.train import Callback
 from training import Mlp, begin_process, each_mode
 
-from ckptkit.mindspore.companions import Companions
-from ckptkit.mindspore.observe import StateObserver
-from ckptkit.mindspore.plain import digest_of_value, in_words, is_plain
-from ckptkit.mindspore.reach import Reach, code_of
-from ckptkit.mindspore.state import StateManager
-from ckptkit.mindspore.train_cell import AccumulationTrainCell
+from ckptkit.mindspore.inspect.reachability import Reach, code_of
+from ckptkit.mindspore.inspect.value_digest import digest_of_value, in_words, is_plain
+from ckptkit.mindspore.state.manager import StateManager
+from ckptkit.mindspore.state.observe import StateObserver
+from ckptkit.mindspore.state.other_callbacks import Companions
+from ckptkit.mindspore.train.cell import AccumulationTrainCell
 
 X, Y = np.ones((2, 6), np.float32), np.zeros((2, 3), np.float32)
 
@@ -139,7 +139,7 @@ def test_plain_values_are_found_wherever_held():
 
 
 def test_much_below_one_thing_hides_no_other(monkeypatch):
-    monkeypatch.setattr("ckptkit.mindspore.reach._MAX_FOUND", 3)
+    monkeypatch.setattr("ckptkit.mindspore.inspect.reachability._MAX_FOUND", 3)
     reach = Reach((), set())
     things = {name: [Holder() for _ in range(5)] for name in ("one", "other")}
     for name, thing in things.items():

@@ -16,9 +16,9 @@ from mindspore import mint, nn, ops
 from mindspore.common import generator
 from training import begin_process
 
-from ckptkit.mindspore.findings import find
-from ckptkit.mindspore.findings.code import uses
-from ckptkit.mindspore.findings.operators import DROPOUTS, DROPOUTS_OF_MINT, functional, is_random_primitive
+from ckptkit.mindspore.inspect import find
+from ckptkit.mindspore.inspect.bytecode import uses
+from ckptkit.mindspore.inspect.operators import DROPOUTS, DROPOUTS_OF_MINT, functional, is_random_primitive
 
 OFFERED = {"ops": ops, "Tensor": ms.Tensor, "mindspore.numpy": mnp, "nn": nn}
 OFFERED |= {"mint": mint, "mint.nn": mint.nn, "mint.nn.functional": mint.nn.functional}

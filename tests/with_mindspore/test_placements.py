@@ -10,7 +10,7 @@ from training import Mlp, accumulation_cell, adam, samples, sums_prefix
 
 from ckptkit.core.placement import Box
 from ckptkit.core.process_group import ALONE
-from ckptkit.mindspore.state import StateManager
+from ckptkit.mindspore.state.manager import StateManager
 
 
 class WithTable(Mlp):

@@ -15,11 +15,11 @@ from training import begin_process, pipeline, rng_digest, samples
 
 from ckptkit import data
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.data.digest import digest_of
+from ckptkit.mindspore.data.batch_digest import digest_of
 from ckptkit.mindspore.data.iterable import IterablePosition
 from ckptkit.mindspore.data.pipeline import python_code_here
+from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.data.replay import Replay
-from ckptkit.mindspore.dataset import DatasetPosition
 
 EPOCHS = 3
 

@@ -11,7 +11,7 @@ from mindspore import nn, ops
 from training import begin_process, each_mode, tensors
 
 import ckptkit as ck
-from ckptkit.mindspore.findings import find
+from ckptkit.mindspore.inspect import find
 
 RATES = {"drop": 0.5, "blocks.0.drop": 0.25, "blocks.1.drop": 0.25, "layers.2": 0.125, "again": 0.5}
 

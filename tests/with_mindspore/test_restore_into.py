@@ -16,8 +16,9 @@ from test_state import Box, with_mixed
 from training import MODES, Mlp, accumulation_cell, adam, begin_process, digest, disturb, samples, tensors
 
 import ckptkit as ck
-from ckptkit.mindspore import apply, landing
-from ckptkit.mindspore.state import StateManager
+from ckptkit.mindspore.parameters import apply
+from ckptkit.mindspore.parameters import restore as landing
+from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.memory import contents_of

@@ -30,9 +30,9 @@ from training import (
 
 import ckptkit as ck
 from ckptkit import data
-from ckptkit.mindspore.counting import counting_of
-from ckptkit.mindspore.data.digest import digest_of
+from ckptkit.mindspore.data.batch_digest import digest_of
 from ckptkit.mindspore.data.iterable import IterablePosition
+from ckptkit.mindspore.train.step_counting import counting_of
 
 EPOCHS = 3
 

@@ -177,9 +177,11 @@ FOR_THE_STATE = {
 
 def test_every_option_reaches_what_it_is_for(root, monkeypatch):
     opened = []
-    monkeypatch.setattr("ckptkit.mindspore.callback.open_storage", lambda *given: opened.append(given) or given[0])
+    monkeypatch.setattr(
+        "ckptkit.mindspore.callback.callback.open_storage", lambda *given: opened.append(given) or given[0]
+    )
     for name in ("CheckpointManager", "StateManager"):
-        monkeypatch.setattr(f"ckptkit.mindspore.callback.{name}", lambda *given, **options: None)
+        monkeypatch.setattr(f"ckptkit.mindspore.callback.callback.{name}", lambda *given, **options: None)
     options = {"storage_options": {"a": 1}, "mirror_options": {"b": 2}}
     plain, full = (ck.CheckpointCallback(root, **given) for given in ({}, FOR_THE_MANAGER | FOR_THE_STATE | options))
     assert opened == [(root, None), (root, {"a": 1}), ("at/the/mirror", {"b": 2})]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mindspore import nn
 
-from ckptkit.mindspore.slots import Slots
+from ckptkit.mindspore.parameters.cell_changes import Slots
 
 
 def network() -> nn.Cell:

@@ -34,7 +34,7 @@ from training import (
 )
 
 import ckptkit as ck
-from ckptkit.mindspore.state import StateManager
+from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.memory import contents_of
@@ -102,7 +102,7 @@ def test_roles_and_lifetimes():
 
 
 def test_where_looking_copies_each_capture_is_whole(monkeypatch):
-    monkeypatch.setattr("ckptkit.mindspore.tracked.can_be_live", lambda: False)
+    monkeypatch.setattr("ckptkit.mindspore.parameters.tracked.can_be_live", lambda: False)
     cell = accumulation_cell(3, network=Wide)
     state = StateManager(cell)
     for _ in range(2):
@@ -156,7 +156,7 @@ def test_one_frozen_name_may_stand_alone():
 
 @pytest.mark.parametrize("much", [0, 1 << 30])
 def test_much_that_is_never_trained_is_named(monkeypatch, shown, much):
-    monkeypatch.setattr("ckptkit.mindspore.steadiness._MUCH_BYTES", much)
+    monkeypatch.setattr("ckptkit.mindspore.state.forward_check._MUCH_BYTES", much)
     network = nn.Dense(2, 2)
     network.table = ms.Parameter(ms.Tensor(np.ones((512, 1024), np.float32)), name="table", requires_grad=False)
     StateManager(accumulation_cell(3, network=lambda: network)).begin("runs")

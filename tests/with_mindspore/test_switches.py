@@ -19,7 +19,7 @@ from training import (
 )
 
 import ckptkit as ck
-from ckptkit.mindspore.switches import Switches
+from ckptkit.mindspore.state.switches import Switches
 
 
 class Switching(Callback):

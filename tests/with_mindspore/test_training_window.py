@@ -19,7 +19,7 @@ from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.verify import load
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import SaveHandle
-from ckptkit.mindspore.state import StateManager
+from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.run.index import Index
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage

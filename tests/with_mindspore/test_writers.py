@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 import ckptkit as ck
 from ckptkit.manager.scheduler import Orders
-from ckptkit.mindspore.writers import may_write_in_window
+from ckptkit.mindspore.callback.parameter_writers import may_write_in_window
 from ckptkit.storage.local import LocalStorage
 
 _WIDTH = 160  # of a weight above the size below which everything is copied

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptkit.mindspore.data.sample import epoch_order
-from ckptkit.mindspore.world import world
+from ckptkit.mindspore.process_group import world
 
 Numbers = npt.NDArray[np.int64]
 

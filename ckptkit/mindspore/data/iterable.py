@@ -19,7 +19,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.data.digest import Probe, digest_of
+from ckptkit.mindspore.data.batch_digest import Probe, digest_of
 from ckptkit.mindspore.data.global_order import GlobalIndices
 from ckptkit.mindspore.data.replay import Replay
 from ckptkit.mindspore.rng import capture_host_rng, host_rng_drawn, restore_host_rng

@@ -16,8 +16,8 @@ import mindspore.dataset as ds
 
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.iterable import IterablePosition
+from ckptkit.mindspore.data.pipeline_position import Augmentation, DatasetPosition
 from ckptkit.mindspore.data.position import Position
-from ckptkit.mindspore.dataset import Augmentation, DatasetPosition
 
 
 class Observer(Protocol):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from mindspore import nn
 
-from ckptkit.mindspore.findings.operators import drops_nothing
-from ckptkit.mindspore.findings.sequential import called_by, cells_of, put, registered_in
+from ckptkit.mindspore.inspect.operators import drops_nothing
+from ckptkit.mindspore.inspect.sequential import called_by, cells_of, put, registered_in
 from ckptkit.mindspore.nn.dropout import Dropout
 
 

@@ -1,0 +1,387 @@
+"""`CheckpointCallback`: exact resume for ``Model.train`` and ``Model.fit``.
+
+Guarantees: what would make the resumed run differ (a forgotten ``initial_epoch``, other data, another K, a
+sinking dataset) is refused before the first batch; a save is taken between two micro-steps, the one due at an
+epoch's last micro-step after the epoch's evaluation; when training ends its last state is committed; when it
+is broken off by an exception, a save that has begun is finished. Main thread only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, get_args
+
+import mindspore.dataset as ds
+from mindspore.train import Callback, Model
+from typing_extensions import Self
+
+from ckptkit.core.console import show_log
+from ckptkit.core.options import MidCycle, OnPreempt, OnSaveError, PreemptWhen, WhenBusy, WindowUse
+from ckptkit.core.policies import KeepPolicy, SavePolicy
+from ckptkit.core.progress import ResumePoint
+from ckptkit.core.save_report import SaveReport
+from ckptkit.core.uncaught import show_errors_briefly
+from ckptkit.errors import ResumeError
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.mindspore.callback.session import TrainingSession
+from ckptkit.mindspore.data.pipeline_position import Augmentation
+from ckptkit.mindspore.parameters.parameters import PlacementByName
+from ckptkit.mindspore.state.manager import OnKChange, StateManager
+from ckptkit.mindspore.state.other_callbacks import Companions
+from ckptkit.mindspore.train.adapter import CycleAdapter
+from ckptkit.storage import Storage, open_storage
+
+_log = logging.getLogger("ckptkit")
+
+# What StateManager calls its own arguments.
+_OPTIONS = ("train_cell", "dataset", "frozen", "augmentation", "on_k_change", "cycle", "strict", "elastic", "placement")
+_COMPANIONS = "callbacks"  # the name that the other callbacks' state has among the stateful objects
+
+
+class CheckpointCallback(Callback):
+    """Saves a training while it runs, and resumes it exactly.
+
+    Either let it do everything::
+
+        ckpt.train(model, 10, dataset)
+
+    or call it before ``Model.train``, which has to know where to begin::
+
+        point = ckpt.resume(model, dataset, epochs=10)
+        if not point.complete:
+            model.train(10, dataset, callbacks=[ckpt], initial_epoch=point.epoch)
+
+    Put it last in the list of callbacks.
+
+    Args:
+        root: The run root, one per training: a path or a URL.
+        save: When to save; default every 100 optimizer steps.
+        keep: What to keep; default the latest 3. With `KeepBest`, every evaluated epoch is saved too.
+        stateful: Objects to store, by name, as for `StateManager`.
+        frozen: Parameters that training never changes, as for `StateManager`.
+        augmentation: As for `StateManager`.
+        when_busy: As for `CheckpointManager`.
+        on_save_error: As for `CheckpointManager`.
+        mid_cycle: As for `CheckpointManager`.
+        window: As for `CheckpointManager`. Beside a callback of your own that acts within an epoch it is ``"off"``.
+        read_only: Callbacks of your own, or classes of them, that never change a parameter, so that beside them
+            there is a window.
+        buffer_bytes: As for `CheckpointManager`.
+        on_save: As for `CheckpointManager`.
+        on_k_change: As for `StateManager`.
+        cycle: Says K and the micro-step of a train cell other than ckptkit's, as for `StateManager`.
+        strict: Refuse what cannot be resumed exactly (`nn.Dropout`, maps that draw from global generators) instead
+            of warning.
+        elastic: Accept a checkpoint of another number of ranks, as for `StateManager`.
+        placement: Says which parameters are not what they seem in a job of many ranks, as for `StateManager`.
+        storage_options: As for `CheckpointManager`.
+        mirror: As for `CheckpointManager`: a remote root that follows a local one.
+        mirror_keep: As for `CheckpointManager`.
+        mirror_options: As for `CheckpointManager`.
+        mirror_required: As for `CheckpointManager`.
+        rank_patience: As for `CheckpointManager`.
+        check_replicas: As for `CheckpointManager`.
+        events: As for `CheckpointManager`; the loss and the norm of the gradients are recorded, too.
+        grace: As for `CheckpointManager`. Signals are watched while ``Model.train`` or ``Model.fit`` runs.
+        on_preempt: What follows SIGTERM or SIGUSR1, once the state of the last micro-step is saved. ``"exit"``:
+            `Preempted` ends the process with code 143, so that nothing after ``Model.train`` is run; so does the end of
+            ``grace``, if it comes first. ``"return"``: ``Model.train`` returns and `preempted` is True. ``"off"``:
+            nothing is watched, signals are left alone.
+        preempt_when: As for `CheckpointManager`: a file, or a callable, that asks for the same.
+
+    Raises:
+        ValueError: If an option is none of those named.
+        StorageError: If the root's URL has no backend.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | Storage,
+        *,
+        save: SavePolicy | None = None,
+        keep: KeepPolicy | None = None,
+        stateful: Mapping[str, Any] | None = None,
+        frozen: Iterable[str] | Callable[[str], bool] | None = None,
+        augmentation: Augmentation = None,
+        when_busy: WhenBusy = "skip",
+        on_save_error: OnSaveError = "warn",
+        mid_cycle: MidCycle = "exact",
+        window: WindowUse = "auto",
+        read_only: Sequence[Callback | type[Callback]] = (),
+        buffer_bytes: int | None = None,
+        on_save: Callable[[SaveReport], None] | None = None,
+        on_k_change: OnKChange = "refuse",
+        cycle: CycleAdapter | None = None,
+        strict: bool = False,
+        elastic: bool = False,
+        placement: PlacementByName | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        mirror: str | os.PathLike[str] | Storage | None = None,
+        mirror_keep: KeepPolicy | None = None,
+        mirror_options: Mapping[str, Any] | None = None,
+        mirror_required: bool = True,
+        rank_patience: timedelta = timedelta(minutes=5),
+        check_replicas: bool = False,
+        events: bool = True,
+        grace: timedelta = timedelta(seconds=25),
+        on_preempt: OnPreempt = "exit",
+        preempt_when: PreemptWhen = None,
+    ) -> None:
+        super().__init__()
+        show_log()
+        show_errors_briefly()
+        self._new_manager = functools.partial(
+            CheckpointManager,
+            open_storage(root, storage_options),  # now: a relative path means the folder that it means here
+            save=save,
+            keep=keep,
+            when_busy=when_busy,
+            on_save_error=on_save_error,
+            mid_cycle=mid_cycle,
+            window=window,
+            buffer_bytes=buffer_bytes,
+            on_save=on_save,
+            mirror=None if mirror is None else open_storage(mirror, mirror_options),
+            mirror_keep=mirror_keep,
+            mirror_required=mirror_required,
+            rank_patience=rank_patience,
+            check_replicas=check_replicas,
+            events=events,
+            grace=grace,
+            on_preempt=on_preempt,
+            # Now, as for the root.
+            preempt_when=os.path.abspath(preempt_when) if isinstance(preempt_when, str | os.PathLike) else preempt_when,
+        )
+        self._read_only = tuple(read_only)
+        self._new_manager()  # so that a wrong option is an error here and not after the model is built
+        self._save_evaluated = keep is not None and keep.needs_metrics
+        self._stateful = dict(stateful or {})
+        taken = sorted(self._stateful.keys() & {_COMPANIONS, *_OPTIONS})
+        if taken:
+            raise ValueError(f"stateful= uses names that ckptkit needs itself: {', '.join(taken)}; rename them")
+        if on_k_change not in get_args(OnKChange):
+            raise ValueError(f"on_k_change must be 'refuse' or 'next_cycle', got {on_k_change!r}")
+        if augmentation not in (None, "stateless"):
+            raise ValueError(f'augmentation must be None or "stateless", got {augmentation!r}')
+        self._new_state = functools.partial(
+            StateManager,
+            # As it is given only where it can be asked again at a second resume.
+            frozen=frozen if frozen is None or callable(frozen) or isinstance(frozen, str) else tuple(frozen),
+            augmentation=augmentation,
+            on_k_change=on_k_change,
+            cycle=cycle,
+            strict=strict,
+            elastic=elastic,
+            placement=placement,
+        )
+        self._session: TrainingSession | None = None
+        self._depth = 0
+        self._preempted = False
+
+    @property
+    def preempted(self) -> bool:
+        """Whether the last training was ended by a signal or ``preempt_when``, so that it is not complete."""
+        return self._preempted if self._session is None else self._session.manager.preempted
+
+    def resume(
+        self, model: Model, dataset: ds.Dataset, epochs: int, *, checkpoint: str = "latest", rewind: bool = False
+    ) -> ResumePoint:
+        """Restore the newest usable checkpoint into ``model``, position ``dataset``, take the run over.
+
+        Call it before every ``Model.train`` or ``Model.fit`` with this callback, also the first time.
+
+        Args:
+            model: Made of an `AccumulationTrainCell`, or of anything else that trains.
+            dataset: The pipeline that ``Model.train`` will get.
+            epochs: The total since epoch 0, as ``Model.train`` will get it.
+            checkpoint: ``"latest"``, or the name of one to go on from.
+            rewind: With a name: go back to it even if the run already went on from there.
+
+        Returns:
+            Where to begin; train nothing if it is ``complete``.
+
+        Raises:
+            ResumeError: If the run could not continue exactly; says what to change.
+            StateMismatchError: If the checkpoint does not fit the model; names the first leaves that differ.
+            CkptKitError: Any other of the tree, as for `CheckpointManager.restore`.
+            TypeError: If ``model`` or ``dataset`` is something else.
+            ValueError: If ``epochs`` is no positive number.
+        """
+        self._drop_session()
+        self._preempted = False
+        _refuse_wrong_arguments("resume(model, dataset, epochs)", model, dataset, epochs)
+        cell = model.train_network
+        companions = Companions()
+        named = {_COMPANIONS: companions, **self._stateful}
+        state = self._new_state(cell, dataset, **named)
+        manager = self._new_manager()
+        try:
+            point = manager.restore(state, checkpoint=checkpoint, rewind=rewind, watch_preemption=False)
+        except BaseException:
+            state.release_data()
+            raise
+        if self._is_complete(state, point, epochs):
+            state.restore_random_state()
+            state.trained()
+            state.release_data()
+            manager.close()
+            return replace(point, complete=True)
+        self._session = TrainingSession(
+            *(manager, state, companions),
+            dataset=dataset,
+            epochs=epochs,
+            point=point,
+            read_only=self._read_only,
+        )
+        return point
+
+    def train(
+        self,
+        model: Model,
+        epochs: int,
+        dataset: ds.Dataset,
+        *,
+        checkpoint: str = "latest",
+        rewind: bool = False,
+        **kwargs: Any,
+    ) -> ResumePoint:
+        """`resume`, then ``Model.train`` from there with this callback last; ``kwargs`` go to it.
+
+        Returns:
+            The point that training went on from.
+
+        Raises:
+            ValueError: If ``initial_epoch`` is among ``kwargs``: it is decided here.
+            CkptKitError: As `resume`, and what the saves raise.
+            Preempted: After a signal; see ``on_preempt``.
+        """
+        _refuse_wrong_arguments("train(model, epochs, dataset)", model, dataset, epochs)
+        callbacks = self._callbacks(kwargs)
+        point = self.resume(model, dataset, epochs, checkpoint=checkpoint, rewind=rewind)
+        if not point.complete:
+            with self._dropped_on_failure():
+                model.train(epochs, dataset, callbacks=callbacks, initial_epoch=point.epoch, **kwargs)
+        return point
+
+    def fit(
+        self,
+        model: Model,
+        epochs: int,
+        dataset: ds.Dataset,
+        valid_dataset: ds.Dataset,
+        *,
+        checkpoint: str = "latest",
+        rewind: bool = False,
+        **kwargs: Any,
+    ) -> ResumePoint:
+        """`resume`, then ``Model.fit`` from there with this callback last; as `train`."""
+        _refuse_wrong_arguments("fit(model, epochs, dataset, valid_dataset)", model, dataset, epochs)
+        callbacks = self._callbacks(kwargs)
+        point = self.resume(model, dataset, epochs, checkpoint=checkpoint, rewind=rewind)
+        if not point.complete:
+            with self._dropped_on_failure():
+                model.fit(epochs, dataset, valid_dataset, callbacks=callbacks, initial_epoch=point.epoch, **kwargs)
+        return point
+
+    def __enter__(self) -> Self:
+        # Model.fit enters and leaves every callback once more for each evaluation.
+        self._depth += 1
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        self._depth -= 1
+        if self._depth > 0 or self._session is None:
+            return
+        session, self._session = self._session, None
+        self._preempted = session.manager.preempted
+        session.leave(kind, error, trace)
+
+    def on_train_begin(self, run_context: Any) -> None:
+        """Check that ``Model`` begins where `resume` said, and put the last things in place."""
+        session = self._active()
+        session.begin(run_context.original_args(), self)
+
+    def on_train_epoch_begin(self, run_context: Any) -> None:
+        """At the first epoch, hand the other callbacks their state back."""
+        self._active().begin_epoch(run_context.original_args())
+
+    def on_train_step_end(self, run_context: Any) -> None:
+        """Save if one is due; at an epoch's last batch that waits for the end of the epoch."""
+        self._active().end_step(run_context.original_args(), run_context)
+
+    def on_train_epoch_end(self, run_context: Any) -> None:
+        """Save if one is due after a whole epoch, with the metrics of its evaluation."""
+        self._active().end_epoch(run_context.original_args(), run_context, save_evaluated=self._save_evaluated)
+
+    def on_eval_begin(self, run_context: Any) -> None:
+        """Let other callbacks swap weights around an evaluation."""
+        if self._session is not None:
+            self._session.manager.fence()
+
+    def on_train_end(self, run_context: Any) -> None:
+        """Commit the last state."""
+        self._active().end()
+
+    def _active(self) -> TrainingSession:
+        if self._session is None:
+            raise ResumeError(
+                "call ckpt.resume(model, dataset, epochs) before Model.train and pass its epoch as "
+                "initial_epoch, or use ckpt.train(model, epochs, dataset), which does both"
+            )
+        return self._session
+
+    def _is_complete(self, state: StateManager, point: ResumePoint, epochs: int) -> bool:
+        assert state.position is not None  # noqa: S101 - it was given a dataset
+        done, _ = state.position.at(point.batches_delivered)
+        if state.ended is None and done < epochs:
+            return False
+        why = state.ended or f"{point.batches_delivered} batches are {done} epochs"
+        more = "" if state.ended else f" To train on, give more than {done} epochs; you gave {epochs}."
+        _log.info("training is complete (%s); nothing to do. %s is restored.%s", why, point.checkpoint, more)
+        return True
+
+    @contextlib.contextmanager
+    def _dropped_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._drop_session(error)  # also where it failed before any callback was entered
+            raise
+
+    def _drop_session(self, error: BaseException | None = None) -> None:
+        """Let go of a session that nobody will leave any more."""
+        session, self._session = self._session, None
+        if session is not None:
+            self._depth = 0
+            self._preempted = session.manager.preempted
+            session.leave(None if error is None else type(error), error, None)
+
+    def _callbacks(self, kwargs: dict[str, Any]) -> list[Callback]:
+        if "initial_epoch" in kwargs:
+            raise ValueError("initial_epoch is decided by the checkpoint; leave it out")
+        given = kwargs.pop("callbacks", None) or []
+        others = [given] if isinstance(given, Callback) else list(given)
+        return [*(one for one in others if one is not self), self]
+
+
+def _refuse_wrong_arguments(call: str, model: Model, dataset: ds.Dataset, epochs: int) -> None:
+    """Raise TypeError or ValueError that shows the ``call``: its order is easily taken for another one."""
+    if not isinstance(model, Model) or not isinstance(dataset, ds.Dataset):
+        raise TypeError(
+            f"{call} takes a mindspore.train.Model and a mindspore.dataset pipeline, got "
+            f"{type(model).__name__} and {type(dataset).__name__}"
+        )
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        raise ValueError(f"{call}: epochs is the total since epoch 0 and at least 1, got {epochs!r}")

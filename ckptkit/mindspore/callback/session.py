@@ -1,0 +1,262 @@
+"""One ``Model.train`` or ``Model.fit``, from `CheckpointCallback.resume` to its end: what each hook does.
+
+Guarantees: those of `ckptkit.mindspore.callback.callback`, which owns a session and passes the hooks on. Main thread
+only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import mindspore.dataset as ds
+from mindspore.train import Callback, LearningRateScheduler
+
+from ckptkit.core.progress import ResumePoint
+from ckptkit.errors import ResumeError
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.mindspore.callback.parameter_writers import may_write_in_window
+from ckptkit.mindspore.callback.step_metrics import loss_of, norm_of
+from ckptkit.mindspore.callback.stopping import hold_back, may_stop
+from ckptkit.mindspore.data.pipeline_position import DatasetPosition
+from ckptkit.mindspore.state.manager import StateManager
+from ckptkit.mindspore.state.other_callbacks import Companions
+
+_log = logging.getLogger("ckptkit")
+
+
+class TrainingSession:
+    """One ``Model.train`` or ``Model.fit``, from `CheckpointCallback.resume` to its end."""
+
+    def __init__(
+        self,
+        manager: CheckpointManager,
+        state: StateManager,
+        companions: Companions,
+        *,
+        dataset: ds.Dataset,
+        epochs: int,
+        point: ResumePoint,
+        read_only: Sequence[Callback | type[Callback]] = (),
+    ) -> None:
+        assert isinstance(state.position, DatasetPosition)  # noqa: S101 - CheckpointCallback always gives a dataset
+        self.manager = manager
+        self._state = state
+        self._companions = companions
+        self._dataset = dataset
+        self._epochs = epochs
+        self._point = point
+        self._position = state.position
+        self._size = state.position.size
+        self._read_only = read_only
+        self._begun = False
+        self._may_stop = True
+        self._wants_stop = False
+        self._metrics: tuple[int, dict[str, float]] = (-1, {})
+
+    def begin(self, params: Any, me: Callback) -> None:
+        """Check that ``Model`` begins as `CheckpointCallback.resume` prepared, and finish the restore.
+
+        Raises:
+            ResumeError: If it does not; nothing was trained yet.
+        """
+        self.manager.watch_preemption()
+        self._refuse_other_training(params)
+        callbacks = [one for one in params.list_callback if isinstance(one, Callback) and one is not me]
+        if any(isinstance(one, type(me)) for one in callbacks):
+            raise ResumeError(
+                "two CheckpointCallbacks in one training: each would put the data where its own checkpoint was taken. "
+                "Keep one of them; with mirror= its checkpoints come to a second root as well"
+            )
+        # Ranks may have different callbacks, such as a log in rank 0 only: where none can stop, no rank has to ask.
+        self._may_stop = self.manager.agree(any(may_stop(one) for one in callbacks))
+        self._companions.bind(callbacks, self._state.stateful_objects(), self._state.has_all_of)
+        self._state.judge_callbacks(callbacks)
+        self._refuse_late_callbacks(list(params.list_callback), me)
+        writers = may_write_in_window(callbacks, self._read_only, followed=params.list_callback[-1] is not me)
+        if writers:
+            self._give_up_window(writers)
+        if params.optimizer is None:
+            # Model(cell) leaves it empty, and MindSpore's learning-rate callbacks then fail.
+            params.optimizer = getattr(self._state.cell, "optimizer", None)
+        params.cur_step_num = self._point.batches_delivered
+        self._state.count_delivered(self._point.batches_delivered)
+        self._position.iterator_made()
+        # This callback is the last one: what the others' on_train_begin changed or drew is undone.
+        self._state.restore_again()
+        # Now, and not after the others' on_train_epoch_begin, which comes again where an epoch is resumed at its start.
+        self._state.mark_again()
+
+    def begin_epoch(self, params: Any) -> None:
+        """At the first epoch, check its number and hand the other callbacks their state back."""
+        if self._begun:
+            return
+        if params.cur_epoch_num != self._point.epoch + 1:
+            raise ResumeError(_wrong_epoch(self._point.epoch, params.cur_epoch_num - 1))
+        self._companions.restore()
+        if self._point.batch:
+            # The others' on_train_epoch_begin came a second time in this epoch; what they did is undone.
+            self._state.restore_again()
+        self._state.trained()
+        self._begun = True
+
+    def end_step(self, params: Any, run_context: Any) -> None:
+        """Save if one is due; at an epoch's last batch that is for `end_epoch`."""
+        self._state.count_delivered(params.cur_step_num)
+        self._state.observe_step(params.train_dataset_element, params.net_outputs)
+        if params.cur_step_num > params.cur_epoch_num * self._size:
+            raise ResumeError(self._other_size(params))
+        if params.cur_step_num == params.cur_epoch_num * self._size:
+            self._state.end_epoch()  # before the evaluation, which is of the epoch's last weights
+            self._observe(params)  # after it, since it may call the optimizer
+            self.manager.fence()  # before it, too, and before every callback's on_train_epoch_end
+            self.manager.pause()
+            return
+        self._observe(params)
+        if self._stops_here(run_context):
+            # Now, because on_train_epoch_end follows, where other callbacks take this half epoch for a whole one.
+            self.manager.save_final(self._state)
+        else:
+            self.manager.step(self._state)
+        self._stop_if_preempted(run_context)
+
+    def _observe(self, params: Any) -> None:
+        self.manager.observe(loss_of(params.net_outputs), norm_of(self._state.cell))
+
+    def end_epoch(self, params: Any, run_context: Any, *, save_evaluated: bool) -> None:
+        """Save if one is due after a whole epoch, with the metrics of its evaluation."""
+        stopping = run_context.get_stop_requested()
+        if params.cur_step_num != params.cur_epoch_num * self._size:
+            # request_stop ends an epoch early and still gets here; its last step dealt with that half epoch.
+            if not stopping:
+                raise ResumeError(self._other_size(params))
+            self.manager.fence()  # as below: it may have been requested by a callback that follows this one
+            return
+        stopping = self._agreed_stop(run_context)
+        metrics = _numbers(params.get("eval_results") or {})
+        self._metrics = (params.cur_step_num, metrics)
+        self._state.end(self._companions.early_stop())
+        is_last = stopping or params.cur_epoch_num == self._epochs
+        if is_last:
+            # A complete run is not trained again: the others' on_train_end has to be in its last checkpoint.
+            self.manager.expect_final()
+        if metrics and save_evaluated and not is_last:
+            self.manager.save(self._state, metrics)
+            self.manager.heed_preemption(self._state, metrics)
+        else:
+            self.manager.step(self._state, metrics)
+        self._stop_if_preempted(run_context)
+        if is_last:
+            self.manager.fence()  # the others' on_train_end, such as EarlyStopping's, come before this callback's
+
+    def _stop_if_preempted(self, run_context: Any) -> None:
+        if self.manager.preempted:  # by now in all ranks
+            run_context.request_stop()
+
+    def _stops_here(self, run_context: Any) -> bool:
+        """Whether training stops after this micro-step, in all ranks or in none: at boundaries, where there are many.
+
+        Until then a wish to stop is held back, since `Model` would follow it at once, in this rank alone.
+        """
+        if self.manager.ranks == 1 or not self._may_stop:
+            return bool(run_context.get_stop_requested())
+        if self._state.progress().at_boundary:
+            return self._agreed_stop(run_context)
+        self._wants_stop = self._wants_stop or hold_back(run_context)
+        return False
+
+    def _agreed_stop(self, run_context: Any) -> bool:
+        if self.manager.ranks == 1 or not self._may_stop:
+            return bool(run_context.get_stop_requested())
+        wish = self._wants_stop or bool(run_context.get_stop_requested())
+        if not self.manager.agree(wish):
+            return False
+        self._wants_stop = False
+        run_context.request_stop()
+        return True
+
+    def end(self) -> None:
+        """Commit the last state and say so."""
+        if self.manager.preempted:
+            return  # it was settled where training stopped, and the grace may be over
+        at, metrics = self._metrics
+        delivered = self._state.progress().batches_delivered
+        name = self.manager.save_final(self._state, metrics if at == delivered else {})
+        _log.info(
+            "training ended after %d batches; %s is committed; during %d writes another save was due; %s",
+            *(delivered, name, self.manager.skipped_saves, self.manager.totals),
+        )
+
+    def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Let go of the run; an exception on its way is never hidden."""
+        self._state.release_data()
+        self.manager.__exit__(kind, error, trace)
+
+    def _give_up_window(self, writers: Sequence[str]) -> None:
+        self.manager.give_up_window()
+        _log.warning(
+            "%s may change parameters within an epoch, so every save copies the whole state before training goes on. "
+            "If that is not so, say it: CheckpointCallback(..., read_only=[%s])",
+            *(", ".join(writers), ", ".join(writers)),
+        )
+
+    def _other_size(self, params: Any) -> str:
+        return (
+            f"the dataset says that an epoch has {self._size} batches, but epoch {params.cur_epoch_num} has another "
+            f"number: {params.cur_step_num} were delivered so far. No position in such a pipeline can be resumed; let "
+            "every epoch have the same number of batches (filter before batch, drop_remainder, repeat, take)"
+        )
+
+    def _refuse_other_training(self, params: Any) -> None:
+        if params.train_network is not self._state.cell or params.train_dataset is not self._dataset:
+            raise ResumeError("resume() was called with another model or dataset than Model.train got")
+        if params.dataset_sink_mode:
+            raise ResumeError(
+                "with a sinking dataset, steps are counted by sink and mid-epoch positions are lost; "
+                "pass dataset_sink_mode=False"
+            )
+        begins = self._epochs - params.epoch_num
+        if begins != self._point.epoch:
+            raise ResumeError(_wrong_epoch(self._point.epoch, begins))
+
+    def _refuse_late_callbacks(self, callbacks: list[Callback], me: Callback) -> None:
+        after = callbacks[[one is me for one in callbacks].index(True) + 1 :]
+        stored = self._state.stateful_objects()
+        late = [
+            type(one).__name__
+            for one in after
+            if self._companions.is_adapted(one)
+            or isinstance(one, LearningRateScheduler)  # its state is the optimizer's learning rate
+            or any(one is other for other in stored)
+        ]
+        if late:
+            raise ResumeError(f"{', '.join(late)} would change after its state was saved; put CheckpointCallback last")
+        unknown = [type(one).__name__ for one in after if type(one).__module__.partition(".")[0] != "mindspore"]
+        if unknown:
+            _log.warning(
+                "%s comes after CheckpointCallback in the list of callbacks: what it changes at the end of a step is "
+                "not in the checkpoint of that step. Put CheckpointCallback last.",
+                ", ".join(unknown),
+            )
+
+
+def _wrong_epoch(wanted: int, found: int) -> str:
+    return (
+        f"training would begin at epoch {found}, but the run goes on in epoch {wanted}: "
+        f"pass initial_epoch={wanted} (point.epoch), and to resume() the same number of epochs as to Model.train"
+    )
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics that are single numbers; others, such as a confusion matrix, cannot rank anything."""
+    found = {}
+    for name, value in metrics.items():
+        if isinstance(value, str | bytes) or getattr(value, "size", 1) != 1:
+            continue
+        try:
+            found[name] = float(value.item() if hasattr(value, "item") else value)
+        except (TypeError, ValueError):
+            _log.info("the metric %s is no number (%s) and is not stored", name, type(value).__name__)
+    return found

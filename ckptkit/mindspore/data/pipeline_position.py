@@ -1,0 +1,427 @@
+"""The position of a ``mindspore.dataset`` pipeline inside training.
+
+It is one number, the batches *delivered* to training since epoch 0, with the dataset seed in force when the
+iterator was made. Guarantees: a pipeline that is itself deterministic goes on with exactly the next batch, in
+the order of the epoch it is in; another size, batch size, seed, set of columns or number of drawing workers is
+refused before the first batch. So that the iterator that training itself makes is the positioned one, the
+dataset's two methods that make iterators are shadowed from `prepare` to `iterator_made`.
+
+The digest of the last delivered batch, taken before anybody may change it in place, is compared with the batch that
+the pipeline gives there now. It is a net and no proof: batches that differ in a few random bits only (a lone flip) may
+agree there and differ later. What is positioned fast is decided by what is known to be exact; the net is under that.
+
+A pipeline that draws from the process's global generators is replayed from where they stood when the run began,
+and they then stay where the replay leaves them. That is exact as long as nothing else draws from them while data
+is read; the log says so. Main thread only.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, Literal
+
+import mindspore.dataset as ds
+
+from ckptkit.errors import ResumeError
+from ckptkit.mindspore.data.batch_digest import Probe, digest_of
+from ckptkit.mindspore.data.fingerprint import fingerprint
+from ckptkit.mindspore.data.pipeline import (
+    describe,
+    drawing_workers,
+    has_shuffle_buffer,
+    is_fast,
+    python_code_here,
+    samplers_that_carry_epochs,
+    told_by_training,
+)
+from ckptkit.mindspore.data.replay import Replay, replay_epochs
+from ckptkit.mindspore.rng import capture_host_rng, host_rng_drawn, restore_host_rng, undisturbed
+
+_log = logging.getLogger("ckptkit")
+
+_UNSET_SEED = 5489  # the default seed of std::mt19937: MindSpore's word for "not set", and then it is random
+_ENDLESS = 2**31 - 1  # epochs; fast recovery refuses MindSpore's own -1
+_MAKERS = ("create_tuple_iterator", "create_dict_iterator")
+
+Augmentation = Literal["stateless"] | None
+
+
+class DatasetPosition:
+    """Puts a pipeline at a position.
+
+    Args:
+        dataset: The root of the pipeline, as ``Model.train`` gets it.
+        augmentation: ``"stateless"`` declares that the user's own Python code in it depends on its input only,
+            so that skipped batches need not be replayed.
+        seed: The dataset seed of the run; None for the one that the process has set.
+        draw_seed: Gives the seed of a fresh start where the user has set none.
+        monotonic: Gives seconds, to foresee the cost of a replay.
+
+    Attributes:
+        own_draws: The global generators that the pipeline itself was seen to draw from.
+
+    Raises:
+        ResumeError: If positioning does not work in this process (dataset debug mode), or training tells the pipeline
+            what to do (``sync_wait`` with a callback).
+        ValueError: If ``augmentation`` is something else, or ``seed`` is MindSpore's word for "not set".
+    """
+
+    def __init__(
+        self,
+        dataset: ds.Dataset,
+        *,
+        augmentation: Augmentation = None,
+        seed: int | None = None,
+        draw_seed: Callable[[], int] = lambda: secrets.randbelow(2**31),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if ds.config.get_debug_mode():
+            raise ResumeError("dataset debug mode ignores positions; call ds.config.set_debug_mode(False)")
+        told = told_by_training(dataset)
+        if told:
+            raise ResumeError(
+                f'sync_wait("{told[0]}", callback=...): no checkpoint has what training tells the pipeline there, so '
+                "nothing could give its batches again. Let it depend on (seed, epoch, index of the sample) only, as "
+                "with ckptkit.data.Augmented, and take the callback out"
+            )
+        if augmentation not in (None, "stateless"):
+            raise ValueError(f'augmentation must be None or "stateless", got {augmentation!r}')
+        if seed == _UNSET_SEED:
+            raise ValueError(f"the dataset seed {_UNSET_SEED} means no seed to MindSpore; take another one")
+        self.dataset = dataset
+        # Before any seed is set: for some sources MindSpore runs the whole pipeline to learn its size.
+        self._fingerprint = fingerprint(dataset)
+        self.size = self._fingerprint.size
+        if self.size < 1:
+            raise ResumeError("the dataset delivers no batch; look at its source, and at drop_remainder=True")
+        stateless = augmentation == "stateless"
+        self._fast = is_fast(dataset, stateless=stateless)
+        self._matters = {name for name, _ in drawing_workers(dataset, stateless=stateless)}
+        self._may_draw_here = bool(python_code_here(dataset))
+        self._given_seed = seed
+        self._draw_seed = draw_seed
+        self._monotonic = monotonic
+        self._seed: int | None = None
+        self._seed_before: int | None = None
+        self._delivered = 0
+        self._probe: str | None = None
+        self._probed = 0
+        self._base: Mapping[str, Any] | None = None
+        self._shadows: dict[str, Callable[..., Any]] = {}
+        self._made = False
+        self._digests = Probe()
+        self.own_draws: frozenset[str] = frozenset()
+
+    @property
+    def seed(self) -> int:
+        """In force when the iterator is made.
+
+        Raises:
+            ResumeError: Before `prepare`.
+        """
+        return self._prepared()[0]
+
+    def at(self, delivered: int) -> tuple[int, int]:
+        """Epoch, and batches of it delivered, after ``delivered`` batches."""
+        return divmod(delivered, self.size)
+
+    def ends_epoch(self, delivered: int) -> bool:
+        """Whether an epoch ends with the batch ``delivered``."""
+        return delivered % self.size == 0
+
+    @property
+    def delivered(self) -> int:
+        """Where the last `prepare` put it.
+
+        Raises:
+            ResumeError: If there was none.
+        """
+        return self._prepared()[1]
+
+    def placed(self, recorded: Mapping[str, Any], delivered: int) -> tuple[int, int]:
+        """As `at`: the size is the recorded one, or `check` has raised."""
+        return self.at(delivered)
+
+    def state(self, delivered: int) -> dict[str, Any]:
+        """The fingerprint, the seed, the last delivered batch's digest, and the generators that it began with."""
+        probe = self._probe if delivered == self._probed else None  # of a loop that reads ahead and counts for itself
+        return {**asdict(self._fingerprint), "seed": self.seed, "probe": probe, "generators": self._base}
+
+    def check(self, recorded: Mapping[str, Any]) -> None:
+        """Compare this pipeline with the one that a checkpoint was taken from.
+
+        Raises:
+            ResumeError: If they differ; says in what and what to do. Nothing was changed.
+        """
+        if "iterable" in recorded:
+            raise ResumeError(
+                f"the checkpoint was taken over a {recorded['iterable']}, this training reads a MindSpore pipeline. "
+                "Give it the data that it had, or start under another root"
+            )
+        differences = self._fingerprint.differences(recorded, self._matters)
+        seed = self._seed_in_force()
+        if seed not in (_UNSET_SEED, recorded["seed"]):
+            differences.append(
+                f"the dataset seed: the checkpoint has {recorded['seed']}, this process set {seed} "
+                f"(use ms.set_seed({recorded['seed']}) or none)"
+            )
+        if differences:
+            raise ResumeError(
+                "the data would not go on where it was. Make the dataset as it was, or start under another "
+                "root:\n  " + "\n  ".join(differences)
+            )
+
+    def folded(self, recorded: Mapping[str, Any], ranks: int, onto: int) -> dict[str, Any]:
+        """As `Position`; without the last batch's digest, since no rank of this world ever gives that batch.
+
+        Raises:
+            ResumeError: If the order is not that of a `GlobalSampler` in both worlds, this pipeline's batches are no
+                micro-batches of it, or its epochs are not of the same samples.
+        """
+        order, before = self._fingerprint.global_order, recorded.get("global_order")
+        if order is None or before is None:
+            raise ResumeError(
+                f"the order of the samples in {describe(self.dataset) if order is None else 'the checkpoint'} is not "
+                f"that of a GlobalSampler alone, so nothing guarantees that {onto} ranks go on where {ranks} were: "
+                "give the source one in every world (ckptkit.data.Augmented(...).dataset(columns, "
+                "ranks=ckptkit.data.GlobalSampler(...))), with neither shuffle nor repeat behind it"
+                + ("" if order is None else f"; this run has to go on with {ranks} ranks")
+            )
+        for batch_size in (recorded["batch_size"], self._fingerprint.batch_size):
+            if batch_size != order["micro_batch"]:
+                raise ResumeError(
+                    f"micro_batch={order['micro_batch']} of the GlobalSampler, but batches of {batch_size}: samples "
+                    "are dealt to ranks by micro-batches, which stay as they were in another world; the checkpoint "
+                    f"has batches of {recorded['batch_size']}"
+                )
+        if recorded["size"] * ranks != self.size * onto:
+            raise ResumeError(
+                f"an epoch was {ranks} ranks x {recorded['size']} batches = {ranks * recorded['size']}, and is "
+                f"{onto} x {self.size} = {onto * self.size} now; the same samples must make up an epoch in every world"
+            )
+        mine = self._seed_in_force()
+        # Of several ranks that go on from one, each may have a seed of its own; the order does not depend on it.
+        seed = mine if onto > ranks and mine != _UNSET_SEED else recorded["seed"]
+        return {**recorded, "size": self.size, "probe": None, "seed": seed}
+
+    def prepare(self, delivered: int, recorded: Mapping[str, Any] | None) -> None:
+        """Let the next iterator begin at the batch after ``delivered``; it is made as ever, by whom it may be.
+
+        Args:
+            delivered: Batches since epoch 0; 0 on a fresh start.
+            recorded: `state` of the checkpoint, checked before; None on a fresh start.
+        """
+        if self._seed_before is None:
+            self._seed_before = ds.config.get_seed()
+        self._seed = int(recorded["seed"]) if recorded is not None else self._fresh_seed()
+        with undisturbed():
+            ds.config.set_seed(self._seed)
+        self._delivered = delivered
+        self._probe = recorded["probe"] if recorded is not None else None
+        self._probed = delivered
+        self._base = recorded["generators"] if recorded is not None else None
+        self.own_draws = frozenset()
+        self._made = False
+        self._shadow()
+
+    def iterator_made(self) -> None:
+        """Undo what was only for the making of the iterator.
+
+        Raises:
+            ResumeError: If no iterator of this dataset was made since `prepare`, or the seed was changed.
+        """
+        self.release()
+        self._check_seed()
+        if self._delivered and not self._made:
+            raise ResumeError(
+                "no iterator was made of the dataset that was restored, so nothing stands at batch "
+                f"{self._delivered}; make it with its create_tuple_iterator or create_dict_iterator, after the restore"
+            )
+
+    def nothing_left(self) -> None:
+        """Say that no iterator will be made: every epoch has been trained."""
+        self._made = True
+
+    def leave(self) -> None:
+        """Leave the process as it was before `prepare`, seed included: a later training may be another run."""
+        self.release()
+        if self._seed_before is not None and ds.config.get_seed() == self._seed:
+            with undisturbed():
+                ds.config.set_seed(self._seed_before)
+        self._seed_before = None
+
+    def release(self) -> None:
+        """Let later iterators begin at the beginning; the seed stays in force for those of evaluation."""
+        for name, shadow in self._shadows.items():
+            if vars(self.dataset).get(name) is shadow:
+                delattr(self.dataset, name)
+        self._shadows.clear()
+
+    def _prepared(self) -> tuple[int, int]:
+        if self._seed is None:
+            raise ResumeError("the dataset was not prepared: restore the state before the iterator is made")
+        return self._seed, self._delivered
+
+    def _shadow(self) -> None:
+        self.release()
+        for name in _MAKERS:
+            self._shadows[name] = self._shadow_of(getattr(type(self.dataset), name))
+            setattr(self.dataset, name, self._shadows[name])
+
+    def _shadow_of(self, maker: Callable[..., Any]) -> Callable[..., Any]:
+        # A plain function: MindSpore copies the tree to make an iterator, and functions are copied as they are.
+        return lambda *args, **kwargs: self._positioned(maker, args, kwargs)
+
+    def _positioned(self, maker: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What ``maker`` makes, moved to the next batch that training needs."""
+        self._check_seed()
+        call = inspect.signature(maker).bind(self.dataset, *args, **kwargs)
+        epochs = call.arguments.get("num_epochs", -1)
+        if 0 <= epochs * self.size <= self._delivered and self._delivered:
+            raise ResumeError(
+                f"num_epochs={epochs} are {epochs * self.size} batches, but {self._delivered} were delivered: pass the "
+                "total since epoch 0, to one iterator for all epochs; train nothing if that is reached"
+            )
+
+        def make(skipped_epochs: int = 0) -> Any:
+            if self._delivered:
+                call.arguments["num_epochs"] = (epochs if epochs >= 0 else _ENDLESS) - skipped_epochs
+            return maker(*call.args, **call.kwargs)
+
+        if not self._delivered:
+            self._base = capture_host_rng() if self._may_draw_here else None
+            iterator = make()
+        else:
+            if has_shuffle_buffer(self.dataset):
+                _log.info("past a shuffle buffer, MindSpore reads every sample before batch %d again", self._delivered)
+            iterator = (self._forwarded(make) if self._fast else None) or self._replayed(make)
+        self._made = True
+        return _HandedOut(iterator, self._delivered, self._hand_out)
+
+    def _hand_out(self, batch: Any, delivered: int) -> None:
+        self._probe, self._probed = self._digests.of(batch), delivered
+
+    def _forwarded(self, make: Callable[[int], Any]) -> Any:
+        """An iterator by MindSpore's fast recovery; None if the last delivered batch turns out to be another one."""
+        recovery = ds.config.get_fast_recovery()
+        start = self._delivered - (self._probe is not None)
+        # MindSpore asks a sampler for the order of every epoch that it skips; these know where to begin.
+        samplers = samplers_that_carry_epochs(self.dataset)
+        skipped_epochs = start // self.size if samplers else 0
+        with undisturbed():
+            try:
+                ds.config.set_fast_recovery(True)
+                # On the root, in batches. It sticks to the object, hence the reset.
+                self.dataset.set_init_step(start - skipped_epochs * self.size)
+                for sampler in samplers:
+                    sampler.epoch = skipped_epochs
+                iterator = make(skipped_epochs)
+            finally:
+                self.dataset.set_init_step(0)
+                for sampler in samplers:
+                    sampler.epoch = 0
+                ds.config.set_fast_recovery(recovery)
+            if self._probe is None:
+                return iterator
+            found = digest_of(next(iterator, None))
+            # After an epoch's last batch an iterator ends once, and then goes on with the next epoch.
+            if found == self._probe and (self._delivered % self.size or next(iterator, None) is None):
+                return iterator
+            iterator.stop()
+        _log.warning(
+            "%s gives another batch %d when what came before is skipped, so something in it is not stateless; "
+            "replaying it instead",
+            *(describe(self.dataset), self._delivered - 1),
+        )
+        return None
+
+    def _replayed(self, make: Callable[[], Any]) -> Any:
+        """An iterator that has delivered and thrown away every batch that was trained."""
+        before = capture_host_rng()
+        base = self._base if self._base is not None else before
+        restore_host_rng(base)
+        iterator = make()
+        replay = Replay(self._delivered, monotonic=self._monotonic)
+        last = replay_epochs(iterator, self._delivered, self.size, replay, self._let_go_on)
+        if self._probe is not None and digest_of(last) != self._probe:
+            iterator.stop()
+            restore_host_rng(before)
+            raise ResumeError(_another_batch(describe(self.dataset), self._delivered - 1))
+        self.own_draws = host_rng_drawn(base) if self._base is not None else frozenset()
+        # Its threads read ahead and go on drawing: what they draw from is theirs.
+        restore_host_rng({name: state for name, state in before.items() if name not in self.own_draws})
+        if self.own_draws:
+            _log.warning(
+                "%s draws from the global generators of %s. That resumes exactly only as long as nothing else draws "
+                "from them while training; let it draw from ckptkit.data.sample_rng(seed, epoch, index)",
+                *(describe(self.dataset), " and ".join(sorted(self.own_draws))),
+            )
+        return iterator
+
+    def _let_go_on(self) -> None:
+        """Let what waits in the pipeline (``sync_wait``) pass one batch more."""
+        for name in self.dataset.get_sync_notifiers():
+            self.dataset.sync_update(name, num_batch=1)
+
+    def _check_seed(self) -> None:
+        seed = ds.config.get_seed()
+        if seed != self._seed:
+            raise ResumeError(
+                f"the dataset seed was {self._seed} when the run was resumed and is {seed} now; "
+                "call ms.set_seed before resume(), not after it"
+            )
+
+    def _seed_in_force(self) -> int:
+        return self._given_seed if self._given_seed is not None else int(ds.config.get_seed())
+
+    def _fresh_seed(self) -> int:
+        seed = self._seed_in_force()
+        if seed != _UNSET_SEED:
+            return seed
+        seed = self._draw_seed()
+        while seed == _UNSET_SEED:
+            seed = self._draw_seed()
+        _log.info(
+            "no dataset seed was set, which could not be resumed: drew %d and recorded it in the run; "
+            "ms.set_seed(%d) gives the same order of data again",
+            seed,
+            seed,
+        )
+        return seed
+
+
+class _HandedOut:
+    """A MindSpore iterator that tells of each batch, and how many that makes, before it gives it."""
+
+    def __init__(self, iterator: Any, delivered: int, tell: Callable[[Any, int], None]) -> None:
+        self._iterator = iterator
+        self._delivered = delivered
+        self._tell = tell
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self._iterator)
+        self._delivered += 1
+        self._tell(batch, self._delivered)
+        return batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
+
+
+def _another_batch(data: str, batch: int) -> str:
+    return (
+        f"{data}: batch {batch}, the last one that was trained, is another one now although all before it was "
+        "replayed, so the run cannot go on exactly. Either the data files changed, or something in the pipeline "
+        "is not the same twice: Python code that draws from the global `random` or `numpy.random` together with the "
+        "training loop, or in several threads; a source or sampler that remembers earlier iterators; the time of day. "
+        "Put the data back, or let random code draw from ckptkit.data.sample_rng(seed, epoch, index) and start under "
+        "another root"
+    )

@@ -1,0 +1,324 @@
+"""Which objects a piece of Python code names, read from its bytecode.
+
+Guarantees: nothing of the user's is run, properties and descriptors included. It follows names through globals,
+closures, imports, attributes, simple assignments, nested functions, and into every function that it can
+resolve, each once; not through what calls return, containers, or arguments. So what is found is there, if
+perhaps behind a condition that is never true, and what is not found may still be. Any thread.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import importlib.util
+import inspect
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, attribute, in_class, own_attributes
+
+_MOST = 5_000  # code objects read for one callable: a second or two, more than any augmentation calls
+
+_STARTS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_GLOBAL", "LOAD_NAME")
+_CHAIN = (*_STARTS, "LOAD_ATTR")
+_STORES = ("STORE_FAST", "STORE_DEREF", "STORE_NAME")
+_CALLS = ("CALL", "CALL_FUNCTION", "CALL_METHOD", "CALL_FUNCTION_KW")
+# May stand between a name and what is done with it, and change neither.
+_NEUTRAL = ("CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "COPY", "DUP_TOP", "SWAP", "ROT_TWO")
+_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+
+_NO_METHODS: Mapping[str, Any] = types.MappingProxyType({})
+
+# Where @ms.jit defines the function that it puts around the user's; test_findings.py tells if it moves.
+_JIT_MODULES = ("mindspore.graph.api", "mindspore.common.api")
+
+
+@dataclass(frozen=True)
+class Use:
+    """One place where code names an object.
+
+    Attributes:
+        target: The object.
+        name: As it is written: ``np.random.rand``.
+        where: ``augment() in train.py:12``.
+        compiled: Whether MindSpore compiles that code in any mode, because it is under ``@ms.jit``.
+        called_empty: Whether it is called right there without an argument, or with None alone.
+        sets: The attribute of it that is assigned there; empty where it is only named.
+    """
+
+    target: Any
+    name: str
+    where: str
+    compiled: bool
+    called_empty: bool
+    sets: str = ""
+
+
+def uses(
+    code: Any, enters: Callable[[str], bool], *, compiled: bool = False, methods: Mapping[str, Any] = _NO_METHODS
+) -> Iterator[Use]:
+    """Every object that ``code`` names, in order, with all that it calls.
+
+    Args:
+        code: A function, method, partial, class, or object with ``__call__``.
+        enters: Whether to follow calls into functions of the module of that name.
+        compiled: Whether all of it is.
+        methods: What an attribute of that name is taken for where nobody knows whose it is, as of an argument.
+    """
+    yield from (use for use in _Walk(enters, methods).run(code, compiled) if not use.sets)
+
+
+def assignments(code: Any, enters: Callable[[str], bool]) -> Iterator[Use]:
+    """Every assignment to an attribute in ``code`` and all that it calls; of `UNKNOWN` where its object is not known.
+
+    Args:
+        code: As of `uses`.
+        enters: As of `uses`.
+    """
+    yield from (use for use in _Walk(enters).run(code, False) if use.sets)
+
+
+def assignments_in_loops(
+    code: types.CodeType,
+    loops: Sequence[range],
+    scopes: tuple[Mapping[str, Any], Mapping[str, Any]],
+    enters: Callable[[str], bool],
+) -> Iterator[Use]:
+    """As `assignments`, in those parts of code that is running.
+
+    Args:
+        code: What is running.
+        loops: Offsets of its instructions.
+        scopes: Its local and its global variables.
+        enters: As of `uses`.
+    """
+    walk, (own, module) = _Walk(enters), scopes
+    walk.wait_for(_Frame(code, module, {}, False, code.co_name, known={**own}, loops=loops))
+    yield from (use for use in walk.read() if use.sets)
+
+
+@dataclass
+class _Frame:
+    """What is known of a function whose code is read."""
+
+    code: types.CodeType
+    module: Mapping[str, Any]
+    free: Mapping[str, Any]
+    compiled: bool
+    name: str
+    instance: Any = UNKNOWN
+    known: dict[str, Any] = field(default_factory=dict)
+    loops: Sequence[range] | None = None  # read these parts only
+
+    def value(self, opcode: str, name: str) -> Any:
+        if opcode in ("LOAD_GLOBAL", "LOAD_NAME") and name not in self.known:
+            return self.module.get(name, vars(builtins).get(name, UNKNOWN))
+        return self.known.get(name, self.free.get(name, UNKNOWN))
+
+
+class _Walk:
+    """Reads code objects one after the other, those of one function before those of what it calls."""
+
+    def __init__(self, enters: Callable[[str], bool], methods: Mapping[str, Any] = _NO_METHODS) -> None:
+        self._enters = enters
+        self._methods = methods
+        self._visited: dict[Hashable, _Frame] = {}  # with the frames, so that no id is given away again
+        self._waiting: deque[_Frame] = deque()
+
+    def run(self, target: Any, compiled: bool) -> Iterator[Use]:
+        self._add(target, compiled, anyone=True)
+        yield from self.read()
+
+    def wait_for(self, frame: _Frame) -> None:
+        self._waiting.append(frame)
+
+    def read(self) -> Iterator[Use]:
+        while self._waiting and len(self._visited) < _MOST:
+            frame = self._waiting.popleft()
+            key = (frame.code, id(frame.instance), tuple(map(id, frame.free.values())), frame.compiled)
+            if key in self._visited:
+                continue
+            self._visited[key] = frame
+            if frame.instance is not UNKNOWN and frame.code.co_argcount:
+                frame.known[frame.code.co_varnames[0]] = frame.instance
+            for use in _named(frame, self._methods):
+                yield use
+                if not use.sets:
+                    self._follow(frame, use)
+
+    def _follow(self, frame: _Frame, use: Use) -> None:
+        if isinstance(use.target, types.CodeType):
+            free = {**frame.free, **frame.known}
+            name = frame.name if use.target.co_name in _COMPREHENSIONS else use.target.co_name
+            self._waiting.append(_Frame(use.target, frame.module, free, frame.compiled, name))
+        elif use.target is super and frame.instance is not UNKNOWN:
+            for kind in type(frame.instance).__mro__[1:]:
+                inherited = vars(kind).get(frame.code.co_name)
+                if isinstance(inherited, types.FunctionType):
+                    self._add(types.MethodType(inherited, frame.instance), frame.compiled)
+        else:
+            self._add(use.target, frame.compiled)
+
+    def _add(self, target: Any, compiled: bool, *, anyone: bool = False) -> None:
+        for function, instance in functions_of(target):
+            if not anyone and not self._enters(getattr(function, "__module__", None) or ""):
+                continue
+            if is_compiled(function):
+                wrapped = vars(function)["__wrapped__"]
+                self._add(wrapped if instance is UNKNOWN else types.MethodType(wrapped, instance), True, anyone=True)
+                continue
+            code = function.__code__
+            closure = closure_of(function)
+            self._waiting.append(_Frame(code, function.__globals__, closure, compiled, code.co_name, instance))
+
+
+def is_compiled(one: Any) -> bool:
+    """Whether it is what ``@ms.jit`` made of a function."""
+    if type(one) is not types.FunctionType or one.__globals__.get("__name__") not in _JIT_MODULES:
+        return False
+    return vars(one).get("__wrapped__") is not None
+
+
+def _named(frame: _Frame, methods: Mapping[str, Any]) -> Iterator[Use]:
+    """The objects that one code object names, nested code objects among them; each once."""
+    instructions = _in_loops(instructions_of(frame.code), frame.loops)
+    file = Path(frame.code.co_filename).name
+    target, name, line, imported = UNKNOWN, "", frame.code.co_firstlineno, _Import()
+    seen = set()
+    owners: dict[str, Any] = {}  # of the attributes that were read last, for `owner.count += 1`
+    for index, one in enumerate(instructions):
+        line = one.starts_line or line
+        if one.opname == "STORE_ATTR":
+            owner = target if instructions[index - 1].opname.startswith(_CHAIN) else owners.get(one.argval, UNKNOWN)
+            yield Use(owner, one.argval, f"{frame.name}() in {file}:{line}", frame.compiled, False, sets=one.argval)
+        if one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            owners[one.argval] = target
+        if one.opname.startswith(_STARTS):
+            target, name = frame.value(one.opname, one.argval), str(one.argval)
+        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD") and (target is not UNKNOWN or one.argval in methods):
+            is_known, part = target is not UNKNOWN, str(one.argval)
+            target, name = (attribute(target, part), f"{name}.{part}") if is_known else (methods[part], part)
+        elif one.opname == "LOAD_CONST":
+            imported.constant(one.argval)
+            target = one.argval if isinstance(one.argval, types.CodeType) else UNKNOWN
+        elif one.opname == "IMPORT_NAME":
+            target, name = imported.module(one.argval, frame.module), one.argval
+        elif one.opname == "IMPORT_FROM":
+            target, name = imported.part(one.argval), str(one.argval)
+        elif one.opname == "POP_TOP" and imported.is_alias:
+            continue  # the package that `import a.b as c` was read from
+        else:
+            if one.opname in _STORES:
+                frame.known[one.argval] = target
+            target, imported = UNKNOWN, imported.after(one.opname)
+        empty = _called_empty(instructions[index + 1 : index + 4])
+        if target is not UNKNOWN and (id(target), empty) not in seen:
+            seen.add((id(target), empty))
+            yield Use(target, name, f"{frame.name}() in {file}:{line}", frame.compiled, empty)
+
+
+@functools.lru_cache(maxsize=1024)
+def instructions_of(code: types.CodeType) -> list[dis.Instruction]:
+    """What of ``code`` names something; kept, because a network has many cells of one class."""
+    return [one for one in dis.get_instructions(code) if one.opname not in _NEUTRAL]
+
+
+def _in_loops(instructions: list[dis.Instruction], loops: Sequence[range] | None) -> list[dis.Instruction]:
+    if loops is None:
+        return instructions
+    return [one for one in instructions if any(one.offset in loop for loop in loops)]
+
+
+def _called_empty(following: Sequence[dis.Instruction]) -> bool:
+    """Whether instructions call what is on the stack with nothing, or with None alone."""
+    shape = [one for one in following if one.opname not in ("KW_NAMES", "LOAD_CONST") or one.argval is None]
+    if not shape or (following[0] is not shape[0]):
+        return False
+    if shape[0].opname in _CALLS:
+        return shape[0].arg == 0
+    return shape[0].opname == "LOAD_CONST" and len(shape) > 1 and shape[1].opname in _CALLS and shape[1].arg == 1
+
+
+class _Import:
+    """What the import statement being read has on the stack."""
+
+    def __init__(self) -> None:
+        self._constants: tuple[Any, Any] = (0, None)  # the level of a relative import, and the names after `import`
+        self._owner: Any = UNKNOWN
+        self.is_alias = False
+
+    def constant(self, value: Any) -> None:
+        self._constants = (self._constants[1], value)
+
+    def module(self, dotted: str, namespace: Mapping[str, Any]) -> Any:
+        level, names = self._constants
+        if level:
+            package = namespace.get("__package__")
+            try:
+                dotted = importlib.util.resolve_name("." * level + dotted, package) if package else ""
+            except ImportError:  # it leads out of the package
+                dotted = ""
+        if not names:
+            dotted = dotted.partition(".")[0]  # `import a.b` names a, and `as c` takes b from it by IMPORT_FROM
+        self._owner = sys.modules.get(dotted, UNKNOWN)
+        return self._owner
+
+    def part(self, name: str) -> Any:
+        found = UNKNOWN if self._owner is UNKNOWN else attribute(self._owner, name)
+        if not self._constants[1]:
+            self._owner, self.is_alias = found, True
+        return found
+
+    def after(self, opcode: str) -> _Import:
+        """What there is after an instruction that is no part of an import, but may store what was imported."""
+        return _Import() if self.is_alias or opcode not in _STORES else self
+
+
+def functions_of(target: Any, inside: tuple[int, ...] = ()) -> Iterator[tuple[types.FunctionType, Any]]:
+    """The Python functions that calling ``target`` runs, each with its instance.
+
+    Args:
+        target: What is called.
+        inside: ``id`` of the decorators around it, which may be put around each other in a circle.
+    """
+    kind = type(target)
+    if issubclass(kind, functools.partial):
+        for one in (target.func, *target.args, *target.keywords.values()):
+            yield from functions_of(one)
+    elif kind is types.MethodType:
+        for function, instance in functions_of(target.__func__):
+            yield function, target.__self__ if instance is UNKNOWN else instance
+    elif kind is types.FunctionType:
+        yield target, UNKNOWN
+    elif issubclass(kind, type):
+        for name in ("__init__", "__call__"):
+            function = inspect.getattr_static(target, name, None)
+            if type(function) is types.FunctionType:
+                yield function, UNKNOWN
+    elif not issubclass(kind, (types.ModuleType, types.CodeType)):
+        function = in_class(kind, "__call__")
+        if type(function) is types.FunctionType:
+            yield function, target
+    if not issubclass(kind, (type, types.ModuleType, types.CodeType, types.MethodType)):
+        wrapped = own_attributes(target).get("__wrapped__")
+        if id(wrapped) not in inside and type(wrapped) in (types.FunctionType, types.MethodType, CACHED):
+            yield from functions_of(wrapped, (*inside, id(target)))
+
+
+def closure_of(function: types.FunctionType) -> dict[str, Any]:
+    """The variables that it has from around it; `UNKNOWN` where one has no value yet."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return {name: _content(one) for name, one in cells}
+
+
+def _content(one: types.CellType) -> Any:
+    try:
+        return one.cell_contents
+    except ValueError:  # not filled yet
+        return UNKNOWN

@@ -1,0 +1,54 @@
+"""Finds what `construct` carries from call to call in plain attributes of its cell, which no checkpoint holds.
+
+Guarantees: reads code and attributes; runs no code of the user's. What a condition stands before is no finding, since
+that is how values are kept that can be made again; nor is what is written and never read before. Any thread.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import random
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn
+
+from ckptkit.mindspore.inspect.attributes import is_users, own_attributes
+from ckptkit.mindspore.inspect.bytecode import instructions_of
+
+GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+_LOADS = ("LOAD_ATTR", "LOAD_METHOD")
+# What every cell has, and what a call in GRAPH leaves in it; `test_calls_in_graph_leave_no_state` tells of more.
+BARE = frozenset(vars(nn.Cell())) | {
+    *("__compile_cell_hook__", "__parse_method__", "_func_graph_flags", "current_phase", "sequence_modified")
+}
+
+
+def carried(cell: nn.Cell) -> Iterator[tuple[str, Any]]:
+    """The attributes with what they are now, in the order of the code."""
+    construct = inspect.getattr_static(type(cell), "construct", None)
+    if not isinstance(construct, types.FunctionType) or not is_users(construct.__module__):
+        return
+    own = {name: one for name, one in own_attributes(cell).items() if name not in BARE and _is_plain(one)}
+    read: set[str] = set()
+    found: dict[str, Any] = {}
+    behind = 0  # up to where what is there may be jumped over
+    for one in instructions_of(construct.__code__):
+        if one.opcode in (*dis.hasjrel, *dis.hasjabs):
+            behind = max(behind, one.argval)
+        name = one.argval
+        if one.opname in _LOADS and name in own:
+            read.add(name)
+            if isinstance(own[name], GENERATORS):
+                found[name] = own[name]
+        elif one.opname == "STORE_ATTR" and name in read and one.offset >= behind:
+            found[name] = own[name]
+    yield from found.items()
+
+
+def _is_plain(one: Any) -> bool:
+    return not isinstance(one, (nn.Cell, ms.Parameter))

@@ -1,0 +1,233 @@
+"""What in the cells of a training cannot be exact: random operators, dead stock cells, state outside of them.
+
+Guarantees: changes nothing and runs no code of the user's. It reads the code of `construct` (see `code`), so a
+function around the train cell, such as one's own step under ``@ms.jit``, is not read. Main thread only.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from typing import Any
+
+import mindspore as ms
+from mindspore import nn
+from mindspore.nn.probability.distribution import Distribution
+from mindspore.ops import Primitive
+
+from ckptkit.mindspore.inspect.alike import Alike
+from ckptkit.mindspore.inspect.attributes import own_attributes
+from ckptkit.mindspore.inspect.bytecode import Use, uses
+from ckptkit.mindspore.inspect.carried import BARE, GENERATORS, carried
+from ckptkit.mindspore.inspect.finding import Finding
+from ckptkit.mindspore.inspect.held import CONTAINERS, Held, Holder
+from ckptkit.mindspore.inspect.operators import (
+    DROPOUTS,
+    DROPOUTS_OF_MINT,
+    drops_nothing,
+    functional,
+    is_random_primitive,
+    methods,
+)
+from ckptkit.mindspore.inspect.sequential import Found, cells_of
+from ckptkit.mindspore.parameters.parameters import all_of
+
+_USE_OURS = "Use ckptkit.nn.Dropout, or a mask that the data pipeline makes"
+_MOST_NAMES = 5
+_REPLACE = "Use ckptkit.nn.Dropout, or ckptkit.nn.replace_dropout(network) for a ready-made network"
+
+
+def find_in_cells(
+    cells: Iterable[nn.Cell], known: Collection[int], variables: Iterable[tuple[str, Any]] = ()
+) -> Iterator[Finding]:
+    """Findings of the cells and all cells in them, each once, and of what else is used.
+
+    Args:
+        cells: What is trained: one cell, or network and optimizer.
+        known: ``id`` of objects that checkpoints hold by name.
+        variables: Of the loop that trains, each with its place.
+    """
+    cells = tuple(cells)
+    parameters = {id(one): one for cell in cells for one in all_of(cell)}
+    found: dict[int, Found] = {}
+    for one in (one for root in cells for one in cells_of(root)):
+        found.setdefault(id(one.cell), one)
+    held = Held({*known, *parameters, *found})
+    code = _Code()
+    for name, cell, registered in found.values():
+        where = f"{name or 'the train cell'} ({_kind(cell)})"
+        yield from _random(cell, where, code)
+        yield from _carried(cell, where)
+        yield from (_unseen(holder, f"{where}: ") for holder in held.around(cell))
+        if not registered:
+            yield from _displaced(cell, where, parameters.keys())
+    for place, value in variables:
+        yield from (_unseen(holder) for holder in held.below(place, value))
+    yield from _dead_accumulation(parameters.values())
+
+
+class _Code:
+    """What the code of cells names that draws random numbers; read once for cells that are alike."""
+
+    def __init__(self) -> None:
+        self._alike = Alike()
+        self._read: dict[Hashable, list[Use]] = {}
+
+    def random_uses(self, cell: nn.Cell) -> list[Use]:
+        key = self._alike.key(cell)
+        if key not in self._read:
+            construct = own_attributes(cell).get("construct")
+            if construct is None:
+                construct = types.MethodType(type(cell).construct, cell)
+            found = uses(construct, _enters, methods=methods())
+            self._read[key] = [use for use in found if _judged(use, "") is not None]
+        return self._read[key]
+
+
+def _random(cell: nn.Cell, where: str, code: _Code) -> Iterator[Finding]:
+    if isinstance(cell, DROPOUTS):
+        if not drops_nothing(cell):
+            why = "two runs with one seed already draw different masks, restarted or not"
+            yield Finding("operator", where, why, _REPLACE if isinstance(cell, nn.Dropout) else _USE_OURS)
+        return
+    if isinstance(cell, DROPOUTS_OF_MINT):
+        if not drops_nothing(cell):
+            yield _unmeasured(where)
+        return
+    own = own_attributes(cell)
+    for name in [one for one in own if one not in BARE]:
+        for one in _items(own[name]):
+            if isinstance(one, Primitive) and is_random_primitive(one):
+                yield _kernel_state(f"{where}: {name} (ops.{type(one).__name__})")
+    if isinstance(cell, nn.MultiheadAttention) and cell.dropout and _in_graph():
+        yield _frozen_seed(f"{where}: its dropout={cell.dropout}")
+    if isinstance(cell, Distribution):
+        return  # its construct names all that it can do; what is called of it is read where it is called
+    reported = set()
+    for use in code.random_uses(cell):
+        found = _judged(use, where)
+        if found is not None and found not in reported:
+            reported.add(found)
+            yield found
+
+
+def _judged(use: Use, where: str) -> Finding | None:
+    if isinstance(use.target, type) and is_random_primitive(use.target):
+        return _kernel_state(f"{where}: {use.name} in {use.where}")
+    _, name, exact = functional().get(id(use.target), (None, "", "pynative"))
+    if not name:
+        return None
+    place = f"{where}: {name} in {use.where}"
+    if exact == "unknown":
+        return _unmeasured(place)
+    if exact == "never":
+        return _kernel_state(place)
+    return _frozen_seed(place) if use.compiled or _in_graph() else None
+
+
+def _kernel_state(where: str) -> Finding:
+    return Finding("operator", where, "the state of its generator is inside of the operator, out of reach", _USE_OURS)
+
+
+def _unmeasured(where: str) -> Finding:
+    why = "nobody has measured whether its draws come back, since it has no kernel on CPU"
+    return Finding("operator", where, why, _USE_OURS, certain=False)
+
+
+def _frozen_seed(where: str) -> Finding:
+    return Finding(
+        "operator",
+        where,
+        "a compiled graph keeps the seed that it was compiled with, and the state of its generator inside",
+        f"{_USE_OURS}, or run it in PYNATIVE mode, where it is exact",
+    )
+
+
+def _carried(cell: nn.Cell, where: str) -> Iterator[Finding]:
+    if _in_graph():  # where no attribute but a Parameter can be assigned
+        return
+    for name, value in carried(cell):
+        is_generator = isinstance(value, GENERATORS)
+        yield Finding(
+            "unseen",
+            f"{where}: {name} ({type(value).__name__})",
+            f"construct() {'draws from' if is_generator else 'changes'} it, and it would be in no checkpoint",
+            "Draw from np.random, whose state checkpoints hold"
+            if is_generator
+            else "Make it a Parameter, and change it by ops.assign",
+        )
+
+
+def _unseen(holder: Holder, where: str = "") -> Finding:
+    more = f" and {len(holder.held) - _MOST_NAMES} more" if len(holder.held) > _MOST_NAMES else ""
+    kind = type(holder.one)
+    is_named = isinstance(holder.one, (*CONTAINERS, ms.Parameter))
+    given = (re.findall(r"\w+", holder.path)[-1] if is_named else kind.__name__).lower()
+    return Finding(
+        "unseen",
+        f"{where}{holder.path} ({_kind(holder.one)})",
+        f"{', '.join(holder.held[:_MOST_NAMES])}{more} would be in no checkpoint",
+        f"Give it by name: StateManager(..., {given}=it) or CheckpointCallback(stateful={{'{given}': it}})",
+        certain=False,
+    )
+
+
+def left_out(name: str, places: Sequence[str]) -> Finding:
+    """Of an object that is stored by ``name``, but for what is at ``places``."""
+    return Finding(
+        "unseen",
+        f"the stateful object {name}",
+        f"{', '.join(places)} cannot be stored and would be in no checkpoint",
+        "Give it state_dict() and load_state_dict()",
+        certain=False,
+    )
+
+
+def _displaced(cell: nn.Cell, where: str, parameters: Collection[int]) -> Iterator[Finding]:
+    """Of a layer that is called though another one has taken its name."""
+    held = [one.name for one in cell.get_parameters(expand=False) if id(one) not in parameters]
+    if held:
+        why = f"an nn.SequentialCell still calls it, so {', '.join(held)} would be used and be in no checkpoint"
+        fix = "Replace a layer of an nn.SequentialCell by its place: layers[1] = other"
+        yield Finding("unseen", where, why, fix, certain=False)
+
+
+def _dead_accumulation(parameters: Iterable[ms.Parameter]) -> Iterator[Finding]:
+    if ms.get_context("device_target") != "CPU" or ms.get_auto_parallel_context("parallel_mode") != "stand_alone":
+        return
+    dead = next((one.name for one in parameters if one.name.startswith("accu_grads.")), None)
+    if dead is not None:
+        yield Finding(
+            "stock",
+            f"{dead} and its like",
+            "MindSpore's own accumulation cell leaves them and the weights as they are on CPU, silently",
+            "Use ckptkit.AccumulationTrainCell",
+        )
+
+
+def _items(value: Any) -> Iterator[Any]:
+    """The value, or what is in it if it is a container; also where the user's class iterates otherwise."""
+    if isinstance(value, dict):
+        yield from dict.values(value)
+    elif isinstance(value, list):
+        yield from list.__iter__(value)
+    elif isinstance(value, tuple):
+        yield from tuple.__iter__(value)
+    else:
+        yield value
+
+
+def _kind(one: Any) -> str:
+    kind = type(one)
+    return f"nn.{kind.__name__}" if getattr(nn, kind.__name__, None) is kind else kind.__name__
+
+
+def _enters(module: str) -> bool:
+    if module.startswith("mindspore.nn.probability"):
+        return True
+    return module.partition(".")[0] not in ("mindspore", "numpy", "ckptkit")
+
+
+def _in_graph() -> bool:
+    return bool(ms.get_context("mode") == ms.GRAPH_MODE)

@@ -1,0 +1,74 @@
+"""Finds the user's functions that are running, and the variables that they are going to use.
+
+Guarantees: reads what lies there; runs no code of the user's. Of a notebook or a prompt, whose next lines nobody knows,
+every variable is taken as used. Main thread only.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from ckptkit.mindspore.inspect.attributes import is_users, named_in, names_in
+
+_LOADS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_ATTR", "LOAD_METHOD")
+
+
+def loop_variables() -> Iterator[tuple[str, object]]:
+    """What the code that is running now is going to use, each with its place, that of the innermost function first."""
+    for place, frame in running_frames():
+        yield from ((f"{place}: {name}", value) for name, value in variables_ahead(frame))
+
+
+def running_frames() -> Iterator[tuple[str, types.FrameType]]:
+    """Those of the user's with what they are called, innermost first."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_users(frame.f_globals.get("__name__")):
+            name = frame.f_code.co_name
+            yield ("script" if name == "<module>" else f"{name}()"), frame
+        frame = frame.f_back
+
+
+def locals_of(frame: types.FrameType) -> dict[str, Any]:
+    """The local variables as they are now, and nothing that keeps them alive.
+
+    Python keeps what it gives of a function in its frame, and would so keep weights that the function deletes. It is
+    the same object that ``locals()`` gives there: where somebody has that, it is left alone.
+    """
+    kept = frame.f_locals
+    found = dict(kept)
+    # Two references are the frame's and ours, the third one that of the question.
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.getrefcount(kept) == 3:
+        kept.clear()
+    return found
+
+
+def loops_ahead(frame: types.FrameType) -> list[range]:
+    """Offsets of the instructions in loops that the code of ``frame`` is in, or is yet to come to."""
+    jumps = [one for one in dis.get_instructions(frame.f_code) if one.opcode in (*dis.hasjrel, *dis.hasjabs)]
+    return [
+        range(one.argval, one.offset + 1) for one in jumps if one.argval < one.offset and one.offset >= frame.f_lasti
+    ]
+
+
+def variables_ahead(frame: types.FrameType) -> Iterator[tuple[str, object]]:
+    """What the code of ``frame`` names from where it is, and around the loops that it is in."""
+    own = locals_of(frame)
+    scopes = (own, frame.f_globals)
+    if "__file__" not in frame.f_globals:
+        yield from named_in(own.keys(), *scopes)
+        return
+    instructions = list(dis.get_instructions(frame.f_code))
+    begin = frame.f_lasti
+    for one in instructions:
+        if one.offset >= begin and one.opcode in (*dis.hasjrel, *dis.hasjabs):
+            begin = min(begin, one.argval)  # back to where a loop begins
+    ahead = [one for one in instructions if one.offset >= begin]
+    names = {one.argval for one in ahead if one.opname.startswith(_LOADS)}
+    inner = (names_in(one.argval) for one in ahead if isinstance(one.argval, types.CodeType))
+    yield from named_in(names.union(*inner), *scopes)

@@ -1,0 +1,112 @@
+"""Finds parameters that training code can reach and no checkpoint holds, each below the object that holds it.
+
+Guarantees: runs no code of the user's. Each thing that is looked below has a limit of its own, nearest first, so that a
+large one hides no other. Main thread only.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Collection, Iterator
+from types import FunctionType, GeneratorType, MethodType
+from typing import Any, NamedTuple
+
+import mindspore as ms
+import numpy as np
+from mindspore import amp, nn
+from mindspore.nn.optim.optimizer import _IteratorLearningRate
+from mindspore.ops import Primitive
+
+from ckptkit.mindspore.inspect.attributes import below, is_users
+from ckptkit.mindspore.inspect.carried import BARE
+
+CONTAINERS = (dict, list, tuple, deque)
+_MOST = 5_000  # objects looked at below one thing
+# The scale of a StaticLossScaler and a table of rates, of which an optimizer keeps more than it uses, never change.
+_CONSTANT = (amp.StaticLossScaler, _IteratorLearningRate)
+_NOTHING = (str, bytes, int, float, type(None), np.ndarray, np.generic, Primitive, type, *_CONSTANT)
+_CODE = (FunctionType, MethodType, GeneratorType, functools.partial)
+
+
+class Holder(NamedTuple):
+    """What holds parameters that are in no checkpoint.
+
+    Attributes:
+        path: How it is written.
+        one: It.
+        held: What of it, by name.
+    """
+
+    path: str
+    one: Any
+    held: list[str]
+
+
+class Held:
+    """Looks for them below one thing after the other.
+
+    Args:
+        known: ``id`` of every object that checkpoints hold, parameters among them.
+    """
+
+    def __init__(self, known: Collection[int]) -> None:
+        self._known = known
+        self._seen: dict[int, Any] = {}  # with the objects, so that no id is given away again
+
+    def around(self, cell: nn.Cell) -> Iterator[Holder]:
+        """As `below`, for each attribute of a cell whose own parameters and cells are known, and for its code."""
+        for part, value in below(cell, BARE):
+            if self._may_lead_on(value):  # a thousand cells have some seventy attributes each that do not
+                yield from self.below(part[1:], value)
+
+    def below(self, path: str, value: Any) -> Iterator[Holder]:
+        """Each object at ``value`` and below that holds some, once."""
+        found: dict[int, Holder] = {}
+        waiting: deque[tuple[str, Any, Holder | None, str]] = deque([(path, value, None, "")])
+        for _ in range(_MOST):
+            if not waiting:
+                break
+            path, value, holder, name = waiting.popleft()
+            if not self._may_lead_on(value):
+                continue
+            self._seen[id(value)] = value
+            if isinstance(value, ms.Tensor):
+                if isinstance(value, ms.Parameter):
+                    holder = holder or Holder(path, value, [])
+                    if (called := name or value.name) not in holder.held:
+                        holder.held.append(called)
+                    found.setdefault(id(holder.one), holder)
+                continue
+            if isinstance(value, nn.Cell):
+                held = [one for one in value.get_parameters() if not self._is_known(one)]
+                if held:
+                    found[id(value)] = Holder(path, value, [one.name for one in held])
+                    self._seen.update((id(one), one) for one in held)
+            waiting.extend(self._following(path, value, holder, name))
+        yield from found.values()
+
+    def _following(
+        self, path: str, value: Any, holder: Holder | None, name: str
+    ) -> Iterator[tuple[str, Any, Holder | None, str]]:
+        """What is below ``value``, with the object that a parameter there would be held by, and its name there."""
+        if isinstance(value, CONTAINERS):
+            holder = holder or Holder(path, value, [])
+            yield from ((f"{path}{part}", one, holder, name) for part, one in below(value))
+        elif isinstance(value, _CODE):
+            yield from ((f"{path}{part}", one, None, "") for part, one in below(value))
+        elif isinstance(value, nn.Cell):
+            yield from ((f"{path}{part}", one, None, "") for part, one in below(value, BARE))
+        elif is_users(type(value).__module__) or _is_mindspores(value):
+            holder = Holder(path, value, [])
+            yield from ((f"{path}{part}", one, holder, part[1:]) for part, one in below(value))
+
+    def _may_lead_on(self, value: Any) -> bool:
+        return not isinstance(value, _NOTHING) and id(value) not in self._known and id(value) not in self._seen
+
+    def _is_known(self, one: ms.Parameter) -> bool:
+        return id(one) in self._known or id(one) in self._seen
+
+
+def _is_mindspores(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "mindspore"

@@ -1,0 +1,87 @@
+"""Finds plain variables that a loop of one's own carries from one iteration to the next, and that steer its training.
+
+Guarantees: reads source and values; runs no code of the user's. What only ends in a print, a log or a meter is no
+finding, nor is what begins with something of the checkpoint. Code without source is not followed, nor is what lies in
+objects that do not exist yet. Main thread only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ckptkit.mindspore.inspect.carried import GENERATORS
+from ckptkit.mindspore.inspect.finding import Finding
+from ckptkit.mindspore.inspect.frames import locals_of, running_frames
+from ckptkit.mindspore.inspect.loops.expressions import NUMBER
+from ckptkit.mindspore.inspect.loops.flow import Flow, Scope
+from ckptkit.mindspore.inspect.loops.objects import Objects
+from ckptkit.mindspore.inspect.loops.source import ahead, body_of
+from ckptkit.mindspore.inspect.loops.statements import Statements
+
+
+def find_in_loops(known: Iterable[Any]) -> Iterator[Finding]:
+    """Findings of the loops ahead in the functions that are running.
+
+    Args:
+        known: What checkpoints hold by name, and the data that they position: nothing below is a finding.
+    """
+    flow, objects = Flow(), Objects(known)
+    statements = Statements(flow, objects)
+    for _ in range(2):  # what is carried is known the second time
+        for path, frame in running_frames():
+            scope = Scope(frame.f_code, frame.f_globals, locals_of(frame), f"{path}: ")
+            statements.read(ahead(body_of(frame.f_code, frame.f_globals), frame.f_lineno), scope)
+    for path, one in statements.taken.values():
+        yield _drawn(path, one)
+    carried: dict[tuple[str, str], list[str]] = {}
+    for place in flow.steering:
+        holder = objects.holder(place)
+        if holder is not None and id(objects.at(place)) not in statements.taken:
+            carried.setdefault(holder, []).append(place.name)
+    for (path, kind), names in carried.items():
+        yield _carried(path, kind, names)
+
+
+def _drawn(path: str, one: Any) -> Finding:
+    draws = isinstance(one, GENERATORS)
+    return Finding(
+        "unseen",
+        f"{path} ({type(one).__name__})",
+        f"the loop {'draws' if draws else 'takes'} from it, and how far would be in no checkpoint",
+        f"Give it by name: StateManager(..., {_last_word(path)}=it), or draw from np.random"
+        if draws
+        else "Join it and the batches in one loader for ckptkit.data.resumable",
+        certain=False,
+    )
+
+
+def _carried(path: str, kind: str, names: list[str]) -> Finding:
+    return Finding(
+        "unseen",
+        f"{path} ({kind})" if kind else path,
+        f"the loop carries {', '.join(names)} from one batch to the next, and no checkpoint would have it",
+        _way_out(path, kind, names),
+        certain=False,
+    )
+
+
+def _way_out(path: str, kind: str, names: list[str]) -> str:
+    listed = ", ".join(f'"{name}"' for name in names)
+    if kind:
+        name = _last_word(path)
+        return (
+            "Give it by name, with state_dict() and load_state_dict(), or as "
+            f"StateManager(..., {kind.lower() if name == 'self' else name}=ckptkit.attributes(it, {listed}))"
+        )
+    if names == [NUMBER]:
+        return "Begin it where restore() says: enumerate(batches, point.batches_delivered)"
+    return (
+        "Begin it from what restore() returns, or keep it in an object, such as types.SimpleNamespace(), that is given "
+        f"by name: StateManager(..., kept=ckptkit.attributes(kept, {listed}))"
+    )
+
+
+def _last_word(path: str) -> str:
+    return str(re.findall(r"\w+", path)[-1]).lower()

@@ -1,0 +1,202 @@
+"""Follows what the variables of loops are made of, through branches and from one iteration to the next.
+
+Guarantees: bookkeeping of what it is told was read and written, in that order; reads no code and no object. Main thread
+only.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ckptkit.mindspore.inspect.attributes import UNKNOWN
+
+
+class Place(NamedTuple):
+    """A variable of a function or module, or an attribute of an object: what it is in, and its name."""
+
+    within: int | str
+    name: str
+
+
+RESTORED = Place(0, "restored")  # marks what comes from the checkpoint
+TIMED = Place(0, "timed")  # marks what comes from a clock
+MARKS = frozenset((RESTORED, TIMED))
+
+Sources = frozenset[Place]
+
+
+class Value(NamedTuple):
+    """What is known of an expression: its object, the places that it was made of, and what a tuple has in it."""
+
+    target: Any = UNKNOWN
+    sources: Sources = frozenset()
+    items: tuple[Value, ...] = ()
+
+
+class Scope:
+    """The variables of a function or module that is read."""
+
+    def __init__(self, code: types.CodeType, module: Mapping[str, Any], values: Mapping[str, Any], path: str) -> None:
+        self.code = code
+        self.path = path
+        self.known = {name: Value(one) for name, one in values.items()}
+        self.lasting: dict[str, types.FunctionType] = {}  # of which an argument's default is what it was before
+        self._module = module
+
+    def place(self, name: str) -> Place:
+        """Return where the variable of that name lies."""
+        if name in self.lasting:
+            return Place(id(self.lasting[name]), name)
+        if name in (*self.code.co_cellvars, *self.code.co_freevars):
+            return Place(self.code.co_filename, name)
+        is_global = self.code.co_name == "<module>" or name not in self.code.co_varnames
+        return Place(id(self._module) if is_global else id(self.code), name)
+
+    def value(self, name: str) -> Value:
+        """Return what is known of the variable of that name."""
+        return self.known.get(name) or Value(self._module.get(name, vars(builtins).get(name, UNKNOWN)))
+
+
+@dataclass(eq=False)
+class _Iteration:
+    """One iteration of a loop: what it read before it wrote it, and whether a checkpoint may be taken in it."""
+
+    loop: ast.stmt
+    function: int  # id of the code that the loop is in
+    control: Sources  # what decides whether the loop runs at all
+    begun: dict[Place, Sources]  # what places were made of before it
+    assigned: set[Place] = field(default_factory=set)
+    exposed: set[Place] = field(default_factory=set)
+    written: set[Place] = field(default_factory=set)
+    saves: bool = False
+
+
+class Flow:
+    """Follows the places of all code that is read.
+
+    Attributes:
+        control: What decides whether the code that is read runs at all.
+        steering: The places that training depends on, in the order in which they were found.
+    """
+
+    def __init__(self) -> None:
+        self.control: Sources = frozenset()
+        self.steering: dict[Place, None] = {}
+        self._made_of: dict[Place, Sources] = {}
+        self._carried: set[Place] = set()
+        self._iterations: list[_Iteration] = []
+        self._saving: set[ast.stmt] = set()  # loops in which a checkpoint may be taken
+
+    # Places.
+
+    def read(self, place: Place, scope: Scope) -> Sources:
+        """Note that a place is read; return what it was made of."""
+        for one in self._iterations:
+            if place not in one.assigned and _lasts(place, one, scope):
+                one.exposed.add(place)
+        own = {place} if place in self._carried else ()
+        return self._made_of.get(place, frozenset()).union(own)
+
+    def write(self, place: Place, sources: Sources, scope: Scope, *, whole: bool) -> None:
+        """Note that a place is written, as a whole or a part of what is there."""
+        for one in self._iterations:
+            if _lasts(place, one, scope):
+                one.written.add(place)
+                if whole:
+                    one.assigned.add(place)
+        before = frozenset() if whole else self._made_of.get(place, frozenset())
+        self._made_of[place] = frozenset(before | sources)
+
+    def give(self, place: Place, sources: Sources) -> None:
+        """Note what an argument of a call is made of."""
+        self._made_of[place] = sources
+
+    # What it comes to.
+
+    def steer(self, sources: Sources) -> None:
+        """Note that training, or how long it goes on, depends on them."""
+        if self.saves():
+            self.steering.update(dict.fromkeys(sorted(sources - MARKS, key=str)))
+
+    def may_save(self) -> None:
+        """Note that a checkpoint may be taken in the iterations that are read."""
+        for one in self._iterations:
+            one.saves = True
+
+    def saves(self) -> bool:
+        """Whether a checkpoint may be taken while the variables are as they are here."""
+        return any(one.loop in self._saving for one in self._iterations)
+
+    def innermost_saves(self) -> bool:
+        """Whether one may be taken in the innermost of the loops that are read."""
+        return bool(self._iterations) and self._iterations[-1].loop in self._saving
+
+    # Branches and loops.
+
+    def either(self, test: Sources, first: Callable[[], None], second: Callable[[], None], *, leaves: bool) -> None:
+        """Follow both branches of a condition; then a place is made of what either of them made it of.
+
+        Args:
+            test: What the condition is made of.
+            first: Reads the one branch.
+            second: Reads the other one.
+            leaves: Whether one of them leaves the block, so that what follows in it depends on the condition, too.
+        """
+        outside = self.control
+        self.control |= test
+        before, begun = [set(one.assigned) for one in self._iterations], dict(self._made_of)
+        first()
+        after, made_by_first = [one.assigned for one in self._iterations], self._made_of
+        for one, assigned in zip(self._iterations, before, strict=True):
+            one.assigned = assigned
+        self._made_of = dict(begun)
+        second()
+        for one, assigned in zip(self._iterations, after, strict=True):
+            one.assigned &= assigned
+        for place, sources in made_by_first.items():
+            if sources is not begun.get(place):
+                self._made_of[place] = self._made_of.get(place, frozenset()) | sources
+        self._depend(test, begun)
+        self.control = outside | test if leaves else outside
+
+    def enter(self, loop: ast.stmt, scope: Scope) -> None:
+        """Begin with a loop, at the expression that it runs over."""
+        self._iterations.append(_Iteration(loop, id(scope.code), self.control, dict(self._made_of)))
+
+    def ready(self) -> None:
+        """Say that this expression was read, before the first iteration only."""
+        self._iterations[-1].exposed.clear()
+
+    def iterate(self) -> None:
+        """Begin with one iteration."""
+        self._iterations[-1].assigned = set()
+        self.control = self._iterations[-1].control
+
+    def leave(self, decides: Sources) -> None:
+        """End with a loop, whose number of iterations depends on ``decides``."""
+        one = self._iterations.pop()
+        self.control = one.control
+        self._depend(decides, one.begun)
+        if not one.saves:
+            return
+        self._saving.add(one.loop)
+        self.may_save()
+        for place in one.exposed & one.written:
+            if RESTORED not in one.begun.get(place, ()) and TIMED not in self._made_of.get(place, ()):
+                self._carried.add(place)
+
+    def _depend(self, sources: Sources, begun: Mapping[Place, Sources]) -> None:
+        """Note that what was written since then might not have been, depending on them."""
+        for place, now in self._made_of.items():
+            if now is not begun.get(place):
+                self._made_of[place] = now | sources
+
+
+def _lasts(place: Place, iteration: _Iteration, scope: Scope) -> bool:
+    """Whether there is such a place in the next iteration, too: a called function has new variables then."""
+    return place.within != id(scope.code) or iteration.function == id(scope.code)

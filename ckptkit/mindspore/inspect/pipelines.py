@@ -1,0 +1,159 @@
+"""What in a data pipeline cannot be exact: Python code that waits for training, or shares a generator.
+
+Guarantees: changes nothing, makes no iterator and runs no code of the user's. It reads the Python code that the
+pipeline would run (see `code`). Main thread only.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import mindspore.dataset as ds
+import numpy as np
+from mindspore.dataset.transforms.py_transforms_util import Implementation
+
+from ckptkit.mindspore.inspect.attributes import attribute, own_attributes, owner_of
+from ckptkit.mindspore.inspect.bytecode import Use, uses
+from ckptkit.mindspore.inspect.finding import Finding
+
+# The two generators that belong to the whole process, reached by functions that are methods of them.
+_PYTHON = random.random.__self__  # type: ignore[attr-defined]
+_NUMPY = np.random.rand.__self__  # type: ignore[attr-defined]
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
+_READS = ("getstate", "get_state")  # draw nothing and change nothing
+_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
+_FRESH = (np.random.default_rng, np.random.RandomState, np.random.SeedSequence, random.Random)
+_FIX = "Let it draw from a generator made of (seed, epoch, index of the sample), such as ckptkit.data.sample_rng"
+
+
+def find_in_pipeline(dataset: ds.Dataset) -> Iterator[Finding]:
+    """Findings of the pipeline that ends in ``dataset``, each once."""
+    seen = set()
+    for node in _nodes(dataset):
+        for code, threads in ((_worker_code(node), _threads(node)), (_single_code(node), 1)):
+            for use in (use for one in code for use in uses(one, _enters)):
+                found = _judged(node, use, threads)
+                if found is not None and found not in seen:
+                    seen.add(found)
+                    yield found
+    yield from _waits_for_training(dataset)
+
+
+def _waits_for_training(dataset: ds.Dataset) -> Iterator[Finding]:
+    codes = (code for node in _nodes(dataset) for code in (*_worker_code(node), *_single_code(node)))
+    own = next((code for code in codes if _module(code) not in ("mindspore", "ckptkit")), None)
+    for name in dataset.get_sync_notifiers() if own is not None else ():
+        code = getattr(own, "__qualname__", type(own).__qualname__)
+        why = f"{code} waits for training there; if it reads what training changes, a replay gives other batches"
+        fix = "Let it depend on (seed, epoch, index of the sample) only, and take sync_wait out"
+        yield Finding("pipeline", f'sync_wait("{name}")', why, fix)
+
+
+def _judged(node: ds.Dataset, use: Use, threads: int | None) -> Finding | None:
+    where = f"{type(node).__name__}: {use.where}"
+    owner = owner_of(use.target)
+    if use.called_empty and any(use.target is one for one in _FRESH):
+        why = f"{use.name}() takes its seed from the operating system, so that no two runs agree"
+        return Finding("pipeline", where, why, _FIX)
+    if not isinstance(owner, _GENERATORS) or use.target.__name__ in _READS:
+        return None
+    shared = owner is _PYTHON or owner is _NUMPY
+    if threads is not None and threads > 1:
+        why = f"{use.name} is called by {threads} threads in no fixed order, so that no two runs agree"
+        return Finding("pipeline", where, why, f"{_FIX}, or set num_parallel_workers=1 or python_multiprocessing=True")
+    if not shared:
+        return None  # replaying the pipeline brings it to where it was
+    library = "Python's `random`" if owner is _PYTHON else "`numpy.random`"
+    if threads is None:
+        why = (
+            f"{use.name} draws from {library} in worker processes, each of which has its own: that is exact as long as "
+            "each gets the same samples again, which nothing guarantees"
+        )
+    else:
+        why = (
+            f"{use.name} draws from {library} in a thread of this process, which has one for all: that is exact only "
+            "as long as nothing else draws from it while data is read"
+        )
+    return Finding("pipeline", where, why, _FIX, certain=False)
+
+
+def _nodes(dataset: ds.Dataset) -> Iterator[ds.Dataset]:
+    yield dataset
+    for child in dataset.children:
+        yield from _nodes(child)
+
+
+def _threads(node: ds.Dataset) -> int | None:
+    """How many threads of this process run what `_worker_code` gives; None where other processes do."""
+    workers: int = getattr(node, "num_parallel_workers", None) or ds.config.get_num_parallel_workers()
+    if not getattr(node, "python_multiprocessing", False):
+        return workers
+    return 1 if workers == 1 and isinstance(node, ds.GeneratorDataset) else None
+
+
+def _worker_code(node: ds.Dataset) -> Iterator[Any]:
+    """What a node's workers call for its samples; private names are asked for softly, as MindSpore may move them."""
+    yield from _operations(getattr(node, "operations", None))
+    for name in ("per_batch_map", "predicate"):
+        if callable(getattr(node, name, None)):
+            yield getattr(node, name)
+    yield from _methods(getattr(node, "source", None), ("__getitem__", "__iter__", "__next__", "__call__"))
+
+
+def _single_code(node: ds.Dataset) -> Iterator[Any]:
+    """What one thread calls whatever the number of workers is."""
+    for name in ("batch_size_func", "element_length_function"):
+        if callable(getattr(node, name, None)):
+            yield getattr(node, name)
+    sampler = getattr(node, "sampler", None)
+    while sampler is not None:
+        yield from _methods(sampler, ("__iter__",))
+        own = own_attributes(sampler)
+        yield from _methods(own.get("sampler"), ("__iter__", "__next__"))  # in an IterSampler
+        sampler = own.get("child_sampler")
+
+
+def _methods(one: Any, names: tuple[str, ...]) -> Iterator[Any]:
+    if type(one) in _FUNCTIONS:
+        yield one  # that makes a generator
+        return
+    for name in names:
+        method = attribute(one, name) if one is not None else None
+        if callable(method):
+            yield method
+
+
+def _operations(given: Any, *, in_python: bool = False) -> Iterator[Any]:
+    """The operations of a map that run in Python, and those inside of them.
+
+    MindSpore's own have two bodies and use the one of what comes before them, unless they have but one.
+    """
+    for one in given if isinstance(given, (list, tuple)) else [given]:
+        if one is None:
+            continue
+        if type(one).__module__.partition(".")[0] != "mindspore":
+            yield one
+            continue
+        body = getattr(one, "implementation", None)
+        in_python = body == Implementation.PY or (in_python and body is None)
+        yield from _operations(getattr(one, "transforms", None), in_python=in_python)
+        if in_python:
+            yield from _methods(one, ("_execute_py",))
+        elif callable(getattr(one, "transform", None)):
+            yield one.transform  # a function that MindSpore has wrapped
+
+
+def _module(code: Any) -> str:
+    return str(getattr(code, "__module__", "")).partition(".")[0]
+
+
+def _enters(module: str) -> bool:
+    root = module.partition(".")[0]
+    if root == "mindspore":  # its augmentations in Python are code like the user's
+        return module.startswith(("mindspore.dataset.vision", "mindspore.dataset.transforms"))
+    return root not in ("numpy", "ckptkit") and root not in sys.stdlib_module_names

@@ -1,0 +1,125 @@
+"""What training code can reach and no checkpoint holds: attributes, closures, variables of the running script.
+
+Guarantees: it reads attributes as they lie in the objects, so that no property and no other code of the user's
+runs. It stops at a depth, at a number of finds below each thing that it is given, and at objects of libraries. Main
+thread only.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FunctionType, GeneratorType, MethodType, ModuleType
+from typing import Any
+
+import mindspore as ms
+from mindspore import nn
+
+from ckptkit.manager.probe import Unseen
+from ckptkit.mindspore.inspect.attributes import below, is_users
+from ckptkit.mindspore.inspect.carried import BARE
+from ckptkit.mindspore.inspect.value_digest import arrays_in, digest_of_value, in_words, is_plain, tensors_in
+
+_MAX_DEPTH = 5
+_MAX_FOUND = 1000  # below one thing: a large network must not hide what comes after it
+_MAX_ITEMS = 64
+_CODE_KINDS = (FunctionType, MethodType, GeneratorType, functools.partial)
+
+# Of a dataset node: where it keeps the user's Python code. Public attributes but for the two of BatchDataset, whose
+# absence costs a name in a report and nothing else.
+_CODE = ("operations", "source", "sampler", "predicate", "per_batch_map", "batch_size_func")
+
+
+class Reach:
+    """Collects plain values below given objects.
+
+    Args:
+        stored: The parameters and buffers that a checkpoint holds.
+        weight_shapes: Of the weights, to recognise accumulated gradients by.
+
+    Attributes:
+        found: What was found, by its path.
+    """
+
+    def __init__(self, stored: Sequence[ms.Tensor], weight_shapes: set[tuple[int, ...]]) -> None:
+        self._stored = {id(one) for one in stored}
+        self._weight_shapes = weight_shapes
+        self._visited: set[int] = set()
+        self._full = 0  # so many finds end the walk
+        self.found: dict[str, Unseen] = {}
+
+    def walk(self, path: str, value: Any) -> None:
+        """Collect ``value`` and what is below it."""
+        self._full = len(self.found) + _MAX_FOUND
+        self._walk(path, value, 0)
+
+    def _walk(self, path: str, value: Any, depth: int) -> None:
+        if depth > _MAX_DEPTH or len(self.found) >= self._full or isinstance(value, str | bytes | type | ModuleType):
+            return
+        if isinstance(value, ms.Parameter) and id(value) in self._stored:
+            return
+        if not isinstance(value, type(None) | bool | int | float):
+            if id(value) in self._visited:
+                return
+            self._visited.add(id(value))
+        if isinstance(value, nn.Cell):
+            self._walk_cell(path, value, depth)
+        elif is_plain(value) and not any(id(one) in self._stored for one in tensors_in(value)):
+            like = any(array.size > 1 and array.shape in self._weight_shapes for array in arrays_in(value))
+            self.found[path] = Unseen(digest=digest_of_value(value), text=in_words(value), like_weights=like)
+        else:
+            for name, one in _below(value):
+                self._walk(f"{path}{name}", one, depth + 1)
+
+    def _walk_cell(self, path: str, cell: nn.Cell, depth: int) -> None:
+        for name, one in cell.cells_and_names():
+            self._visited.add(id(one))
+            here = f"{path}.{name}" if name else path
+            for attribute, value in vars(one).items():
+                if attribute not in BARE and (_is_users(one) or isinstance(value, ms.Parameter)):
+                    self._walk(f"{here}.{attribute}", value, depth + 1)
+
+
+def code_of(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """Python code of the user's in a pipeline, each with its place."""
+    for node in _nodes(dataset):
+        for attribute in _CODE:
+            value = getattr(node, attribute, None)
+            for one in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(one, FunctionType | MethodType) or (_is_users(one) and not isinstance(one, type)):
+                    yield f"{type(node).__name__}: {_named(one)}", one
+
+
+def _below(value: Any) -> Iterator[tuple[str, Any]]:
+    kind = type(value)
+    if _is_users(value) or isinstance(value, _CODE_KINDS):
+        yield from below(value)
+    elif isinstance(value, dict | list | tuple):
+        yield from itertools.islice(below(value), _MAX_ITEMS)
+    elif _top(kind.__module__) == "mindspore":  # such as amp.DynamicLossScaler, which is no cell
+        yield from ((path, one) for path, one in below(value) if isinstance(one, ms.Parameter))
+
+
+def _nodes(dataset: Any) -> Iterator[Any]:
+    if dataset is not None:
+        yield dataset
+        for child in getattr(dataset, "children", ()):
+            yield from _nodes(child)
+
+
+def _named(code: Any) -> str:
+    function = getattr(code, "__func__", code)
+    if isinstance(function, FunctionType):
+        where = function.__code__
+        return f"{function.__qualname__}() in {Path(where.co_filename).name}:{where.co_firstlineno}"
+    return type(code).__name__
+
+
+def _is_users(value: Any) -> bool:
+    return is_users(type(value).__module__)
+
+
+def _top(module: Any) -> str:
+    return str(module).partition(".")[0]

@@ -1,0 +1,410 @@
+"""The parameters of the cells of a training: which they are, what each is for, how long its bits stay, how they return.
+
+Guarantees: every parameter and every buffer of the cells is a leaf exactly once, under its own name; a name that stands
+for two is refused. A buffer may change at any time, so each save copies it. Main thread only; the arrays of
+`CellParameters.leaves` may be live memory, good as long as their lifetime says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import mindspore as ms
+import xxhash
+from mindspore import nn
+from mindspore.boost import GradientAccumulation
+from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # mindspore.mint.optim's as well
+
+from ckptkit.core.contents import Contents, WantedPart
+from ckptkit.core.placement import Box, Placement
+from ckptkit.core.tensors import Array, Leaf, Lifetime, Role, bytes_of
+from ckptkit.errors import ResumeError, StateMismatchError
+from ckptkit.mindspore.parameters.apply import can_be_live
+from ckptkit.mindspore.parameters.buffers import Buffers
+from ckptkit.mindspore.parameters.cell_changes import Slots
+from ckptkit.mindspore.parameters.restore import Landing
+from ckptkit.mindspore.parameters.tracked import TrackedTensor, looking_copies, synchronize
+from ckptkit.mindspore.state.compatibility import is_rate, some
+from ckptkit.mindspore.train.cell import AccumulationTrainCell
+
+PlacementByName: TypeAlias = Callable[[str], Placement | None]
+
+_WORDS = ("replicated", "per_rank")
+_SMALL_BYTES = 64 * 1024  # below this copying is cheaper than a fence
+
+
+class CellParameters:
+    """Every parameter of ``cells``, and every buffer.
+
+    Args:
+        cells: The cell that is called once per micro-batch, or network, optimizer and what else there is of a
+            training without one. A parameter that several share counts once.
+        frozen: Names of the networks' parameters that training never changes, or a predicate, which is asked about
+            those only; None for none.
+        steady: Those of their optimizers whose parameters nothing changes but the last call of a cycle.
+        placement: Says where one lies in a job of many ranks, by its name, or None for what is known of it: replicated
+            are what an optimizer owns, what is declared frozen and the loss scale; each rank's own are the accumulators
+            and whatever else there is, such as the statistics that the forward pass of each rank takes of its batches.
+
+    Raises:
+        StateMismatchError: If parameters or buffers of two cells have one name, or ``frozen`` names a parameter that
+            does not exist, that is no network's, or that an optimizer updates.
+        TypeError: If ``placement`` gives something else.
+        ValueError: If it gives a box that the parameter does not fit.
+    """
+
+    def __init__(
+        self,
+        cells: Sequence[nn.Cell],
+        frozen: Iterable[str] | Callable[[str], bool] | None,
+        steady: Collection[nn.Cell] = (),
+        placement: PlacementByName | None = None,
+    ) -> None:
+        for cell in cells:
+            # What the first call does, where a cell has one name twice; names must be those from then on.
+            cell.check_names_and_refresh_name()
+        self._cells = cells
+        self._slots = Slots(cells)
+        self._by_name = _by_name(cells)
+        self._registered = Buffers(cells, self._by_name)
+        self._buffers = self._registered.now()
+        self._buffers_before: dict[str, str] = {}
+        self._placed = _placed_by_hand(self._by_name, placement)
+        train_cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), None)
+        self._accumulates = train_cell is not None
+        self._accumulators = {one.name for one in train_cell.accumulators} if train_cell is not None else set()
+        self._boosts = _names_in_boosts(cells)
+        optimizers = optimizers_of(cells)
+        self._weights = {one.name for optimizer in optimizers for one in optimizer.parameters}
+        if train_cell is not None:
+            self._weights |= {one.name for one in train_cell.network.get_parameters()}
+        owned = [(optimizer, {one.name for one in all_of(optimizer)}) for optimizer in optimizers]
+        self._owned = {name for _, names in owned for name in names}
+        scale = train_cell.loss_scale if train_cell is not None else None
+        self._agreed = {one.name for one in scale.get_parameters()} if scale is not None else set()
+        self._of_networks = frozenset(self._weights | (_of_networks(cells) - self._owned - self._boosts))
+        self._frozen = _frozen_names(self._by_name, self.of_networks(), frozen)
+        _refuse_frozen_and_trained(self._frozen, cells)
+        self._steady = _steady_names(owned, steady)
+        self._demoted: set[str] = set()
+        self._moved: set[str] = set()
+        self._tracking: list[TrackedTensor] = []
+        self._tracking_at_boundary: list[TrackedTensor] = []
+
+    def cut(self) -> list[str]:
+        """Names of those of which this rank holds a part, by what was said of them."""
+        return sorted(name for name, one in self._placed.items() if isinstance(one, Box))
+
+    def tensors(self) -> dict[str, ms.Tensor]:
+        """The parameters and buffers themselves, by name; buffers as the last look at the `leaves` found them."""
+        return {**self._by_name, **self._buffers}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __getitem__(self, name: str) -> Array:
+        """The bits of one parameter, which may be live memory."""
+        array: Array = self._by_name[name].asnumpy()
+        return array
+
+    def leaves(self, *, at_boundary: bool) -> list[Leaf]:
+        """Each as a leaf, after waiting for every operation under way; at a boundary without the accumulators.
+
+        Raises:
+            ResumeError: If the cells have other parameters than when this was made.
+        """
+        self._refuse_replaced()
+        chosen = self._tracked(at_boundary)
+        synchronize([one.tensor for one in chosen])
+        return [one.leaf() for one in chosen]
+
+    def _refuse_replaced(self) -> None:
+        if not self._slots.are_changed():
+            return
+        known, now = _by_id(self._by_name.values()), _by_id(one for cell in self._cells for one in all_of(cell))
+        if known.keys() != now.keys():
+            every = {**known, **now}
+            names = sorted({every[one].name for one in known.keys() ^ now.keys()})
+            raise ResumeError(
+                f"other objects took the place of parameters, or came to them, since the StateManager was made: "
+                f"{some(names)}. The optimizer keeps the former ones, and a start has the new ones nowhere, so no "
+                "resume could be exact. Give a parameter its value with ops.assign; change the network before"
+            )
+        self._slots = Slots(self._cells)
+
+    def _tracked(self, at_boundary: bool) -> list[TrackedTensor]:
+        buffers = self._registered.now()
+        if not self._tracking or not _are_same(buffers, self._buffers):
+            self._buffers = buffers
+            deferred = looking_copies(list(self._by_name.values()))
+            self._tracking = [
+                TrackedTensor(
+                    *(name, one, self._role(name), partial(self._lifetime, name)),
+                    placement=self._placement(name),
+                    deferred=deferred,
+                    moved=self._moved,
+                )
+                for name, one in self.tensors().items()
+            ]
+            self._tracking_at_boundary = [one for one in self._tracking if one.name not in self._accumulators]
+        return self._tracking_at_boundary if at_boundary else self._tracking
+
+    def moved(self) -> set[str]:
+        """Names of those that had other memory at a look at the `leaves` than at the one before, since this was asked.
+
+        Only memory that stays in place while it is trained tells anything: on CPU.
+        """
+        moved = self._moved.copy() if can_be_live() else set()
+        self._moved.clear()
+        return moved
+
+    def rates(self) -> dict[str, str]:
+        """Digest by name of what a script gives an optimizer and the optimizer keeps as a parameter."""
+        names = [name for name in self._by_name if name in self._owned and is_rate(name)]
+        return {name: xxhash.xxh3_128_hexdigest(bytes_of(self[name]).data) for name in names}
+
+    def digests(self) -> dict[str, str]:
+        """Digest by name of every parameter and buffer."""
+        return {leaf.name: _digest(leaf) for leaf in self.leaves(at_boundary=False)}
+
+    def steady_digests(self) -> dict[str, str]:
+        """Digest by name of every parameter that is taken not to change within a cycle."""
+        steady = [leaf for leaf in self.leaves(at_boundary=True) if leaf.lifetime != "micro"]
+        return {leaf.name: _digest(leaf) for leaf in steady}
+
+    def note_buffers(self) -> None:
+        """Remember the buffers as they are now, for `changed_buffers`."""
+        self._buffers_before = self._digests_of_buffers(self.leaves(at_boundary=True))
+
+    def changed_buffers(self, leaves: Sequence[Leaf]) -> list[str]:
+        """Names of those that are not as noted, of ``leaves`` that were taken just now."""
+        now = self._digests_of_buffers(leaves)
+        return sorted(name for name, digest in self._buffers_before.items() if now.get(name) != digest)
+
+    def _digests_of_buffers(self, leaves: Sequence[Leaf]) -> dict[str, str]:
+        return {leaf.name: _digest(leaf) for leaf in leaves if leaf.name in self._buffers}
+
+    def idle_bytes(self) -> tuple[int, int]:
+        """Bytes of the parameters that no optimizer owns and nobody declared frozen, and of all, buffers included."""
+        leaves = self.leaves(at_boundary=True)
+        known = self._owned | self._frozen | self._buffers.keys()
+        return sum(leaf.size_bytes for leaf in leaves if leaf.name not in known), sum(
+            leaf.size_bytes for leaf in leaves
+        )
+
+    def demote(self, names: Collection[str]) -> None:
+        """From now on take ``names`` as changing at every micro-step."""
+        self._demoted |= set(names)
+        self._tracking = []
+
+    def stored(self, leaves: Mapping[str, Leaf], *, at_boundary: bool) -> dict[str, Leaf]:
+        """Those of all ``leaves`` that a checkpoint holds."""
+        return {name: leaf for name, leaf in leaves.items() if not (at_boundary and name in self._accumulators)}
+
+    def mutable_leaves(self) -> Iterator[Leaf]:
+        """Those that a micro-step may change, but for the accumulators, which it changes for sure."""
+        return (leaf for leaf in self.leaves(at_boundary=True) if leaf.lifetime == "micro")
+
+    def read_from(self, contents: Contents, seen: Mapping[str, Leaf]) -> None:
+        """Give each its stored value, read straight into its memory; accumulators that were left out become zero.
+
+        Args:
+            contents: Compared with the parameters before.
+            seen: All `leaves` by name, taken just now.
+
+        Raises:
+            CkptKitError: As `Contents.read_into`; the parameters then hold anything.
+        """
+        landing = self._read(contents, seen, [name for name in self.tensors() if name in contents.entries])
+        self._zero_absent(contents, landing)
+
+    def of_networks(self) -> frozenset[str]:
+        """Names of what weights from elsewhere have to give: all but an optimizer's and a train cell's own."""
+        return self._of_networks
+
+    def importable(self, contents: Contents) -> frozenset[str]:
+        """Those `of_networks`, and of the buffers, which MindSpore writes to no file of weights, what is there."""
+        return self.of_networks() | (self._buffers.keys() & contents.entries.keys())
+
+    def read_weights_from(self, contents: Contents, seen: Mapping[str, Leaf]) -> None:
+        """Give what is `importable` its stored values, and leave all else alone; as `read_from`."""
+        self._read(contents, seen, self.importable(contents))
+
+    def read_again_from(self, contents: Contents) -> None:
+        """As `read_from`, after it, for what was changed since: reads only the files whose bytes are no longer here."""
+        seen = {leaf.name: leaf for leaf in self.leaves(at_boundary=False)}
+        memory = Landing(self.tensors(), contents.entries, seen, ())
+        live = {name: memory.live(name) for name in self.tensors() if name in contents.entries}
+        held = {name: bits for name, bits in live.items() if bits is not None}
+        self._zero_absent(contents, self._read(contents, seen, contents.differing(held)))
+
+    def _read(self, contents: Contents, seen: Mapping[str, Leaf], names: Collection[str]) -> Landing:
+        parts = {name: seen[name].spec for name in names if isinstance(seen[name].spec.placement, Box)}
+        landing = Landing(self.tensors(), contents.entries, seen, set(names) - parts.keys())
+        contents.read_into(landing, landing.filled)
+        wanted = [
+            WantedPart(name, spec.placement, spec.shape, landing[name])
+            for name, spec in parts.items()
+            if isinstance(spec.placement, Box)
+        ]
+        contents.read_parts(wanted, landing.filled)
+        return landing
+
+    def _zero_absent(self, contents: Contents, landing: Landing) -> None:
+        for name in self._accumulators - contents.entries.keys():
+            landing.zero(name)
+
+    def _role(self, name: str) -> Role:
+        if name in self._accumulators or name in self._boosts:
+            return "accumulators"
+        if name in self._weights or name in self._buffers:
+            return "weights"
+        # What is neither the network's nor the optimizer's: a loss scale, or what a foreign cell holds for itself.
+        return "optimizer" if self._accumulates or name not in self._of_networks else "weights"
+
+    def _placement(self, name: str) -> Placement:
+        by_hand = self._placed.get(name)
+        if by_hand is not None:
+            return by_hand
+        if name in self._accumulators:
+            return "per_rank"
+        # What was declared frozen and changes all the same may change in each rank to something else.
+        still = name in self._frozen and name not in self._demoted
+        return "replicated" if still or name in self._owned or name in self._agreed else "per_rank"
+
+    def _lifetime(self, name: str, size_bytes: int) -> Lifetime:
+        if name in self._demoted:
+            return "micro"
+        if name in self._frozen:
+            return "frozen"
+        if name in self._accumulators or name not in self._steady or size_bytes < _SMALL_BYTES:
+            return "micro"
+        return "cycle"
+
+
+def _digest(leaf: Leaf) -> str:
+    return xxhash.xxh3_128_hexdigest(bytes_of(leaf.array).data)
+
+
+def all_of(cell: nn.Cell) -> list[ms.Parameter]:
+    """Its parameters, with the learning rates that experimental optimizers keep in a plain list."""
+    rates = [
+        rate for one in optimizers_of([cell]) for rate in getattr(one, "lrs", ()) if isinstance(rate, ms.Parameter)
+    ]
+    return [*cell.get_parameters(), *rates]
+
+
+def _by_id(parameters: Iterable[ms.Parameter]) -> dict[int, ms.Parameter]:
+    return {id(one): one for one in parameters}
+
+
+def optimizers_of(cells: Sequence[nn.Cell]) -> list[nn.Cell]:
+    """Every optimizer among ``cells`` and what they consist of."""
+    kinds = (nn.Optimizer, ExperimentalOptimizer)
+    return [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, kinds)]
+
+
+def _of_networks(cells: Sequence[nn.Cell]) -> frozenset[str]:
+    """Names of all parameters but those that train cells hold for themselves, such as a foreign one's loss scale."""
+    found: set[str] = set()
+    for cell in cells:
+        network = getattr(cell, "network", None)
+        if not optimizers_of([cell]):
+            network = cell
+        if isinstance(network, nn.Cell):
+            found |= {one.name for one in network.get_parameters()}
+        else:
+            found |= {one.name for one in cell.get_parameters()}
+            found -= {one.name for one in cell.get_parameters(expand=False)}
+    return frozenset(found)
+
+
+def _names_in_boosts(cells: Sequence[nn.Cell]) -> set[str]:
+    """Names of what each `boost.GradientAccumulation` holds beside the weights: the sums and their counter."""
+    boosts = [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, GradientAccumulation)]
+    weights = {id(one) for boost in boosts for one in boost.weights}
+    return {one.name for boost in boosts for one in boost.get_parameters(expand=False) if id(one) not in weights}
+
+
+def _steady_names(owned: Sequence[tuple[nn.Cell, set[str]]], steady: Collection[nn.Cell]) -> set[str]:
+    """What the ``steady`` ones of the optimizers own and no other one writes."""
+    found: set[str] = set()
+    written: set[str] = set()
+    for optimizer, names in owned:
+        (found if any(optimizer is one for one in steady) else written).update(names)
+    return found - written
+
+
+def _by_name(cells: Sequence[nn.Cell]) -> dict[str, ms.Parameter]:
+    found: dict[str, ms.Parameter] = {}
+    twice: set[str] = set()
+    for parameter in (one for cell in cells for one in all_of(cell)):
+        if found.setdefault(parameter.name, parameter) is not parameter:
+            twice.add(parameter.name)
+    if twice:
+        raise StateMismatchError(
+            f"parameters must have names of their own; used twice: {some(sorted(twice))}. "
+            "Rename them (Cell.update_parameters_name), or give one of the cells by name: StateManager(..., ema=it)"
+        )
+    return found
+
+
+def _frozen_names(
+    parameters: Collection[str], of_networks: Collection[str], frozen: Iterable[str] | Callable[[str], bool] | None
+) -> frozenset[str]:
+    if frozen is None:
+        return frozenset()
+    if callable(frozen):
+        return frozenset(name for name in of_networks if frozen(name))
+    names = frozenset([frozen] if isinstance(frozen, str) else frozen)
+    unknown = sorted(name for name in names if name not in parameters)
+    if unknown:
+        raise StateMismatchError(f"frozen= names parameters that do not exist: {some(unknown)}")
+    others = sorted(names - set(of_networks))
+    if others:
+        raise StateMismatchError(
+            f"frozen= names parameters that are no network's: {some(others)}. Training changes what the train cell "
+            "and the optimizer keep for themselves. Take them out of frozen="
+        )
+    return names
+
+
+def _refuse_frozen_and_trained(frozen: Collection[str], cells: Sequence[nn.Cell]) -> None:
+    for optimizer in optimizers_of(cells):
+        both = [one.name for one in optimizer.parameters if one.name in frozen]
+        if both:
+            raise StateMismatchError(
+                f"frozen= names parameters that the optimizer ({type(optimizer).__name__}) updates: "
+                f"{some(both)}. Take them out of frozen=, or make the optimizer without them: "
+                "set their requires_grad=False, then give it network.trainable_params()"
+            )
+
+
+def _are_same(tensors: Mapping[str, ms.Tensor], others: Mapping[str, ms.Tensor]) -> bool:
+    return tensors.keys() == others.keys() and all(one is others[name] for name, one in tensors.items())
+
+
+def _placed_by_hand(parameters: Mapping[str, ms.Parameter], placement: PlacementByName | None) -> dict[str, Placement]:
+    if placement is None:
+        return {}
+    asked = {name: placement(name) for name in parameters}
+    placed = {name: one for name, one in asked.items() if one is not None}
+    for name, one in placed.items():
+        _check_placement(name, tuple(parameters[name].shape), one)
+    return placed
+
+
+def _check_placement(name: str, shape: tuple[int, ...], placement: object) -> None:
+    if not isinstance(placement, Box):
+        if placement not in _WORDS:
+            raise TypeError(
+                f"placement= gives {placement!r} for {name}: it takes {', '.join(map(repr, _WORDS))} or a Box"
+            )
+        return
+    fits = len(shape) == len(placement.offsets) and all(
+        at + extent <= whole for at, extent, whole in zip(placement.offsets, shape, placement.global_shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(f"placement= gives {placement} for {name}, whose shape {shape} does not lie inside of it")

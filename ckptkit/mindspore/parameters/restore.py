@@ -1,0 +1,77 @@
+"""Where the bytes of a checkpoint go on their way into parameters.
+
+Guarantees: after `Landing.filled` has been called for a name, the parameter of that name has the bytes; where they
+cannot be read into the parameter itself, one tensor at a time is gathered beside it, with those that lie in the
+same few windows of the stream. Main thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+import mindspore as ms
+import numpy as np
+
+from ckptkit.core.contents import TensorInfo
+from ckptkit.core.tensors import DTYPES, Array, Leaf
+from ckptkit.mindspore.parameters.apply import assign, assign_zeros, can_be_live, live_bytes
+
+
+class Landing(Mapping[str, memoryview]):
+    """Memory for the tensors of parameters, by name; to be asked for right before it is filled.
+
+    Args:
+        parameters: By name.
+        entries: What is stored of each.
+        seen: Leaves of these parameters, taken just now.
+        wanted: The names that this mapping has.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, ms.Tensor],
+        entries: Mapping[str, TensorInfo],
+        seen: Mapping[str, Leaf],
+        wanted: Collection[str],
+    ) -> None:
+        self._wanted = frozenset(wanted)
+        self._parameters = parameters
+        self._entries = entries
+        self._seen = seen
+        self._live = can_be_live()
+        self._gathered: dict[str, Array] = {}
+
+    def live(self, name: str) -> memoryview | None:
+        """The memory of the parameter itself, or None."""
+        return live_bytes(self._parameters[name], self._seen[name].array) if self._live else None
+
+    def __getitem__(self, name: str) -> memoryview:
+        live = self.live(name)
+        if live is not None:
+            return live
+        # The leaf's shape and not the stored one, which is that of the whole where this rank has a part.
+        bits = self._gathered[name] = np.empty(self._seen[name].shape, DTYPES[self._entries[name].dtype])
+        return bits.reshape(-1).view(np.uint8).data
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._wanted  # Mapping's own would ask for the memory
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._wanted)
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+    def filled(self, name: str) -> None:
+        """All bytes of ``name`` are there."""
+        bits = self._gathered.pop(name, None)
+        if bits is not None:
+            assign(self._parameters[name], bits, self._entries[name].dtype)
+
+    def zero(self, name: str) -> None:
+        """Make ``name``, of which nothing is stored, all zeros."""
+        live = self.live(name)
+        if live is not None:
+            np.frombuffer(live, np.uint8).fill(0)
+        else:
+            assign_zeros(self._parameters[name])

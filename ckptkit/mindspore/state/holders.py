@@ -1,0 +1,372 @@
+"""Stores objects that do not say what of them belongs in a checkpoint.
+
+Guarantees: an object with ``state_dict()`` and ``load_state_dict()`` of its own is asked for them; of any other one,
+every parameter that it holds, and every buffer of a cell, is stored under its place in it (``scale_value``,
+``_last_lr/0``), restored bit for bit into the storage that it has, and compared before anything is changed; of objects
+of the user's so are the plain attributes (numbers, texts, arrays, tensors, containers of them). What an object of
+MindSpore's changes, it keeps in parameters. Main thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from operator import setitem
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn
+
+from ckptkit.core.tensors import DTYPES, leaf_of
+from ckptkit.core.tree import encode_tree
+from ckptkit.errors import StateMismatchError
+from ckptkit.mindspore.inspect.attributes import attributes_of, is_users
+from ckptkit.mindspore.inspect.carried import BARE
+from ckptkit.mindspore.inspect.value_digest import digest_of_value, generator_state, in_words, is_plain
+from ckptkit.mindspore.parameters.apply import assign, tensor_of
+from ckptkit.mindspore.parameters.buffers import Buffers
+from ckptkit.mindspore.state.compatibility import listed, some
+
+_log = logging.getLogger("ckptkit")
+
+_MAX_DEPTH = 8  # of containers and objects in an object; deeper ones are no state of it
+_CONTAINERS = (Mapping, list, tuple, deque)
+_OTHERS = (deque, Counter, defaultdict)  # containers that are stored, beside lists, tuples and dicts
+_DICTS = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")  # in the text of a key: in another process it is another one
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Any object of the user's own that a checkpoint should hold."""
+
+    def state_dict(self) -> Any:
+        """Plain values, containers and NumPy arrays; must not advance the object."""
+        ...
+
+    def load_state_dict(self, state: Any) -> None:
+        """Take over what `state_dict` returned, in another process."""
+        ...
+
+
+@dataclass(frozen=True)
+class NamedAttributes:
+    """What `attributes` was given: an object, and the names of those of its attributes that are stored."""
+
+    owner: Any
+    names: tuple[str, ...]
+
+
+def attributes(owner: Any, *names: str) -> NamedAttributes:
+    """Some attributes of an object, to be stored by name where its class cannot be given the two methods.
+
+    As in ``StateManager(..., trainer=ckptkit.attributes(trainer, "step", "accumulate_grads"))``, or in ``stateful=`` of
+    `CheckpointCallback`. A restore gives parameters in them their value where they are and assigns everything else.
+    What else the object holds is not stored.
+
+    Args:
+        owner: The object.
+        names: Of attributes that have a value when training begins: None, a number, a text, an array, a tensor, a
+            parameter, or a list, tuple or dict of these.
+
+    Raises:
+        ValueError: If there are no names, or the object has no attribute of that name.
+        TypeError: If an attribute is something else.
+    """
+    missing = [name for name in names if not hasattr(owner, name)]
+    if missing or not names:
+        raise ValueError(
+            f"ckptkit.attributes: {type(owner).__name__} has no attribute {', '.join(missing) or 'without a name'}. "
+            "Name those that have a value when training begins; None is one"
+        )
+    for name in names:
+        _refuse_other_kinds(owner, name)
+    return NamedAttributes(owner, names)
+
+
+class _Place(NamedTuple):
+    """A parameter or buffer, which is written in place, or a value and what puts another one there."""
+
+    value: Any
+    put: Callable[[Any], None] | None
+
+    @property
+    def packed(self) -> list[Any]:
+        """As what `ckptkit.core.tree` stores."""
+        return _bits(self.value) if self.put is None else _packed(self.value)
+
+
+class ParameterHolder:
+    """The parameters and buffers of an object and its plain attributes, as a stateful object.
+
+    Args:
+        name: That the object was given by.
+        one: The object; what it holds is looked up each time.
+    """
+
+    def __init__(self, name: str, one: Any) -> None:
+        self._name = name
+        self._one = one
+
+    def parameters(self) -> list[ms.Parameter]:
+        """Each that it stores."""
+        return [place.value for place in self._places().values() if isinstance(place.value, ms.Parameter)]
+
+    def holds_tensors(self) -> bool:
+        """Whether there are parameters or buffers in it."""
+        return any(place.put is None for place in self._places().values())
+
+    def not_stored(self) -> list[str]:
+        """Attributes that may be state and cannot be stored, each with its kind: generators, sets, queues."""
+        if isinstance(self._one, NamedAttributes) or not _is_users(self._one):
+            return []
+        bare = BARE if isinstance(self._one, nn.Cell) else ()
+        values = [(name, value) for name, value in attributes_of(self._one) if name not in bare and is_plain(value)]
+        return [f"{name} ({type(value).__name__})" for name, value in values if not fits(value)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """By place, of a parameter its dtype and its bits, which may be live memory, and of a value what it is."""
+        return {place: one.packed for place, one in self._places().items()}
+
+    def check(self, state: Any) -> None:
+        """Compare the parameters with what a checkpoint has, before anything is changed.
+
+        Raises:
+            StateMismatchError: If they are others; names each one.
+        """
+        stored = state if isinstance(state, dict) else {}
+        found = {place: packed for place, packed in stored.items() if packed[0] in DTYPES}
+        now = self._places()
+        mine = {place: one.packed for place, one in now.items() if one.put is None}
+        lost = {place for place in stored.keys() - found.keys() - now.keys() if self._late(place) is None}
+        problems = [f"missing in the checkpoint: {place}" for place in sorted(mine.keys() - found.keys())]
+        problems += [f"not in this object: {place}" for place in sorted((found.keys() - mine.keys()) | lost)]
+        for place in sorted(mine.keys() & found.keys()):
+            (dtype, array), (my_dtype, my_array) = found[place], mine[place]
+            if (dtype, array.shape) != (my_dtype, my_array.shape):
+                problems.append(
+                    f"{place}: the checkpoint has {dtype} {list(array.shape)}, "
+                    f"this object has {my_dtype} {list(my_array.shape)}"
+                )
+        if problems:
+            raise StateMismatchError(
+                f"the checkpoint does not fit the stateful object {self._name}. Nothing was changed. Build it as it "
+                f"was, or start under another root:{listed(problems)}"
+            )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Give each parameter and each attribute its stored value."""
+        now = self._places()
+        taken = []
+        for place, packed in state.items():
+            if packed[0] in DTYPES:
+                assign(now[place].value, packed[1], packed[0])
+                continue
+            value, put = _unpacked(packed), now[place].put if place in now else self._late(place)
+            if put is not None and (place not in now or digest_of_value(now[place].value) != digest_of_value(value)):
+                put(_refilled(now[place].value, value) if place in now else value)
+                taken.append(f"{place} = {in_words(value)}")
+        if taken:
+            _log.info("%s goes on with %s, from the checkpoint", self._name, some(taken))
+
+    def _late(self, place: str) -> Callable[[Any], None] | None:
+        """What makes an attribute that the object had when it was stored, and in this process has not yet."""
+        if "/" in place or not _is_users(self._one):
+            return None
+        return partial(setattr, self._one, place.removeprefix("."))
+
+    def _places(self) -> dict[str, _Place]:
+        one = self._one
+        if not isinstance(one, NamedAttributes):
+            return dict(_places(one, "", None, plain=True))
+        found: dict[str, _Place] = {}
+        for name in one.names:
+            _refuse_other_kinds(one.owner, name)
+            found.update(_places(getattr(one.owner, name), name, partial(setattr, one.owner, name), plain=True))
+        return found
+
+
+class GeneratorHolder:
+    """A random generator of Python's or NumPy's, as a stateful object."""
+
+    def __init__(self, one: np.random.Generator | np.random.RandomState | random.Random) -> None:
+        self._one = one
+
+    def state_dict(self) -> Any:
+        """Where it stands."""
+        return generator_state(self._one)
+
+    def load_state_dict(self, state: Any) -> None:
+        """Put it there."""
+        if isinstance(self._one, np.random.Generator):
+            self._one.bit_generator.state = state
+        elif isinstance(self._one, np.random.RandomState):
+            self._one.set_state(state)
+        else:
+            self._one.setstate(state)
+
+
+def stateful_of(name: str, one: Any) -> Stateful:
+    """How the state of ``one``, given as ``name``, is stored.
+
+    Raises:
+        TypeError: If it has neither the two methods nor a parameter, and is no random generator.
+    """
+    if isinstance(one, (np.random.Generator, np.random.RandomState, random.Random)):
+        return GeneratorHolder(one)
+    # nn.Cell has both methods, but they take and give parameters, which have no place in a checkpoint.
+    own = not isinstance(one, nn.Cell) or type(one).state_dict is not nn.Cell.state_dict
+    if own and not isinstance(one, type) and all(_has(one, method) for method in ("state_dict", "load_state_dict")):
+        return cast(Stateful, one)
+    holder = ParameterHolder(name, one)
+    if not isinstance(one, NamedAttributes) and not holder.holds_tensors():
+        raise TypeError(
+            f"{name}: a {type(one).__name__} has no state_dict() and load_state_dict(), and no parameters. Give it the "
+            f'two methods, or say what of it to store: {name}=ckptkit.attributes(it, "NAME", ...)'
+        )
+    return holder
+
+
+def _has(one: Any, method: str) -> bool:
+    try:
+        return callable(getattr(one, method))  # as it will be called: an object may hand it on to another one
+    except (AttributeError, LookupError):  # ``__getattr__ = dict.__getitem__`` raises KeyError
+        return False
+
+
+def _places(
+    one: Any, place: str, put: Callable[[Any], None] | None, *, plain: bool, above: tuple[int, ...] = ()
+) -> Iterator[tuple[str, _Place]]:
+    """What is stored of ``one``, by its place; ``plain`` says whether values are, beside parameters."""
+    if isinstance(one, ms.Parameter):
+        yield place or "value", _Place(one, None)
+    elif plain and put is not None and _is_storable(one):
+        yield place, _Place(one, put)
+    elif len(above) < _MAX_DEPTH and id(one) not in above:
+        if isinstance(one, nn.Cell):
+            if place:
+                return  # a tool (a scheduler's optimizer), and state of the training's cells
+            parameters = {parameter.name: parameter for parameter in one.get_parameters()}
+            tensors = {**parameters, **Buffers([one], parameters).now()}
+            yield from ((name, _Place(tensor, None)) for name, tensor in tensors.items())
+        plain = plain and (isinstance(one, _CONTAINERS) or _is_users(one))
+        for key, value, put_there in _children(one, put):
+            there = f"{place}/{key}" if place else str(key)
+            yield from _places(value, there, put_there, plain=plain, above=(*above, id(one)))
+
+
+def _children(one: Any, put: Callable[[Any], None] | None) -> Iterator[tuple[Any, Any, Callable[[Any], None] | None]]:
+    """Items or attributes, each with what replaces it, where something can; ``put`` replaces ``one`` itself."""
+    if isinstance(one, Mapping):
+        for index, (key, value) in enumerate(one.items()):
+            yield f"#{index}" if _ADDRESS.search(str(key)) else key, value, partial(setitem, one, key)
+    elif isinstance(one, (list, deque)):
+        yield from ((index, value, partial(setitem, one, index)) for index, value in enumerate(one))
+    elif isinstance(one, tuple):
+        replace = partial(_put_into_tuple, one, [*one], put) if put is not None else None
+        yield from ((index, value, replace and partial(replace, index)) for index, value in enumerate(one))
+    elif isinstance(one, nn.Cell):
+        bare = BARE if _is_users(one) else vars(one).keys()
+        own = ((name, value) for name, value in attributes_of(one) if name not in bare)
+        yield from ((f".{name}", value, partial(setattr, one, name)) for name, value in own)
+    elif not isinstance(one, (type, ms.Tensor, ModuleType, FunctionType, MethodType)):
+        yield from ((name, value, partial(setattr, one, name)) for name, value in attributes_of(one))
+
+
+def _put_into_tuple(one: Any, items: list[Any], put: Callable[[Any], None], index: int, value: Any) -> None:
+    """Replace a tuple by one with another item; ``items`` are its own, with those that were replaced before."""
+    items[index] = value
+    put(type(one)._make(items) if hasattr(one, "_make") else tuple(items))
+
+
+def _refilled(one: Any, value: Any) -> Any:
+    """A list, dict or deque with the items of ``value``: others may hold it, and a deque has a largest length."""
+    if type(one) is not type(value) or not isinstance(one, (list, dict, deque)):
+        return value
+    one.clear()
+    if isinstance(one, dict):
+        one.update(value)
+    else:
+        one.extend(value)
+    return one
+
+
+def _is_users(one: Any) -> bool:
+    return is_users(type(one).__module__)
+
+
+def _refuse_other_kinds(owner: Any, name: str) -> None:
+    value = getattr(owner, name)
+    if not fits(value):
+        raise TypeError(
+            f"ckptkit.attributes: {type(owner).__name__}.{name} is a {type(value).__name__}; only numbers, texts, "
+            "arrays, tensors, parameters and lists, tuples and dicts of them can be stored. Give an object or a cell "
+            "by a name of its own"
+        )
+
+
+def fits(one: Any, inside: tuple[int, ...] = ()) -> bool:
+    """Whether all of it is stored: values, and parameters in containers; those that are ``inside`` have it in them."""
+    if isinstance(one, ms.Parameter) or _is_storable(one):
+        return True
+    if not isinstance(one, (dict, list, tuple)) or id(one) in inside:
+        return False
+    return all(fits(each, (*inside, id(one))) for each in (one.values() if isinstance(one, dict) else one))
+
+
+def _is_storable(one: Any, inside: tuple[int, ...] = ()) -> bool:
+    """Whether it is a value without parameters that a checkpoint takes as a whole; ``inside`` as of `fits`."""
+    if isinstance(one, ms.Tensor):
+        return not isinstance(one, ms.Parameter) and not one.has_init
+    if type(one) not in (dict, OrderedDict, list, tuple, *_OTHERS):
+        return _encodes(one)
+    if id(one) in inside or (isinstance(one, dict) and not _encodes(dict.fromkeys(one))):
+        return False
+    return all(_is_storable(each, (*inside, id(one))) for each in (one.values() if isinstance(one, dict) else one))
+
+
+def _encodes(one: Any) -> bool:
+    try:
+        encode_tree(one, "", [])
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _bits(one: ms.Tensor) -> list[Any]:
+    leaf = leaf_of("", one.asnumpy(), role="state")
+    return [leaf.dtype, leaf.array]
+
+
+def _packed(one: Any) -> list[Any]:
+    """As what `ckptkit.core.tree` stores; `_unpacked` gives it back, unless it is a parameter."""
+    if isinstance(one, ms.Tensor):
+        return _bits(one) if isinstance(one, ms.Parameter) else ["tensor", _bits(one)]
+    if _encodes(one):
+        return ["plain", one]
+    if isinstance(one, dict):
+        return [type(one).__name__, [[key, _packed(value)] for key, value in one.items()]]
+    if isinstance(one, deque):
+        return ["deque", [one.maxlen, [_packed(value) for value in one]]]
+    return [type(one).__name__, [_packed(value) for value in one]]
+
+
+def _unpacked(packed: list[Any]) -> Any:
+    kind, held = packed
+    if kind == "tensor":
+        return tensor_of(held[1], held[0])
+    if kind == "plain":
+        return held
+    if kind in ("list", "tuple"):
+        return (list if kind == "list" else tuple)(map(_unpacked, held))
+    if kind == "deque":
+        return deque(map(_unpacked, held[1]), held[0])
+    items = {key: _unpacked(value) for key, value in held}
+    return defaultdict(None, items) if kind == "defaultdict" else _DICTS[kind](items)

@@ -1,0 +1,691 @@
+"""`StateManager`: everything a checkpoint of a MindSpore training holds, and how it gets back.
+
+Guarantees: a capture is taken after every operation under way has ended and advances no generator; a restore
+compares every leaf, the accumulation steps, the data pipeline and its own counters before it changes
+anything, and then changes all of it, or, if reading fails, refuses to go on. It does not write files. Main thread
+only, between two micro-steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, get_args
+
+import mindspore as ms
+import mindspore.dataset as ds
+from mindspore import nn
+from pydantic import ValidationError
+
+from ckptkit.core.contents import Capture, Contents
+from ckptkit.core.process_group import World
+from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import Leaf
+from ckptkit.errors import ResumeError
+from ckptkit.manager.probe import Observer
+from ckptkit.mindspore.data.pipeline_position import Augmentation, DatasetPosition
+from ckptkit.mindspore.data.position import Position
+from ckptkit.mindspore.data.resumable import Resumable
+from ckptkit.mindspore.inspect import (
+    Finding,
+    constants_in_callbacks,
+    constants_in_loops,
+    find,
+    find_in_loops,
+    left_out,
+    loop_variables,
+)
+from ckptkit.mindspore.parameters.detached import Detached
+from ckptkit.mindspore.parameters.half_restored import (
+    clear_half_restored,
+    half_restored_from,
+    mark_half_restored,
+    refuse_half_restored,
+)
+from ckptkit.mindspore.parameters.parameters import CellParameters, PlacementByName, optimizers_of
+from ckptkit.mindspore.process_group import world
+from ckptkit.mindspore.rng import capture_rng, restore_rng, seed_operators
+from ckptkit.mindspore.state.compatibility import (
+    check_data,
+    check_leaves,
+    check_mode,
+    check_stateful,
+    some,
+)
+from ckptkit.mindspore.state.forward_check import watch_forward
+from ckptkit.mindspore.state.fresh_start import mark_begun, refuse_trained
+from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, Stateful, stateful_of
+from ckptkit.mindspore.state.imported_weights import check_weights, holds_weights_only, tell_what_is_fresh
+from ckptkit.mindspore.state.load_check import give
+from ckptkit.mindspore.state.other_callbacks import Companions
+from ckptkit.mindspore.state.reshard import Worlds, in_this_world, tell
+from ckptkit.mindspore.state.rewind import CycleStart, check_rewindable
+from ckptkit.mindspore.state.sections import captured, decoded
+from ckptkit.mindspore.state.switches import Switches, mode_in_force
+from ckptkit.mindspore.train.adapter import CycleAdapter
+from ckptkit.mindspore.train.cell import AccumulationTrainCell
+from ckptkit.mindspore.train.named_cell import NamedCell, refuse_uncounted, steady_beside
+from ckptkit.mindspore.train.step_counting import counting_of
+
+__all__ = ["StateManager", "Stateful"]
+
+OnKChange: TypeAlias = Literal["refuse", "next_cycle"]
+
+_log = logging.getLogger("ckptkit")
+
+
+class StateManager:
+    """The whole state of one training, for `CheckpointManager.restore`, ``step`` and ``save``.
+
+    Args:
+        train_cell: The cell that is called once per micro-batch: an `AccumulationTrainCell`, or any other
+            training cell, of which every call counts as a cycle unless there is a `CycleAdapter`. A loop without
+            a train cell gives its network, its optimizer and what else it has, as a list. Another
+            `AccumulationTrainCell`, such as that of a GAN's second network, comes by name. Their parameters and their
+            buffers (``register_buffer``, persistent or not) are stored.
+        dataset: The pipeline that feeds it, or what `ckptkit.data.resumable` made of it; None if the loop
+            positions its data itself.
+        frozen: Names of the network's parameters that training never changes, or a predicate, which is asked about
+            those only. They are written once per attempt and shared by its checkpoints.
+        augmentation: ``"stateless"`` declares that the user's own code in the dataset depends on its input only,
+            so that a resume need not replay the batches before; the first batch is checked either way.
+        on_k_change: What a restore does where the checkpoint was taken with other accumulation steps than the cell
+            has: ``"refuse"``, or ``"next_cycle"``, which ends the running cycle with the old ones and then goes on
+            with the new ones.
+        elastic: Accept a checkpoint of another number of ranks: its K, counters, data position and accumulators are
+            folded so that ranks x K x micro-batch stays, and the global order of a `ckptkit.data.GlobalSampler` goes
+            on. ``accumulation_steps`` of the train cell may be those for this world, or those of the world in which
+            the run began, which are then folded. Equal up to floating-point order; the log says what is not exact.
+        cycle: Says K and the micro-step of a train cell other than `AccumulationTrainCell`; not needed where
+            that cell has the two attributes of `CycleAdapter` itself.
+        strict: Refuse what cannot be exact (see `findings`) instead of warning.
+        placement: Of many ranks, by the name of a parameter: ``"replicated"``, ``"per_rank"``, or a `Box` of the whole
+            tensor where a rank holds a part; None for what is known without being told. Replicated are what an
+            optimizer owns, what is declared frozen and the loss scale; all else is each rank's own.
+        **stateful: Objects with ``state_dict()`` and ``load_state_dict()``, random generators of NumPy's and Python's,
+            or objects with parameters in them (`amp.DynamicLossScaler`, learning-rate schedulers, cells, a parameter),
+            stored by name; of objects of your own with their plain attributes. `attributes` of an object stores those
+            that it names. An `AccumulationTrainCell` is stored with its K and cycle, may be called in any rhythm, and
+            has no part in the others' ``end_epoch``: where its ``remainder`` is not ``"carry"``, the loop calls it
+            before the save.
+
+    Attributes:
+        cell: The train cell; of several cells the first `AccumulationTrainCell`, or else the first.
+        position: Of the dataset; None without one.
+        last_batch: The columns that the last micro-step got, where somebody tells; see `observe_step`.
+        last_outputs: What the train cell returned for them.
+
+    In one's own loop::
+
+        state = ck.StateManager(cell, dataset)
+        point = manager.restore(state)
+        batches = dataset.create_tuple_iterator(num_epochs=epochs)
+        state.iterator_made()
+
+    Raises:
+        TypeError: If a stateful object has neither the two methods nor a parameter, a cell is not an `nn.Cell`,
+            ``cycle`` is no `CycleAdapter`, or ``placement`` gives something else.
+        ValueError: If an `AccumulationTrainCell` is among the cells or in them, beside the first of them, and has no
+            name, ``placement`` cuts parameters of an `AccumulationTrainCell` in a job of many ranks, an option is
+            none of those named, a box does not fit its parameter, ``cycle`` is given beside an
+            `AccumulationTrainCell`, which counts for itself, or ``augmentation`` beside a `ckptkit.data.resumable`.
+        StateMismatchError: If parameters or buffers of two cells have one name, or ``frozen`` names none, one that is
+            no network's, or one that an optimizer updates.
+    """
+
+    def __init__(
+        self,
+        train_cell: nn.Cell | Sequence[nn.Cell],
+        dataset: ds.Dataset | Resumable | None = None,
+        *,
+        frozen: Iterable[str] | Callable[[str], bool] | None = None,
+        augmentation: Augmentation = None,
+        on_k_change: OnKChange = "refuse",
+        elastic: bool = False,
+        cycle: CycleAdapter | None = None,
+        strict: bool = False,
+        placement: PlacementByName | None = None,
+        **stateful: Any,
+    ) -> None:
+        if on_k_change not in get_args(OnKChange):
+            raise ValueError(f"on_k_change must be 'refuse' or 'next_cycle', got {on_k_change!r}")
+        self._cells = _cells(train_cell)
+        refuse_uncounted(self._cells, stateful)
+        self.cell = next((one for one in self._cells if isinstance(one, AccumulationTrainCell)), self._cells[0])
+        self._counting = counting_of(
+            self.cell, optimizers_of(self._cells), cycle, may_change_k=on_k_change == "next_cycle"
+        )
+        self._strict = strict
+        self._elastic = elastic
+        self._first_world: int | None = None
+        self._judged = False
+        self._unreadable = False
+        self._told_of_buffers = False
+        self._batches = dataset if isinstance(dataset, Resumable) else None
+        self.position = self._position_of(dataset, augmentation)
+        self._ended: str | None = None
+        self._given = stateful
+        self._stateful = {
+            name: NamedCell(name, one, may_change_k=on_k_change == "next_cycle")
+            if isinstance(one, AccumulationTrainCell)
+            else stateful_of(name, one)
+            for name, one in stateful.items()
+        }
+        self._named_cells = [one for one in self._stateful.values() if isinstance(one, NamedCell)]
+        self._others = [one.cell for one in self._named_cells]
+        steady = steady_beside(self._counting.steady_optimizers(), self._others)
+        self._parameters = CellParameters(self._cells, frozen, steady, placement)
+        self._built_rates = self._rates = self._parameters.rates()
+        self._detached = Detached(self._cells, self._parameters.moved)
+        self._refuse_sums_of_parts()
+        networks = self._parameters.of_networks()
+        trainable = [one for name, one in self._parameters.tensors().items() if name in networks]
+        self._switches = Switches(self._cells, [one for one in trainable if isinstance(one, ms.Parameter)])
+        self.last_batch: Any = None
+        self.last_outputs: Any = None
+        self._rng: dict[str, Any] | None = None
+        self._restored: Contents | None = None
+        self._prepared = False
+        self._marks_cycles = False
+        self._cycle_start: CycleStart | None = None
+
+    @property
+    def world(self) -> World:
+        """The ranks that this training is one of, as MindSpore's communication knows them now."""
+        return world()
+
+    @property
+    def ended(self) -> str | None:
+        """Why training ended for good, or None while it may go on."""
+        return self._ended
+
+    def end(self, why: str | None) -> None:
+        """Record ``why`` training ended for good; a run that has ended is complete when it is started again."""
+        self._ended = why
+
+    def stateful_objects(self) -> list[Any]:
+        """The objects that are stored by name, as they were given, or of which attributes are."""
+        return [one.owner if isinstance(one, NamedAttributes) else one for one in self._given.values()]
+
+    def has_all_of(self, cell: nn.Cell) -> bool:
+        """Whether the checkpoints have all parameters of ``cell``."""
+        stored = {id(one) for one in self._parameters.tensors().values()}
+        return all(id(one) in stored for one in cell.get_parameters())
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What of this training no checkpoint can make exact, in the present mode; runs nothing."""
+        pipeline = self.position.dataset if isinstance(self.position, DatasetPosition) else None
+        holders = {name: one for name, one in self._stateful.items() if isinstance(one, ParameterHolder)}
+        # Of an object that is not asked for its state, what is not stored is looked for as anywhere else.
+        named = [one for name, one in self._given.items() if name not in holders]
+        named += [parameter for one in holders.values() for parameter in one.parameters()]
+        left = tuple(left_out(name, one.not_stored()) for name, one in holders.items() if one.not_stored())
+        given = [(name, self._given[name]) for name in holders]
+        variables = itertools.chain(given, () if self._by_model() else loop_variables())
+        cells = (*self._cells, *self._others)
+        found = (*find(cells, pipeline, named=named, variables=variables), *left)
+        if self._by_model():
+            return found
+        stored = [*self.stateful_objects(), self.position, pipeline]
+        constants = constants_in_loops(cells) if mode_in_force() == "GRAPH" else ()
+        return (*found, *constants, *find_in_loops(stored))
+
+    def _by_model(self) -> bool:
+        """Whether ``Model`` trains, so that what follows in the code that is running is no part of it."""
+        return any(isinstance(one, Companions) for one in self._given.values())
+
+    def examined(self) -> tuple[Finding, ...]:
+        """As `findings`, but nothing where the code cannot be examined, which is logged once.
+
+        Raises:
+            ResumeError: If it cannot, and ``strict`` is set.
+        """
+        return self._examined(self.findings)
+
+    def judge_callbacks(self, callbacks: Sequence[object]) -> None:
+        """Tell what ``callbacks`` do that no checkpoint can make exact.
+
+        Raises:
+            ResumeError: If ``strict`` refuses it.
+        """
+        if mode_in_force() == "GRAPH":
+            cells = (*self._cells, *self._others)
+            self._tell_found(self._examined(lambda: tuple(constants_in_callbacks(callbacks, cells))))
+
+    def _examined(self, find_all: Callable[[], tuple[Finding, ...]]) -> tuple[Finding, ...]:
+        try:
+            return find_all()
+        except Exception as error:  # code of any kind is read: no surprise in it may stop a training
+            if self._strict:
+                raise ResumeError(
+                    "strict=True, but the code of this training could not be examined, so nobody knows whether it "
+                    f"resumes exactly: {error!r}. Change what was read there, or allow it with strict=False"
+                ) from error
+            if not self._unreadable:
+                self._unreadable = True
+                _log.warning(
+                    "The code of this training could not be examined for what does not resume exactly. It goes on, "
+                    "and is saved and resumed as any other",
+                    exc_info=error,
+                )
+            return ()
+
+    def count_delivered(self, batches: int | None = None) -> None:
+        """Tell how many batches were delivered to training since epoch 0, or that it is one more.
+
+        An `AccumulationTrainCell` counts its own calls; told both, a capture insists that they agree. For
+        any other cell, one's own loop has to call this after every batch; `CheckpointCallback` does it itself.
+        """
+        self._counting.deliver(batches)
+
+    def end_epoch(self) -> None:
+        """Tell an `AccumulationTrainCell` that an epoch ended; another cell has no such thing."""
+        self._counting.end_epoch()
+
+    def expect_epoch_end(self, last: bool) -> None:
+        """Tell whether the next micro-step is the last of its epoch, so that `end_epoch` is done within it."""
+        self._counting.expect_epoch_end(last)
+
+    def observe_step(self, batch: Any, outputs: Any) -> None:
+        """Keep references to what the last micro-step got and returned, until the next one."""
+        self.last_batch = batch
+        self.last_outputs = outputs
+
+    def observer(self) -> Observer:
+        """One that digests all of this state, for ``ckptkit doctor``; see `ckptkit.mindspore.state.observe`."""
+        from ckptkit.mindspore.state.observe import StateObserver
+
+        return StateObserver(self, self._parameters, self._stateful)
+
+    def progress(self) -> Progress:
+        """Where the training stands.
+
+        Raises:
+            ResumeError: If the cell's and the data's counters disagree, so that no resume could be exact, if another
+                thread takes the batches of a `ckptkit.data.resumable`, or if a restore failed after it had changed
+                something, and none succeeded since.
+        """
+        refuse_half_restored([*self._cells, *self._others])
+        if self._batches is not None:
+            self._batches.refuse_another_thread()
+            self._tell_of(self._counting.read_ahead())
+        progress = self._progress()
+        if self._detached.binds(progress.updates):
+            self._parameters.leaves(at_boundary=False)
+            self._detached.bind()
+        self._switches.look(progress.batches_delivered)
+        for one in self._named_cells:
+            one.look()
+        return progress
+
+    def _progress(self) -> Progress:
+        counters, delivered = self._counting.now()
+        epoch, batch = self.position.at(delivered) if self.position else (0, delivered)
+        if isinstance(self.position, DatasetPosition) and self._batches is None:
+            self._counting.refuse_open_remainder(self.position.size)
+        try:
+            return Progress(
+                epoch=epoch,
+                batch=batch,
+                cycles=counters.cycles,
+                updates=counters.updates,
+                micro_step=counters.micro_step,
+                accumulation_steps=counters.accumulation_steps,
+                batches_delivered=delivered,
+                cycle_first_batch=counters.first_micro_step,
+            )
+        except ValidationError as error:
+            raise ResumeError(
+                f"the train cell was called {counters.micro_steps} times, but {delivered} batches were "
+                "delivered. Call it once per batch and for nothing else; evaluate with the network instead."
+            ) from error
+
+    def capture(self) -> Capture:
+        """References to the whole state as it is now.
+
+        Raises:
+            ResumeError: As `progress`: such a checkpoint could not be resumed exactly. Or ``strict`` refuses.
+            TypeError: If something in the state has no place in a checkpoint; names it.
+        """
+        progress = self.progress()
+        leaves = self._parameters.leaves(at_boundary=progress.at_boundary)
+        self._judge_buffers(leaves)
+        if self._ended is None:
+            self._counting.prove(progress, self._parameters)
+            self._detached.refuse(progress.updates)
+        return captured(progress, leaves, self._sections(progress))
+
+    def guard(self, fence: Callable[[], None]) -> None:
+        """Call ``fence`` once, before the next update of the optimizer's parameters."""
+        self._counting.guard(fence)
+
+    def mark_cycle_start(self) -> Progress:
+        """At a boundary, keep what `capture_cycle_start` needs in the cycle that begins; say where that is.
+
+        Raises:
+            ResumeError: If the cycle could not begin again: the forward pass changes parameters, or the train cell
+                is no `AccumulationTrainCell`.
+        """
+        if not isinstance(self.cell, AccumulationTrainCell):
+            raise ResumeError(
+                f'mid_cycle="rewind" needs an AccumulationTrainCell, which knows where a cycle begins; this is a '
+                f'{type(self.cell).__name__}. Use mid_cycle="exact".'
+            )
+        check_rewindable(self.cell)
+        self._marks_cycles = True
+        progress = self._progress()  # also where the parameters are half restored: this comes before a restore as well
+        if progress.at_boundary:
+            sections = self._sections(progress) if self._prepared else {}
+            self._cycle_start = CycleStart(progress, sections, self._parameters.mutable_leaves())
+        return progress
+
+    def capture_cycle_start(self) -> Capture:
+        """References to the whole state as it was when the running cycle began.
+
+        As it is now, where a restore from the middle of the running cycle left no beginning to go back to.
+
+        Raises:
+            ResumeError: If something else than the accumulators changed since then; names it.
+            TypeError: As `capture`.
+        """
+        start = self._cycle_start
+        if start is None or start.progress.cycles != self.progress().cycles:
+            return self.capture()
+        start.check_unchanged(self._parameters.mutable_leaves())
+        leaves = self._parameters.leaves(at_boundary=True)
+        self._detached.refuse(start.progress.updates)
+        return captured(start.progress, leaves, start.sections)
+
+    def apply(self, contents: Contents) -> None:
+        """Take over a checkpoint: parameters, counters, user objects, data position, random state.
+
+        With a dataset, make its iterator next and then call `iterator_made`; `CheckpointCallback` does that.
+
+        The parameters are read straight into their memory, and whether they were altered is known only then. If
+        reading fails, they are half of the checkpoint, and nothing else has been changed: from then on `progress`,
+        `capture` and `begin` refuse, for every `StateManager` over one of these cells, as does a call of an
+        `AccumulationTrainCell`, until another `apply` has succeeded. The call of any other cell, and of the network
+        by itself, cannot be refused: do not train it after a restore that raised.
+
+        Raises:
+            StateMismatchError: If leaves or stateful objects differ; names the first of them. Nothing was changed.
+            ResumeError: If K, the data pipeline or the counters differ, the number of ranks does and ``elastic`` is
+                not set or does not fit, or ``strict`` refuses. Nothing was changed.
+            CorruptCheckpointError: If the stored state makes no sense: nothing was changed. Or if a file of the
+                parameters is altered: they are half restored, unless it was noticed by its size.
+            CheckpointNotFoundError, StorageError: If reading failed; the parameters may be half restored.
+        """
+        if self._batches is not None:
+            self._batches.refuse_begun()
+        if holds_weights_only(contents):
+            self._begin_with(contents)
+            return
+        state = decoded(contents)
+        stored, contents = contents, self._in_this_world(contents, state)
+        seen = {leaf.name: leaf for leaf in self._parameters.leaves(at_boundary=False)}
+        check_leaves(contents, self._parameters.stored(seen, at_boundary=contents.progress.at_boundary))
+        check_stateful(self._stateful.keys(), state["user"].keys())
+        for name, one in self._stateful.items():
+            if isinstance(one, ParameterHolder):
+                one.check(state["user"][name])
+        check_data(contents, self.position, state["data"])
+        check_mode(contents, state["train"]["mode"], mode_in_force())
+        worlds = Worlds(contents.world_size, self.world.size, state["train"]["first_world"])
+        if self._others and worlds.before != worlds.now:
+            raise ResumeError(
+                f"{contents.checkpoint} is of {worlds.before} ranks, here are {worlds.now}, and the cycles of a train "
+                f"cell that is given by name cannot be folded. Start {worlds.before} ranks"
+            )
+        left = self._counting.check(contents, state["train"], worlds if self._elastic else None)
+        self._judge()
+        self._cycle_start = None
+        self._restored = None
+        self._counting.fence()
+        mark_half_restored([*self._cells, *self._others], contents.checkpoint)
+        self._parameters.read_from(contents, seen)
+        progress = contents.progress
+        self.last_batch = self.last_outputs = None
+        self._ended = state["train"]["ended"]
+        if self.position is not None:
+            self.position.prepare(progress.batches_delivered, state["data"])
+        self._prepared = True
+        for name, one in self._stateful.items():
+            if isinstance(one, (ParameterHolder, Companions)):  # which compare, or hand out later
+                one.load_state_dict(state["user"][name])
+            else:
+                self._tell_of(give(name, one, state["user"][name]))
+        self._first_world = worlds.first
+        self._counting.load(progress, state["train"], left)  # last: a foreign cell may count in one of those objects
+        self._switches.load(state["train"]["switches"], progress.batches_delivered)
+        self._detached.begin(progress.updates)
+        clear_half_restored([*self._cells, *self._others])
+        self._keep_rates(state["train"]["rates"])
+        self._rng = state["rng"]
+        restore_rng(self._rng)
+        self._restored = contents
+        if worlds.before != worlds.now:
+            tell(stored, contents, worlds, self.world.rank, positioned=self.position is not None)
+        self._parameters.note_buffers()
+        watch_forward(self.cell, self._parameters)
+
+    def begin(self, root: str) -> None:
+        """Start afresh: settle the seeds of the data and of the operators where the user has set none.
+
+        With a dataset, make its iterator next and then call `iterator_made`.
+
+        Raises:
+            ResumeError: If the train cell has been called already: a later resume could not begin there. Or if this
+                process began the run at ``root`` before and changed parameters since, which no checkpoint brings back.
+                Or ``strict`` refuses. Or as `progress`.
+        """
+        if self._batches is not None:
+            self._batches.refuse_begun()
+        refuse_half_restored([*self._cells, *self._others])
+        self._refuse_called("there is no checkpoint to resume")
+        refuse_trained(self._parameters, root)
+        self._judge()
+        self._prepare_afresh(root)
+
+    def _begin_with(self, contents: Contents) -> None:
+        """Start afresh with imported weights: all else is as `begin` finds it."""
+        half = half_restored_from([*self._cells, *self._others])
+        if half not in (None, contents.checkpoint):
+            raise ResumeError(
+                f"{half} is corrupt, and reading it has changed the optimizer's state. {contents.checkpoint}, from "
+                "which the run would begin again, holds imported weights only and cannot bring that back. Start the "
+                f'process again with checkpoint="{contents.checkpoint}", rewind=True'
+            )
+        self._refuse_called(f"{contents.checkpoint} holds imported weights only, to begin with")
+        refuse_trained(self._parameters, contents.root)
+        seen = {leaf.name: leaf for leaf in self._parameters.leaves(at_boundary=False)}
+        wanted = self._parameters.importable(contents)
+        check_weights(contents, seen, wanted)
+        self._judge()
+        self._cycle_start = None
+        self._counting.fence()
+        mark_half_restored([*self._cells, *self._others], contents.checkpoint)
+        self._parameters.read_weights_from(contents, seen)
+        clear_half_restored([*self._cells, *self._others])
+        tell_what_is_fresh(contents, seen, wanted)
+        self._prepare_afresh(contents.root)
+
+    def _refuse_called(self, why: str) -> None:
+        called = max(self._progress().batches_delivered, *(one.counters.micro_steps for one in self._others), 0)
+        if called:
+            raise ResumeError(
+                f"{why}, but the train cell was called {called} times already. "
+                "Build a new one for another run, or give the root of the run that it belongs to."
+            )
+
+    def _prepare_afresh(self, root: str) -> None:
+        mark_begun(self._parameters, root)
+        seed_operators()
+        if self.position is not None and not self._prepared:
+            self.position.prepare(0, None)
+        self._prepared = True
+        self._parameters.note_buffers()
+        for one in self._every_switches():
+            one.load(None, 0)
+        watch_forward(self.cell, self._parameters)
+
+    def iterator_made(self) -> None:
+        """Call right after the dataset's iterator was made: restores the random state once more.
+
+        Raises:
+            ResumeError: If the dataset seed was changed since the restore.
+        """
+        if self.position is not None:
+            self.position.iterator_made()
+        if self._batches is not None:
+            self._counting.begin_loop()
+        self.restore_random_state()
+        self._put_back()
+        self.trained()
+        self.mark_again()
+
+    def restore_random_state(self) -> None:
+        """Put the checkpoint's random state back, after something drew that must not have; else do nothing."""
+        if self._rng is not None:
+            restore_rng(self._rng, keep=self.position.own_draws if self.position else ())
+
+    def restore_again(self) -> None:
+        """Undo what others did to the state since `apply`; without one, or trained, do nothing.
+
+        Reads again only those files of the checkpoint whose tensors were changed, where that can be seen.
+
+        Raises:
+            CkptKitError: If one had to be read and could not be, as `apply`; the parameters are half restored then.
+        """
+        if self._restored is not None:
+            self._counting.fence()
+            mark_half_restored([*self._cells, *self._others], self._restored.checkpoint)
+            self._parameters.read_again_from(self._restored)
+            user = decoded(self._restored)["user"]
+            for name, one in self._stateful.items():
+                one.load_state_dict(user[name])
+            clear_half_restored([*self._cells, *self._others])
+            self._put_back()
+            self.restore_random_state()
+
+    def trained(self) -> None:
+        """Say that training goes on from here; `restore_again` has nothing to undo any more."""
+        self._restored = None
+        for one in self._every_switches():
+            one.trained()
+
+    def mark_again(self) -> None:
+        """Where cycle starts are marked, mark this one once more: what was drawn since the restore stays drawn."""
+        if self._marks_cycles:
+            self.mark_cycle_start()
+
+    def release_data(self) -> None:
+        """Leave the dataset and its seed as they were before, once training has ended or was refused."""
+        if self.position is not None:
+            self.position.leave()
+
+    def _every_switches(self) -> list[Switches]:
+        return [self._switches, *(one.switches for one in self._named_cells)]
+
+    def _put_back(self) -> None:
+        for one in self._every_switches():
+            one.put_back()
+
+    def _sections(self, progress: Progress) -> dict[str, Any]:
+        return {
+            "rng": capture_rng(),
+            "data": self.position.state(progress.batches_delivered) if self.position else None,
+            "train": {
+                "cell": type(self.cell).__qualname__,
+                "ended": self._ended,
+                "first_world": self.world.size if self._first_world is None else self._first_world,
+                "mode": mode_in_force(),
+                "switches": self._switches.record(),
+                "rates": self._rates,
+                **self._counting.record(),
+            },
+            "user": {name: one.state_dict() for name, one in self._stateful.items()},
+        }
+
+    def _keep_rates(self, begun_with: Mapping[str, str] | None) -> None:
+        """Tell of rates that the script gave, and that others took the place of, restored from a checkpoint."""
+        if begun_with is None:
+            return
+        self._rates = dict(begun_with)
+        restored = self._parameters.rates()
+        built = self._built_rates
+        other = [name for name in built if built[name] not in (begun_with.get(name, built[name]), restored[name])]
+        if other:
+            _log.warning(
+                "%s: the script gives other values than the run began with, and those of the checkpoint stay in force. "
+                "To train with others, set them while training (ops.assign, LearningRateScheduler), or begin a run "
+                "with these weights (`ckptkit export`, `ckptkit import`)",
+                some(sorted(other)),
+            )
+
+    def _in_this_world(self, contents: Contents, state: dict[str, Any]) -> Contents:
+        """``contents`` as they are for this rank, with the data of ``state`` put likewise."""
+        here = in_this_world(contents, self.world, state["train"]["accumulation"], elastic=self._elastic)
+        if here is not contents and self.position is not None and state["data"] is not None:
+            state["data"] = self.position.folded(state["data"], contents.world_size, self.world.size)
+        return here
+
+    def _refuse_sums_of_parts(self) -> None:
+        cut = self._parameters.cut()
+        if cut and self.world.size > 1 and isinstance(self.cell, AccumulationTrainCell):
+            raise ValueError(
+                f"placement says that {', '.join(cut[:5])} are parts of larger parameters, but an "
+                "AccumulationTrainCell adds up the gradients of all ranks, which are those of other parts. Train cut "
+                "parameters with a cell of your own"
+            )
+
+    def _judge(self) -> None:
+        if not self._judged:
+            self._tell_found(self.examined())
+            self._judged = True
+
+    def _tell_found(self, found: Sequence[Finding]) -> None:
+        if found and self._strict:
+            raise ResumeError(
+                "strict=True refuses what cannot be resumed exactly. Change it, or allow it with strict=False:\n  "
+                + "\n  ".join(str(one) for one in found)
+            )
+        for one in found:
+            _log.warning("The resumed run %s not be bit-exact. %s", "will" if one.certain else "may", one)
+
+    def _judge_buffers(self, leaves: Sequence[Leaf]) -> None:
+        if self._told_of_buffers or ms.get_context("mode") != ms.GRAPH_MODE:
+            return
+        changed = self._parameters.changed_buffers(leaves)
+        if not changed:
+            return
+        why = (
+            f"training changes the buffers {some(changed)}, but a graph reads a buffer as it was when the graph "
+            "was compiled, and a resumed run compiles again. Make them Parameters with requires_grad=False, or train "
+            "in PYNATIVE mode"
+        )
+        if self._strict:
+            raise ResumeError(f"strict=True refuses what cannot be resumed exactly: {why}, or allow it: strict=False")
+        _log.warning("A resumed run may not be bit-exact: %s", why)
+        self._told_of_buffers = True
+
+    def _tell_of(self, doubt: str | None) -> None:
+        if doubt is not None and self._strict:
+            raise ResumeError(doubt)
+        if doubt is not None:
+            _log.warning("The resumed run may not be bit-exact. %s", doubt)
+
+    def _position_of(self, dataset: ds.Dataset | Resumable | None, augmentation: Augmentation) -> Position | None:
+        if not isinstance(dataset, Resumable):
+            return DatasetPosition(dataset, augmentation=augmentation) if dataset is not None else None
+        if augmentation is not None:
+            raise ValueError("augmentation: give it to ckptkit.data.resumable, which positions the data here")
+        dataset.bind(self)
+        return dataset.position
+
+
+def _cells(given: Any) -> tuple[nn.Cell, ...]:
+    cells = (given,) if isinstance(given, nn.Cell) else tuple(given) if isinstance(given, (list, tuple)) else ()
+    if not cells or not all(isinstance(one, nn.Cell) for one in cells):
+        raise TypeError(f"train_cell must be an nn.Cell or a list of them, got {type(given).__name__}")
+    return cells

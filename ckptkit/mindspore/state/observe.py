@@ -1,0 +1,153 @@
+"""What a training looks like after a micro-step, as digests by name: the eyes of ``ckptkit doctor``.
+
+Guarantees: looking changes nothing, advances no generator and calls no code of the user's, except that
+`StateObserver.drawing_in_state_dict` calls ``state_dict()``. What is in no checkpoint is found by walking the
+objects that training code can reach, and so may miss some. Main thread only, between two micro-steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from mindspore import nn
+
+from ckptkit.manager.probe import Suspect, Unseen
+from ckptkit.mindspore.inspect.frames import locals_of, running_frames, variables_ahead
+from ckptkit.mindspore.inspect.reachability import Reach, code_of
+from ckptkit.mindspore.inspect.value_digest import digest_of_value, is_plain
+from ckptkit.mindspore.parameters.parameters import CellParameters
+from ckptkit.mindspore.rng import capture_rng, restore_rng
+from ckptkit.mindspore.state.other_callbacks import Companions
+from ckptkit.mindspore.train.named_cell import NamedCell
+
+if TYPE_CHECKING:
+    from ckptkit.mindspore.state.manager import Stateful, StateManager
+
+
+class StateObserver:
+    """Looks at a `StateManager`.
+
+    Where nobody tells what the train cell got and returned (one's own loop), its calls are watched from now on.
+
+    Args:
+        state: What to look at.
+        parameters: Of its train cell.
+        stateful: The objects that it stores by name.
+    """
+
+    def __init__(self, state: StateManager, parameters: CellParameters, stateful: Mapping[str, Stateful]) -> None:
+        self._state = state
+        self._parameters = parameters
+        self._stateful = stateful
+        told = any(isinstance(one, Companions) for one in stateful.values())
+        # A cell without an optimizer is the network of a functional loop, which a graph may call.
+        self._calls = None if told or not hasattr(state.cell, "optimizer") else _Calls(state.cell)
+
+    def observe(self) -> tuple[dict[str, str], dict[str, Unseen]]:
+        """Digests by name of what must be equal, and what is in no checkpoint."""
+        digests = {name: digest_of_value(value) for name, value in self._seen()}
+        shapes = set()
+        for leaf in self._parameters.leaves(at_boundary=False):
+            digests[f"{leaf.role}/{leaf.name}"] = digest_of_value(leaf.array)
+            if leaf.role == "weights" and leaf.array.size > 1:
+                shapes.add(leaf.shape)
+        for name, value in self._state.progress().model_dump().items():
+            digests[f"counters/{name}"] = str(value)
+        for name, one in self._named_cells().items():
+            digests.update((f"weights/{name}/{held.name}", digest_of_value(held)) for held in one.parameters())
+            digests.update((f"counters/{name}/{part}", str(value)) for part, value in asdict(one.cell.counters).items())
+        digests.update((f"rng/{name}", digest_of_value(value)) for name, value in _generators(capture_rng()))
+        return digests, self._unseen(shapes, set(digests.values()))
+
+    def drawing_in_state_dict(self) -> list[str]:
+        """Names of the stateful objects whose ``state_dict()`` draws random numbers; asks each once."""
+        found = []
+        objects = {name: one for name, one in self._stateful.items() if not isinstance(one, Companions)}
+        for name, one in objects.items():
+            before = capture_rng()
+            one.state_dict()
+            if digest_of_value(before) != digest_of_value(capture_rng()):
+                found.append(f"{name} ({type(one).__name__})")
+                restore_rng(before)
+        return found
+
+    def suspects(self) -> list[Suspect]:
+        """What is known without running to keep the job from being exact."""
+        found = self._state.examined()
+        return [Suspect(kind=one.kind, where=one.where, why=one.why, fix=one.fix) for one in found]
+
+    def _named_cells(self) -> dict[str, NamedCell]:
+        return {name: one for name, one in self._stateful.items() if isinstance(one, NamedCell)}
+
+    def _dataset(self) -> Any:
+        return getattr(self._state.position, "dataset", None)
+
+    def _seen(self) -> Iterator[tuple[str, Any]]:
+        batch, outputs = self._state.last_batch, self._state.last_outputs
+        if self._calls is not None:
+            batch = self._calls.inputs if batch is None else batch
+            outputs = self._calls.outputs if outputs is None else outputs
+        if batch is not None:
+            columns = _columns(batch, self._dataset())
+            yield from ((f"batch/{name}", value) for name, value in columns.items() if is_plain(value))
+        if outputs is not None and is_plain(outputs):
+            yield "loss", outputs
+
+    def _unseen(self, weight_shapes: set[tuple[int, ...]], known: set[str]) -> dict[str, Unseen]:
+        named = [held for one in self._named_cells().values() for held in one.parameters()]
+        reach = Reach([*self._parameters.tensors().values(), *named], weight_shapes)
+        # The nearest first: what several reach is found by the shortest way.
+        for where, frame in running_frames():
+            for name, value in {**dict(variables_ahead(frame)), **locals_of(frame)}.items():
+                if not name.startswith("__"):
+                    reach.walk(f"{where}:{name}", value)
+        reach.walk(type(self._state.cell).__name__, self._state.cell)
+        given = dict(zip(self._stateful, self._state.stateful_objects(), strict=True))
+        for name, one in given.items():
+            reach.walk(f"stateful[{name!r}]", one)
+        for one in given.values():
+            for other in one.others if isinstance(one, Companions) else ():
+                reach.walk(f"callback {type(other).__name__}", other)
+        for where, code in code_of(self._dataset()):
+            reach.walk(where, code)
+        # A loop's `loss` and `image` are those already digested above.
+        return {path: one for path, one in reach.found.items() if ":" not in path or one.digest not in known}
+
+
+class _Calls:
+    """What a train cell got and returned the last time it was called.
+
+    Its own class is replaced by one that tells, because hooks do not run where ``__call__`` is overridden.
+    """
+
+    def __init__(self, cell: nn.Cell) -> None:
+        self.inputs: Any = None
+        self.outputs: Any = None
+        kind = type(cell)
+
+        def call(self_: nn.Cell, *inputs: Any, **named: Any) -> Any:
+            outputs = kind.__call__(self_, *inputs, **named)
+            self.inputs = {**{str(index): one for index, one in enumerate(inputs)}, **named}
+            self.outputs = outputs
+            return outputs
+
+        names = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        cell.__class__ = type(kind.__name__, (kind,), names)
+
+
+def _columns(batch: Any, dataset: Any) -> dict[str, Any]:
+    if isinstance(batch, Mapping):
+        return {str(name): value for name, value in batch.items()}
+    values = list(batch) if isinstance(batch, Sequence) else [batch]
+    names = dataset.get_col_names() if hasattr(dataset, "get_col_names") else []
+    return dict(zip(names if len(names) == len(values) else map(str, range(len(values))), values, strict=True))
+
+
+def _generators(state: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in state.items():
+        if name == "mindspore":
+            yield from ((f"mindspore.{part}", one) for part, one in value.items())
+        else:
+            yield name, value

@@ -1,0 +1,147 @@
+"""The other callbacks of a training: which of them have state, and how that state resumes.
+
+Guarantees: `EarlyStopping` and `ReduceLROnPlateau` go on where they were, although their own ``on_train_begin``
+resets them; every other callback that keeps something between steps, and what their subclasses keep beside that, is
+named in a warning unless it was given by ``stateful=``. Main thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn
+from mindspore.train import Callback, EarlyStopping, History, ReduceLROnPlateau
+
+from ckptkit.core.tensors import leaf_of
+from ckptkit.mindspore.parameters.apply import tensor_of
+from ckptkit.mindspore.state.holders import Stateful, fits
+
+_log = logging.getLogger("ckptkit")
+
+_MOST_NAMES = 5
+
+# Public attributes of the two classes; a test compares a resumed run with an uninterrupted one.
+_FIELDS: dict[type[Callback], tuple[str, ...]] = {
+    EarlyStopping: ("wait", "stopped_epoch", "best"),
+    ReduceLROnPlateau: ("wait", "cooldown_counter", "best"),
+}
+
+
+class Companions:
+    """State of the callbacks beside `CheckpointCallback`, itself a stateful object of the checkpoint.
+
+    Restoring is in two halves, because the callbacks are known only once training begins, and reset
+    themselves then: `load_state_dict` keeps the state, `restore` hands it out.
+
+    Attributes:
+        others: The callbacks of this training whose state is not stored here.
+    """
+
+    def __init__(self) -> None:
+        self._adapted: dict[str, Callback] = {}
+        self.others: list[Callback] = []
+        self._loaded: Mapping[str, Any] | None = None
+
+    def bind(self, callbacks: Sequence[Callback], given: Sequence[object], stored: Callable[[nn.Cell], bool]) -> None:
+        """Take note of the callbacks of this training; names those whose state would be lost.
+
+        Args:
+            callbacks: All but `CheckpointCallback`.
+            given: Objects that are stored by name.
+            stored: Whether the checkpoints have all parameters of a cell.
+        """
+        self._adapted = {}
+        self.others = [one for one in callbacks if _adapted_kind(one) is None]
+        for callback in callbacks:
+            kind = _adapted_kind(callback)
+            if kind is not None:
+                nth = sum(name.partition("#")[0] == kind.__name__ for name in self._adapted) + 1
+                self._adapted[kind.__name__ if nth == 1 else f"{kind.__name__}#{nth}"] = callback
+            kept = [] if any(callback is one for one in given) else _kept(callback, stored)
+            if kept:
+                shown = [*kept[:_MOST_NAMES], *["..."] * (len(kept) > _MOST_NAMES)]
+                _log.warning(
+                    "the callback %s may keep state that is not in the checkpoints: %s. If it matters, %s",
+                    *(type(callback).__name__, ", ".join(shown), _way_out(callback, kept)),
+                )
+
+    def is_adapted(self, callback: Callback) -> bool:
+        """Whether the state of ``callback`` is stored here."""
+        return any(callback is one for one in self._adapted.values())
+
+    def early_stop(self) -> str | None:
+        """Says which callback ended training for good, or None."""
+        for name, callback in self._adapted.items():
+            if isinstance(callback, EarlyStopping) and callback.stopped_epoch > 0:
+                return f"{name} stopped it at epoch {callback.stopped_epoch}"
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of every adapted callback by class name."""
+        return {name: _state_of(callback) for name, callback in self._adapted.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Keep ``state`` until `restore`."""
+        self._loaded = state
+
+    def restore(self) -> None:
+        """Hand the loaded state out; call it after every callback's ``on_train_begin``."""
+        loaded, self._loaded = self._loaded, None
+        if loaded is None:
+            return
+        for name in sorted(loaded.keys() - self._adapted.keys()):
+            _log.warning("the checkpoint has state of a callback %s, which this training does not use", name)
+        for name, callback in self._adapted.items():
+            if name in loaded:
+                _restore(callback, loaded[name])
+            else:
+                _log.warning("the callback %s is not in the checkpoint and begins afresh", name)
+
+
+def _adapted_kind(callback: Callback) -> type[Callback] | None:
+    return next((kind for kind in _FIELDS if isinstance(callback, kind)), None)
+
+
+def _kept(callback: Callback, stored: Callable[[nn.Cell], bool]) -> list[str]:
+    """Names of what may be state and is not stored: of MindSpore's own only `History` has such."""
+    if type(callback).__module__.partition(".")[0] == "mindspore":
+        return [*vars(callback)] if isinstance(callback, History) else []
+    kind = _adapted_kind(callback)
+    known = {*vars(kind()), *_FIELDS[kind], "best_weights_param_dict"} if kind is not None else ()
+    own = {name: value for name, value in vars(callback).items() if name not in known}
+    return [name for name, value in own.items() if not (isinstance(value, nn.Cell) and stored(value))]
+
+
+def _way_out(callback: Callback, kept: Sequence[str]) -> str:
+    name = type(callback).__name__.lower()
+    if isinstance(callback, Stateful):
+        return f"pass it by name: stateful={{'{name}': it}}"
+    if all(fits(getattr(callback, one)) for one in kept):
+        return f"pass it by name: stateful={{'{name}': ckptkit.attributes(it, {str(kept)[1:-1]})}}"
+    return f"give it state_dict() and load_state_dict(), and pass it by name: stateful={{'{name}': it}}"
+
+
+def _state_of(callback: Callback) -> dict[str, Any]:
+    kind = _adapted_kind(callback)
+    assert kind is not None  # noqa: S101 - only adapted callbacks get here
+    state: dict[str, Any] = {field: np.array(getattr(callback, field)) for field in _FIELDS[kind]}
+    best = getattr(callback, "best_weights_param_dict", None)
+    if best is not None:
+        leaves = [leaf_of(name, one.asnumpy(), role="state") for name, one in best.items()]
+        state["best_weights"] = {leaf.name: [leaf.dtype, np.array(leaf.array)] for leaf in leaves}
+    return state
+
+
+def _restore(callback: Callback, state: Mapping[str, Any]) -> None:
+    integers: Callable[[Any], Any] = lambda value: value.item() if value.dtype.kind in "iu" else value  # noqa: E731
+    for field, value in state.items():
+        if field == "best_weights":
+            callback.best_weights_param_dict = {
+                name: ms.Parameter(tensor_of(bits, dtype), name=name) for name, (dtype, bits) in value.items()
+            }
+        else:
+            setattr(callback, field, integers(value))

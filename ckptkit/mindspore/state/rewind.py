@@ -1,0 +1,68 @@
+"""What the running cycle began with, so that a save in its middle can store its beginning instead.
+
+Guarantees: a `CycleStart` holds copies; `check_unchanged` raises unless everything but the accumulators still has
+the bits that it had, since only then the cycle can begin again. Main thread only.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import xxhash
+from mindspore import nn
+
+from ckptkit.core.progress import Progress
+from ckptkit.core.tensors import Leaf
+from ckptkit.errors import ResumeError
+from ckptkit.mindspore.nn.dropout import Dropout
+from ckptkit.mindspore.state.compatibility import some
+
+_WHY = (
+    'mid_cycle="rewind" begins the running cycle again, and this would be changed a second time by the same '
+    'micro-batches. Use mid_cycle="exact", which stores the accumulators, or "align", which saves at boundaries'
+)
+
+
+class CycleStart:
+    """The beginning of a cycle.
+
+    Args:
+        progress: At a boundary.
+        sections: Everything of a capture that is no parameter; copied.
+        leaves: The parameters that a micro-step may change, the accumulators left out.
+
+    Attributes:
+        progress: As given.
+        sections: The copies.
+    """
+
+    def __init__(self, progress: Progress, sections: Mapping[str, Any], leaves: Iterable[Leaf]) -> None:
+        self.progress = progress
+        self.sections: dict[str, Any] = copy.deepcopy(dict(sections))
+        self._digests = {leaf.name: _digest(leaf) for leaf in leaves}
+
+    def check_unchanged(self, leaves: Iterable[Leaf]) -> None:
+        """Compare ``leaves``, as they are now, with those of the beginning.
+
+        Raises:
+            ResumeError: If one has changed; names some.
+        """
+        changed = sorted(leaf.name for leaf in leaves if self._digests.get(leaf.name) != _digest(leaf))
+        if changed:
+            raise ResumeError(f"{some(changed)} changed since the cycle began. {_WHY}.")
+
+
+def check_rewindable(cell: nn.Cell) -> None:
+    """Raise ResumeError if the forward pass of ``cell`` is known to change its parameters; names some of the cells."""
+    # MindSpore's classes share no public base class.
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, Dropout)
+    found = [f"{name} ({type(one).__name__})" for name, one in cell.cells_and_names() if isinstance(one, kinds)]
+    if found:
+        raise ResumeError(f"{some(found)} keeps something of every micro-batch. {_WHY}.")
+
+
+def _digest(leaf: Leaf) -> str:
+    return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(leaf.array).tobytes())

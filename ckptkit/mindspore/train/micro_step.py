@@ -1,0 +1,98 @@
+"""The first of a train cell's graphs: forward, backward, and the gradients added to the accumulators.
+
+Guarantees: the accumulators hold the unscaled sum of what the divisor divides, in float32. Main thread only.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import mindspore as ms
+from mindspore import nn, ops
+
+from ckptkit.mindspore.train import gradients
+
+Normalize: TypeAlias = Literal["micro_batches", "samples", "weights"]
+
+
+class MicroStep(nn.Cell):
+    """Adds the gradients of a micro-batch's mean loss, each counted as one.
+
+    With neither weights nor a scale the gradients are added as they are, so that K=1 has the bits of a plain step.
+    """
+
+    def __init__(self, network: nn.Cell, weights: Any, sums: ms.ParameterTuple, divisor: ms.Parameter) -> None:
+        super().__init__(auto_prefix=False)
+        self.objective = _Loss(network)
+        self.weights = weights
+        self.sums = sums
+        self.divisor = divisor
+
+    def construct(self, *inputs: Any) -> Any:
+        """The micro-batch's loss."""
+        loss, grads = ms.value_and_grad(self.objective, None, self.weights)(inputs)
+        added = gradients.hyper_map(gradients.add, self.sums, grads), ops.assign_add(self.divisor, 1.0)
+        return ops.depend(loss, added)
+
+
+class WeightedMicroStep(nn.Cell):
+    """Adds the gradients of a scaled loss, unscaled again and counted by the micro-batch's weight."""
+
+    def __init__(self, plain: MicroStep, normalize: Normalize, scale: ms.Parameter | None) -> None:
+        super().__init__(auto_prefix=False)
+        self.objective = _Objective(plain.objective.network, normalize, scale)
+        self.weights = plain.weights
+        self.sums = plain.sums
+        self.divisor = plain.divisor
+        self.scale = scale
+        self.by_sample = normalize == "samples"
+
+    def construct(self, *inputs: Any) -> Any:
+        """The micro-batch's mean loss, unscaled."""
+        (_, loss, weight), grads = ms.value_and_grad(self.objective, None, self.weights)(inputs)
+        one = ops.ones((), ms.float32)
+        factor = one
+        if self.by_sample:
+            # The gradients are those of a mean over the micro-batch; times its samples they are those of the sum.
+            factor = one * (1.0 * inputs[0].shape[0])
+            weight = factor
+        scale = one if self.scale is None else self.scale
+        sums = gradients.hyper_map(ops.partial(gradients.add_weighted, factor, scale), self.sums, grads)
+        return ops.depend(loss, (sums, ops.assign_add(self.divisor, weight)))
+
+
+class _Loss(nn.Cell):
+    """Calls the network with the inputs by position; gradients are taken of this.
+
+    GRAPH can differentiate no cell whose ``construct`` has ``*inputs`` or default arguments, hence the tuple.
+    """
+
+    def __init__(self, network: nn.Cell) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+
+    def construct(self, inputs: tuple[Any, ...]) -> Any:
+        return self.network(*inputs)
+
+
+class _Objective(_Loss):
+    """Returns what gradients are taken of, then the micro-batch's mean loss and its weight."""
+
+    def __init__(self, network: nn.Cell, normalize: Normalize, scale: ms.Parameter | None) -> None:
+        super().__init__(network)
+        self.weighted = normalize == "weights"
+        self.scale = scale
+
+    def construct(self, inputs: tuple[Any, ...]) -> Any:
+        found = self.network(*inputs)
+        weight = ops.ones((), ms.float32)
+        objective = found
+        loss = found
+        if self.weighted:
+            objective, weight = found
+            weight = ops.reshape(ops.cast(weight, ms.float32), ())
+            # A micro-batch without a single token has a summed loss and a weight of zero.
+            loss = objective / ops.cast(ops.select(weight == 0, ops.ones_like(weight), weight), objective.dtype)
+        if self.scale is not None:
+            objective = objective * ops.cast(self.scale, objective.dtype)
+        return objective, ops.stop_gradient(loss), ops.stop_gradient(weight)

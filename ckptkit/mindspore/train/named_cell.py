@@ -1,0 +1,150 @@
+"""Stores an `AccumulationTrainCell` beside the one that counts for the training, such as a GAN's discriminator.
+
+Guarantees: its parameters, accumulators, counters and switches are stored under the name that it was given by, whatever
+cycle the training as a whole is in, and compared, K, options and counts included, before anything is changed. Main
+thread only, between two micro-steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from mindspore import nn
+
+from ckptkit.errors import ResumeError
+from ckptkit.mindspore.parameters.detached import Addresses, Detached
+from ckptkit.mindspore.state.compatibility import prove_divisor, prove_updates, words_of_steps
+from ckptkit.mindspore.state.holders import ParameterHolder
+from ckptkit.mindspore.state.switches import Switches
+from ckptkit.mindspore.train.cell import AccumulationTrainCell
+from ckptkit.mindspore.train.counters import CycleCounters
+from ckptkit.mindspore.train.step_counting import accumulation_of, global_step_of
+
+
+class NamedCell(ParameterHolder):
+    """Stores a train cell as a stateful object.
+
+    Args:
+        name: That it was given by.
+        cell: The train cell.
+        may_change_k: Whether a restore accepts another K than the checkpoint's, from the next cycle on.
+
+    Attributes:
+        cell: The train cell.
+        switches: What a loop switches in its network.
+    """
+
+    def __init__(self, name: str, cell: AccumulationTrainCell, *, may_change_k: bool) -> None:
+        super().__init__(name, cell)
+        self.cell = cell
+        self.switches = Switches([cell], list(cell.network.get_parameters()), name)
+        self._detached = Detached([cell], Addresses(cell.optimizer).moved, name)
+        self._may_change_k = may_change_k
+        self._base = _updates_before(cell)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its parameters and where it stands.
+
+        Raises:
+            ResumeError: If its parameters counted something else, or got memory that no update sees.
+        """
+        counters, parameters = self.cell.counters, super().state_dict()
+        divisor = self.cell.accumulators[-1].name
+        if self.cell.normalize == "micro_batches":
+            prove_divisor(counters, divisor, float(parameters[divisor][1].reshape(-1)[0]))
+        prove_updates(counters, global_step_of(self.cell), self._base)
+        self._detached.refuse(counters.updates)
+        return {
+            "parameters": parameters,
+            "counters": asdict(counters),
+            "global_step_at_start": self._base,
+            "accumulation": accumulation_of(self.cell),
+            "switches": self.switches.record(),
+        }
+
+    def check(self, state: Any) -> None:
+        """As `ParameterHolder.check`, and the counting.
+
+        Raises:
+            ResumeError: If the cell accumulates in another way.
+        """
+        known = isinstance(state, dict) and state.keys() >= {"parameters", "counters", "accumulation"}
+        super().check(state["parameters"] if known else None)
+        counters, stored = CycleCounters(**state["counters"]), state["accumulation"]
+        schedule = self.cell.schedule
+        now = accumulation_of(self.cell)
+        wrong = [name for name in now if name != "steps" and stored[name] != now[name]]
+        wanted = schedule.at(counters.updates)
+        other_k = counters.accumulation_steps != wanted or (
+            stored["steps"] is not None and now["steps"] is not None and stored["steps"] != now["steps"]
+        )
+        if other_k and not self._may_change_k:
+            wrong.append("accumulation_steps")
+            stored = {**stored, "accumulation_steps": words_of_steps(stored["steps"], counters.accumulation_steps)}
+            now["accumulation_steps"] = words_of_steps(now["steps"], wanted)
+        if wrong:
+            raise ResumeError(
+                f"the checkpoint was taken with another train cell {self._name}: "
+                + "; ".join(f"{name}={stored[name]}, and this one has {now[name]}" for name in wrong)
+                + ". Nothing was changed. Build it as it was, or start under another root"
+            )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there; a K that changed holds from the next boundary on, which may be right here."""
+        super().load_state_dict(state["parameters"])
+        stored = state["counters"]
+        if not stored["micro_step"]:
+            stored = {**stored, "accumulation_steps": self.cell.schedule.at(stored["updates"])}
+        self.cell.load_counters(CycleCounters(**stored))
+        self._base = state["global_step_at_start"]
+        self.switches.load(state.get("switches"), stored["micro_steps"])
+        self._detached.begin(stored["updates"])
+
+    def look(self) -> None:
+        """As `Switches.look`, and after the first update note the memory that it is bound to.
+
+        Raises:
+            ResumeError: As there.
+        """
+        if self._detached.binds(self.cell.counters.updates):
+            self._detached.bind()
+        self.switches.look(self.cell.counters.micro_steps)
+
+
+def refuse_uncounted(cells: Sequence[nn.Cell], named: Mapping[str, object]) -> None:
+    """Raise ValueError unless one `AccumulationTrainCell` at most counts for the training and all others have a name.
+
+    Args:
+        cells: Of the training; the first of them that is one counts.
+        named: The objects that are given by name.
+    """
+    first = next((one for one in cells if isinstance(one, AccumulationTrainCell)), None)
+    inside = [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, AccumulationTrainCell)]
+    given = {id(one) for one in (first, *named.values())}
+    lost = [one for one in inside if id(one) not in given]
+    if lost:
+        both = " and ".join(_words(one) for one in ([first] if first is not None else []) + lost)
+        first_words = "the one that is called once per batch" if first is not None else "the cell around it"
+        raise ValueError(
+            f"each of these counts its own cycles: {both}. Give {first_words} first, alone, and every other one "
+            "by a name of its own: StateManager(CELL, dataset, NAME=OTHER_CELL), or CheckpointCallback(stateful="
+            '{"NAME": OTHER_CELL})'
+        )
+
+
+def steady_beside(optimizers: Sequence[nn.Cell], others: Sequence[AccumulationTrainCell]) -> list[nn.Cell]:
+    """Those whose parameters none of the ``others``, which nothing fences, updates."""
+    written = {id(one) for cell in others for one in cell.optimizer.get_parameters()}
+    return [one for one in optimizers if written.isdisjoint(id(held) for held in one.get_parameters())]
+
+
+def _words(cell: AccumulationTrainCell) -> str:
+    names = [one.name for one in cell.optimizer.parameters]
+    return f"the AccumulationTrainCell of {type(cell.network).__name__} ({names[0]}, ...)"
+
+
+def _updates_before(cell: AccumulationTrainCell) -> int | None:
+    step = global_step_of(cell)
+    return None if step is None else step - cell.counters.updates

@@ -1,0 +1,106 @@
+"""The sums of a cycle added over all ranks, once per cycle and before anything looks at them.
+
+Guarantees: afterwards every rank holds the same bits in its accumulators, divisor included, and so takes the same
+decision about an overflow and makes the same update, whatever ``normalize`` divides by. A value that is not finite in
+one rank is not finite in any. Equal inputs give equal bits from run to run, with the same number of ranks.
+
+Does not: notice that the ranks are at different micro-steps; saves compare that. A collective: every rank calls it,
+from its main thread. Where one has left, the others wait for MindSpore's timeout (half a minute) and raise.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import mindspore as ms
+from mindspore import nn, ops
+
+from ckptkit.mindspore.process_group import initialized, world
+from ckptkit.mindspore.train import gradients
+
+BUCKET_BYTES = 32 * 2**20  # of memory that is needed twice more while a bucket is on its way
+_SET = "mindspore.set_auto_parallel_context(parallel_mode='data_parallel')"
+
+
+class Reduce:
+    """Replaces accumulators by their sums over all ranks, in place.
+
+    Args:
+        accumulators: float32; all of a cycle, the divisor among them.
+        bucket_bytes: How much goes in one AllReduce. One per accumulator costs some ms each.
+    """
+
+    def __init__(self, accumulators: Sequence[ms.Parameter], *, bucket_bytes: int = BUCKET_BYTES) -> None:
+        all_reduce = ops.AllReduce(ops.ReduceOp.SUM)
+        self._buckets = [_Bucket(one, all_reduce) for one in _buckets(accumulators, bucket_bytes)]
+
+    def __call__(self) -> None:
+        """Enqueue it; returns before it has happened, as any graph does."""
+        for bucket in self._buckets:
+            bucket()
+
+
+class _Bucket(nn.Cell):
+    """One AllReduce, of all its members end to end."""
+
+    def __init__(self, members: Sequence[ms.Parameter], all_reduce: ops.AllReduce) -> None:
+        super().__init__(auto_prefix=False)
+        self.members = ms.ParameterTuple(members)
+        self.all_reduce = all_reduce
+        self.offsets = (0, *itertools.accumulate(one.size for one in members[:-1]))
+        self.alone = len(members) == 1
+
+    @ms.jit  # one graph in PYNATIVE too, where each operation costs as much as the AllReduce of a small network
+    def construct(self) -> Any:
+        """Whatever: the members have changed."""
+        if self.alone:
+            return ops.assign(self.members[0], self.all_reduce(self.members[0]))
+        flat = self.all_reduce(ops.concat(gradients.hyper_map(gradients.flatten, self.members)))
+        return gradients.hyper_map(ops.partial(gradients.assign_part, flat), self.members, self.offsets)
+
+
+def _buckets(accumulators: Sequence[ms.Parameter], bucket_bytes: int) -> Iterator[list[ms.Parameter]]:
+    """All in order, as many at a time as fit; the same in every rank, since only the shapes decide."""
+    bucket: list[ms.Parameter] = []
+    for one in accumulators:
+        if bucket and sum(_size_bytes(other) for other in (*bucket, one)) > bucket_bytes:
+            yield bucket
+            bucket = []
+        bucket.append(one)
+    if bucket:
+        yield bucket
+
+
+def _size_bytes(accumulator: ms.Parameter) -> int:
+    return 4 * int(accumulator.size)
+
+
+def ranks_to_reduce_over() -> int:
+    """How many ranks train together, by the communication and the parallel mode; 1 where this one trains alone.
+
+    Raises:
+        ValueError: If ranks would train apart, or in a way that this package does not know.
+    """
+    mode = ms.get_auto_parallel_context("parallel_mode")
+    size = world().size
+    if mode == "stand_alone":
+        if size > 1:
+            raise ValueError(
+                f"this job has {size} ranks, but parallel_mode is 'stand_alone': each would train apart. Call {_SET} "
+                "before the train cell is made"
+            )
+        return 1
+    if mode != "data_parallel":
+        raise ValueError(
+            f"parallel_mode={mode!r} is not supported, 'data_parallel' is: every rank with the whole network. {_SET}"
+        )
+    if not initialized():
+        raise ValueError(
+            "parallel_mode is 'data_parallel', but this process has joined no other: call "
+            "mindspore.communication.init() before the train cell is made"
+        )
+    if ms.get_auto_parallel_context("enable_parallel_optimizer"):
+        raise ValueError("enable_parallel_optimizer=True is not supported: a rank would update a part of the weights")
+    return size
