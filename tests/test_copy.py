@@ -36,10 +36,10 @@ from ckptkit.errors import (
 )
 from ckptkit.format.events import MAX_SEGMENT_BYTES
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.copy import Copied, CopyRequest, copy_run
 from ckptkit.scrubber import clean_url
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
+from ckptkit.tools.copy.copy import Copied, CopyRequest, copy_run
 
 AT_4 = name_at(1, 4)
 WEIGHTS = "rank-00000/weights-000.safetensors"
@@ -623,7 +623,7 @@ def test_source_emptied_before_the_copy_writes_nothing(source, target):
 
 def test_checkpoint_of_last_attempt_is_not_copied_alone(source, target, monkeypatch):
     """The copy would need the next number."""
-    monkeypatch.setattr("ckptkit.run.copy.MAX_ATTEMPT", 2)
+    monkeypatch.setattr("ckptkit.tools.copy.copy.MAX_ATTEMPT", 2)
     with pytest.raises(ResumeError, match=f"{AT_8} is of the last attempt .*; copy the whole run"):
         copy(source, target, AT_8)
     assert not target.exists()

@@ -1,4 +1,4 @@
-"""What `ckptkit.run.difference` says of two checkpoints, compared with what NumPy says of the same arrays."""
+"""What `ckptkit.tools.diff.checkpoints` says of two checkpoints, compared with what NumPy says of the same arrays."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry, digest_of
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.run import leaf_pair
-from ckptkit.run.difference import compare, in_order_of_size
-from ckptkit.run.divergence import Tally
 from ckptkit.run.index import Index
-from ckptkit.run.leaf_pair import Side
-from ckptkit.run.state_difference import state_differences
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
+from ckptkit.tools.diff import leaf as leaf_pair
+from ckptkit.tools.diff.checkpoints import compare, in_order_of_size
+from ckptkit.tools.diff.leaf import Side
+from ckptkit.tools.diff.state import state_differences
+from ckptkit.tools.diff.statistics import Tally
 
 AT_4 = name_at(1, 4)
 

@@ -10,9 +10,10 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from ckptkit.cli import app
-from ckptkit.interchange import export_weights, new_file
-from ckptkit.interchange.new_file import NewFile
 from ckptkit.storage.system_calls import SystemCalls
+from ckptkit.tools.interchange import atomic_file as new_file
+from ckptkit.tools.interchange import export_weights
+from ckptkit.tools.interchange.atomic_file import NewFile
 
 GOLDEN = Path(__file__).parent / "golden/v1"
 

@@ -17,8 +17,8 @@ from ckptkit.checkpoint.verify import load, verify
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError, StaleAttemptError
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.run.audit import audit
 from ckptkit.storage import LocalStorage
+from ckptkit.tools.verify.run import audit
 
 MOST_SECONDS = 2
 MOST_BYTES = 16 << 20

@@ -12,14 +12,14 @@ from test_interchange import bits_of, message, value, write_safetensors
 
 from ckptkit.cli.show import Wanted, look
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
-from ckptkit.interchange import Renames, ckpt_format, export_weights, import_weights
-from ckptkit.interchange.optimizer_names import of_an_optimizer
-from ckptkit.interchange.places import format_of
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.lease import LEASE, PROBE
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
+from ckptkit.tools.interchange import Renames, ckpt_format, export_weights, import_weights
+from ckptkit.tools.interchange.optimizer_names import of_an_optimizer
+from ckptkit.tools.interchange.places import format_of
 
 FLAG = b"\x08\x01" + message((2, b"Bool"), (3, b"\1"))
 

@@ -21,17 +21,17 @@ from ckptkit.checkpoint import write
 from ckptkit.cli.app import app
 from ckptkit.core.tensors import DTYPES, leaf_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
-from ckptkit.interchange import Renames, ckpt_format, export_weights, import_weights, renames, safetensors_format
-from ckptkit.interchange.new_file import NewFile
-from ckptkit.interchange.optimizer_names import of_an_optimizer
-from ckptkit.interchange.places import Named
-from ckptkit.interchange.weights_file import WeightsFile
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.lease import LEASE
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.ranks import results_of, run_ranks
 from ckptkit.testing.state import NumpyRun
+from ckptkit.tools.interchange import Renames, ckpt_format, export_weights, import_weights, renames, safetensors_format
+from ckptkit.tools.interchange.atomic_file import NewFile
+from ckptkit.tools.interchange.input_file import WeightsFile
+from ckptkit.tools.interchange.optimizer_names import of_an_optimizer
+from ckptkit.tools.interchange.places import Named
 
 GOLDEN = Path(__file__).parent / "golden/v1"
 IMPORTED = "a000001-c0000000000-m0000"
@@ -750,7 +750,7 @@ def test_exit_codes(tmp_path, weights, arguments, code, said):
 
 def test_neither_command_imports_mindspore(tmp_path, weights):
     code = (
-        "import sys; from ckptkit.interchange import *; import_weights(sys.argv[1], sys.argv[2]);"
+        "import sys; from ckptkit.tools.interchange import *; import_weights(sys.argv[1], sys.argv[2]);"
         "export_weights(sys.argv[2], sys.argv[2] + '.ckpt'); print('mindspore' in sys.modules)"
     )
     command = [sys.executable, "-c", code, str(weights), str(tmp_path / "run")]

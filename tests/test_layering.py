@@ -339,7 +339,7 @@ ELSEWHERE = {
     "ckptkit.manager.preemption": "stderr, in a signal's handler",
     "ckptkit.manager.signals": "the pipe that a signal wakes a thread by",
     "ckptkit.manager.probe": "the doctor's trace",
-    "ckptkit.doctor": "a training that is thrown away",
+    "ckptkit.tools.doctor": "a training that is thrown away",
     "ckptkit.cli.demo": "a training that is thrown away",
     "ckptkit.mindspore.demo": "a training that is thrown away",
 }

@@ -21,14 +21,14 @@ from ckptkit.core.policies import SaveEvery
 from ckptkit.errors import CkptKitError, SaveFailedError, StorageError
 from ckptkit.format.events import plain_line
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.report.page import page_of
-from ckptkit.report.tell import read_story
 from ckptkit.scrubber import clean_url, scrub, scrubbed
 from ckptkit.storage import Storage, open_storage
 from ckptkit.storage.s3 import obs
 from ckptkit.storage.s3.credentials import Keys, RenewedCredentials
 from ckptkit.storage.s3.options import S3Options
 from ckptkit.testing.state import NumpyRun
+from ckptkit.tools.report.page import page_of
+from ckptkit.tools.report.reader import read_story
 
 SECRET = "hunter2-Pa55/w0rd+x"
 WITHOUT_SLASH = "hunter2-Pa55w0rd+x"

@@ -17,9 +17,9 @@ from test_copy import Told
 
 from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.run.audit import audit
-from ckptkit.run.copy import CopyRequest, copy_run
 from ckptkit.storage import LocalStorage
+from ckptkit.tools.copy.copy import CopyRequest, copy_run
+from ckptkit.tools.verify.run import audit
 
 # Saves at 3 and 6 by attempt 1, at 9 and 14 by attempt 2.
 FILES = {

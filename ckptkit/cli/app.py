@@ -317,8 +317,8 @@ def doctor(
     """
     from datetime import timedelta
 
-    from ckptkit.doctor.command import run_doctor
-    from ckptkit.doctor.examine import Options
+    from ckptkit.cli.commands.doctor import run_doctor
+    from ckptkit.tools.doctor.examine import Options
 
     options = Options(steps, kills, every_micro_step, seed, timedelta(seconds=timeout))
     raise typer.Exit(run_doctor(command or [], options, keep=keep, as_json=as_json))

@@ -1,8 +1,8 @@
 """``ckptkit copy``: a run, or one checkpoint of it, from a root to another; what is there already is compared.
 
-The JSON is ``{"source": str, "target": str, ...}`` with the fields of `ckptkit.run.cargo.Copied`. The bar, and without
-a terminal a line for each checkpoint, goes to stderr. Broken off at any moment, by Ctrl-C or otherwise, the same
-command copies the rest.
+The JSON is ``{"source": str, "target": str, ...}`` with the fields of `ckptkit.tools.copy.inventory.Copied`. The bar,
+and without a terminal a line for each checkpoint, goes to stderr. Broken off at any moment, by Ctrl-C or otherwise,
+the same command copies the rest.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ckptkit.cli.errors import WrongUsageError, complain
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import visible
 from ckptkit.errors import CkptKitError, StorageError
-from ckptkit.run.cargo import Copied, CopyOutcome
-from ckptkit.run.copy import CopyRequest, copy_run
+from ckptkit.tools.copy.copy import CopyRequest, copy_run
+from ckptkit.tools.copy.inventory import Copied, CopyOutcome
 
 _RESUME = "Nothing that was copied is lost: the same command copies the rest."
 
@@ -75,7 +75,7 @@ def run_copy(
 
 
 class CopyBar(CheckpointBar):
-    """Shows how a copy goes on; a `ckptkit.run.cargo.CopyWatch`.
+    """Shows how a copy goes on; a `ckptkit.tools.copy.inventory.CopyWatch`.
 
     Args:
         console: Where; without a terminal, a line for each checkpoint.
@@ -85,7 +85,7 @@ class CopyBar(CheckpointBar):
         super().__init__(console, "comparing")
 
     def end(self, name: str, outcome: CopyOutcome) -> None:
-        """As in `ckptkit.run.cargo.CopyWatch`."""
+        """As in `ckptkit.tools.copy.inventory.CopyWatch`."""
         self._ended += outcome in ("copied", "present")
         self._bar.update(self._task, description=self._describe())
         if not self._console.is_terminal:

@@ -1,9 +1,10 @@
 """``ckptkit diff``: what differs between two checkpoints, and by how much.
 
 The JSON is ``{"a": {"root": str, "checkpoint": str}, "b": {...}, "equal": bool, ...}`` with the fields of
-`ckptkit.run.difference.Difference`: ``progress`` (counters that differ: [a, b]), ``ranks`` ([a, b]), ``roles`` (counts
-of leaves), ``leaves`` (all that differ; ``divergence`` as `ckptkit.run.divergence.Divergence`, where a number that is
-not finite is null), ``state`` and ``suspicion`` (a text, or null); at the end ``read_bytes``. Reads, never writes.
+`ckptkit.tools.diff.checkpoints.Difference`: ``progress`` (counters that differ: [a, b]), ``ranks`` ([a, b]), ``roles``
+(counts of leaves), ``leaves`` (all that differ; ``divergence`` as `ckptkit.tools.diff.statistics.Divergence`, where a
+number that is not finite is null), ``state`` and ``suspicion`` (a text, or null); at the end ``read_bytes``. Reads,
+never writes.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from ckptkit.cli.errors import FINE, PROBLEM
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import console_for_tables, plain_table, visible
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.difference import Difference, LeafDifference, compare, in_order_of_size
-from ckptkit.run.leaf_pair import Side
 from ckptkit.run.wanted import LATEST, open_wanted
+from ckptkit.tools.diff.checkpoints import Difference, LeafDifference, compare, in_order_of_size
+from ckptkit.tools.diff.leaf import Side
 
 _STATE_SHOWN = 20
 
@@ -48,7 +49,7 @@ def run_diff(
 
     Raises:
         WrongUsageError: If an option cannot be meant.
-        CkptKitError: As `ckptkit.run.difference.compare`, and if one of the two does not exist.
+        CkptKitError: As `ckptkit.tools.diff.checkpoints.compare`, and if one of the two does not exist.
     """
     if b is None and other_root is None and a != LATEST and CheckpointName.parse(a) is None:
         a, other_root = LATEST, a

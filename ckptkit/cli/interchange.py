@@ -1,7 +1,8 @@
 """``ckptkit export`` and ``ckptkit import``: weights to and from the files of other programs.
 
-The JSON of an export has the fields of `ckptkit.interchange.Exported` and ``root``, that of an import those of
-`ckptkit.interchange.Imported`. An export only reads the run; both begin nothing before their arguments are checked.
+The JSON of an export has the fields of `ckptkit.tools.interchange.Exported` and ``root``, that of an import those of
+`ckptkit.tools.interchange.Imported`. An export only reads the run; both begin nothing before their arguments are
+checked.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import size, visible
 from ckptkit.errors import CkptKitError
-from ckptkit.interchange import Exported, Imported, Renames, export_weights, import_weights
+from ckptkit.tools.interchange import Exported, Imported, Renames, export_weights, import_weights
 
 _SHOWN = 5
 

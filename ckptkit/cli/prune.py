@@ -3,8 +3,8 @@
 The JSON is ``{"root": str, "dry_run": bool, "checkpoints": [...], "remains": {name: bytes}, "frozen": {attempt: bytes},
 "freed_bytes": int, "problems": [str], "removed": [str], "emptied": [str], "spared": [str]}``: of each checkpoint
 ``name``, ``size_bytes``, ``goes`` and ``why`` as planned; the last three lists are what was done
-(`ckptkit.run.prune.Pruned`), empty in a dry run. Asks on a terminal; without one, and with ``--json``, it wants to be
-told.
+(`ckptkit.tools.prune.prune.Pruned`), empty in a dry run. Asks on a terminal; without one, and with ``--json``, it
+wants to be told.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import console_for_tables, plain_table, size, visible
 from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest, KeepPolicy
 from ckptkit.errors import StorageError
-from ckptkit.run.prune import Pruned, prune
-from ckptkit.run.prune_plan import PrunePlan, Rule, plan_prune
 from ckptkit.storage import Storage
+from ckptkit.tools.prune.plan import PrunePlan, Rule, plan_prune
+from ckptkit.tools.prune.prune import Pruned, prune
 
 _RESUME = "What was to stay is untouched: the same command removes the rest."
 _KEEPS = "latest:N, every:OPTIMIZER_STEPS or best:N:METRIC:max|min"
@@ -60,7 +60,7 @@ def run_prune(
     Raises:
         WrongUsageError: If an option cannot be meant, or it may neither ask nor act.
         CheckpointNotFoundError: If no run can be meant: the folder does not exist, or holds something else.
-        CkptKitError: As `ckptkit.run.prune.prune`.
+        CkptKitError: As `ckptkit.tools.prune.prune.prune`.
     """
     rules = [Rule(one, parse_keep(one)) for one in keep]
     if not rules and not branches:

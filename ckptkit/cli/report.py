@@ -1,8 +1,8 @@
 """``ckptkit report``: a run as one HTML page that works offline, or as JSON.
 
-The JSON is described in ``docs/report.md``: the fields of `ckptkit.report.story.RunStory` and of what it has inside,
-times in ISO 8601, and what `ckptkit.report.judge` makes of it. Reads the run and never writes to it. With ``--json``
-nothing is drawn, and plotly is not needed.
+The JSON is described in ``docs/report.md``: the fields of `ckptkit.tools.report.model.RunStory` and of what it has
+inside, times in ISO 8601, and what `ckptkit.tools.report.health` makes of it. Reads the run and never writes to it.
+With ``--json`` nothing is drawn, and plotly is not needed.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def run_report(root: str, options: Iterable[str] = (), *, output: str, now: date
         CheckpointNotFoundError: If there is no run.
         StorageError: If the storage failed, or the page cannot be written.
     """
-    from ckptkit.report.judge import judge, lines_of
-    from ckptkit.report.tell import read_story
+    from ckptkit.tools.report.health import judge, lines_of
+    from ckptkit.tools.report.reader import read_story
 
     if not as_json:
         _need_plotly()
@@ -52,7 +52,7 @@ def run_report(root: str, options: Iterable[str] = (), *, output: str, now: date
         }
         print(json.dumps({**dataclasses.asdict(story), **numbers}, default=_plain))
     else:
-        from ckptkit.report.page import page_of
+        from ckptkit.tools.report.page import page_of
 
         _write(page_of(story).encode(), Path(output))
         console = Console()
@@ -62,7 +62,7 @@ def run_report(root: str, options: Iterable[str] = (), *, output: str, now: date
 
 
 def _write(page: bytes, path: Path) -> None:
-    from ckptkit.interchange.new_file import NewFile
+    from ckptkit.tools.interchange.atomic_file import NewFile
 
     try:
         with NewFile(path.resolve(), len(page), overwrite=True) as file:  # a link stays one

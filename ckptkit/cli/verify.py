@@ -4,8 +4,8 @@ The JSON is ``{"root": str, "checkpoints": [...], "problems": [...], "uncommitte
 or null, "files": int, "read_bytes": int}``. Each checkpoint has ``name``, ``outcome`` (``whole``, ``corrupt``,
 ``removed``: by the job, meanwhile), ``size_bytes`` and ``problems``; each problem ``file``, ``message``, ``tensors``
 (in which the damage may lie), ``expected`` and ``found`` (digests, or null); ``start`` the fields of
-`ckptkit.run.audit.Start`, null where one checkpoint was asked for. The bar, and without a terminal a line for each
-checkpoint, goes to stderr. Reads, never writes.
+`ckptkit.tools.verify.run.Start`, null where one checkpoint was asked for. The bar, and without a terminal a line for
+each checkpoint, goes to stderr. Reads, never writes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ckptkit.cli.errors import FINE, PROBLEM, WrongUsageError
 from ckptkit.cli.no_run import refuse_no_run
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import size, visible
-from ckptkit.run.audit import Audit, Start, audit
-from ckptkit.run.proof import Proof, ProofOutcome
+from ckptkit.tools.verify.checkpoint import Proof, ProofOutcome
+from ckptkit.tools.verify.run import Audit, Start, audit
 
 _ENDS = {
     "whole": "whole",
@@ -47,7 +47,7 @@ def run_verify(
     Raises:
         WrongUsageError: If an option cannot be meant, or a checkpoint and all of them are asked for.
         CheckpointNotFoundError: If no run can be meant: the folder does not exist, or holds something else.
-        CkptKitError: As `ckptkit.run.audit.audit`.
+        CkptKitError: As `ckptkit.tools.verify.run.audit`.
     """
     if everything and checkpoint is not None:
         raise WrongUsageError(f"--all verifies every checkpoint; leave it out to verify {checkpoint} alone")
@@ -66,7 +66,7 @@ def run_verify(
 
 
 class VerifyBar(CheckpointBar):
-    """Shows how an audit goes on; a `ckptkit.run.audit.AuditWatch`.
+    """Shows how an audit goes on; a `ckptkit.tools.verify.run.AuditWatch`.
 
     Args:
         console: Where; without a terminal, a line for each checkpoint.
@@ -82,13 +82,13 @@ class VerifyBar(CheckpointBar):
         self.read_bytes = 0
 
     def advance(self, size_bytes: int) -> None:
-        """As in `ckptkit.run.audit.AuditWatch`."""
+        """As in `ckptkit.tools.verify.run.AuditWatch`."""
         with self._lock:
             self.read_bytes += size_bytes
         super().advance(size_bytes)
 
     def end(self, name: str, outcome: ProofOutcome) -> None:
-        """As in `ckptkit.run.audit.AuditWatch`."""
+        """As in `ckptkit.tools.verify.run.AuditWatch`."""
         with self._lock:
             self._ended += 1
             self._corrupt += outcome == "corrupt"

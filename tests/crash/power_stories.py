@@ -14,13 +14,13 @@ from support.disk import Disk, DiskTree, lay_out
 from ckptkit.cli.report import run_report
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import CkptKitError, ResumeError
-from ckptkit.interchange.exporting import export_weights
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.run.copy import CopyRequest, copy_run
-from ckptkit.run.prune import prune
-from ckptkit.run.prune_plan import Rule, plan_prune
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.direct import DirectWriter
+from ckptkit.tools.copy.copy import CopyRequest, copy_run
+from ckptkit.tools.interchange.exporting import export_weights
+from ckptkit.tools.prune.plan import Rule, plan_prune
+from ckptkit.tools.prune.prune import prune
 
 from .roots import LocalRoot
 from .scenario import Life, batches_of, committed, digest_at, digest_of, history, name_at, new_run, tree

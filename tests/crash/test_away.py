@@ -5,9 +5,9 @@ from datetime import datetime, timezone
 import pytest
 
 from ckptkit.errors import CorruptCheckpointError, StorageError
-from ckptkit.run.cargo import CopyWatch
 from ckptkit.run.catalog import list_rows
-from ckptkit.run.copy import CopyRequest, copy_run
+from ckptkit.tools.copy.copy import CopyRequest, copy_run
+from ckptkit.tools.copy.inventory import CopyWatch
 
 from .scenario import Life, attempts, check_new_start, digest_at, digest_of, name_at, tree
 

@@ -8,9 +8,9 @@ from forge import sealed
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError
 from ckptkit.run.catalog import latest_checkpoint
-from ckptkit.run.prune_plan import Rule, plan_prune
 from ckptkit.run.wanted import open_wanted
 from ckptkit.testing.faults import Fault, FaultyStorage
+from ckptkit.tools.prune.plan import Rule, plan_prune
 
 from .roots import copied
 from .scenario import Life, attempts, check_new_start, committed, digest_at, digest_of, name_at, tree

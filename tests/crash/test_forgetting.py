@@ -10,11 +10,11 @@ from long_run import save, start
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import StaleAttemptError
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.run.audit import audit
 from ckptkit.run.catalog import latest_checkpoint, list_checkpoints
-from ckptkit.run.copy import CopyRequest, copy_run
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, Killed
+from ckptkit.tools.copy.copy import CopyRequest, copy_run
+from ckptkit.tools.verify.run import audit
 
 from .roots import LocalRoot
 from .scenario import AT_6, Life, attempts, check_new_start, committed, folders, history, name_at, tree

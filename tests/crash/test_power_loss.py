@@ -19,12 +19,12 @@ from support.disk import CALLS, Cut, Disk, DiskTree, cuts, lay_out, nothing, som
 
 from ckptkit.errors import CkptKitError, StorageError
 from ckptkit.format.layout import CHECKPOINTS
-from ckptkit.interchange.new_file import NewFile
-from ckptkit.report import page
 from ckptkit.snapshot import buffers
 from ckptkit.storage import local
 from ckptkit.storage.system_calls import SYSTEM
 from ckptkit.testing.faults import Fault, Killed
+from ckptkit.tools.interchange.atomic_file import NewFile
+from ckptkit.tools.report import page
 
 from .power_mutants import HARMLESS, first_violation, mutants
 from .power_stories import (

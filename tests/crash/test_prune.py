@@ -10,9 +10,9 @@ import pytest
 from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest
 from ckptkit.errors import CheckpointNotFoundError, StaleAttemptError, StorageError
 from ckptkit.format.documents import AttemptDocument, encode
-from ckptkit.run.prune import prune
-from ckptkit.run.prune_plan import Rule, plan_prune
 from ckptkit.testing.faults import DIVISIBLE, MUTATING, Fault, FaultyStorage, Killed
+from ckptkit.tools.prune.plan import Rule, plan_prune
+from ckptkit.tools.prune.prune import prune
 
 from .roots import copied, root_at
 from .scenario import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ckptkit.core.progress import Progress
-from ckptkit.doctor.life import Life
 from ckptkit.manager.probe import Begun, Event, Saved, Stepped, Suspect, Unseen
+from ckptkit.tools.doctor.trial import Life
 
 SIZE = 7
 URL = "/runs/mine"

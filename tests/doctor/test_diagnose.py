@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ckptkit.doctor import diagnose
-from ckptkit.doctor.compare import Difference, first_difference
-from ckptkit.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume
 from ckptkit.manager.probe import Saved, Stepped, Suspect, Unseen
+from ckptkit.tools.doctor import diagnose
+from ckptkit.tools.doctor.compare import Difference, first_difference
+from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume
 from doctor.lives import SIZE, URL, life, stepped
 
 LAST = 12

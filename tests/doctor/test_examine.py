@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ckptkit.doctor import examine
-from ckptkit.doctor.examine import Examination, FailedLifeError, Options, UnusableScriptError
-from ckptkit.doctor.life import Life
 from ckptkit.manager.probe import LifePlan, Stepped
+from ckptkit.tools.doctor import examine
+from ckptkit.tools.doctor.examine import Examination, FailedLifeError, Options, UnusableScriptError
+from ckptkit.tools.doctor.trial import Life
 from doctor.lives import life, stepped
 
 Line = Callable[[int, int, int], Stepped]  # of the number of the life, where it began, and the micro-step

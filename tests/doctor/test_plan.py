@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptkit.doctor.plan import Death, plan_deaths
+from ckptkit.tools.doctor.plan import Death, plan_deaths
 from doctor.lives import progress
 
 

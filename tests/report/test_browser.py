@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import pytest
 
-from ckptkit.report.figures import COLOURS, THEME
-from ckptkit.report.page import page_of
-from ckptkit.report.tell import read_story
 from ckptkit.storage import LocalStorage
+from ckptkit.tools.report.page import page_of
+from ckptkit.tools.report.plots import COLOURS, THEME
+from ckptkit.tools.report.reader import read_story
 
 from .lives import grow_short
 from .test_page import evil_story

@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 from ckptkit.cli import app
 from ckptkit.core.text import rough_span, size, span
 from ckptkit.format.events import Point, Spread
-from ckptkit.report import figures
-from ckptkit.report.figures import COLOURS, THEME, colour_of, costs, curves, timeline
-from ckptkit.report.page import page_of
-from ckptkit.report.story import Attempt, Failure, Problem, Removal, RunStory, Save
-from ckptkit.report.tell import read_story
 from ckptkit.storage import LocalStorage
+from ckptkit.tools.report import plots as figures
+from ckptkit.tools.report.model import Attempt, Failure, Problem, Removal, RunStory, Save
+from ckptkit.tools.report.page import page_of
+from ckptkit.tools.report.plots import COLOURS, THEME, colour_of, costs, curves, timeline
+from ckptkit.tools.report.reader import read_story
 
 from .lives import grow_short
 

@@ -13,14 +13,14 @@ from safetensors.numpy import save_file
 from ckptkit.core.policies import SaveEvery
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.format.events import LeftOut, Point, Saved, Spread, encode_segment
-from ckptkit.interchange import import_weights
-from ckptkit.report.judge import judge, lines_of
-from ckptkit.report.story import Attempt, Failure, RunStory, Save
-from ckptkit.report.tell import read_story, time_of
 from ckptkit.run.index import Documents
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
+from ckptkit.tools.interchange import import_weights
+from ckptkit.tools.report.health import judge, lines_of
+from ckptkit.tools.report.model import Attempt, Failure, RunStory, Save
+from ckptkit.tools.report.reader import read_story, time_of
 
 from . import lives
 from .lives import Clock, Life, grow_short, loss_at

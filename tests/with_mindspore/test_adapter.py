@@ -10,12 +10,12 @@ from mindspore.train import Model
 from training import Mlp, accumulation_cell, adam, checkpoints, pipeline
 
 import ckptkit as ck
-from ckptkit.interchange import export_weights
-from ckptkit.interchange.weights_file import WeightsFile
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.train.adapter import BoostCycle, CycleAdapter
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
+from ckptkit.tools.interchange import export_weights
+from ckptkit.tools.interchange.input_file import WeightsFile
 
 K = 3
 

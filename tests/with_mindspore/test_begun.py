@@ -12,7 +12,7 @@ from mindspore.train import Callback, Model
 from training import CrashError, Interrupt, Mlp, adam, begin_process, checkpoints, pipeline, tensors
 
 import ckptkit as ck
-from ckptkit.interchange import import_weights
+from ckptkit.tools.interchange import import_weights
 
 MESSAGE = "cannot start afresh with trained parameters"
 

@@ -23,8 +23,8 @@ from training import (
 )
 
 import ckptkit as ck
-from ckptkit.interchange import export_weights, import_weights
 from ckptkit.mindspore.state.manager import StateManager
+from ckptkit.tools.interchange import export_weights, import_weights
 
 pytestmark = pytest.mark.skipif(not hasattr(nn.Cell, "register_buffer"), reason="this MindSpore has no buffers")
 

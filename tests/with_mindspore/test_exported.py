@@ -10,8 +10,8 @@ from mindspore.train import Model
 from training import Job, Mlp, accumulation_cell, begin_process, checkpoints, pipeline, tensors
 
 import ckptkit as ck
-from ckptkit.interchange import Renames, export_weights, import_weights
-from ckptkit.interchange.weights_file import WeightsFile
+from ckptkit.tools.interchange import Renames, export_weights, import_weights
+from ckptkit.tools.interchange.input_file import WeightsFile
 
 FORMATS = ["ckpt", "safetensors"]
 DTYPES = [ms.float64, ms.float32, ms.float16, ms.bfloat16, ms.int64, ms.int32, ms.int8, ms.uint8, ms.bool_]

@@ -1,4 +1,4 @@
-"""A checkpoint that `ckptkit.interchange.import_weights` made: weights to begin with, and nothing else.
+"""A checkpoint that `ckptkit.tools.interchange.import_weights` made: weights to begin with, and nothing else.
 
 Guarantees: compares before anything is changed, and names the first leaves that do not fit. Pure but for the log; main
 thread only.

@@ -2,7 +2,7 @@
 
 Guarantees: compares what `ckptkit.core.tree` has encoded, without decoding it; every place at which the two differ has
 an entry, but for lists of plain values, which have one together. Tensors that a state refers to are compared as
-tensors, by `ckptkit.run.difference`. Pure functions, any thread.
+tensors, by `ckptkit.tools.diff.checkpoints`. Pure functions, any thread.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 time and need no MindSpore; ``docs/interchange.md`` is their page.
 """
 
-from ckptkit.interchange.exporting import Exported, export_weights
-from ckptkit.interchange.importing import Imported, import_weights
-from ckptkit.interchange.renames import Renames
+from ckptkit.tools.interchange.exporting import Exported, export_weights
+from ckptkit.tools.interchange.importing import Imported, import_weights
+from ckptkit.tools.interchange.renames import Renames
 
 __all__ = ["Exported", "Imported", "Renames", "export_weights", "import_weights"]

@@ -33,13 +33,13 @@ from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.documents import AttemptDocument, CopiedFrom, RunDocument, encode
 from ckptkit.format.layout import CHECKPOINTS, RUN, CheckpointName, attempt_key
 from ckptkit.format.shards import SHARD_BYTES, Shard, plan_shards
-from ckptkit.interchange.optimizer_names import of_an_optimizer
-from ckptkit.interchange.places import FileFormat
-from ckptkit.interchange.renames import Renames
-from ckptkit.interchange.weights_file import WeightsFile
 from ckptkit.run.fence import check_fence
 from ckptkit.storage import ByteStream, Storage, open_storage
 from ckptkit.storage.lease import LEASE, PROBE
+from ckptkit.tools.interchange.input_file import WeightsFile
+from ckptkit.tools.interchange.optimizer_names import of_an_optimizer
+from ckptkit.tools.interchange.places import FileFormat
+from ckptkit.tools.interchange.renames import Renames
 
 _NAME = CheckpointName(attempt=1, cycles=0, micro_step=0)
 

@@ -27,11 +27,11 @@ from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, RunDocum
 from ckptkit.format.layout import FROZEN, RUN, CheckpointName, attempt_key, frozen_folder
 from ckptkit.run.lineage import segment_before
 from ckptkit.run.origin import read_run, refuse_unfinished
-from ckptkit.run.proof import Proof, ProofOutcome, prove_checkpoint
-from ckptkit.run.proving import FileProver, Problem
 from ckptkit.run.resolve import choose
 from ckptkit.run.survey import Survey
 from ckptkit.storage import Storage
+from ckptkit.tools.verify.checkpoint import Proof, ProofOutcome, prove_checkpoint
+from ckptkit.tools.verify.files import FileProver, Problem
 
 _AT_ONCE = 4  # checkpoints: whose documents are in memory
 

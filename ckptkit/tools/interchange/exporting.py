@@ -21,14 +21,14 @@ from ckptkit.core.contents import Contents
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.tensors import Array, Role
 from ckptkit.errors import CheckpointNotFoundError
-from ckptkit.interchange import ckpt_format, safetensors_format
-from ckptkit.interchange.new_file import NewFile
-from ckptkit.interchange.places import FileFormat, Layout, Named, format_of
-from ckptkit.interchange.renames import Renames
 from ckptkit.run.index import Index
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.resolve import choose
 from ckptkit.storage import Storage, open_storage
+from ckptkit.tools.interchange import ckpt_format, safetensors_format
+from ckptkit.tools.interchange.atomic_file import NewFile
+from ckptkit.tools.interchange.places import FileFormat, Layout, Named, format_of
+from ckptkit.tools.interchange.renames import Renames
 
 _LAYOUTS = {"ckpt": ckpt_format.layout_of, "safetensors": safetensors_format.layout_of}
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ckptkit.doctor.compare import Difference, kind_of
 from ckptkit.manager.probe import Stepped, Suspect
+from ckptkit.tools.doctor.compare import Difference, kind_of
 
 _LIKE_ACCUMULATORS = ("accum", "grad", "pending")
 

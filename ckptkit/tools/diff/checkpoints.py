@@ -17,9 +17,9 @@ from ckptkit.checkpoint.leaves import StoredLeaf, StoredLeaves
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import ROLES, Role
 from ckptkit.format.documents import TensorEntry
-from ckptkit.run.divergence import Divergence
-from ckptkit.run.leaf_pair import LeafPair, Side
-from ckptkit.run.state_difference import StateDifference, state_differences
+from ckptkit.tools.diff.leaf import LeafPair, Side
+from ckptkit.tools.diff.state import StateDifference, state_differences
+from ckptkit.tools.diff.statistics import Divergence
 
 Kind = Literal["only in a", "only in b", "form", "value"]
 

@@ -21,8 +21,8 @@ from ckptkit.checkpoint.verify import check_sizes
 from ckptkit.core.contents import WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import DTYPES, Array, bytes_of
-from ckptkit.run.divergence import Divergence, Tally
 from ckptkit.storage import Storage
+from ckptkit.tools.diff.statistics import Divergence, Tally
 
 WINDOW_BYTES = 8 << 20
 """Of a leaf, how much of each side is compared at a time."""
@@ -85,7 +85,7 @@ class LeafPair:
         self._dtype = DTYPES[one.info.dtype]
 
     def divergence(self) -> Divergence:
-        """By how much they differ; raises as `ckptkit.run.difference.compare`."""
+        """By how much they differ; raises as `ckptkit.tools.diff.checkpoints.compare`."""
         tally = Tally(self._info.dtype)
         if any(leaf.info.placement == "sharded" for _, leaf in self._sides):
             self._compare_boxes(tally)

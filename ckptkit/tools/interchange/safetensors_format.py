@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from ckptkit.core.tensors import DTYPES, size_bytes_of
-from ckptkit.interchange.places import FileTensor, Layout, Named, Span
+from ckptkit.tools.interchange.places import FileTensor, Layout, Named, Span
 
 _METADATA = "__metadata__"
 _MAX_HEADER_BYTES = 100_000_000  # of the safetensors library

@@ -36,8 +36,8 @@ from ckptkit.format.documents import (
     digest_of,
 )
 from ckptkit.format.layout import CheckpointName, attempt_key
-from ckptkit.run.proving import FileProver, Problem
 from ckptkit.storage import Storage
+from ckptkit.tools.verify.files import FileProver, Problem
 
 ProofOutcome = Literal["whole", "corrupt", "removed"]
 

@@ -16,11 +16,11 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, Form
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES, MAX_SEALED_BYTES, Manifest, RunDocument, decode
 from ckptkit.format.events import Began, Ended, Event, LeftOut, Point, Removed, Saved, SaveFailed
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, parse_segment
-from ckptkit.report.story import Attempt, Failure, Problem, Removal, RunStory, Save
 from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
 from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Index
 from ckptkit.storage import Storage
+from ckptkit.tools.report.model import Attempt, Failure, Problem, Removal, RunStory, Save
 
 
 def read_story(storage: Storage, now: datetime) -> RunStory:

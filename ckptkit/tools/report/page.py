@@ -19,9 +19,9 @@ from string import Template
 from plotly.offline import get_plotlyjs
 
 from ckptkit.core.text import ENDS, many, number, rough_span, size, span, when
-from ckptkit.report.figures import THEME, Plot, colour_of, costs, curves, timeline
-from ckptkit.report.judge import judge
-from ckptkit.report.story import Attempt, Failure, Removal, RunStory, Verdict
+from ckptkit.tools.report.health import judge
+from ckptkit.tools.report.model import Attempt, Failure, Removal, RunStory, Verdict
+from ckptkit.tools.report.plots import THEME, Plot, colour_of, costs, curves, timeline
 
 _MOST_ROWS = 200  # of one table
 _FIRST_ROWS = 8  # of them, without asking
@@ -255,7 +255,7 @@ def _in_a_script(code: str) -> str:
 
 
 def _file(name: str) -> str:
-    return resources.files("ckptkit.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("ckptkit.tools.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _short(root: str) -> str:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from ckptkit.doctor.compare import Difference, first_difference, other_losses, unstable
-from ckptkit.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume, forgotten
-from ckptkit.doctor.life import Life, live
-from ckptkit.doctor.plan import Death, plan_deaths
 from ckptkit.manager.probe import LifePlan
+from ckptkit.tools.doctor.compare import Difference, first_difference, other_losses, unstable
+from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume, forgotten
+from ckptkit.tools.doctor.plan import Death, plan_deaths
+from ckptkit.tools.doctor.trial import Life, live
 
 
 @dataclass(frozen=True)

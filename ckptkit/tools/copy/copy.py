@@ -19,14 +19,14 @@ from ckptkit.checkpoint.transfer import ADVICE
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from ckptkit.format.documents import MAX_ATTEMPT, AttemptDocument, CopiedFrom, RunDocument, digest_of, encode
 from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN, CheckpointName, attempt_key
-from ckptkit.run.cargo import Cargo, Copied, CopyWatch
-from ckptkit.run.destination import Destination
-from ckptkit.run.event_cargo import EventCargo
 from ckptkit.run.index import Index
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.resolve import choose
 from ckptkit.scrubber import scrub
 from ckptkit.storage import Storage
+from ckptkit.tools.copy.destination import Destination
+from ckptkit.tools.copy.events import EventCargo
+from ckptkit.tools.copy.inventory import Cargo, Copied, CopyWatch
 
 _ROUNDS = 10  # looks at a source that removes checkpoints while they are copied
 

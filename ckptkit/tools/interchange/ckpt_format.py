@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from ckptkit.core.tensors import size_bytes_of
-from ckptkit.interchange.places import FileTensor, Layout, Named, Span
+from ckptkit.tools.interchange.places import FileTensor, Layout, Named, Span
 
 SLICE_BYTES = 512 << 20  # as MindSpore cuts
 

@@ -17,9 +17,9 @@ from ckptkit.checkpoint.listing import list_attempts
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError
 from ckptkit.format.documents import Void, encode
 from ckptkit.format.layout import CheckpointName, attempt_key
-from ckptkit.run.prune_plan import PrunePlan, Rule, plan_prune
 from ckptkit.run.sweep import remove_frozen
 from ckptkit.storage import Storage
+from ckptkit.tools.prune.plan import PrunePlan, Rule, plan_prune
 
 _log = logging.getLogger("ckptkit")
 _BATCH = 100  # checkpoints whose COMMITs go together: between a look at the attempts and their data

@@ -2,7 +2,7 @@
 
 Guarantees: every file is read once, from end to end, however many checkpoints share it; memory is bounded by
 `PROVERS` windows, whatever the files' sizes. Which checkpoint a file belongs to, and whether that was removed
-meanwhile, is `ckptkit.run.proof`'s to say. Any thread may ask; ``report`` is called by several.
+meanwhile, is `ckptkit.tools.verify.checkpoint`'s to say. Any thread may ask; ``report`` is called by several.
 """
 
 from __future__ import annotations

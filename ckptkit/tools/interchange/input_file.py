@@ -19,8 +19,8 @@ from types import TracebackType
 from typing_extensions import Self
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StorageError
-from ckptkit.interchange import ckpt_format, safetensors_format
-from ckptkit.interchange.places import FileFormat, FileTensor, format_of
+from ckptkit.tools.interchange import ckpt_format, safetensors_format
+from ckptkit.tools.interchange.places import FileFormat, FileTensor, format_of
 
 _READERS = {"ckpt": ckpt_format.tensors_in, "safetensors": safetensors_format.tensors_in}
 _MAX_ELEMENTS = 1 << 50  # an empty tensor of absurd extent needs no byte, and still NumPy cannot make it

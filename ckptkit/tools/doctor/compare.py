@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ckptkit.doctor.life import Life
 from ckptkit.manager.probe import Stepped
+from ckptkit.tools.doctor.trial import Life
 
 # Within one micro-step the batch comes before the loss, and the loss before what the update makes of it.
 _ORDER = ("batch", "loss", "accumulators", "weights", "optimizer", "counters", "rng")

@@ -24,9 +24,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from ckptkit.doctor.compare import Difference
-from ckptkit.doctor.examine import Examination, FailedLifeError, Options, Report, UnusableScriptError
-from ckptkit.doctor.life import Life
+from ckptkit.tools.doctor.compare import Difference
+from ckptkit.tools.doctor.examine import Examination, FailedLifeError, Options, Report, UnusableScriptError
+from ckptkit.tools.doctor.trial import Life
 
 
 def run_doctor(command: Sequence[str], options: Options, *, keep: str | None, as_json: bool) -> int:

@@ -1,0 +1,1 @@
+"""The commands of ``ckptkit``, one module each, imported when it runs."""

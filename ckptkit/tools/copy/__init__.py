@@ -1,0 +1,1 @@
+"""Copies runs and checkpoints to another root: `inventory` says what there is, `destination` what is there already."""

@@ -1,0 +1,1 @@
+"""Removes checkpoints by a policy: `plan` decides and says why, `prune` removes."""
