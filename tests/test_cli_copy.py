@@ -13,9 +13,9 @@ import pytest
 from crash.scenario import AT_6, Life, committed, corrupt, digest_at, history, name_at, tree
 from rich.console import Console
 
-from ckptkit.cli import copy as copy_module
 from ckptkit.cli import storage_option
-from ckptkit.cli.copy import CopyBar, run_copy
+from ckptkit.cli.commands import copy as copy_module
+from ckptkit.cli.commands.copy import CopyBar, run_copy
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage

@@ -13,8 +13,8 @@ from rank_files import leaf, write_ranks
 from servers.client import ACCESS_KEY, SECRET_KEY
 from test_difference import Stale, compared
 
-from ckptkit.cli import diff as diff_module
-from ckptkit.cli.diff import _as_json, _print_difference, run_diff
+from ckptkit.cli.commands import diff as diff_module
+from ckptkit.cli.commands.diff import _as_json, _print_difference, run_diff
 from ckptkit.core.policies import KeepLatest
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.testing.state import NumpyRun

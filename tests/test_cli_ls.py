@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from crash.scenario import Life, history, name_at
 
-from ckptkit.cli.ls import run_ls
+from ckptkit.cli.commands.ls import run_ls
 from ckptkit.cli.text import ago, visible
 from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.errors import CheckpointNotFoundError
@@ -62,7 +62,7 @@ def test_json_has_the_documented_fields(tmp_path: Path) -> None:
 def test_older_checkpoints_are_counted_or_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, newest: int, told: list[str]
 ) -> None:
-    monkeypatch.setattr("ckptkit.cli.ls.NEWEST", newest)
+    monkeypatch.setattr("ckptkit.cli.commands.ls.NEWEST", newest)
     root = str(Path(__file__).parent / "golden/v1/numpy")
 
     def shown(**options: bool) -> tuple[list[str], list[str]]:
@@ -139,7 +139,7 @@ def test_unknown_scheme_exits_3_and_wrong_usage_2() -> None:
 def test_ls_imports_neither_mindspore_nor_remote_storage(tmp_path: Path) -> None:
     make_run(tmp_path)
     code = (
-        "import sys; from datetime import datetime, timezone; from ckptkit.cli.ls import run_ls;"
+        "import sys; from datetime import datetime, timezone; from ckptkit.cli.commands.ls import run_ls;"
         "run_ls(sys.argv[1], now=datetime.now(timezone.utc), as_json=True);"
         "print([name for name in ('mindspore', 's3fs', 'boto3') if name in sys.modules], file=sys.stderr)"
     )
@@ -152,7 +152,7 @@ def test_ls_needs_under_a_second_of_processor(tmp_path: Path) -> None:
     """Processor time, since the machine's other work must not decide; the best of three."""
     make_run(tmp_path)
     code = (
-        "import sys, time; from datetime import datetime, timezone; from ckptkit.cli.ls import run_ls;"
+        "import sys, time; from datetime import datetime, timezone; from ckptkit.cli.commands.ls import run_ls;"
         "run_ls(sys.argv[1], now=datetime.now(timezone.utc));"
         "print(time.process_time())"
     )

@@ -13,8 +13,8 @@ from test_interchange import weights
 from typer.testing import CliRunner
 
 from ckptkit.cli import app, storage_option
-from ckptkit.cli.interchange import ExportOptions, NameOptions
-from ckptkit.cli.show import Wanted
+from ckptkit.cli.commands.export_import import ExportOptions, NameOptions
+from ckptkit.cli.commands.show import Wanted
 from ckptkit.storage import LocalStorage
 from ckptkit.tools.doctor.examine import Options
 
@@ -188,7 +188,7 @@ def given_to(monkeypatch, module: str, function: str, arguments: list[str]) -> d
 )
 def test_every_option_reaches_its_command(monkeypatch, arguments, expected):
     name = arguments.partition(" ")[0]
-    modules = {"doctor": "ckptkit.cli.commands.doctor", "export": "ckptkit.cli.interchange"}
+    modules = {"doctor": "ckptkit.cli.commands.doctor", "export": "ckptkit.cli.commands.export_import"}
     modules["import"] = modules["export"]
     module = modules.get(name, f"ckptkit.cli.{name}")
     assert given_to(monkeypatch, module, f"run_{name}", arguments.split()) == expected

@@ -12,8 +12,8 @@ import pytest
 from crash.scenario import Life, committed, corrupt, name_at, tree
 from servers.client import ACCESS_KEY, SECRET_KEY
 
+from ckptkit.cli.commands.prune import asker, parse_keep, run_prune
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.prune import asker, parse_keep, run_prune
 from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest
 from ckptkit.errors import CheckpointNotFoundError, StorageError
 from ckptkit.storage import LocalStorage

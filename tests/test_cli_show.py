@@ -15,10 +15,10 @@ from rank_files import leaf, write_ranks
 from typer.testing import CliRunner
 
 from ckptkit.cli import app
+from ckptkit.cli.commands.show import Wanted, as_document, look
+from ckptkit.cli.commands.show_text import bars, print_shown
+from ckptkit.cli.commands.tensor_stats import histogram, summarise
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.numbers import histogram, summarise
-from ckptkit.cli.show import Wanted, as_document, look
-from ckptkit.cli.show_text import bars, print_shown
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import DTYPES, values_of
 from ckptkit.errors import CorruptCheckpointError
@@ -307,7 +307,7 @@ def drawn(dtype: str) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_numbers_of_every_dtype(dtype, monkeypatch):
-    monkeypatch.setattr("ckptkit.cli.numbers._BLOCK", 700)
+    monkeypatch.setattr("ckptkit.cli.commands.tensor_stats._BLOCK", 700)
     bits = drawn(dtype).astype(DTYPES[dtype])
     numbers = values_of(dtype, bits)
     numbers = np.abs(numbers) if dtype == "C64" else numbers

@@ -11,9 +11,9 @@ import pytest
 from crash.scenario import AT_6, AT_8, Life, corrupt, history, name_at, tree
 from rich.console import Console
 
-from ckptkit.cli import verify
+from ckptkit.cli.commands import verify
+from ckptkit.cli.commands.verify import VerifyBar, run_verify
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.verify import VerifyBar, run_verify
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.format.documents import Void, digest_of, encode
 from ckptkit.storage import LocalStorage

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptkit.cli import demo
+from ckptkit.cli.commands import demo
 from ckptkit.mindspore.demo import ACCUMULATION_STEPS, BATCH_SIZE, EPOCHS
 from ckptkit.mindspore.digits import load_digits
 

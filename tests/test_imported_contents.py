@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 from test_interchange import bits_of, message, value, write_safetensors
 
-from ckptkit.cli.show import Wanted, look
+from ckptkit.cli.commands.show import Wanted, look
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage

@@ -340,7 +340,7 @@ ELSEWHERE = {
     "ckptkit.manager.signals": "the pipe that a signal wakes a thread by",
     "ckptkit.manager.probe": "the doctor's trace",
     "ckptkit.tools.doctor": "a training that is thrown away",
-    "ckptkit.cli.demo": "a training that is thrown away",
+    "ckptkit.cli.commands.demo": "a training that is thrown away",
     "ckptkit.mindspore.demo": "a training that is thrown away",
 }
 

@@ -9,7 +9,7 @@ import pytest
 from dict_storage import Counted, pages_of
 from long_run import KEEP_ALL, long_run, names_of, save, start
 
-from ckptkit.cli import ls
+from ckptkit.cli.commands import ls
 from ckptkit.core.policies import KeepBest, KeepLatest
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.catalog import latest_checkpoint, list_checkpoints, list_rows

@@ -10,7 +10,7 @@ from dict_storage import Counted, DictStorage
 from forge import sealed
 from long_run import long_run, names_of
 
-from ckptkit.cli import ls
+from ckptkit.cli.commands import ls
 from ckptkit.errors import StorageError
 from ckptkit.format.documents import Void, encode
 from ckptkit.format.layout import CheckpointName

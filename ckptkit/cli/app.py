@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from ckptkit.cli.errors import CommandGroup
-from ckptkit.cli.parameters import AsJson, Checkpoint, Options, Root, complete_checkpoint, examples
+from ckptkit.cli.options import AsJson, Checkpoint, Options, Root, complete_checkpoint, examples
 
 app = typer.Typer(
     name="ckptkit",
@@ -52,7 +52,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of the network and the data order.")] = 1,
 ) -> None:
     """Train on real digits, kill it with SIGKILL three times, resume, and compare every bit."""
-    from ckptkit.cli.demo import run_demo
+    from ckptkit.cli.commands.demo import run_demo
 
     raise typer.Exit(run_demo(root, mode, seed))
 
@@ -75,7 +75,7 @@ def list_checkpoints(
     """
     from datetime import datetime, timezone
 
-    from ckptkit.cli.ls import run_ls
+    from ckptkit.cli.commands.ls import run_ls
 
     raise typer.Exit(run_ls(root, options or [], now=datetime.now(timezone.utc), as_json=as_json, show_all=show_all))
 
@@ -112,7 +112,7 @@ def show(
     """
     from datetime import datetime, timezone
 
-    from ckptkit.cli.show import Wanted, run_show
+    from ckptkit.cli.commands.show import Wanted, run_show
 
     wanted = Wanted(rank, tensors, tensor, histogram, state)
     now = datetime.now(timezone.utc)
@@ -136,7 +136,7 @@ def report(
     """
     from datetime import datetime, timezone
 
-    from ckptkit.cli.report import run_report
+    from ckptkit.cli.commands.report import run_report
 
     now = datetime.now(timezone.utc)
     raise typer.Exit(run_report(root, options or [], output=output, now=now, as_json=as_json))
@@ -173,7 +173,7 @@ def copy(
 
     Exits with 1 if a checkpoint is corrupt, or something else lies at the target, which then stays as it is.
     """
-    from ckptkit.cli.copy import run_copy
+    from ckptkit.cli.commands.copy import run_copy
 
     code = run_copy(
         source,
@@ -208,7 +208,7 @@ def verify(
 
     Exits with 1 if something is corrupt. Folders without a COMMIT and void ones are reported and are no problem.
     """
-    from ckptkit.cli.verify import run_verify
+    from ckptkit.cli.commands.verify import run_verify
 
     raise typer.Exit(run_verify(root, checkpoint, options or [], everything=everything, as_json=as_json))
 
@@ -247,7 +247,7 @@ def diff(
     Exits with 1 if updates lie between the two and no weight has changed: one of them is stale. That they differ is no
     problem, but with --exit-code.
     """
-    from ckptkit.cli.diff import run_diff
+    from ckptkit.cli.commands.diff import run_diff
 
     code = run_diff(
         root,
@@ -291,7 +291,7 @@ def prune(
     A job may be running. The two newest checkpoints always stay, and so does what cannot be read or may be needed by
     what cannot be read; then it exits with 1. Without a terminal, give --yes or --dry-run.
     """
-    from ckptkit.cli.prune import asker, run_prune
+    from ckptkit.cli.commands.prune import asker, run_prune
 
     code = run_prune(
         root, keep or [], options or [], branches=branches, dry_run=dry_run, yes=yes, as_json=as_json, ask=asker()
@@ -370,7 +370,7 @@ def export_file(
 
     Every byte is verified on the way. Exits with 1 if the checkpoint is corrupt or not there.
     """
-    from ckptkit.cli.interchange import ExportOptions, NameOptions, run_export
+    from ckptkit.cli.commands.export_import import ExportOptions, NameOptions, run_export
 
     names = NameOptions(name_map, rename or [], drop or [])
     wanted = ExportOptions(file, file_format, with_optimizer, rank, force, names)
@@ -399,7 +399,7 @@ def import_file(
 
     Exits with 1 if the file cannot be read or the root is not empty; nothing is written then.
     """
-    from ckptkit.cli.interchange import NameOptions, run_import
+    from ckptkit.cli.commands.export_import import NameOptions, run_import
 
     names = NameOptions(name_map, rename or [], drop or [])
     raise typer.Exit(run_import(file, root, options or [], names, as_json=as_json))

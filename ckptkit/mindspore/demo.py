@@ -2,7 +2,7 @@
 
 Trains a small convolutional network on real digits with K=4 and kills itself with SIGKILL where the plan says.
 Before anything may kill it, each micro-step's digests are appended to the trace file, durably, so that
-`ckptkit.cli.demo` can compare the lives of an interrupted run with an uninterrupted one.
+`ckptkit.cli.commands.demo` can compare the lives of an interrupted run with an uninterrupted one.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Protocol
 import pytest
 from support.disk import Disk, DiskTree, lay_out
 
-from ckptkit.cli.report import run_report
+from ckptkit.cli.commands.report import run_report
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import CkptKitError, ResumeError
 from ckptkit.manager.manager import CheckpointManager

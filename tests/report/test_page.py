@@ -492,7 +492,7 @@ def test_the_exit_codes_are_those_of_every_command(grown, tmp_path, arguments, c
 
 def test_it_imports_no_mindspore(grown, tmp_path):
     code = (
-        "import sys; from ckptkit.cli.report import run_report; from datetime import datetime, timezone;"
+        "import sys; from ckptkit.cli.commands.report import run_report; from datetime import datetime, timezone;"
         "run_report(sys.argv[1], output=sys.argv[2], now=datetime.now(timezone.utc));"
         "assert 'mindspore' not in sys.modules and 'pandas' not in sys.modules"
     )

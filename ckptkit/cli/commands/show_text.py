@@ -9,8 +9,8 @@ from datetime import datetime
 from pydantic import JsonValue
 from rich.console import Console
 
-from ckptkit.cli.numbers import Histogram
-from ckptkit.cli.show import File, Inside, Shown
+from ckptkit.cli.commands.show import File, Inside, Shown
+from ckptkit.cli.commands.tensor_stats import Histogram
 from ckptkit.cli.text import ago, console_for_tables, plain_table, size, visible
 from ckptkit.core.contents import TensorInfo
 from ckptkit.core.progress import Progress

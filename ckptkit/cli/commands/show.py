@@ -19,8 +19,8 @@ from pydantic import JsonValue
 from ckptkit.checkpoint.leaves import StoredLeaves
 from ckptkit.checkpoint.open import OpenedCheckpoint
 from ckptkit.checkpoint.verify import load
+from ckptkit.cli.commands.tensor_stats import Histogram, Summary, histogram, summarise
 from ckptkit.cli.errors import WrongUsageError
-from ckptkit.cli.numbers import Histogram, Summary, histogram, summarise
 from ckptkit.cli.storage_option import open_root
 from ckptkit.core.contents import TensorInfo
 from ckptkit.format.documents import AttemptDocument, ShardEntry, digest_of
@@ -128,7 +128,7 @@ def run_show(
     if as_json:
         print(json.dumps(as_document(shown)))
         return 0
-    from ckptkit.cli.show_text import print_shown
+    from ckptkit.cli.commands.show_text import print_shown
 
     print_shown(shown, now)
     return 0
