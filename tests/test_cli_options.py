@@ -190,7 +190,7 @@ def test_every_option_reaches_its_command(monkeypatch, arguments, expected):
     name = arguments.partition(" ")[0]
     modules = {"doctor": "ckptkit.cli.commands.doctor", "export": "ckptkit.cli.commands.export_import"}
     modules["import"] = modules["export"]
-    module = modules.get(name, f"ckptkit.cli.{name}")
+    module = modules.get(name, f"ckptkit.cli.commands.{name}")
     assert given_to(monkeypatch, module, f"run_{name}", arguments.split()) == expected
 
 

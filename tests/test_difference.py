@@ -25,7 +25,7 @@ from ckptkit.run.index import Index
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
-from ckptkit.tools.diff import leaf as leaf_pair
+from ckptkit.tools.diff import leaf as leaf_module
 from ckptkit.tools.diff.checkpoints import compare, in_order_of_size
 from ckptkit.tools.diff.leaf import Side
 from ckptkit.tools.diff.state import state_differences
@@ -256,7 +256,7 @@ CUTS = {
 @pytest.mark.parametrize("a", CUTS)
 @pytest.mark.parametrize("b", CUTS)
 def test_diff_assembles_parts_of_any_cut(a, b, monkeypatch):
-    monkeypatch.setattr(leaf_pair, "WINDOW_BYTES", 20)
+    monkeypatch.setattr(leaf_module, "WINDOW_BYTES", 20)
     monkeypatch.setattr(proven_file, "_WINDOW_BYTES", 24)
     same = compared(CUTS[a](WHOLE), CUTS[b](WHOLE))
     assert same.leaves == ()
@@ -273,7 +273,7 @@ def test_diff_assembles_parts_of_any_cut(a, b, monkeypatch):
 def test_diff_result_ignores_window_and_leaf_order(monkeypatch, window_bytes, order):
     """The files are proven by their digests each time."""
     monkeypatch.setattr(proven_file, "_WINDOW_BYTES", window_bytes)
-    monkeypatch.setattr(leaf_pair, "WINDOW_BYTES", 12)
+    monkeypatch.setattr(leaf_module, "WINDOW_BYTES", 12)
     leaves = [leaf(f"z{n}", np.arange(7, dtype=np.float32) + n, "per_rank") for n in range(4)]
     changed = [leaf(f"z{n}", np.arange(7, dtype=np.float32) + n + (n == 2), "per_rank") for n in range(4)]
     a, b = write_ranks([leaves]), write_ranks([changed[::order]])
@@ -480,7 +480,7 @@ def test_states_of_other_kinds_are_shown_whole():
 
 
 def test_diff_memory_is_bounded_by_windows(monkeypatch):
-    monkeypatch.setattr(leaf_pair, "WINDOW_BYTES", 64)
+    monkeypatch.setattr(leaf_module, "WINDOW_BYTES", 64)
     monkeypatch.setattr(proven_file, "_WINDOW_BYTES", 128)
     asked = []
 

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from ckptkit.cli import app
 from ckptkit.storage.system_calls import SystemCalls
-from ckptkit.tools.interchange import atomic_file as new_file
-from ckptkit.tools.interchange import export_weights
+from ckptkit.tools.interchange import atomic_file, export_weights
 from ckptkit.tools.interchange.atomic_file import NewFile
 
 GOLDEN = Path(__file__).parent / "golden/v1"
@@ -86,7 +85,7 @@ class Told(SystemCalls):
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_file_is_durable_before_it_has_its_name(tmp_path, monkeypatch, overwrite):
     told = Told()
-    monkeypatch.setattr(new_file, "SYSTEM", told)
+    monkeypatch.setattr(atomic_file, "SYSTEM", told)
     export_weights(GOLDEN / "numpy", tmp_path / "x.ckpt", overwrite=overwrite)
     assert told.calls == ["fsync", "name", f"fsync {tmp_path}"]
 

@@ -1,4 +1,4 @@
-"""Who may import whom (design section 7), read from the source and not from what happens to be loaded."""
+"""Who may import whom, read from the source and not from what happens to be loaded."""
 
 from __future__ import annotations
 
@@ -14,59 +14,27 @@ import ckptkit
 
 PACKAGE = Path(ckptkit.__file__).parent
 
-# First name below ckptkit -> layer. A new module must take its place here.
-LAYERS = {
-    "scrubber": -1,  # every text of an error passes it
-    "errors": 0,
-    "console": 0,
-    "waiting": 0,
-    "uncaught": 1,
-    "progress": 1,
-    "policies": 1,
-    "options": 1,
-    "fold": 1,
-    "folded": 1,
-    "accumulation": 1,
-    "plan": 1,
-    "placement": 1,
-    "world": 1,
-    "cost": 1,
-    "pace": 1,
-    "manifest": 1,
-    "events": 1,
-    "curves": 1,
-    "shards": 1,
-    "tensors": 1,
-    "tree": 1,
-    "contents": 1,
-    "storage": 1,
-    "snapshot": 2,
-    "run": 2,
-    "interchange": 3,
-    "rehearsal": 3,
-    "at_exit": 3,
-    "background": 3,
-    "uploads": 3,
-    "mirror": 3,
-    "peers": 3,
-    "orders": 3,
-    "outcomes": 3,
-    "recorder": 3,
-    "disposition": 3,
-    "signals": 3,
-    "preemption": 3,
-    "departure": 3,
-    "manager": 3,
-    "mindspore": 4,
-    "cli": 4,
-    "doctor": 4,
-    "report": 4,
-    "testing": 4,
-    "nn": 5,  # a facade over mindspore/nn
-    "data": 5,  # and one over mindspore/data
-    "__main__": 5,
+# Lowest first: whatever stands in one of these imports only what stands before it, also inside functions.
+PACKAGES = (
+    *("scrubber", "errors", "core", "format", "storage", "snapshot", "checkpoint", "run", "manager"),
+    *("mindspore", "tools", "cli", "testing", "data", "nn", "__main__"),
+)
+# The same within a package; a new module takes its place here.
+MODULES = {
+    "checkpoint": (
+        *("commit", "listing", "digesting", "leaves", "region", "receipts", "staged", "cut_out", "resharded", "open"),
+        *("frozen", "source_file", "shard_bytes", "write", "parts", "proven_file", "stream", "verify", "transfer"),
+    ),
+    "run": (
+        *("index", "target", "two_roots", "lineage", "event_log", "origin", "survey", "resolve", "fence", "wanted"),
+        *("kept", "sweep", "attempt", "catalog", "retention", "mirrored", "rank_protocol", "saver", "upload", "part"),
+    ),
+    "manager": (
+        *("at_exit", "step_timing", "probe", "rank_sync", "disposition", "curves", "background", "signals", "recorder"),
+        *("results", "uploads", "preemption", "mirror", "scheduler", "final_save", "manager"),
+    ),
 }
-TOP = 4  # of what may be imported; the entry point above it imports the command line
+USES_FACADE = ("cli",)  # as a user does, inside functions
 
 
 @dataclass(frozen=True)
@@ -124,30 +92,33 @@ def wrong_with(one: Import, package_modules: dict[str, Path]) -> str | None:
     root = one.target.split(".")[0]
     if root == "mindspore" and here != "mindspore":
         return "only ckptkit.mindspore imports mindspore"
-    if root != "ckptkit" or here is None or there == here:
+    if root != "ckptkit" or here is None:
         return None  # the facade itself knows everybody
-    if there is None or f"ckptkit.{there}" not in package_modules:
-        return None if LAYERS[here] == TOP and one.deferred else "the facade is for users"
-    return wrong_between(LAYERS[here], LAYERS[there], deferred=one.deferred)
+    if there == here:
+        return wrong_within(here, one)
+    if there is None or not any(f"{name}.".startswith(f"ckptkit.{there}.") for name in package_modules):
+        return None if here in USES_FACADE and one.deferred else "the facade is for users"
+    return "upward" if PACKAGES.index(there) > PACKAGES.index(here) else None
 
 
-def wrong_between(here: int, there: int, *, deferred: bool) -> str | None:
-    """Why one unit of layer ``here`` may not import another one of layer ``there``, or None."""
-    if there > here:
-        return "upward"
-    if there == here and here in (0, 2):
-        return "sideways"
-    if there == here == TOP and not deferred:
-        return "another package of the top layer, and not inside a function"
-    return None
+def wrong_within(package: str, one: Import) -> str | None:
+    """Why a module of a package that has an order may not import another one of it, or None."""
+    order = MODULES.get(package, ())
+    here, there = (name.split(".")[2] if name.count(".") > 1 else None for name in (one.importer, one.target))
+    if here not in order or there not in order:
+        return None
+    return "upward" if order.index(there) > order.index(here) else None
 
 
 def violations(package: Path) -> list[str]:
     found = modules(package)
     units = {unit for module in found if (unit := unit_of(module)) is not None}
-    wrong = [f"ckptkit/{unit} has no layer" for unit in sorted(units - LAYERS.keys())]
+    wrong = [f"ckptkit/{unit} has no place" for unit in sorted(units - set(PACKAGES))]
+    for unit, order in MODULES.items():
+        there = {module.split(".")[2] for module in found if module.startswith(f"ckptkit.{unit}.")}
+        wrong += [f"ckptkit/{unit}/{module} has no place" for module in sorted(there - set(order))]
     for module, path in found.items():
-        if unit_of(module) in LAYERS or module == "ckptkit":
+        if unit_of(module) in PACKAGES or module == "ckptkit":
             for one in imports(module, path):
                 if reason := wrong_with(one, found):
                     wrong.append(f"{one}: {reason}")
@@ -215,18 +186,20 @@ def test_errors_import_the_standard_library_only():
 SMALL = {
     "__init__.py": "",
     "errors.py": "",
-    "progress.py": "from ckptkit.errors import CkptKitError",
-    "manifest.py": "from ckptkit.core.progress import Progress",
+    "core/__init__.py": "",
+    "core/progress.py": "from ckptkit.errors import CkptKitError",
+    "format/documents.py": "from ckptkit.core.progress import Progress",
     "storage/__init__.py": "from ckptkit.storage.local import LocalStorage",
     "storage/local.py": "from ckptkit.errors import StorageError",
     "snapshot/__init__.py": "",
-    "snapshot/stage.py": "from ckptkit.core.progress import Progress",
+    "snapshot/staging.py": "from ckptkit.core.progress import Progress",
     "run/__init__.py": "",
-    "run/find.py": "from ckptkit.storage import Storage",
-    "manager.py": "from ckptkit.run.index import choose",
+    "run/index.py": "from ckptkit.storage import Storage",
+    "run/resolve.py": "from ckptkit.run.index import Index",
+    "manager/manager.py": "from ckptkit.run.resolve import choose",
     "mindspore/__init__.py": "",
     "mindspore/state.py": "import mindspore as ms\nfrom mindspore import nn",
-    "cli/__init__.py": "def run():\n    from ckptkit.mindspore.state.manager import X\n    import ckptkit as ck",
+    "cli/__init__.py": "from ckptkit.mindspore.state import X\n\ndef run():\n    import ckptkit as ck",
     "testing/__init__.py": "",
 }
 
@@ -249,35 +222,36 @@ def test_a_small_sound_package_passes(tmp_path):
     ("name", "text", "reason"),
     [
         ("errors.py", "from ckptkit.core.progress import Progress", "upward"),
-        ("errors.py", "from ckptkit import progress", "upward"),
+        ("errors.py", "from ckptkit import core", "upward"),
         ("errors.py", "import ckptkit.core.progress", "upward"),
-        ("errors.py", "from .progress import Progress", "upward"),
-        ("errors.py", "from . import progress", "upward"),
-        ("progress.py", "from ckptkit.manager.manager import SaveHandle", "upward"),
-        ("progress.py", "import ckptkit.run.index as f", "upward"),
-        ("storage/local.py", "from ..run import find", "upward"),
-        ("storage/local.py", "from ..run.find import choose", "upward"),
-        ("run/find.py", "from ckptkit.manager.manager import X", "upward"),
-        ("run/find.py", "from ckptkit.snapshot import StagingArea", "sideways"),
-        ("snapshot/stage.py", "from ckptkit.run.index import choose", "sideways"),
-        ("manager.py", "from ckptkit.mindspore.state.manager import StateManager", "upward"),
-        ("manager.py", "def f():\n    from ckptkit.mindspore.state.manager import StateManager", "upward"),
-        ("manager.py", "async def f():\n    import ckptkit.cli", "upward"),
-        ("manager.py", "class C:\n    def f(self):\n        import ckptkit.cli", "upward"),
-        ("manager.py", "if TYPE_CHECKING:\n    from ckptkit.mindspore.state.manager import StateManager", "upward"),
-        ("manager.py", "try:\n    import ckptkit.testing\nexcept ImportError:\n    pass", "upward"),
-        ("manager.py", "import mindspore", "only ckptkit.mindspore imports mindspore"),
-        ("manager.py", "def f():\n    from mindspore import nn", "only ckptkit.mindspore imports mindspore"),
+        ("errors.py", "from .core.progress import Progress", "upward"),
+        ("errors.py", "from . import core", "upward"),
+        ("core/progress.py", "from ckptkit.manager.manager import SaveHandle", "upward"),
+        ("core/progress.py", "import ckptkit.run.index as f", "upward"),
+        ("storage/local.py", "from ..run import index", "upward"),
+        ("storage/local.py", "from ..run.index import Index", "upward"),
+        ("run/index.py", "from ckptkit.manager.manager import X", "upward"),
+        ("run/index.py", "from ckptkit.run.resolve import choose", "upward"),
+        ("run/index.py", "from ckptkit.run import resolve", "upward"),
+        ("run/index.py", "def f():\n    from .resolve import choose", "upward"),
+        ("snapshot/staging.py", "from ckptkit.run.index import Index", "upward"),
+        ("manager/manager.py", "from ckptkit.mindspore.state import StateManager", "upward"),
+        ("manager/manager.py", "def f():\n    from ckptkit.mindspore.state import StateManager", "upward"),
+        ("manager/manager.py", "async def f():\n    import ckptkit.cli", "upward"),
+        ("manager/manager.py", "class C:\n    def f(self):\n        import ckptkit.cli", "upward"),
+        ("manager/manager.py", "if TYPE_CHECKING:\n    from ckptkit.mindspore.state import StateManager", "upward"),
+        ("manager/manager.py", "try:\n    import ckptkit.testing\nexcept ImportError:\n    pass", "upward"),
+        ("manager/manager.py", "import mindspore", "only ckptkit.mindspore imports mindspore"),
+        ("manager/manager.py", "def f():\n    from mindspore import nn", "only ckptkit.mindspore imports mindspore"),
         ("cli/__init__.py", "def f():\n    import mindspore.nn as nn", "only ckptkit.mindspore imports mindspore"),
         ("__init__.py", "import mindspore", "only ckptkit.mindspore imports mindspore"),
-        ("cli/__init__.py", "from ckptkit.mindspore.state.manager import X", "not inside a function"),
-        ("cli/__init__.py", "from ckptkit.testing import X", "not inside a function"),
-        ("mindspore/state.py", "if TYPE_CHECKING:\n    from ckptkit.testing import X", "not inside a function"),
-        ("mindspore/state.py", "from ..testing import X", "not inside a function"),
-        ("manager.py", "from ckptkit import CheckpointCallback", "the facade is for users"),
-        ("manager.py", "import ckptkit", "the facade is for users"),
-        ("manager.py", "def f():\n    from ckptkit import KeepLatest", "the facade is for users"),
-        ("manager.py", "from . import KeepLatest", "the facade is for users"),
+        ("cli/__init__.py", "from ckptkit.testing import X", "upward"),
+        ("mindspore/state.py", "if TYPE_CHECKING:\n    from ckptkit.testing import X", "upward"),
+        ("mindspore/state.py", "def f():\n    from ..testing import X", "upward"),
+        ("manager/manager.py", "from ckptkit import CheckpointCallback", "the facade is for users"),
+        ("manager/manager.py", "import ckptkit", "the facade is for users"),
+        ("manager/manager.py", "def f():\n    from ckptkit import KeepLatest", "the facade is for users"),
+        ("manager/manager.py", "from .. import KeepLatest", "the facade is for users"),
         ("mindspore/state.py", "from ckptkit import KeepLatest", "the facade is for users"),
         ("cli/__init__.py", "import ckptkit as ck", "the facade is for users"),
         ("cli/__init__.py", "from ckptkit import *", "the facade is for users"),
@@ -292,33 +266,34 @@ def test_a_forbidden_import_is_caught(tmp_path, name, text, reason):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("manifest.py", "from ckptkit.errors import X\nfrom ckptkit.storage import Storage"),
-        ("manager.py", "from ckptkit.errors import X\nfrom .snapshot.stage import StagingArea"),
+        ("format/documents.py", "from ckptkit.errors import X\nfrom ckptkit.core import progress"),
+        ("manager/manager.py", "from ckptkit.errors import X\nfrom ..snapshot.staging import StagingArea"),
         ("cli/__init__.py", "from ckptkit.manager.manager import CheckpointManager\nimport ckptkit.errors"),
         ("testing/__init__.py", "def f():\n    from ckptkit.cli import app"),
-        ("run/find.py", "import mindspore_like\nfrom ckptkit.run import names"),
-        ("__init__.py", "from ckptkit.mindspore.state.manager import X"),
+        ("run/resolve.py", "import mindspore_like\nfrom ckptkit.run import index"),
+        ("__init__.py", "from ckptkit.mindspore.state import X"),
     ],
 )
 def test_an_allowed_import_passes(tmp_path, name, text):
     assert violations(small_package(tmp_path, **{name: text})) == []
 
 
-def test_a_module_without_a_layer_is_caught(tmp_path):
-    assert violations(small_package(tmp_path, **{"utilities.py": ""})) == ["ckptkit/utilities has no layer"]
+@pytest.mark.parametrize("name", ["utilities", "run/utilities"])
+def test_a_module_without_a_place_is_caught(tmp_path, name):
+    assert violations(small_package(tmp_path, **{f"{name}.py": ""})) == [f"ckptkit/{name} has no place"]
 
 
 @pytest.mark.parametrize(
     ("changes", "circle"),
     [
         (
-            {"progress.py": "from ckptkit.format.documents import X"},
+            {"core/progress.py": "from ckptkit.format.documents import X"},
             ["ckptkit.format.documents", "ckptkit.core.progress"],
         ),
         (
             {
-                "progress.py": "import ckptkit.storage.local",
-                "storage/local.py": "from ..manifest import X",
+                "core/progress.py": "import ckptkit.storage.local",
+                "storage/local.py": "from ..format.documents import X",
                 "storage/__init__.py": "",
             },
             ["ckptkit.format.documents", "ckptkit.core.progress", "ckptkit.storage.local"],
@@ -340,6 +315,7 @@ ELSEWHERE = {
     "ckptkit.manager.signals": "the pipe that a signal wakes a thread by",
     "ckptkit.manager.probe": "the doctor's trace",
     "ckptkit.tools.doctor": "a training that is thrown away",
+    "ckptkit.cli.commands.doctor": "the folder that --keep names",
     "ckptkit.cli.commands.demo": "a training that is thrown away",
     "ckptkit.mindspore.demo": "a training that is thrown away",
 }

@@ -10,7 +10,7 @@ from importlib import metadata
 import pytest
 from grown import WatchedRun, grow, opened
 
-from ckptkit.format import versions as libraries
+from ckptkit.format import versions
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 
@@ -21,9 +21,9 @@ def versions_are(changed: dict[str, str]) -> Iterator[None]:
     version = metadata.version
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(metadata, "version", lambda name: changed.get(name) or version(name))
-        libraries.versions.cache_clear()
+        versions.versions.cache_clear()
         yield
-    libraries.versions.cache_clear()
+    versions.versions.cache_clear()
 
 
 def warnings_of_start(root, caplog) -> list[str]:
@@ -44,7 +44,7 @@ def test_other_library_version_warns_with_install_command(root, caplog, library)
 
 
 def test_unknown_version_warns_without_install_command(root, caplog):
-    with versions_are({"mindspore": libraries.UNKNOWN}):
+    with versions_are({"mindspore": versions.UNKNOWN}):
         (name,) = grow(root, 3)
     (warning,) = warnings_of_start(root, caplog)
     assert warning.startswith(f"{name} was written under mindspore of an unknown version, and this is ")

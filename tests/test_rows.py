@@ -14,7 +14,7 @@ from ckptkit.cli.commands import ls
 from ckptkit.errors import StorageError
 from ckptkit.format.documents import Void, encode
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run import catalog as catalogue
+from ckptkit.run import catalog
 from ckptkit.run.catalog import list_checkpoints, list_rows
 from ckptkit.testing.faults import Fault
 
@@ -77,7 +77,7 @@ def test_no_more_is_asked_for_than_is_listed(storage, monkeypatch):
 
 
 def test_oversized_manifest_is_not_read(storage, name, monkeypatch):
-    monkeypatch.setattr(catalogue, "MAX_DOCUMENT_BYTES", len(storage.files[name.manifest_key]) - 1)
+    monkeypatch.setattr(catalog, "MAX_DOCUMENT_BYTES", len(storage.files[name.manifest_key]) - 1)
     assert "too many for a document" in list_rows(storage, None).shown[-1].problem
 
 

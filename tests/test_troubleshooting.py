@@ -22,17 +22,14 @@ PAGES = {"en": DOCS / "troubleshooting.md", "zh": DOCS / "zh/troubleshooting.md"
 WORDS = {"en": ("Message", "Cause", "Fix"), "zh": ("信息", "原因", "处理")}
 
 EVERYDAY = (
-    *("mindspore", "storage", "snapshot", "manager.py", "outcomes.py", "background.py", "mirror.py", "uploads.py"),
-    *("preemption.py", "departure.py", "signals.py", "recorder.py"),
+    *("mindspore", "storage", "snapshot", "core/tree.py", "core/rescale.py"),
+    *(f"checkpoint/{name}.py" for name in ("frozen", "receipts", "resharded")),
     *(
-        "peers.py",
-        "run/attempt.py",
-        "run/resolve.py",
-        "checkpoint/frozen.py",
-        "run/mirrored.py",
-        "run/rank_protocol.py",
+        f"run/{name}.py"
+        for name in ("attempt", "fence", "mirrored", "rank_protocol", "resolve", "retention", "saver", "sweep")
     ),
-    *("checkpoint/receipts.py", "run/retention.py", "run/saver.py", "run/sweep.py", "tree.py", "fold.py", "folded.py"),
+    *(f"manager/{name}.py" for name in ("manager", "results", "background", "mirror", "uploads", "preemption")),
+    *(f"manager/{name}.py" for name in ("final_save", "signals", "recorder", "rank_sync")),
 )
 OURS = {
     *("ResumeError", "StateMismatchError", "StaleAttemptError", "SaveFailedError", "StorageError"),

@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 from ckptkit.checkpoint import digesting, write
 from ckptkit.cli import app
 from ckptkit.core.policies import KeepLatest, SaveEvery
-from ckptkit.format import versions as libraries
+from ckptkit.format import versions
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import FaultyStorage
@@ -200,7 +200,7 @@ def written(story: Callable[[Transcript], None], folder: Path) -> str:
     with pytest.MonkeyPatch.context() as patch:
         for module in (digesting, write):  # or documents differ in size
             patch.setattr(module, "time", SimpleNamespace(perf_counter=float))
-        for other in (libraries, write):
+        for other in (versions, write):
             patch.setattr(other, "versions", lambda: dict.fromkeys(("ckptkit", "mindspore", "numpy"), "1"))
         log.addHandler(listening)
         try:

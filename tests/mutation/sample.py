@@ -17,10 +17,9 @@ from mutmut.mutation.file_mutation import create_mutations
 
 # The packages and modules that a wrong line of loses or changes somebody's training.
 MUTATED = (
-    *("run/*.py", "snapshot/*.py", "storage/*.py", "manager.py", "background.py", "outcomes.py", "orders.py"),
-    *("at_exit.py", "scrubber.py"),
-    *("departure.py", "uploads.py", "recorder.py", "peers.py", "parallel.py", "manifest.py", "shards.py"),
-    *("mindspore/*.py", "mindspore/data/*.py", "mindspore/nn/*.py"),
+    *(f"{package}/**/*.py" for package in ("format", "storage", "snapshot", "checkpoint", "run", "manager")),
+    *(f"mindspore/{package}/*.py" for package in ("callback", "train", "parameters", "state", "data", "nn")),
+    *("mindspore/*.py", "scrubber.py", "core/parallel.py"),
 )
 NOT_MUTATED = ("mindspore/demo.py",)
 

@@ -20,7 +20,7 @@ from ckptkit.cli import app
 from ckptkit.core.text import rough_span, size, span
 from ckptkit.format.events import Point, Spread
 from ckptkit.storage import LocalStorage
-from ckptkit.tools.report import plots as figures
+from ckptkit.tools.report import plots
 from ckptkit.tools.report.model import Attempt, Failure, Problem, Removal, RunStory, Save
 from ckptkit.tools.report.page import page_of
 from ckptkit.tools.report.plots import COLOURS, THEME, colour_of, costs, curves, timeline
@@ -233,7 +233,7 @@ def test_wide_range_of_positive_values_gets_log_axis(means, axis):
 
 
 def test_newest_of_many_resumes_get_lines(monkeypatch):
-    monkeypatch.setattr(figures, "_MOST_RESUMES", 2)
+    monkeypatch.setattr(plots, "_MOST_RESUMES", 2)
     attempts = [Attempt(n, parent=f"c{n}", from_step=n, to_step=n + 1, points=[point(n + 1, 1.0)]) for n in range(1, 6)]
     (curve,) = curves(RunStory("root", None, None, NOW, attempts, None, []))
     assert [line["x0"] for line in curve.figure["layout"]["shapes"]] == [4, 5]

@@ -23,7 +23,7 @@ from training import Mlp, accumulation_cell, adam, begin_process, pipeline
 
 import ckptkit as ck
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore import inspect as findings
+from ckptkit.mindspore import inspect as inspection
 from ckptkit.mindspore.inspect import Finding, find
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.nn import Dropout
@@ -923,7 +923,7 @@ def test_methods_of_arguments_that_draw_are_found(mode):
 
 
 def test_what_is_recommended_exists():
-    texts = "".join(path.read_text() for path in Path(findings.__file__).parent.glob("*.py"))
+    texts = "".join(path.read_text() for path in Path(inspection.__file__).parent.glob("*.py"))
     names = set(re.findall(r"ckptkit(?:\.\w+)+", texts))
     assert {"ckptkit.nn.Dropout", "ckptkit.data.sample_rng", "ckptkit.AccumulationTrainCell"} <= names
     for name in names:

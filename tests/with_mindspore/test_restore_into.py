@@ -16,8 +16,7 @@ from test_state import Box, with_mixed
 from training import MODES, Mlp, accumulation_cell, adam, begin_process, digest, disturb, samples, tensors
 
 import ckptkit as ck
-from ckptkit.mindspore.parameters import apply
-from ckptkit.mindspore.parameters import restore as landing
+from ckptkit.mindspore.parameters import apply, restore
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
@@ -36,7 +35,7 @@ def mode(request):
 def way(request, monkeypatch):
     """Into the live memory, and by a copy of each tensor, as where ``asnumpy()`` is not live."""
     if request.param == "copy":
-        monkeypatch.setattr(landing, "can_be_live", lambda: False)
+        monkeypatch.setattr(restore, "can_be_live", lambda: False)
     return request.param
 
 
