@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ckptkit import data, nn
+    from ckptkit.core.accumulation import AccumulationPlan, nearest_plans, plan_accumulation, scale_learning_rate
     from ckptkit.core.placement import Box
-    from ckptkit.core.plan import AccumulationPlan, nearest_plans, plan_accumulation, scale_learning_rate
     from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
     from ckptkit.core.progress import ResumePoint
     from ckptkit.core.save_report import SaveReport
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "AccumulationPlan": "ckptkit.core.plan",
+    "AccumulationPlan": "ckptkit.core.accumulation",
     "AccumulationTrainCell": "ckptkit.mindspore.train.cell",
     "BoostCycle": "ckptkit.mindspore.train.adapter",
     "Box": "ckptkit.core.placement",
@@ -65,9 +65,9 @@ _HOME = {
     "StateMismatchError": "ckptkit.errors",
     "StorageError": "ckptkit.errors",
     "attributes": "ckptkit.mindspore.state.holders",
-    "nearest_plans": "ckptkit.core.plan",
-    "plan_accumulation": "ckptkit.core.plan",
-    "scale_learning_rate": "ckptkit.core.plan",
+    "nearest_plans": "ckptkit.core.accumulation",
+    "plan_accumulation": "ckptkit.core.accumulation",
+    "scale_learning_rate": "ckptkit.core.accumulation",
 }
 
 _MODULES = ("data", "nn")

@@ -14,10 +14,9 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, Stor
 from ckptkit.format.documents import AttemptDocument, Commit, PassedOver, Void, encode
 from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.catalog import latest_checkpoint, list_checkpoints
-from ckptkit.run.index import Index
+from ckptkit.run.index import VOID_BYTES, Index, Survey, commit_bytes
 from ckptkit.run.lineage import Ancestry, trace
 from ckptkit.run.resolve import choose, first_choice
-from ckptkit.run.survey import VOID_BYTES, Survey, commit_bytes
 from ckptkit.testing.faults import Fault
 
 TOKEN = "0" * 32

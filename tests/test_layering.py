@@ -22,16 +22,16 @@ PACKAGES = (
 # The same within a package; a new module takes its place here.
 MODULES = {
     "checkpoint": (
-        *("commit", "listing", "digesting", "leaves", "region", "receipts", "staged", "cut_out", "resharded", "open"),
-        *("frozen", "source_file", "shard_bytes", "write", "parts", "proven_file", "stream", "verify", "transfer"),
+        *("commit", "listing", "digesting", "leaves", "receipts", "staged", "resharded", "open", "frozen"),
+        *("verified_reader", "write", "parts", "stream", "verify", "transfer"),
     ),
     "run": (
-        *("index", "target", "two_roots", "lineage", "event_log", "origin", "survey", "resolve", "fence", "wanted"),
-        *("kept", "sweep", "attempt", "catalog", "retention", "mirrored", "rank_protocol", "saver", "upload", "part"),
+        *("index", "lineage", "event_log", "origin", "fence", "resolve", "sweep", "catalog", "attempt", "retention"),
+        *("two_roots", "rank_protocol", "saver", "upload"),
     ),
     "manager": (
-        *("at_exit", "step_timing", "probe", "rank_sync", "disposition", "curves", "background", "signals", "recorder"),
-        *("results", "uploads", "preemption", "mirror", "scheduler", "final_save", "manager"),
+        *("at_exit", "step_timing", "rank_sync", "probe", "signals", "curves", "background", "preemption", "recorder"),
+        *("results", "uploads", "mirror", "scheduler", "final_save", "manager"),
     ),
 }
 USES_FACADE = ("cli",)  # as a user does, inside functions

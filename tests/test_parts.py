@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_files import documents_of, leaf, opened, write_ranks
 
-from ckptkit.checkpoint.cut_out import CutOut
-from ckptkit.checkpoint.region import Region
+from ckptkit.checkpoint.parts import CutOut, Region
 from ckptkit.checkpoint.verify import load, verify
 from ckptkit.core.contents import TensorInfo, WantedPart
 from ckptkit.core.placement import Box

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptkit.core.plan import AccumulationPlan, nearest_plans, plan_accumulation, scale_learning_rate
+from ckptkit.core.accumulation import AccumulationPlan, nearest_plans, plan_accumulation, scale_learning_rate
 
 positive = st.integers(1, 400)
 

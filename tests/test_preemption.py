@@ -410,7 +410,7 @@ def after_step(batches):
 
 
 def test_signal_that_nobody_took_does_what_it_did():
-    script = "import signal; from ckptkit.manager.disposition import Disposition as D; D(signal.SIGTERM).take(None)"
+    script = "import signal; from ckptkit.manager.signals import Disposition as D; D(signal.SIGTERM).take(None)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == -signal.SIGTERM
 
 

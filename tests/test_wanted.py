@@ -12,8 +12,7 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, Resu
 from ckptkit.format.documents import CopiedFrom, RunDocument, encode
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.index import Index
-from ckptkit.run.resolve import choose
-from ckptkit.run.wanted import open_wanted
+from ckptkit.run.resolve import choose, open_wanted
 from ckptkit.testing.faults import Fault
 
 

@@ -14,11 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import xxhash
 
-from ckptkit.checkpoint.cut_out import CutOut
 from ckptkit.checkpoint.leaves import StoredLeaf, StoredPiece
 from ckptkit.checkpoint.open import check_digest
-from ckptkit.checkpoint.parts import read_sharded
-from ckptkit.checkpoint.shard_bytes import ShardBytes
+from ckptkit.checkpoint.parts import CutOut, read_sharded
+from ckptkit.checkpoint.verified_reader import ShardBytes
 from ckptkit.core.contents import WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Array

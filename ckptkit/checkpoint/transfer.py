@@ -22,7 +22,7 @@ import xxhash
 from ckptkit.checkpoint.commit import make_durable, publish, read_commit
 from ckptkit.checkpoint.listing import list_names
 from ckptkit.checkpoint.open import OpenedCheckpoint, open_manifest, read_rank
-from ckptkit.checkpoint.source_file import SourceFile
+from ckptkit.checkpoint.verified_reader import SourceFile
 from ckptkit.checkpoint.verify import check_sizes
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, FileEntry, encode

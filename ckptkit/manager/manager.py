@@ -59,15 +59,13 @@ from ckptkit.manager.recorder import AnyRecorder, NoRecorder, Recorder
 from ckptkit.manager.results import Outcomes
 from ckptkit.manager.scheduler import A_WHILE, AnySaver, Orders
 from ckptkit.manager.step_timing import Pace
-from ckptkit.run.attempt import Opened, Opening
+from ckptkit.run.attempt import OneRank, Opened, Opening
 from ckptkit.run.catalog import CheckpointInfo, latest_checkpoint, list_checkpoints
 from ckptkit.run.event_log import EventLog
-from ckptkit.run.part import PartSaver
 from ckptkit.run.rank_protocol import follow, lead
 from ckptkit.run.retention import Retention
-from ckptkit.run.saver import Saver
+from ckptkit.run.saver import PartSaver, Saver
 from ckptkit.run.sweep import sweep
-from ckptkit.run.target import OneRank
 from ckptkit.snapshot import Capturable, StagingArea
 from ckptkit.storage import Storage, open_storage
 

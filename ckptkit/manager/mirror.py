@@ -16,10 +16,8 @@ from ckptkit.core.progress_bar import Countdown
 from ckptkit.errors import StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.uploads import Uploads
-from ckptkit.run.attempt import Opened, Opening, open_attempt
-from ckptkit.run.mirrored import open_alone, open_mirrored, reach
-from ckptkit.run.target import Target
-from ckptkit.run.two_roots import TwoRoots
+from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
+from ckptkit.run.two_roots import TwoRoots, open_alone, open_mirrored, reach
 from ckptkit.run.upload import Uploader
 from ckptkit.storage import Storage
 
@@ -112,7 +110,7 @@ class Mirror:
 
         Raises:
             StorageError: If the mirror cannot be reached and is required.
-            CkptKitError: As `ckptkit.run.mirrored.open_mirrored`.
+            CkptKitError: As `ckptkit.run.two_roots.open_mirrored`.
         """
         try:
             reach(self._storage)

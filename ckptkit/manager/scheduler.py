@@ -22,9 +22,8 @@ from ckptkit.manager.mirror import Mirror, NoMirror
 from ckptkit.manager.rank_sync import Peers, Word, replicas_of
 from ckptkit.manager.recorder import AnyRecorder
 from ckptkit.manager.results import Outcomes
-from ckptkit.run.part import PartSaver
 from ckptkit.run.rank_protocol import Failure
-from ckptkit.run.saver import Saver
+from ckptkit.run.saver import PartSaver, Saver
 from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
 
 AnySaver: TypeAlias = Saver | PartSaver

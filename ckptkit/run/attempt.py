@@ -4,6 +4,9 @@ The order is the protocol: list, choose, read, verify, apply; make sure that wha
 ``attempts/N+1.json`` with that as parent; list again. So a wrong model fails before it fences a running job, and of two
 starts the last one wins. Guarantees: the returned attempt's parent is exactly what the target holds, and no newer
 commit was on its lineage when it opened. Training thread only, once per process and run.
+
+What an attempt is opened for: a training state, here or in all ranks of a job, that takes a checkpoint over.
+Guarantees nothing by itself. Training thread only.
 """
 
 from __future__ import annotations
@@ -14,10 +17,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import dropwhile, islice
+from typing import Protocol
 
 from ckptkit.checkpoint.commit import create_once, void
 from ckptkit.checkpoint.listing import list_names
-from ckptkit.checkpoint.open import committed, open_checkpoint
+from ckptkit.checkpoint.open import OpenedCheckpoint, committed, open_checkpoint
+from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Contents
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.errors import (
@@ -44,7 +49,6 @@ from ckptkit.run.fence import check_fence
 from ckptkit.run.index import Index
 from ckptkit.run.origin import read_run, refuse_emptied, refuse_unfinished
 from ckptkit.run.resolve import Choice, choose, first_choice
-from ckptkit.run.target import Target
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")
@@ -316,3 +320,48 @@ def _warn_of(passed_over: tuple[PassedOver, ...], document: AttemptDocument, url
         "`ckptkit verify %s` shows what else is damaged.\n%s\n  continuing from %s",
         *(url, each, document.parent or "a fresh start"),
     )
+
+
+class Restorable(Protocol):
+    """The half of `ckptkit.snapshot.Capturable` that takes a state over."""
+
+    def apply(self, contents: Contents) -> None:
+        """Take over ``contents``, all of it or nothing: what reading it overwrote is out of use until another call."""
+        ...
+
+    def begin(self, root: str) -> None:
+        """Take the state as it is for a fresh start at ``root``; raises if it is not one."""
+        ...
+
+
+class Target(Protocol):
+    """The seam between the protocol of a start and the one rank, or the many, that it starts."""
+
+    def take(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> Contents:
+        """Load and apply ``opened`` in every rank, and return what this one applied; raises what any of them raised."""
+        ...
+
+    def begin(self, root: str) -> None:
+        """Begin afresh at ``root`` in every rank; raises what any of them raised."""
+        ...
+
+
+class OneRank:
+    """The `Target` of a job of one rank.
+
+    Args:
+        state: Its state.
+    """
+
+    def __init__(self, state: Restorable) -> None:
+        self._state = state
+
+    def take(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> Contents:
+        """As `Target`."""
+        contents = load(storage, opened, report=report)
+        self._state.apply(contents)
+        return contents
+
+    def begin(self, root: str) -> None:
+        """As `Target`."""
+        self._state.begin(root)

@@ -3,12 +3,19 @@
 Guarantees: reads and never writes; a checkpoint whose documents are corrupt is listed with the reason. How much of them
 is looked at differs: `list_checkpoints` all, `latest_checkpoint` all but the rank files, `list_rows` the manifest and
 what the listing tells. None reads shards: what is proven is `ckptkit.checkpoint.verify`'s. Any thread.
+
+Why a checkpoint is still there, as far as names and attempts tell. Guarantees: what is said follows from the protocol
+(``docs/format.md``, Retention): the two newest commits of the lineage always stay, what is off the lineage goes by
+hand only. Policies lie nowhere on storage, so of everything else no more is known than that the run's own policy has
+left it. Any single thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from typing import Literal
 
 from ckptkit.checkpoint.open import decode_manifest, missing, open_checkpoint, open_manifest
 from ckptkit.core.parallel import each_of
@@ -22,14 +29,14 @@ from ckptkit.errors import (
 )
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES, AttemptDocument, Commit, Manifest, Void
 from ckptkit.format.layout import MANIFEST, CheckpointName
-from ckptkit.run.index import Documents, Glance, Index
-from ckptkit.run.kept import Kept, why_kept
+from ckptkit.run.index import Documents, Glance, Index, Survey, commit_bytes
+from ckptkit.run.lineage import Segment
 from ckptkit.run.origin import read_run, refuse_unfinished
-from ckptkit.run.resolve import choose, first_choice
-from ckptkit.run.survey import Survey, commit_bytes
+from ckptkit.run.resolve import Candidates, Head, Look, choose, first_choice, newest_head
 from ckptkit.storage import Storage
 
 _LOOKS = 10  # a running job may remove what was found; so often in a row it does not
+Reason = Literal["latest", "newest-two", "policy", "off-lineage", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -220,3 +227,53 @@ def _info(name: CheckpointName, manifest: Manifest) -> CheckpointInfo:
 
 def _unusable(name: CheckpointName, error: CkptKitError) -> CheckpointInfo:
     return CheckpointInfo(str(name), name.attempt, problem=str(error))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Why one checkpoint is there.
+
+    Attributes:
+        reason: ``latest`` and ``newest-two`` stay whatever the policy says; ``policy`` is the run's own;
+            ``off-lineage`` is of a branch that was given up; ``unknown`` where an attempt's document cannot be read.
+        parent_of: The attempt that went on from it, where that is on the lineage.
+    """
+
+    reason: Reason
+    parent_of: int | None = None
+
+
+def why_kept(look: Look, names: Sequence[CheckpointName]) -> Mapping[CheckpointName, Kept]:
+    """Why each of ``names`` is there; costs a read for each attempt of the lineage that is among them.
+
+    Raises:
+        StorageError: If the storage failed.
+    """
+    head, _ = newest_head(look)
+    if head is None:
+        return {name: Kept("unknown") for name in names}
+    segments = _segments(head, min((name.attempt for name in names), default=0))
+    newest = {*islice((name for name in Candidates(look, head.lineage) if not look.is_foreign(name)), 2)}
+    parents = {older.last: newer.attempt for newer, older in pairwise(segments)}
+
+    def why(name: CheckpointName) -> Kept:
+        if name == head.first:
+            return Kept("latest", parents.get(name))
+        if name in newest:
+            return Kept("newest-two", parents.get(name))
+        if any(name in segment for segment in segments):
+            return Kept("policy", parents.get(name))
+        is_beyond = head.lineage.broken_at is not None and name.attempt <= head.lineage.broken_at
+        return Kept("unknown" if is_beyond else "off-lineage")
+
+    return {name: why(name) for name in names}
+
+
+def _segments(head: Head, lowest: int) -> list[Segment]:
+    """The lineage from the newest attempt on, as far as attempts from ``lowest`` on are concerned."""
+    found = []
+    for segment in head.lineage:
+        found.append(segment)
+        if segment.attempt <= lowest:
+            break
+    return found

@@ -34,8 +34,7 @@ from ckptkit.format.documents import (
     encode,
 )
 from ckptkit.format.layout import CheckpointName, attempt_key
-from ckptkit.run.attempt import Opened
-from ckptkit.run.target import Restorable
+from ckptkit.run.attempt import Opened, Restorable
 from ckptkit.storage import Storage
 
 
@@ -92,7 +91,7 @@ class _Outcome(BaseModel):
 
 
 class Leader:
-    """Rank 0's `ckptkit.run.target.Target`: the states of all ranks.
+    """Rank 0's `ckptkit.run.attempt.Target`: the states of all ranks.
 
     Args:
         world: The ranks.
@@ -129,7 +128,7 @@ class Leader:
         return said
 
     def take(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> Contents:
-        """As `ckptkit.run.target.Target`."""
+        """As `ckptkit.run.attempt.Target`."""
         order = _Order(
             do="take",
             name=str(opened.name),
@@ -149,7 +148,7 @@ class Leader:
         return applied[0]
 
     def begin(self, root: str) -> None:
-        """As `ckptkit.run.target.Target`."""
+        """As `ckptkit.run.attempt.Target`."""
         _tell(self, _Order(do="begin"))
         self._together(functools.partial(self._state.begin, root))
 
@@ -182,7 +181,7 @@ def lead(world: World, state: Counted, open_it: Callable[[Leader], Opened]) -> O
     Args:
         world: The ranks.
         state: Rank 0's own.
-        open_it: Opens the attempt for a `ckptkit.run.target.Target`.
+        open_it: Opens the attempt for a `ckptkit.run.attempt.Target`.
     """
     leader = Leader(world, state)
     try:

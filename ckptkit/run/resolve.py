@@ -3,6 +3,9 @@
 Guarantees: the answer is that of the protocol (``docs/format.md``, Starting), from as few requests as it takes: no
 document and no COMMIT is read before it is needed, so that a run of thousands of either starts as soon as a small one.
 What follows the first candidate is found when it is asked for. Any single thread.
+
+Opens the checkpoint that a person means: the latest, or one by name. Guarantees: reads documents and never writes;
+"latest" is what a start would try first, and where a running job removes it meanwhile, the next one. Any single thread.
 """
 
 from __future__ import annotations
@@ -13,12 +16,17 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
+from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StorageError
 from ckptkit.format.documents import Commit, PassedOver, Void
 from ckptkit.format.layout import CHECKPOINTS, CheckpointName, attempt_key
-from ckptkit.run.index import Glance, Index
+from ckptkit.run.index import Documents, Glance, Index, Survey
 from ckptkit.run.lineage import Ancestry, AttemptLookup, Segment, segment_before
+from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.storage import Storage
+
+LATEST = "latest"
+_LOOKS = 10  # a running job may remove what was found; so often in a row it does not
 
 
 class Look(AttemptLookup, Protocol):
@@ -277,3 +285,54 @@ def _newest_committed(index: Index, most: int) -> list[str]:
     """Names of the last few commits, on whatever lineage, oldest first."""
     newest_first = islice(filter(index.is_committed, reversed(index.names)), most)
     return [str(name) for name in newest_first][::-1]
+
+
+def open_wanted(storage: Storage, checkpoint: str = LATEST) -> OpenedCheckpoint:
+    """Read and check the documents of ``checkpoint``.
+
+    Raises:
+        CheckpointNotFoundError: If there is no such checkpoint, or none at all; names those that there are.
+        CorruptCheckpointError: If a document is missing or altered; names it.
+        FormatVersionError: If it was written by a newer format.
+        ResumeError: If the run is a copy of which no attempt has arrived yet.
+        StorageError: If the storage failed.
+    """
+    if checkpoint != LATEST:
+        return _open_named(storage, checkpoint)
+    for _ in range(_LOOKS):
+        name = _open_latest(storage)
+        try:
+            return _open(storage, name)
+        except CheckpointNotFoundError:
+            continue
+    raise StorageError(f"{_LOOKS} times in a row the newest checkpoint of {storage.url} was removed while it was read")
+
+
+def _open_latest(storage: Storage) -> CheckpointName:
+    _, name = first_choice(storage)
+    if name is None:
+        refuse_unfinished(storage, Index(storage), read_run(storage))
+        raise CheckpointNotFoundError(
+            f"there is no committed checkpoint at {storage.url}; `ckptkit ls` shows what is at another root"
+        )
+    return name
+
+
+def _open_named(storage: Storage, checkpoint: str) -> OpenedCheckpoint:
+    name = CheckpointName.parse(checkpoint)
+    if name is not None:
+        try:
+            return _open(storage, name)
+        except CheckpointNotFoundError:
+            pass  # the next look says which ones there are
+    found = choose(Survey(storage), checkpoint, rewind=True).first
+    assert found is not None  # noqa: S101 - a named one is there, or was refused
+    return _open(storage, found)
+
+
+def _open(storage: Storage, name: CheckpointName) -> OpenedCheckpoint:
+    # In this order: without COMMIT there is nothing to be read, and an attempt that never was is no corrupt one.
+    documents = Documents(storage)
+    if not documents.is_committed(name):
+        raise CheckpointNotFoundError(f"the checkpoint {name} is not committed (any more)")
+    return open_checkpoint(storage, name, documents.document(name.attempt))

@@ -30,10 +30,9 @@ from ckptkit.format.layout import (
 )
 from ckptkit.run.event_log import segments_of
 from ckptkit.run.fence import check_fence
-from ckptkit.run.index import Documents
+from ckptkit.run.index import Documents, Folders
 from ckptkit.run.lineage import Ancestry
 from ckptkit.run.origin import read_run
-from ckptkit.run.survey import Folders
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")

@@ -5,17 +5,39 @@ documents under one key the one that is whole counts, and a real COMMIT counts b
 this root's own folder never became a checkpoint. A file is created at the mirror first, which is the fence between
 jobs with different local roots, and then, byte by byte the same, at the local root. An error of either root is an
 error. Any thread.
+
+Opens an attempt of a run that lies on a local root and on a mirror, and keeps the two one run. Attempts are numbered
+over both roots and have the same document on both, so that a name means the same checkpoint everywhere. The order:
+look at both, choose from both, read and apply (a copy at the local root first, then the same checkpoint's at the
+mirror, then an older one); create the document at the mirror, which fences every other job with this mirror, then at
+the local root; list both again. Guarantees: where both roots went on separately, that is an error and no attempt is
+opened; a start that could not look at the mirror does not take an emptied local root for a new run. Training thread,
+but for `share_documents`, which any thread may call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ckptkit.checkpoint.commit import create_once, read_commit
-from ckptkit.errors import CorruptCheckpointError
-from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, decode, decode_commit
-from ckptkit.format.layout import ATTEMPTS, COMMIT, RUN, CheckpointName
+from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
+from ckptkit.format.documents import (
+    MAX_SEALED_BYTES,
+    AttemptDocument,
+    Commit,
+    RunDocument,
+    decode,
+    decode_commit,
+    encode,
+)
+from ckptkit.format.layout import ATTEMPTS, COMMIT, RUN, CheckpointName, attempt_key, parse_attempt
+from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
+from ckptkit.run.index import Index
+from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.storage import ByteStream, Listing, Storage
+
+_log = logging.getLogger("ckptkit")
 
 
 class TwoRoots:
@@ -148,3 +170,170 @@ def _parser_of(key: str) -> Callable[[bytes, str], bool] | None:
     if key.endswith(f"/{COMMIT}"):
         return lambda data, key: isinstance(decode_commit(data, key), Commit)
     return None
+
+
+def open_mirrored(local: Storage, mirror: Storage, opening: Opening, target: Target) -> Opened:
+    """Open the next attempt over both roots; as `ckptkit.run.attempt.open_attempt`.
+
+    Raises:
+        ResumeError: If the two roots went on separately.
+        StorageError: If one of them failed. Where the mirror did before the attempt was opened, `reach` tells.
+    """
+    _refuse_separate(local, mirror)
+
+    def complete_mirror(key: str) -> None:
+        # What was trained without the mirror must be on it before this attempt is: a later start looks at the highest
+        # number that both have, and concludes that all before it agree.
+        if key.startswith(f"{ATTEMPTS}/"):
+            _bring_up_to_date(local, mirror, below=key)
+
+    roots = TwoRoots(local, mirror, complete_mirror)
+    return open_attempt(roots, opening, target, roots.copies)
+
+
+def reach(mirror: Storage) -> None:
+    """Find out whether the mirror can be used at all.
+
+    Raises:
+        StorageError: If not.
+    """
+    mirror.probe()
+    mirror.list(ATTEMPTS)
+
+
+def open_alone(local: Storage, mirror: Storage, opening: Opening, target: Target) -> Opened:
+    """Open the next attempt at the local root, because the mirror cannot be reached.
+
+    Raises:
+        StorageError: If the run has checkpoints, and none of them lies at the local root; or the newest start went on
+            from one that lies at the mirror alone, and committed nothing.
+        CkptKitError: As `ckptkit.run.attempt.open_attempt`.
+    """
+    index = Index(local)
+    if not any(map(index.is_committed, reversed(index.names))):
+        for document in _documents(local, index.attempts):
+            if document.parent is not None:
+                raise StorageError(
+                    f"the run at {local.url} goes on from {document.parent}, which lies at the mirror {mirror.url} "
+                    "alone, and that cannot be reached: starting afresh would lose it. Start again when it can be."
+                )
+    elif opening.checkpoint == "latest":
+        _refuse_older(local, mirror, index)
+    return open_attempt(local, opening, target)
+
+
+def _refuse_older(local: Storage, mirror: Storage, index: Index) -> None:
+    """Raise StorageError if the newest start knew of a newer checkpoint than the local root has.
+
+    To go on from an older one would set that aside, and no number would show it: this start has used its up.
+    """
+    newest = next(name.attempt for name in reversed(index.names) if index.is_committed(name))
+    later = sorted((number for number in index.attempts if number > newest), reverse=True)
+    document = next(iter(_documents(local, later)), None)  # whoever made that one looked at all before it
+    if document is None or document.branch is not None:
+        return
+    parent = CheckpointName.parse(document.parent or "")
+    if parent is not None and not index.is_committed(parent):
+        raise StorageError(
+            f"the run at {local.url} went on from {parent}, which lies at the mirror {mirror.url} alone, and that "
+            "cannot be reached: to go on from an older one would set it aside. Start again when it can be, or name the "
+            "checkpoint to go on from with checkpoint=."
+        )
+
+
+def share_documents(local: Storage, mirror: Storage, attempt: AttemptDocument) -> None:
+    """Give each root the documents of the attempts up to ``attempt`` that only the other has, and ``run.json``.
+
+    Retention and a start with one root alone can then follow the lineage as far as it goes there.
+
+    Raises:
+        StorageError: If one of the two failed; the same call goes on.
+    """
+    here, there = _numbers(local), _numbers(mirror)
+    up_to = range(1, attempt.attempt + 1)
+    _copy_documents(local, mirror, sorted((here - there).intersection(up_to)))
+    _copy_documents(mirror, local, sorted((there - here).intersection(up_to)))
+    for source, target in ((mirror, local), (local, mirror)):
+        run = read_run(source)
+        if run is not None:
+            create_once(target, RUN, encode(run))
+
+
+def _refuse_separate(local: Storage, mirror: Storage) -> None:
+    """Raise ResumeError unless both roots hold one run, or one of them nothing."""
+    for root in (local, mirror):
+        run = read_run(root)
+        if run is not None and run.copied_from is not None:
+            refuse_unfinished(root, Index(root), run)
+    here, there = _numbers(local), _numbers(mirror)
+    if _agree(local, mirror, here & there):
+        return
+    ids = {run.run_id for root in (local, mirror) if (run := read_run(root)) is not None}
+    if here and there and len(ids) > 1:
+        raise ResumeError(
+            f"{local.url} and its mirror {mirror.url} hold two different runs, by their {RUN}. Give each run a mirror "
+            "of its own, or start with an empty local root to go on from the mirror. Nothing was written."
+        )
+
+
+def _agree(local: Storage, mirror: Storage, numbers: Iterable[int]) -> bool:
+    """Whether the highest of ``numbers``, which both roots have, has one document; ResumeError where it has two."""
+    for number in sorted(numbers, reverse=True):
+        ours, theirs = _document(local, number), _document(mirror, number)
+        if ours is None or theirs is None:
+            continue
+        if ours.token == theirs.token:
+            return True  # opened over both, or shared after that: so all before it agree
+        raise _separate(local, ours, mirror, theirs)
+    return False
+
+
+def _bring_up_to_date(local: Storage, mirror: Storage, below: str) -> None:
+    """Create at the mirror the documents of attempts that were opened since it was last up to date.
+
+    Raises:
+        ResumeError: If somebody opened one there since `_refuse_separate` looked, under the number of a local one: once
+            the new document is on both, nothing tells that any more.
+    """
+    here, there = _numbers(local), _numbers(mirror)
+    common = max(here & there, default=0)
+    last = parse_attempt(below.rpartition("/")[2])
+    _agree(local, mirror, (n for n in here & there if last is None or n < last))
+    _copy_documents(local, mirror, sorted(n for n in here - there if common < n and (last is None or n < last)))
+
+
+def _copy_documents(source: Storage, target: Storage, numbers: Iterable[int]) -> None:
+    for document in _documents(source, numbers):
+        found = create_once(target, attempt_key(document.attempt), encode(document))
+        if found != encode(document):
+            other = _document(target, document.attempt)
+            if other is not None:
+                raise _separate(source, document, target, other)
+
+
+def _separate(local: Storage, ours: AttemptDocument, mirror: Storage, theirs: AttemptDocument) -> ResumeError:
+    return ResumeError(
+        f"the run went on separately at {local.url} and at its mirror {mirror.url}: attempt {ours.attempt} was begun "
+        f"on {ours.host} at {ours.created_at} and on {theirs.host} at {theirs.created_at}, each without the "
+        "other. Decide which one goes on, and start with it and a new, empty folder in the other's place (root= to go "
+        "on from the mirror, mirror= to go on from the local root). Nothing was changed."
+    )
+
+
+def _numbers(storage: Storage) -> set[int]:
+    files = storage.list(ATTEMPTS).files
+    return {number for file in files if (number := parse_attempt(file)) is not None}
+
+
+def _documents(storage: Storage, numbers: Iterable[int]) -> Iterable[AttemptDocument]:
+    """Those of ``numbers`` that can be read."""
+    return (document for number in numbers if (document := _document(storage, number)) is not None)
+
+
+def _document(storage: Storage, number: int) -> AttemptDocument | None:
+    key = attempt_key(number)
+    try:
+        document = decode(storage.read(key, MAX_SEALED_BYTES), AttemptDocument, key)
+    except (FileNotFoundError, CorruptCheckpointError):
+        return None
+    return document if document.attempt == number else None

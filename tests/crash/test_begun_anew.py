@@ -8,7 +8,7 @@ from forge import sealed
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError
 from ckptkit.run.catalog import latest_checkpoint
-from ckptkit.run.wanted import open_wanted
+from ckptkit.run.resolve import open_wanted
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.tools.prune.plan import Rule, plan_prune
 

@@ -23,7 +23,7 @@ from ckptkit.cli.errors import FINE, PROBLEM
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import console_for_tables, plain_table, visible
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.wanted import LATEST, open_wanted
+from ckptkit.run.resolve import LATEST, open_wanted
 from ckptkit.tools.diff.checkpoints import Difference, LeafDifference, compare, in_order_of_size
 from ckptkit.tools.diff.leaf import Side
 

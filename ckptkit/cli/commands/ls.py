@@ -20,8 +20,7 @@ from ckptkit.cli.errors import complain
 from ckptkit.cli.no_run import refuse_no_run
 from ckptkit.cli.storage_option import open_root
 from ckptkit.cli.text import ago, console_for_tables, plain_table, size, visible
-from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
-from ckptkit.run.kept import Kept
+from ckptkit.run.catalog import CheckpointInfo, Kept, Rows, list_rows
 
 NEWEST = 50
 

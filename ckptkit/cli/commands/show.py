@@ -25,7 +25,7 @@ from ckptkit.cli.storage_option import open_root
 from ckptkit.core.contents import TensorInfo
 from ckptkit.format.documents import AttemptDocument, ShardEntry, digest_of
 from ckptkit.run.index import Documents
-from ckptkit.run.wanted import LATEST, open_wanted
+from ckptkit.run.resolve import LATEST, open_wanted
 from ckptkit.storage import Storage
 
 

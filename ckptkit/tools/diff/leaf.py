@@ -1,7 +1,7 @@
 """One leaf in two checkpoints, read piece by piece from both and compared.
 
 Guarantees: each element is compared exactly once, however each side has cut the leaf; every file that is read is
-proven, some of them only when `ckptkit.checkpoint.proven_file.ProvenFiles.end` is called. One thread.
+proven, some of them only when `ckptkit.checkpoint.verified_reader.ProvenFiles.end` is called. One thread.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import numpy as np
 from ckptkit.checkpoint.leaves import StoredLeaf
 from ckptkit.checkpoint.open import OpenedCheckpoint
 from ckptkit.checkpoint.parts import read_sharded
-from ckptkit.checkpoint.proven_file import ProvenFiles
-from ckptkit.checkpoint.shard_bytes import ShardBytes
+from ckptkit.checkpoint.verified_reader import ProvenFiles, ShardBytes
 from ckptkit.checkpoint.verify import check_sizes
 from ckptkit.core.contents import WantedPart
 from ckptkit.core.placement import Box

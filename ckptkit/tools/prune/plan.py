@@ -19,10 +19,10 @@ from ckptkit.core.policies import Keepable, KeepPolicy
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, FormatVersionError
 from ckptkit.format.documents import Commit
 from ckptkit.format.layout import FROZEN, CheckpointName, attempt_key, attempt_of
+from ckptkit.run.index import Survey
 from ckptkit.run.lineage import Lineage, segment_before, trace
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.resolve import Head, choose, newest_head
-from ckptkit.run.survey import Survey
 from ckptkit.storage import Storage
 
 _UNREADABLE = (CorruptCheckpointError, FormatVersionError)

@@ -25,10 +25,10 @@ from ckptkit.errors import (
 )
 from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, RunDocument, decode
 from ckptkit.format.layout import FROZEN, RUN, CheckpointName, attempt_key, frozen_folder
+from ckptkit.run.index import Survey
 from ckptkit.run.lineage import segment_before
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.resolve import choose
-from ckptkit.run.survey import Survey
 from ckptkit.storage import Storage
 from ckptkit.tools.verify.checkpoint import Proof, ProofOutcome, prove_checkpoint
 from ckptkit.tools.verify.files import FileProver, Problem

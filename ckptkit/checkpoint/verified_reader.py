@@ -1,0 +1,253 @@
+"""Bytes of a shard, from anywhere in it, as many as were asked for.
+
+Guarantees: memory that is filled is filled whole. What was filled is not verified. Files that were fetched ahead take
+as much memory as their sizes, until others are or they are let go. Any thread, one at a time.
+
+Bytes of a checkpoint's files, from anywhere in them, of files that are proven all the same. Guarantees: each file that
+was touched is read once from end to end, and its digest is compared before `ProvenFiles.end` returns; what was given
+out before may be wrong until then. Whoever asks in the order of the files costs each byte one read; a look back costs
+its own bytes once more. At most `_OPEN` windows are in memory. One thread.
+
+A file of a checkpoint on its way to another storage, proven as it goes. Guarantees: the last byte is given only if the
+digest of all of them agrees, so that no storage can finish a wrong file; a file that went because its checkpoint was
+removed is told from one that is missing. One thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import xxhash
+
+from ckptkit.checkpoint.open import check_digest, missing
+from ckptkit.core.parallel import FEW, each_of
+from ckptkit.errors import CorruptCheckpointError
+from ckptkit.format.documents import FileEntry, ShardEntry
+from ckptkit.format.layout import CheckpointName
+from ckptkit.storage import Storage
+
+_OPEN = 2
+_WINDOW_BYTES = 32 << 20
+
+
+class ShardBytes:
+    """Reads the files of a checkpoint.
+
+    Args:
+        storage: The run root.
+        name: The checkpoint, for telling a removed one from a corrupt one.
+        report: Called with a number of bytes whenever so many more have been read.
+    """
+
+    def __init__(self, storage: Storage, name: CheckpointName, report: Callable[[int], None] | None = None) -> None:
+        self._storage = storage
+        self._name = name
+        self._report = report
+        self._ahead: dict[str, memoryview] = {}
+        self.window_bytes = storage.window_bytes
+
+    def fill(self, shard: ShardEntry, buffers: Sequence[memoryview], start: int) -> int:
+        """Fill ``buffers`` with the bytes from ``start`` on; returns how many.
+
+        Raises:
+            CheckpointNotFoundError: If the checkpoint was removed meanwhile.
+            CorruptCheckpointError: If the file is missing or too short; names it.
+            StorageError: If it could not be read.
+        """
+        count = self._copy(shard, buffers, start) if shard.key in self._ahead else self._read(shard, buffers, start)
+        if self._report is not None:
+            self._report(count)
+        return count
+
+    def batches(self, shards: Sequence[ShardEntry]) -> Iterator[Sequence[ShardEntry]]:
+        """``shards`` in order: as many at once as fit into a window, or one."""
+        batch: list[ShardEntry] = []
+        filled = 0
+        for shard in shards:
+            if batch and filled + shard.size_bytes > self.window_bytes:
+                yield batch
+                batch, filled = [], 0
+            batch.append(shard)
+            filled += shard.size_bytes
+        if batch:
+            yield batch
+
+    @contextmanager
+    def fetched(self, batch: Sequence[ShardEntry]) -> Iterator[None]:
+        """A context in which whole files were read beside each other, where one by one would take long.
+
+        Raises:
+            CkptKitError: As `fill`.
+        """
+        if self._storage.is_remote and len(batch) > FEW:
+            self._ahead = dict(zip((shard.key for shard in batch), each_of(batch, self._whole), strict=True))
+        try:
+            yield
+        finally:
+            self._ahead = {}
+
+    def _whole(self, shard: ShardEntry) -> memoryview:
+        memory = memoryview(bytearray(shard.size_bytes))
+        self._read(shard, [memory], 0)
+        return memory
+
+    def _copy(self, shard: ShardEntry, buffers: Sequence[memoryview], start: int) -> int:
+        at = start
+        for buffer in buffers:
+            buffer[:] = self._ahead[shard.key][at : at + len(buffer)]
+            at += len(buffer)
+        return at - start
+
+    def _read(self, shard: ShardEntry, buffers: Sequence[memoryview], start: int) -> int:
+        wanted = sum(map(len, buffers))
+        try:
+            count = self._storage.read_into(shard.key, buffers, start)
+        except FileNotFoundError as error:
+            raise missing(self._storage, self._name, shard.key) from error
+        if count != wanted:
+            raise CorruptCheckpointError(f"{shard.key} ends at byte {start + count}, expected {shard.size_bytes}")
+        return count
+
+
+class _OpenFile:
+    """A file that is read from its beginning to its end, window by window."""
+
+    def __init__(self, files: ShardBytes, shard: ShardEntry) -> None:
+        self._files = files
+        self.shard = shard
+        self._hasher = xxhash.xxh3_128()
+        self._memory = memoryview(bytearray(min(files.window_bytes, _WINDOW_BYTES, shard.size_bytes)))
+        self._start = self._end = 0
+
+    def read(self, start: int, into: memoryview) -> None:
+        """Fill ``into`` with the bytes from ``start`` on."""
+        if start < self._start:  # a look back
+            count = min(len(into), self._start - start)
+            self._files.fill(self.shard, [into[:count]], start)
+            start, into = start + count, into[count:]
+        while into:
+            while start >= self._end:
+                self._advance()
+            count = min(len(into), self._end - start)
+            into[:count] = self._memory[start - self._start : start - self._start + count]
+            start, into = start + count, into[count:]
+
+    def end(self) -> None:
+        """Read the rest, and compare the digest."""
+        while self._end < self.shard.size_bytes:
+            self._advance()
+        check_digest(self.shard, self._hasher.hexdigest())
+
+    def _advance(self) -> None:
+        self._start, self._end = self._end, min(self._end + len(self._memory), self.shard.size_bytes)
+        part = self._memory[: self._end - self._start]
+        self._files.fill(self.shard, [part], self._start)
+        self._hasher.update(part)
+
+
+class ProvenFiles:
+    """The files of one checkpoint.
+
+    Args:
+        storage: The run root.
+        name: The checkpoint, for telling a removed one from a corrupt one.
+        report: Called with a number of bytes whenever so many more have been read.
+    """
+
+    def __init__(self, storage: Storage, name: CheckpointName, report: Callable[[int], None]) -> None:
+        self._files = ShardBytes(storage, name, report)
+        self._open: dict[str, _OpenFile] = {}
+        self._done: set[str] = set()
+
+    def read(self, shard: ShardEntry, start: int, into: memoryview) -> None:
+        """Fill ``into`` with the bytes of ``shard`` from ``start`` on, which it must have.
+
+        Raises:
+            CheckpointNotFoundError: If the checkpoint was removed meanwhile.
+            CorruptCheckpointError: If a file is missing or too short, or the digest of one that was read to its end
+                differs; names it.
+            StorageError: If it could not be read.
+        """
+        if shard.key in self._done:
+            self._files.fill(shard, [into], start)
+            return
+        if shard.key not in self._open:
+            while len(self._open) >= _OPEN:
+                self._close(next(iter(self._open)))
+            self._open[shard.key] = _OpenFile(self._files, shard)
+        self._open[shard.key].read(start, into)
+
+    def end(self) -> None:
+        """Prove whatever was read from; raises as `read` does."""
+        for key in tuple(self._open):
+            self._close(key)
+
+    def _close(self, key: str) -> None:
+        self._open.pop(key).end()
+        self._done.add(key)
+
+
+class SourceFile:
+    """A `ckptkit.storage.ByteStream`.
+
+    Args:
+        storage: Where the file lies.
+        name: Its checkpoint.
+        file: Key, size and digest.
+        report: Called with a number of bytes whenever so many more have been read.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        name: CheckpointName,
+        file: FileEntry,
+        report: Callable[[int], None] | None = None,
+    ) -> None:
+        self._storage = storage
+        self._name = name
+        self._file = file
+        self._report = report
+        self._hasher = xxhash.xxh3_128()
+        self._read_bytes = 0
+        self._window = memoryview(b"")
+        self._rest = memoryview(b"")
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Fill ``buffer`` with the next bytes; returns how many, fewer than its length only at the end."""
+        done = 0
+        while done < len(buffer) and (self._rest or self._read_bytes < self._file.size_bytes):
+            if not self._rest:
+                part = min(self._storage.window_bytes, self._file.size_bytes - self._read_bytes)
+                if len(buffer) - done >= part:
+                    self._fill(buffer[done : done + part])
+                    done += part
+                    continue
+                # The target's buffers may be smaller than what the source has to be asked for at full speed.
+                self._window = self._window or memoryview(bytearray(part))
+                self._rest = self._window[:part]
+                self._fill(self._rest)
+            count = min(len(buffer) - done, len(self._rest))
+            buffer[done : done + count] = self._rest[:count]
+            self._rest = self._rest[count:]
+            done += count
+        if self._file.size_bytes == 0:
+            check_digest(self._file, self._hasher.hexdigest())
+        return done
+
+    def _fill(self, memory: memoryview) -> None:
+        try:
+            count = self._storage.read_into(self._file.key, [memory], self._read_bytes)
+        except FileNotFoundError as error:
+            raise missing(self._storage, self._name, self._file.key) from error
+        self._hasher.update(memory)
+        self._read_bytes += count
+        if count != len(memory):
+            raise CorruptCheckpointError(
+                f"{self._file.key} ends at byte {self._read_bytes}, expected {self._file.size_bytes}"
+            )
+        if self._read_bytes == self._file.size_bytes:
+            check_digest(self._file, self._hasher.hexdigest())
+        if self._report is not None:
+            self._report(count)
