@@ -134,4 +134,4 @@ def _no_grace_goes_on() -> Iterator[None]:
 def _signals_of_one_test() -> Iterator[None]:
     """A manager that a test left open hears no signal of the next one."""
     yield
-    signals.EARS._listeners.clear()
+    signals.SIGNALS._listeners.clear()

@@ -39,8 +39,8 @@ from ckptkit.errors import (
 from ckptkit.manager.background import SaveHandle, save_in_background
 from ckptkit.manager.manager import ERROR_BUDGET, CheckpointManager
 from ckptkit.manager.mirror import NoMirror
-from ckptkit.manager.results import Outcomes
-from ckptkit.manager.scheduler import Orders
+from ckptkit.manager.results import SaveResults
+from ckptkit.manager.scheduler import Scheduler
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.state import NumpyRun
 
@@ -362,7 +362,7 @@ def test_save_that_does_not_begin_holds_nothing(root, error):
     train(run, 1)
     with pytest.raises(error):
         manager.save(run)
-    assert not manager._orders._window.is_open
+    assert not manager._scheduler._window.is_open
     assert manager.save(run).result()
     manager.close()
 
@@ -470,7 +470,7 @@ def test_interrupted_save_keeps_no_update_waiting(root):
     train(run, 2)
     with pytest.raises(KeyboardInterrupt):
         manager.save(run)
-    assert not manager._orders._window.is_open
+    assert not manager._scheduler._window.is_open
     train(run, 5)
     assert manager.save(run).result() == "a000001-c0000000001-m0001"
     manager.close()
@@ -478,7 +478,7 @@ def test_interrupted_save_keeps_no_update_waiting(root):
 
 def test_writer_is_told_how_far_the_update_is(root, monkeypatch):
     told = []
-    monkeypatch.setattr(Orders, "advance", lambda self, micro_steps_left: told.append(micro_steps_left))
+    monkeypatch.setattr(Scheduler, "advance", lambda self, micro_steps_left: told.append(micro_steps_left))
     manager, run = started(root)
     for _ in run.train_until(5):
         manager.step(run)
@@ -491,7 +491,7 @@ def test_failed_save_keeps_no_update_waiting(valve):
     train(run, 2)
     valve.failures_to_come = 1
     assert manager.save(run).exception() is not None
-    assert not manager._orders._window.is_open
+    assert not manager._scheduler._window.is_open
     manager.close()
 
 
@@ -616,7 +616,7 @@ def test_when_busy(valve, when_busy, skipped, saved):
 
 def test_skipped_saves_are_logged_once_then_counted(caplog):
     caplog.set_level(logging.INFO, "ckptkit")
-    outcomes = Outcomes("root", 3, None)
+    outcomes = SaveResults("root", 3, None)
     for number in range(1, 110):
         outcomes.begin(number, SaveHandle(Future(), None))
         outcomes.skip()
@@ -631,7 +631,7 @@ def test_skipped_saves_are_logged_once_then_counted(caplog):
 
 def test_save_skipped_for_another_rank_counts():
     """This one has nothing in flight, neither before its first save nor after one."""
-    outcomes = Outcomes("root", 3, None)
+    outcomes = SaveResults("root", 3, None)
     outcomes.skip()
     assert outcomes.skipped_saves == 1
     outcomes.begin(1, SaveHandle(Future(), None))
@@ -791,7 +791,7 @@ def test_close_waits_for_the_mirror_within_its_time(root, on_preempt, preempted,
     manager = CheckpointManager(root, save=ON_REQUEST, on_preempt=on_preempt)
     manager._mirror = mirror = Patient(LocalStorage(root))
     manager.restore(WatchedRun())
-    manager._departure.is_over = preempted
+    manager._final_save.is_over = preempted
     manager.close(None if timeout is None else timedelta(seconds=timeout))
     assert mirror.left == most or 0 < mirror.left <= most < math.inf
 
@@ -1001,7 +1001,7 @@ def test_wait_has_one_time_for_all(root, monkeypatch):
     """What the save under way took is not there for the mirror any more."""
     now, left = [0.0], []
     monkeypatch.setattr("ckptkit.core.progress_bar.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(Outcomes, "drain", lambda self, timeout: now.append(now.pop() + 4))
+    monkeypatch.setattr(SaveResults, "drain", lambda self, timeout: now.append(now.pop() + 4))
     monkeypatch.setattr(NoMirror, "settle", lambda self, seconds_left: left.append(seconds_left()))
     manager, _ = started(root)
     manager.wait(timedelta(seconds=10))

@@ -16,9 +16,9 @@ from ckptkit.core.policies import SaveEvery
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import ResumeError, StaleAttemptError, StorageError
-from ckptkit.manager.final_save import Departure
-from ckptkit.manager.rank_sync import Peers, Word
-from ckptkit.manager.step_timing import Pace
+from ckptkit.manager.final_save import FinalSave
+from ckptkit.manager.rank_sync import RankStatus, RankSync
+from ckptkit.manager.step_timing import StepTiming
 from ckptkit.run.rank_protocol import Failure
 
 
@@ -52,7 +52,7 @@ def progress_at(micro_step: int, cycles: int = 3, k: int = 4) -> Progress:
     )
 
 
-MINE = Word(progress=progress_at(2), model="m", number=5)
+MINE = RankStatus(progress=progress_at(2), model="m", number=5)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -70,14 +70,14 @@ MINE = Word(progress=progress_at(2), model="m", number=5)
 def test_ranks_that_came_apart_all_stop(rank, theirs, error, message):
     world = Saying(lambda _: [MINE.model_copy(update=theirs).model_dump_json()], rank)
     with pytest.raises(error, match=message):
-        Peers(world, SaveEvery(micro_steps=1)).words(MINE, None)
+        RankSync(world, SaveEvery(micro_steps=1)).words(MINE, None)
 
 
 def test_a_rank_that_stops_raises_its_own_error():
     others = Saying(lambda _: [MINE.model_copy(update={"end": Failure.of(StorageError("theirs"))}).model_dump_json()])
     own = StorageError("mine")
     with pytest.raises(StorageError, match="mine") as caught:
-        Peers(others, SaveEvery(micro_steps=1)).words(MINE.model_copy(update={"end": Failure.of(own)}), own)
+        RankSync(others, SaveEvery(micro_steps=1)).words(MINE.model_copy(update={"end": Failure.of(own)}), own)
     assert caught.value is own
 
 
@@ -88,20 +88,22 @@ def test_parts_cut_anew_are_compared_again():
         return [leaf_of("w", np.zeros(size), role="parameter", placement=Box((8,), (offset,)))]
 
     other = leaves(4, 4)
-    theirs = Peers(Saying(lambda _: []), SaveEvery(micro_steps=1))
+    theirs = RankSync(Saying(lambda _: []), SaveEvery(micro_steps=1))
     boxes = []
     theirs._world.others = lambda message: boxes.append(message) or [message]
-    peers = Peers(Saying(lambda _: [boxes[-1]]), SaveEvery(micro_steps=1))
+    peers = RankSync(Saying(lambda _: [boxes[-1]]), SaveEvery(micro_steps=1))
 
     def compare(mine, other):
-        said = [Word(cuts=peers.cuts_of(mine)), Word(cuts=theirs.cuts_of(other))]
+        said = [RankStatus(cuts=peers.cuts_of(mine)), RankStatus(cuts=theirs.cuts_of(other))]
         with pytest.raises(ResumeError):  # only to learn what it says: alone it stores its part twice
             theirs.refuse_incomplete_cuts(said, other)
         peers.refuse_incomplete_cuts(said, mine)
 
     compare(leaves(0, 4), other)
     gathers = peers._world.gathers
-    peers.refuse_incomplete_cuts([Word(cuts=peers.cuts_of(leaves(0, 4))), Word(cuts=theirs.cuts_of(other))], other)
+    peers.refuse_incomplete_cuts(
+        [RankStatus(cuts=peers.cuts_of(leaves(0, 4))), RankStatus(cuts=theirs.cuts_of(other))], other
+    )
     assert peers._world.gathers == gathers  # they are known
     for _ in range(2):  # what was refused is not known to be whole
         with pytest.raises(ResumeError, match="leave something out"):
@@ -119,7 +121,7 @@ class ByClock:
 @pytest.mark.parametrize("leader_says", ["yes", "no"])
 def test_clock_of_rank_0_decides_unknown_policies(rank, leader_says):
     others = [leader_says] if rank else ["yes"]
-    peers = Peers(Saying(lambda _: list(others), rank), ByClock())
+    peers = RankSync(Saying(lambda _: list(others), rank), ByClock())
     mine = timedelta(seconds=60 if (rank == 1 or leader_says == "yes") else 1)
     assert peers.is_due(progress_at(0), mine) == (leader_says == "yes")
     assert peers._world.gathers == 1
@@ -148,18 +150,18 @@ class Asked:
 
 def departure(world, *, asked: bool, in_flight: object = None, micro_step: float = 1.0, save: float = 10.0):
     seconds = iter([0.0, micro_step])
-    pace = Pace(lambda: next(seconds))
+    pace = StepTiming(lambda: next(seconds))
     pace.depart()
     pace.arrive(4)
     outcomes = SimpleNamespace(durations=[timedelta(seconds=save)], in_flight=in_flight)
     preemption = Asked(asked)
-    made = Departure(
+    made = FinalSave(
         preemption,
-        pace=pace,
+        step_timing=pace,
         saver=None,
-        orders=None,
-        peers=Peers(world, SaveEvery(micro_steps=1)),
-        outcomes=outcomes,
+        scheduler=None,
+        rank_sync=RankSync(world, SaveEvery(micro_steps=1)),
+        results=outcomes,
         mirror=None,
     )
     return made, preemption

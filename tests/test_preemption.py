@@ -24,8 +24,8 @@ from ranks.job import new_run
 
 import ckptkit as ck
 from ckptkit.manager.preemption import Preemption
-from ckptkit.manager.signals import EARS, Ears
-from ckptkit.manager.step_timing import Pace, fits
+from ckptkit.manager.signals import SIGNALS, SignalWatch
+from ckptkit.manager.step_timing import StepTiming, fits
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.ranks import results_of, run_ranks
@@ -410,7 +410,7 @@ def after_step(batches):
 
 
 def test_signal_that_nobody_took_does_what_it_did():
-    script = "import signal; from ckptkit.manager.signals import Disposition as D; D(signal.SIGTERM).take(None)"
+    script = "import signal; from ckptkit.manager.signals import PreviousHandler as D; D(signal.SIGTERM).take(None)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == -signal.SIGTERM
 
 
@@ -418,7 +418,7 @@ def test_forked_process_that_trains_hears_for_itself():
     """What listened in the process that it was forked off from is not asked."""
     script = """
 import os, signal
-from ckptkit.manager.signals import EARS
+from ckptkit.manager.signals import SIGNALS
 
 class Hearing:
     def __init__(self):
@@ -428,14 +428,14 @@ class Hearing:
         self.signals.append(number)
 
 parent, own = Hearing(), Hearing()
-EARS.listen(parent)
+SIGNALS.listen(parent)
 if os.fork():
     os.wait()
-    EARS.leave(parent)
+    SIGNALS.leave(parent)
 else:
-    EARS.listen(own)
+    SIGNALS.listen(own)
     os.kill(os.getpid(), signal.SIGTERM)
-    EARS.leave(own)
+    SIGNALS.leave(own)
     print(len(parent.signals), len(own.signals))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
@@ -794,7 +794,7 @@ def test_what_nobody_has_measured_fits_nowhere(steps, micro_step, save):
 def test_pace_is_slowest_recent_micro_step():
     """The time of saves and evaluations does not count."""
     clock = Clock()
-    pace = Pace(clock)
+    pace = StepTiming(clock)
     pace.arrive(4)
     assert pace.micro_step is None  # its beginning is not known, and it compiled
     for seconds in (5, *[1] * 8):
@@ -812,7 +812,7 @@ def test_pace_is_slowest_recent_micro_step():
 
 def test_of_a_long_cycle_the_update_is_remembered():
     clock = Clock()
-    pace = Pace(clock)
+    pace = StepTiming(clock)
     for seconds in (9, *[1] * 31):
         pace.depart()
         clock.now += seconds
@@ -1025,7 +1025,7 @@ def test_a_hung_rank_holds_nobody_beyond_the_grace(root):
     assert hang.fired == 1
 
 
-class Unwatched(Ears):
+class Unwatched(SignalWatch):
     """Has a thread that comes to read only when all is over."""
 
     def _watch(self, line):
@@ -1062,7 +1062,7 @@ def test_a_signal_before_the_training_is_no_preemption():
 
 
 def test_handlers_stay_until_the_last_listener_leaves():
-    ears, first, second = Ears(), Hearing(), Hearing()
+    ears, first, second = SignalWatch(), Hearing(), Hearing()
     before = signal.getsignal(signal.SIGTERM)
     try:
         ears.listen(first)
@@ -1078,7 +1078,7 @@ def test_handlers_stay_until_the_last_listener_leaves():
 
 
 def test_what_somebody_set_meanwhile_stays():
-    ears, hearing = Ears(), Hearing()
+    ears, hearing = SignalWatch(), Hearing()
     ear, mouth = socket.socketpair()
     mouth.setblocking(False)
     before, descriptor = signal.getsignal(signal.SIGTERM), signal.set_wakeup_fd(-1)
@@ -1112,7 +1112,7 @@ def test_a_signal_breaks_off_no_system_call():
             assert counted.acquire(timeout=30)
         os.write(mouth, b"x")
 
-    ears, listener, disturbing = Ears(), Counting(), threading.Thread(target=disturb)
+    ears, listener, disturbing = SignalWatch(), Counting(), threading.Thread(target=disturb)
     ears.listen(listener)
     try:
         disturbing.start()
@@ -1128,13 +1128,13 @@ def test_signal_stays_with_another_training(root):
     """One that ends without having acted on it does not send it again, which would end the process at once."""
     other, own = Hearing(), []
     before = signal.signal(signal.SIGTERM, lambda *_: own.append("heard"))
-    EARS.listen(other)
+    SIGNALS.listen(other)
     try:
         manager, _ = started(root, on_preempt="return")
         os.kill(os.getpid(), signal.SIGTERM)
         manager.close()
     finally:
-        EARS.leave(other)
+        SIGNALS.leave(other)
         signal.signal(signal.SIGTERM, before)
     assert (other.signals, own) == ([signal.SIGTERM], [])
 

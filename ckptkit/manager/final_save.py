@@ -2,7 +2,7 @@
 
 Guarantees: it holds the micro-step that has just ended, exactly; training ends only after it is settled, that is
 committed, failed for good, or not in time; all ranks save the same moment and end after it. In a job of many ranks
-`Departure.heed` meets the others about once a second, every rank at the same micro-steps. Training thread only.
+`FinalSave.heed` meets the others about once a second, every rank at the same micro-steps. Training thread only.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ckptkit.errors import CkptKitError, Preempted, SaveFailedError, StaleAttemp
 from ckptkit.manager.background import SaveHandle, account_of
 from ckptkit.manager.mirror import Mirror, NoMirror
 from ckptkit.manager.preemption import Preemption
-from ckptkit.manager.rank_sync import Peers
-from ckptkit.manager.results import Outcomes
-from ckptkit.manager.scheduler import A_WHILE, AnySaver, Metrics, Orders
-from ckptkit.manager.step_timing import Pace, fits
+from ckptkit.manager.rank_sync import RankSync
+from ckptkit.manager.results import SaveResults
+from ckptkit.manager.scheduler import A_WHILE, AnySaver, Metrics, Scheduler
+from ckptkit.manager.step_timing import StepTiming, fits
 from ckptkit.run.rank_protocol import Failure
 from ckptkit.snapshot import Capturable
 
@@ -62,16 +62,16 @@ class _LateError(Exception):
     """The grace is over."""
 
 
-class Departure:
+class FinalSave:
     """Of one training.
 
     Args:
         preemption: What asks for it.
-        pace: How fast training goes.
+        step_timing: How fast training goes.
         saver: Knows what is committed.
-        orders: Takes the save.
-        peers: The ranks of the job.
-        outcomes: Of the saves before.
+        scheduler: Takes the save.
+        rank_sync: The ranks of the job.
+        results: Of the saves before.
         mirror: Shall have the checkpoint, too.
 
     Attributes:
@@ -84,19 +84,19 @@ class Departure:
         self,
         preemption: Preemption,
         *,
-        pace: Pace,
+        step_timing: StepTiming,
         saver: AnySaver,
-        orders: Orders,
-        peers: Peers,
-        outcomes: Outcomes,
+        scheduler: Scheduler,
+        rank_sync: RankSync,
+        results: SaveResults,
         mirror: Mirror | NoMirror,
     ) -> None:
         self._preemption = preemption
-        self._pace = pace
+        self._step_timing = step_timing
         self._saver = saver
-        self._orders = orders
-        self._peers = peers
-        self._outcomes = outcomes
+        self._scheduler = scheduler
+        self._rank_sync = rank_sync
+        self._results = results
         self._mirror = mirror
         self._next_in = 1
         self.is_held = False
@@ -108,12 +108,12 @@ class Departure:
         if not self._preemption.is_watched or self.is_over or self.is_held:
             return "train"
         asked = self._preemption.poll()
-        if self._peers.is_alone:
+        if self._rank_sync.is_alone:
             return self._verdict(progress, self._sign(asked)) if asked else "train"
         self._next_in -= 1
         if self._next_in > 0:
             return "train"
-        said = [_Sign.model_validate_json(one) for one in self._peers.say(self._sign(asked).model_dump_json())]
+        said = [_Sign.model_validate_json(one) for one in self._rank_sync.say(self._sign(asked).model_dump_json())]
         if not any(one.asked for one in said):
             self._next_in = said[0].next_in
             return "train"
@@ -129,13 +129,13 @@ class Departure:
         Raises:
             Preempted: Unless training is to return.
             StaleAttemptError: If another process has the run.
-            CkptKitError: As `Orders.together`.
+            CkptKitError: As `Scheduler.together`.
             TypeError, ValueError: If the state cannot be stored.
         """
         left = countdown(None) if self._preemption.exits else self._seconds_left
         try:
             settled = (
-                self._alone(state, metrics, left) if self._peers.is_alone else self._together(state, metrics, left)
+                self._alone(state, metrics, left) if self._rank_sync.is_alone else self._together(state, metrics, left)
             )
         except _LateError:
             self.is_given_up = True
@@ -147,19 +147,19 @@ class Departure:
         if not self._preemption.is_watched or self.is_over:
             return
         asked = self._preemption.is_asked
-        leaves = asked if self._peers.is_alone else any(self._peers.flags(asked))
+        leaves = asked if self._rank_sync.is_alone else any(self._rank_sync.flags(asked))
         if leaves:
             if not asked:
                 self._preemption.ask("another rank is to end")
             self._end(_Settled(checkpoint=checkpoint), progress)
 
     def _sign(self, asked: bool) -> _Sign:
-        micro_step = self._pace.micro_step
-        longest = max(self._outcomes.durations, default=None)
+        micro_step = self._step_timing.micro_step
+        longest = max(self._results.durations, default=None)
         every = 1
         if micro_step is not None:
             every = int(min(_MEET_EVERY / max(micro_step, timedelta(microseconds=1)), _MOST_MICRO_STEPS))
-        if longest is not None and self._outcomes.in_flight is not None:
+        if longest is not None and self._results.in_flight is not None:
             longest *= 2  # the one under way has to end first
         return _Sign(
             asked=asked,
@@ -183,13 +183,13 @@ class Departure:
     def _alone(self, state: Capturable, metrics: Metrics, left: Countdown) -> _Settled:
         why = ""
         for _ in range(ERROR_BUDGET):
-            if self._outcomes.in_flight is not None:
-                self._ended(self._outcomes.in_flight, left)
+            if self._results.in_flight is not None:
+                self._ended(self._results.in_flight, left)
             self._collect()
             there = self._saver.committed_at(state.progress())
             if there is None:
                 try:
-                    handle = self._orders.alone(state, metrics, rewound=False)
+                    handle = self._scheduler.alone(state, metrics, rewound=False)
                 except SaveFailedError as error:  # an upload failed just now, which is told once: it keeps no save away
                     why = account_of(error)
                     continue
@@ -207,13 +207,13 @@ class Departure:
         for _ in range(ERROR_BUDGET):
             self._wait_together(left)
             try:
-                handle = self._orders.together(state, metrics, rewound=False, waits=True, may_skip=False)
+                handle = self._scheduler.together(state, metrics, rewound=False, waits=True, may_skip=False)
             except SaveFailedError as failed:  # saves failed too often before; all ranks are told the same
                 return _Settled(why=account_of(failed))
-            if not self._peers.leads:
+            if not self._rank_sync.leads:
                 self._preemption.recall()  # rank 0 has just told of its commits before
             assert handle is not None  # noqa: S101 - it does not skip
-            if handle is not self._outcomes.in_flight:
+            if handle is not self._results.in_flight:
                 return _Settled(checkpoint=handle.result())
             self._wait_together(left)
             error = handle.exception()
@@ -227,9 +227,9 @@ class Departure:
         """Until no rank writes any more; nobody waits for another rank's storage inside of a collective."""
         while True:
             with contextlib.suppress(TimeoutError):
-                self._outcomes.drain(timedelta(seconds=min(A_WHILE.total_seconds(), left())))
-            mine = "late" if left() <= 0 and self._outcomes.busy else "busy" if self._outcomes.busy else "done"
-            said = self._peers.say(mine)
+                self._results.drain(timedelta(seconds=min(A_WHILE.total_seconds(), left())))
+            mine = "late" if left() <= 0 and self._results.busy else "busy" if self._results.busy else "done"
+            said = self._rank_sync.say(mine)
             if all(one == "done" for one in said):
                 return
             if "late" in said:
@@ -242,7 +242,7 @@ class Departure:
             why="" if error is None else account_of(error),
             end=Failure.of(error) if isinstance(error, StaleAttemptError) else None,
         )
-        said = [_Settled.model_validate_json(one) for one in self._peers.say(mine.model_dump_json())]
+        said = [_Settled.model_validate_json(one) for one in self._rank_sync.say(mine.model_dump_json())]
         if isinstance(error, StaleAttemptError):
             raise error
         for rank, one in enumerate(said):
@@ -263,14 +263,14 @@ class Departure:
         else:
             message = f"{preemption.why}: the last save failed: {settled.why}. {preemption.account()}"
         _log.warning("%s", message)
-        self._outcomes.tell()
+        self._results.tell()
         if preemption.exits:
             raise Preempted(message, settled.checkpoint)
 
     def _collect(self) -> None:
         with contextlib.suppress(SaveFailedError):  # a mirror's, which is told again by `_finish_mirror`
             self._mirror.collect(tolerate=True)
-        self._outcomes.collect(tolerate=True)
+        self._results.collect(tolerate=True)
 
     def _finish_mirror(self, left: Countdown) -> None:
         try:

@@ -50,15 +50,15 @@ from ckptkit.core.uncaught import show_errors_briefly
 from ckptkit.errors import CkptKitError, ResumeError, StorageError
 from ckptkit.format.events import Began
 from ckptkit.manager.background import SaveHandle
-from ckptkit.manager.final_save import Departure
+from ckptkit.manager.final_save import FinalSave
 from ckptkit.manager.mirror import Mirror, MirrorOptions, NoMirror
 from ckptkit.manager.preemption import Preemption
-from ckptkit.manager.probe import rehearsal_of
-from ckptkit.manager.rank_sync import Peers
+from ckptkit.manager.probe import probe_of
+from ckptkit.manager.rank_sync import RankSync
 from ckptkit.manager.recorder import AnyRecorder, NoRecorder, Recorder
-from ckptkit.manager.results import Outcomes
-from ckptkit.manager.scheduler import A_WHILE, AnySaver, Orders
-from ckptkit.manager.step_timing import Pace
+from ckptkit.manager.results import SaveResults
+from ckptkit.manager.scheduler import A_WHILE, AnySaver, Scheduler
+from ckptkit.manager.step_timing import StepTiming
 from ckptkit.run.attempt import OneRank, Opened, Opening
 from ckptkit.run.catalog import CheckpointInfo, latest_checkpoint, list_checkpoints
 from ckptkit.run.event_log import EventLog
@@ -170,18 +170,18 @@ class CheckpointManager:
         if buffer_bytes is not None and buffer_bytes < 1:
             raise ValueError(f"buffer_bytes must be at least 1, got {buffer_bytes}")
         self._storage = open_storage(root, storage_options)
-        self._rehearsal = rehearsal_of(self._storage.url)  # None but under `ckptkit doctor`
-        if self._rehearsal is not None:
-            self._storage = self._rehearsal.storage
+        self._probe = probe_of(self._storage.url)  # None but under `ckptkit doctor`
+        if self._probe is not None:
+            self._storage = self._probe.storage
         self._schedule: SavePolicy = save if save is not None else SaveEvery(optimizer_steps=100)
-        self._peers = Peers(ALONE, self._schedule)
+        self._rank_sync = RankSync(ALONE, self._schedule)
         self._rank_patience = rank_patience
         self._check_replicas = check_replicas
         self._keep: KeepPolicy = keep if keep is not None else KeepLatest(3)
         self._when_busy = when_busy
-        self._outcomes = Outcomes(self.url, ERROR_BUDGET if on_save_error == "warn" else 1, on_save)
+        self._results = SaveResults(self.url, ERROR_BUDGET if on_save_error == "warn" else 1, on_save)
         self._mirror: Mirror | NoMirror = NoMirror(self._storage)
-        if mirror is not None and self._rehearsal is None:
+        if mirror is not None and self._probe is None:
             mirror_keep = mirror_keep if mirror_keep is not None else self._keep
             wanted = MirrorOptions(mirror_keep, mirror_required, ERROR_BUDGET, tolerant=on_save_error == "warn")
             self._mirror = Mirror(self._storage, open_storage(mirror, mirror_options), wanted)
@@ -196,22 +196,22 @@ class CheckpointManager:
         self._window_use: WindowUse = window
         self._area = StagingArea(buffer_bytes, monotonic, is_remote=self._storage.is_remote)
         self._saver: AnySaver | None = None
-        self._orders: Orders | None = None
-        self._records = events and self._rehearsal is None
+        self._scheduler: Scheduler | None = None
+        self._records = events and self._probe is None
         self._recorder: AnyRecorder = NoRecorder()
         self._ended_by: BaseException | None = None
         self._restored_from: str | None = None
-        self._pace = Pace(monotonic)
+        self._step_timing = StepTiming(monotonic)
         self._preemption = Preemption(
             grace,
-            "off" if self._rehearsal is not None else on_preempt,
+            "off" if self._probe is not None else on_preempt,
             # Now: a relative path means what it means here.
             os.path.abspath(preempt_when) if isinstance(preempt_when, str | os.PathLike) else preempt_when,
             newest=self._newest,
             url=self.url,
             monotonic=monotonic,
         )
-        self._departure: Departure | None = None
+        self._final_save: FinalSave | None = None
         self._process = os.getpid()
         self._closed = False
 
@@ -223,12 +223,12 @@ class CheckpointManager:
     @property
     def skipped_saves(self) -> int:
         """During how many writes another save was due and not taken."""
-        return self._outcomes.skipped_saves
+        return self._results.skipped_saves
 
     @property
     def totals(self) -> SaveTotals:
         """What the saves of this manager cost in all."""
-        return self._outcomes.totals
+        return self._results.totals
 
     @property
     def mirror_lag(self) -> int:
@@ -238,7 +238,7 @@ class CheckpointManager:
     @property
     def preempted(self) -> bool:
         """Whether training was asked to end and its last save is settled, so that nothing more is to be trained."""
-        return self._departure is not None and self._departure.is_over
+        return self._final_save is not None and self._final_save.is_over
 
     def restore(
         self,
@@ -272,12 +272,12 @@ class CheckpointManager:
         """
         if self._saver is not None or self._closed:
             raise ResumeError("this manager has restored already or is closed; make a new one to start again")
-        if self._rehearsal is not None:
+        if self._probe is not None:
             checkpoint, rewind = "latest", False  # what the script names is not in a scratch folder
         if self._mid_cycle == "rewind":
             state.mark_cycle_start()  # first: where it is refused, nothing was touched
-        self._peers = Peers(state.world, self._schedule)
-        self._outcomes.is_alone, self._outcomes.commits = self._peers.is_alone, self._peers.leads
+        self._rank_sync = RankSync(state.world, self._schedule)
+        self._results.is_alone, self._results.commits = self._rank_sync.is_alone, self._rank_sync.leads
         self._refuse_for_one_rank_only()
         opening = Opening(checkpoint, rewind, self._host, self._clock, self._new_token)
         opened = self._open(opening, state)
@@ -290,8 +290,8 @@ class CheckpointManager:
         found = opened.contents
         point = ResumePoint() if found is None else ResumePoint.at(progress, found.checkpoint)
         self._restored_from = point.checkpoint
-        if self._rehearsal is not None:
-            self._rehearsal.begin(state, point)
+        if self._probe is not None:
+            self._probe.begin(state, point)
         self._say(point)
         if watch_preemption:
             self.watch_preemption()
@@ -339,13 +339,13 @@ class CheckpointManager:
             Preempted: After a signal; see ``on_preempt``.
         """
         handle = self._step(state, metrics)
-        self._outcomes.tell()
-        self._pace.depart()
+        self._results.tell()
+        self._step_timing.depart()
         return handle
 
     def pause(self) -> None:
         """What follows is no micro-step, such as an evaluation; the next `step` does not take it for a slow one."""
-        self._pace.pause()
+        self._step_timing.pause()
 
     def expect_final(self) -> None:
         """The last micro-step was made: from now on, in all ranks, `save_final` alone saves and heeds a signal.
@@ -357,8 +357,8 @@ class CheckpointManager:
             ResumeError: Before `restore`.
         """
         self._started()
-        assert self._departure is not None  # noqa: S101 - it began with the saver
-        self._departure.is_held = True
+        assert self._final_save is not None  # noqa: S101 - it began with the saver
+        self._final_save.is_held = True
 
     def heed_preemption(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> bool:
         """Save and end the training if that was asked for and it is time; what `step` does by itself.
@@ -372,30 +372,30 @@ class CheckpointManager:
         return self._heed(state, metrics, state.progress())
 
     def _heed(self, state: Capturable, metrics: Mapping[str, float] | None, progress: Progress) -> bool:
-        _, departure = self._started(), self._departure
-        assert departure is not None  # noqa: S101 - it began with the saver
-        verdict = departure.heed(progress)
+        _, final_save = self._started(), self._final_save
+        assert final_save is not None  # noqa: S101 - it began with the saver
+        verdict = final_save.heed(progress)
         if verdict == "save":
-            departure.leave(state, metrics)
+            final_save.leave(state, metrics)
         return verdict != "train"
 
     def _step(self, state: Capturable, metrics: Mapping[str, float] | None) -> SaveHandle | None:
-        _, orders = self._started()
+        _, scheduler = self._started()
         self._collect(tolerate=self._preemption.is_asked)
         progress = state.progress()
         self._recorder.note(progress, metrics)
-        self._pace.arrive(progress.accumulation_steps)
+        self._step_timing.arrive(progress.accumulation_steps)
         self._begin_cycle(state, progress)
-        orders.advance(progress.accumulation_steps - progress.micro_step)
-        if self._rehearsal is not None:
-            self._rehearsal.step(state, lambda: self.save(state, metrics))
+        scheduler.advance(progress.accumulation_steps - progress.micro_step)
+        if self._probe is not None:
+            self._probe.step(state, lambda: self.save(state, metrics))
             return None
         if progress.batches_delivered == self._restored_at:
             raise ResumeError(
                 f"step() was called, but the state still stands at {self._restored_at} batches, as after the restore. "
                 "Feed the loop from ckptkit.data.resumable, or call state.count_delivered() after each batch"
             )
-        is_last = self._departure is not None and self._departure.is_held
+        is_last = self._final_save is not None and self._final_save.is_held
         if is_last or self._heed(state, metrics, progress):
             return None
         return self._save_if_due(state, metrics, progress)
@@ -403,20 +403,20 @@ class CheckpointManager:
     def _save_if_due(
         self, state: Capturable, metrics: Mapping[str, float] | None, progress: Progress
     ) -> SaveHandle | None:
-        saver, orders = self._started()
-        since = timedelta(seconds=self._monotonic() - orders.last_at)
+        saver, scheduler = self._started()
+        since = timedelta(seconds=self._monotonic() - scheduler.last_at)
         if not self._due(progress, since):
             return None
         rewound = self._stored_at(progress) != progress
-        if not self._peers.is_alone:
+        if not self._rank_sync.is_alone:
             waits = self._when_busy == "wait"
-            return orders.together(state, metrics, rewound=rewound, waits=waits, may_skip=True)
+            return scheduler.together(state, metrics, rewound=rewound, waits=waits, may_skip=True)
         if saver.committed_at(self._stored_at(progress)) is not None:
             return None
-        if self._outcomes.in_flight is not None and self._when_busy == "skip":
-            self._outcomes.skip()
+        if self._results.in_flight is not None and self._when_busy == "skip":
+            self._results.skip()
             return None
-        return orders.alone(state, metrics, rewound=rewound)
+        return scheduler.alone(state, metrics, rewound=rewound)
 
     def save(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle:
         """Take ``state`` as it is now and write it in the background; waits for a save under way first.
@@ -434,7 +434,7 @@ class CheckpointManager:
         self._recorder.note(progress, metrics)
         self._begin_cycle(state, progress)
         handle = self._save_outright(state, metrics)
-        self._outcomes.tell()
+        self._results.tell()
         return handle
 
     def observe(self, micro_step: Mapping[str, Any], cycle: Mapping[str, Any] | None = None) -> None:
@@ -455,12 +455,12 @@ class CheckpointManager:
             ResumeError: Before `restore`, which tells how many ranks there are.
         """
         self._started()
-        return wish if self._peers.is_alone else any(self._peers.flags(wish))
+        return wish if self._rank_sync.is_alone else any(self._rank_sync.flags(wish))
 
     @property
     def ranks(self) -> int:
         """Ranks of the job; known once `restore` was called."""
-        return self._peers.size
+        return self._rank_sync.size
 
     def fence(self) -> None:
         """Make sure that nothing reads live memory any more; call before changing parameters yourself.
@@ -469,15 +469,15 @@ class CheckpointManager:
         state between two micro-steps (to swap in averaged weights, to clip them) calls this first. Without a save under
         way it does nothing.
         """
-        if self._orders is not None:
-            self._orders.fence()
+        if self._scheduler is not None:
+            self._scheduler.fence()
 
     def give_up_window(self) -> None:
         """From now on let `save` itself copy everything: others may write to the parameters at any time."""
         self.fence()
         self._window_use = "off"
-        if self._orders is not None:
-            self._orders.window_use = "off"
+        if self._scheduler is not None:
+            self._scheduler.window_use = "off"
 
     def save_final(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> str:
         """Save ``state`` and wait for the commit, trying again within the error budget; returns its name.
@@ -490,8 +490,8 @@ class CheckpointManager:
             Preempted: After a signal, once it is committed; see ``on_preempt``.
         """
         name = self._save_final(state, metrics)
-        assert self._departure is not None  # noqa: S101 - it began with the saver
-        self._departure.leave_after(name, state.progress())
+        assert self._final_save is not None  # noqa: S101 - it began with the saver
+        self._final_save.leave_after(name, state.progress())
         return name
 
     def _save_final(self, state: Capturable, metrics: Mapping[str, float] | None) -> str:
@@ -499,34 +499,34 @@ class CheckpointManager:
         self._recorder.note(state.progress(), metrics)
         self._recorder.flush_next()
         self._rehearse(state, metrics)
-        if not self._peers.is_alone:
+        if not self._rank_sync.is_alone:
             return self._save_final_together(state, metrics)
-        self._outcomes.drain()
+        self._results.drain()
         self._collect(tolerate=True)
         while True:
             there = saver.committed_at(state.progress())
             if there is not None:
                 self._collect(tolerate=True)
                 self._mirror.finish(countdown(None))
-                self._outcomes.tell()
+                self._results.tell()
                 return str(there)
             self._begin_cycle(state, state.progress())
             error = self._save_outright(state, metrics).exception()
             if error is None:
                 continue
-            self._collect(tolerate=self._outcomes.failures_in_a_row + 1 < ERROR_BUDGET)
+            self._collect(tolerate=self._results.failures_in_a_row + 1 < ERROR_BUDGET)
 
     def _save_final_together(self, state: Capturable, metrics: Mapping[str, float] | None) -> str:
         while True:
             self._begin_cycle(state, state.progress())
             handle = self._save_outright(state, metrics)
-            if handle is not self._outcomes.in_flight:  # rank 0 has it committed, and all ranks know that now
-                self._outcomes.tell()
+            if handle is not self._results.in_flight:  # rank 0 has it committed, and all ranks know that now
+                self._results.tell()
                 return handle.result()
             while self.agree(not handle.done()):  # so that no collective waits for a rank's storage
                 with contextlib.suppress(TimeoutError):
                     handle.exception(A_WHILE)
-            self._collect(tolerate=self._outcomes.failures_in_a_row + 1 < ERROR_BUDGET)
+            self._collect(tolerate=self._results.failures_in_a_row + 1 < ERROR_BUDGET)
 
     def wait(self, timeout: timedelta | None = None) -> None:
         """Wait until no save is under way, nor the upload of the newest commit; one that failed is tried once more.
@@ -541,11 +541,11 @@ class CheckpointManager:
         """
         self._refuse_forked()
         left = countdown(timeout)
-        self._outcomes.drain(timeout)
+        self._results.drain(timeout)
         self._collect()
         self._mirror.settle(left)
         self._collect()
-        self._outcomes.tell()
+        self._results.tell()
 
     def close(self, timeout: timedelta | None = None) -> None:
         """Wait as `wait` does, then let the writer thread go; the manager saves no more.
@@ -560,7 +560,7 @@ class CheckpointManager:
             self._close(timeout, quietly=False)
 
     def _close(self, timeout: timedelta | None, *, quietly: bool) -> None:
-        if self._departure is not None and self._departure.is_given_up:
+        if self._final_save is not None and self._final_save.is_given_up:
             timeout = timedelta(0)  # the grace is over; what is under way goes on until the process ends
         elif self.preempted and self._preemption.exits:
             # Everything is settled; a mirror or the events must not keep the process until the scheduler kills it.
@@ -569,7 +569,7 @@ class CheckpointManager:
         try:
             self.wait(timeout)
             self._mirror.finish(left)
-            self._outcomes.refuse_ended()  # not before: no rank may leave the others alone
+            self._results.refuse_ended()  # not before: no rank may leave the others alone
         except TimeoutError:
             if not self.preempted:
                 raise
@@ -578,8 +578,8 @@ class CheckpointManager:
             raise
         finally:
             self._preemption.end(quietly=quietly)
-            if self._orders is not None:
-                self._orders.fence(patient=False)  # after a timeout; else it has ended
+            if self._scheduler is not None:
+                self._scheduler.fence(patient=False)  # after a timeout; else it has ended
             self._saver = None
             self._closed = True
             self._recorder.close(self._ended_by or sys.exc_info()[1], left, preempted=self.preempted)
@@ -613,57 +613,58 @@ class CheckpointManager:
             _log.warning("while another error was on its way: %s", also, exc_info=theirs)
 
     def _save_outright(self, state: Capturable, metrics: Mapping[str, float] | None) -> SaveHandle:
-        _, orders = self._started()
-        if self._peers.is_alone:
+        _, scheduler = self._started()
+        if self._rank_sync.is_alone:
             self._rehearse(state, metrics)
-            return orders.alone(state, metrics, rewound=False)
-        handle = orders.together(state, metrics, rewound=False, waits=True, may_skip=False)
+            return scheduler.alone(state, metrics, rewound=False)
+        handle = scheduler.together(state, metrics, rewound=False, waits=True, may_skip=False)
         assert handle is not None  # noqa: S101 - it does not skip
         return handle
 
     def _rehearse(self, state: Capturable, metrics: Mapping[str, float] | None) -> None:
-        if self._rehearsal is not None:
-            self._rehearsal.look(state, lambda: self.save(state, metrics))
+        if self._probe is not None:
+            self._probe.look(state, lambda: self.save(state, metrics))
 
     def _open(self, opening: Opening, state: Capturable) -> Opened:
-        if self._peers.is_alone:
+        if self._rank_sync.is_alone:
             return self._mirror.open(opening, OneRank(state))
-        if self._peers.leads:
+        if self._rank_sync.leads:
             return lead(state.world, state, lambda leader: self._mirror.open(opening, leader))
         return follow(state.world, self._storage, state)
 
     def _refuse_for_one_rank_only(self) -> None:
-        if self._peers.is_alone:
+        if self._rank_sync.is_alone:
             return
         if not isinstance(self._mirror, NoMirror):
             raise ResumeError(
-                f"mirror= is for jobs of one rank so far, and this one has {self._peers.size}. Save to the remote root "
+                f"mirror= is for jobs of one rank so far, and this one has {self._rank_sync.size}. Save to the "
+                "remote root "
                 "itself, or copy the run with `ckptkit copy`"
             )
-        if self._rehearsal is not None:
+        if self._probe is not None:
             raise ResumeError(
-                f"`ckptkit doctor` examines a job of one rank, and this one has {self._peers.size}: start it as one"
+                f"`ckptkit doctor` examines a job of one rank, and this one has {self._rank_sync.size}: start it as one"
             )
 
     def _take_over(self, opened: Opened, progress: Progress) -> None:
-        if self._records and self._peers.leads:
+        if self._records and self._rank_sync.leads:
             self._recorder = self._new_recorder(opened, progress)
-        self._saver = self._new_saver(opened) if self._peers.leads else self._new_part_saver(opened)
-        self._orders = Orders(
-            *(self._saver, self._peers, self._area, self._outcomes, self._mirror),
+        self._saver = self._new_saver(opened) if self._rank_sync.leads else self._new_part_saver(opened)
+        self._scheduler = Scheduler(
+            *(self._saver, self._rank_sync, self._area, self._results, self._mirror),
             recorder=self._recorder,
             window_use=self._window_use,
             check_replicas=self._check_replicas,
             clock=self._clock,
             monotonic=self._monotonic,
         )
-        self._departure = Departure(
+        self._final_save = FinalSave(
             self._preemption,
-            pace=self._pace,
+            step_timing=self._step_timing,
             saver=self._saver,
-            orders=self._orders,
-            peers=self._peers,
-            outcomes=self._outcomes,
+            scheduler=self._scheduler,
+            rank_sync=self._rank_sync,
+            results=self._results,
             mirror=self._mirror,
         )
 
@@ -676,13 +677,13 @@ class CheckpointManager:
             at=self._clock().isoformat(),
             checkpoint=opened.document.parent,
             progress=progress,
-            world_size=self._peers.size,
+            world_size=self._rank_sync.size,
         )
         log = EventLog(self._storage, opened.document)
         return Recorder(log, began, clock=self._clock, monotonic=self._monotonic)
 
     def _new_part_saver(self, opened: Opened) -> PartSaver:
-        return PartSaver(self._storage, opened.document, self._peers.rank)
+        return PartSaver(self._storage, opened.document, self._rank_sync.rank)
 
     def _new_saver(self, opened: Opened) -> Saver:
         retention = Retention(self._storage, opened.document, self._mirror.sparing(self._keep))
@@ -692,12 +693,12 @@ class CheckpointManager:
             # The run is taken over already; what dead saves left costs space and nothing else.
             _log.warning("the remains of earlier saves could not be removed, a later start will: %s", error)
         receipts = None
-        if not self._peers.is_alone:
-            receipts = Receipts(self._storage, self._peers.size, self._rank_patience, monotonic=self._monotonic)
+        if not self._rank_sync.is_alone:
+            receipts = Receipts(self._storage, self._rank_sync.size, self._rank_patience, monotonic=self._monotonic)
         return Saver(self._storage, opened.document, opened.run_id, retention, receipts)
 
     def _due(self, progress: Progress, since: timedelta) -> bool:
-        due = self._peers.is_due(progress, since)
+        due = self._rank_sync.is_due(progress, since)
         if self._mid_cycle == "align":
             due = due or self._due_at_boundary
             self._due_at_boundary = due and not progress.at_boundary
@@ -725,15 +726,15 @@ class CheckpointManager:
                 "Leave the manager alone in child processes, or make one here, with a root of its own"
             )
 
-    def _started(self) -> tuple[AnySaver, Orders]:
+    def _started(self) -> tuple[AnySaver, Scheduler]:
         self._refuse_forked()
-        if self._saver is None or self._orders is None:
+        if self._saver is None or self._scheduler is None:
             raise ResumeError(
                 "call restore(state) before the first save (and not after close()): "
                 "only then is it known what the run holds already"
             )
-        return self._saver, self._orders
+        return self._saver, self._scheduler
 
     def _collect(self, *, tolerate: bool = False) -> None:
         self._mirror.collect(tolerate=tolerate)
-        self._outcomes.collect(tolerate=tolerate)
+        self._results.collect(tolerate=tolerate)

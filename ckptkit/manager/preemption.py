@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import NoReturn
 
 from ckptkit.core.options import OnPreempt, PreemptWhen
-from ckptkit.manager.signals import EARS
+from ckptkit.manager.signals import SIGNALS
 
 _log = logging.getLogger("ckptkit")
 
@@ -95,7 +95,7 @@ class Preemption:
         if self.is_watched or self._on_preempt == "off":
             return
         self.is_watched = True
-        if not EARS.listen(self):
+        if not SIGNALS.listen(self):
             _log.info("training is not in the main thread, where signals arrive: SIGTERM ends it without a save")
 
     def end(self, *, quietly: bool = False) -> None:
@@ -106,7 +106,7 @@ class Preemption:
         """
         if not self.is_watched:
             return
-        alone = EARS.leave(self)
+        alone = SIGNALS.leave(self)
         self.is_watched = False
         unmet = self.is_asked
         self.settle()
@@ -120,7 +120,7 @@ class Preemption:
 
     def poll(self) -> bool:
         """Whether the training is to end; asks the callable, and looks for the file once a second."""
-        EARS.attend()
+        SIGNALS.attend()
         if self._asked_at is None and self._when is not None and not self._settled:
             if callable(self._when):
                 if self._when():

@@ -156,14 +156,14 @@ class Observable(Protocol):
 
 
 class SaveHandle(Protocol):
-    """What `Rehearsal.step` needs of a save."""
+    """What `TrialProbe.step` needs of a save."""
 
     def result(self) -> str:
         """Wait for the commit."""
         ...
 
 
-class Rehearsal:
+class TrialProbe:
     """What a `ckptkit.CheckpointManager` does differently under ``ckptkit doctor``."""
 
     def __init__(self, plan: LifePlan, url: str) -> None:
@@ -253,14 +253,14 @@ class Rehearsal:
             os.close(descriptor)
 
 
-def rehearsal_of(url: str) -> Rehearsal | None:
+def probe_of(url: str) -> TrialProbe | None:
     """The rehearsal of a manager whose script gave ``url``; None outside of ``ckptkit doctor``.
 
     Raises:
         ValueError: If ``CKPTKIT_DOCTOR`` names no valid plan.
     """
     path = os.environ.get(VARIABLE)
-    return Rehearsal(_plan(path), url) if path else None
+    return TrialProbe(_plan(path), url) if path else None
 
 
 def read_trace(path: Path) -> list[Event]:

@@ -26,7 +26,7 @@ from ckptkit.run.rank_protocol import Failure
 _NO_TIME = timedelta(0)
 
 
-class Word(BaseModel):
+class RankStatus(BaseModel):
     """What one rank says before a save.
 
     Attributes:
@@ -60,7 +60,7 @@ class Word(BaseModel):
     newest: str | None = None
 
 
-class Peers:
+class RankSync:
     """The ranks of a job, as a manager talks to them.
 
     Args:
@@ -118,14 +118,14 @@ class Peers:
         """What each rank says, by rank; every rank has to say something, at the same point."""
         return self._world.gather(text)
 
-    def words(self, mine: Word, own_end: BaseException | None) -> list[Word]:
+    def words(self, mine: RankStatus, own_end: BaseException | None) -> list[RankStatus]:
         """What each rank says, by rank.
 
         Raises:
             CkptKitError: What one of them must stop for; in this rank its own error, if it has one.
             ResumeError: If they do not stand at the same micro-step, or train different models.
         """
-        said = [Word.model_validate_json(one) for one in self._world.gather(mine.model_dump_json())]
+        said = [RankStatus.model_validate_json(one) for one in self._world.gather(mine.model_dump_json())]
         if own_end is not None:
             raise own_end
         for rank, word in enumerate(said):
@@ -146,7 +146,7 @@ class Peers:
                 )
         return said
 
-    def refuse_different_replicas(self, said: Sequence[Word], leaves: Sequence[Leaf]) -> None:
+    def refuse_different_replicas(self, said: Sequence[RankStatus], leaves: Sequence[Leaf]) -> None:
         """Raise ResumeError, naming leaves and ranks, if what should be the same everywhere is not; a collective."""
         if said[0].replicas is not None and all(word.replicas == said[0].replicas for word in said):
             return
@@ -169,7 +169,7 @@ class Peers:
             "them, or give them a placement of their own (StateManager(placement=...))"
         )
 
-    def refuse_incomplete_cuts(self, said: Sequence[Word], leaves: Sequence[Leaf]) -> None:
+    def refuse_incomplete_cuts(self, said: Sequence[RankStatus], leaves: Sequence[Leaf]) -> None:
         """Raise ResumeError unless the parts of each sharded leaf make it up; a collective where they are new."""
         cuts = tuple(word.cuts for word in said)
         if cuts == self._whole or not any(cuts):

@@ -20,7 +20,7 @@ _log = logging.getLogger("ckptkit")
 _DURATIONS = 8
 
 
-class Outcomes:
+class SaveResults:
     """Of the saves of one manager.
 
     Args:

@@ -1,4 +1,4 @@
-"""Orders saves: takes the state, opens the window on it, and sends the writer off, in this rank or in all of them.
+"""Starts saves: takes the state, opens the window on it, and sends the writer off, in this rank or in all of them.
 
 Guarantees: an order that returns a handle has taken the state of this very moment, and one save at a time is under way;
 in a job of many ranks all take the same moment under the same name, or none takes any. Training thread only; the writer
@@ -19,9 +19,9 @@ from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import SaveHandle, save_in_background
 from ckptkit.manager.mirror import Mirror, NoMirror
-from ckptkit.manager.rank_sync import Peers, Word, replicas_of
+from ckptkit.manager.rank_sync import RankStatus, RankSync, replicas_of
 from ckptkit.manager.recorder import AnyRecorder
-from ckptkit.manager.results import Outcomes
+from ckptkit.manager.results import SaveResults
 from ckptkit.run.rank_protocol import Failure
 from ckptkit.run.saver import PartSaver, Saver
 from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
@@ -32,14 +32,14 @@ Metrics: TypeAlias = Mapping[str, float] | None
 A_WHILE = timedelta(seconds=5)  # far below the patience of any collective
 
 
-class Orders:
+class Scheduler:
     """The saves of one attempt.
 
     Args:
         saver: Writes them.
-        peers: The ranks of the job.
+        rank_sync: The ranks of the job.
         area: Where captures are staged.
-        outcomes: Takes what becomes of them.
+        results: Takes what becomes of them.
         mirror: Is told of commits.
         recorder: Is told what becomes of the saves.
         clock: Gives the time of day.
@@ -54,9 +54,9 @@ class Orders:
     def __init__(
         self,
         saver: AnySaver,
-        peers: Peers,
+        rank_sync: RankSync,
         area: StagingArea,
-        outcomes: Outcomes,
+        results: SaveResults,
         mirror: Mirror | NoMirror,
         *,
         recorder: AnyRecorder,
@@ -66,9 +66,9 @@ class Orders:
         monotonic: Callable[[], float],
     ) -> None:
         self._saver = saver
-        self._peers = peers
+        self._rank_sync = rank_sync
         self._area = area
-        self._outcomes = outcomes
+        self._results = results
         self._mirror = mirror
         self._recorder = recorder
         self._check_replicas = check_replicas
@@ -93,12 +93,12 @@ class Orders:
         """Save in a job of one rank, after the save under way has ended.
 
         Raises:
-            SaveFailedError, StaleAttemptError: As `Outcomes.collect`.
+            SaveFailedError, StaleAttemptError: As `SaveResults.collect`.
             TypeError, ValueError: If a metric is not a number, or the state cannot be stored.
         """
         numbers = _numbers(metrics)
         begun = self._monotonic()
-        self._outcomes.drain()
+        self._results.drain()
         self._collect()
         capture = state.capture_cycle_start() if rewound else state.capture()
         return self._begin(state, capture, numbers, self._saver.next_name(capture.progress), begun)
@@ -117,7 +117,7 @@ class Orders:
                 committed before. Otherwise such a commit is a handle that has ended.
 
         Raises:
-            CkptKitError: As `Peers.words`.
+            CkptKitError: As `RankSync.words`.
             TypeError, ValueError: As `alone`.
         """
         numbers = _numbers(metrics)
@@ -129,7 +129,7 @@ class Orders:
         replicas = replicas_of(capture.leaves) if compares else None
         said = self._meet_idle(capture, replicas) if waits else self._meet(capture, replicas)
         if any(word.busy for word in said):
-            self._outcomes.skip()
+            self._results.skip()
             return None
         name = CheckpointName.parse(said[0].committed or said[0].name)
         assert name is not None  # noqa: S101 - rank 0 made it of a name
@@ -138,7 +138,7 @@ class Orders:
                 return None
             return SaveHandle.ended(SaveReport(str(name), capture.progress, timedelta(0), 0, SaveCost()))
         if compares or any(word.thawed for word in said):
-            self._peers.refuse_different_replicas(said, capture.leaves)
+            self._rank_sync.refuse_different_replicas(said, capture.leaves)
         return self._begin(state, capture, numbers, name, begun)
 
     def _captured(self, state: Capturable, *, rewound: bool) -> Capture:
@@ -146,10 +146,10 @@ class Orders:
         try:
             return state.capture_cycle_start() if rewound else state.capture()
         except Exception as error:
-            self._peers.words(Word(end=Failure.of(error)), error)
+            self._rank_sync.words(RankStatus(end=Failure.of(error)), error)
             raise
 
-    def _meet_idle(self, capture: Capture, replicas: str | None) -> list[Word]:
+    def _meet_idle(self, capture: Capture, replicas: str | None) -> list[RankStatus]:
         """As `_meet`, once no rank is writing any more.
 
         Nobody waits for another rank's storage in a gather, which frameworks break off (on CPU after 30 s): all wait a
@@ -157,37 +157,37 @@ class Orders:
         """
         while True:
             with contextlib.suppress(TimeoutError):
-                self._outcomes.drain(A_WHILE)
+                self._results.drain(A_WHILE)
             self._collect()
             said = self._meet(capture, replicas)
             if not any(word.busy for word in said):
                 return said
 
-    def _meet(self, capture: Capture, replicas: str | None) -> list[Word]:
+    def _meet(self, capture: Capture, replicas: str | None) -> list[RankStatus]:
         """Tell the other ranks where this one stands, and learn where they do."""
-        end = self._outcomes.end
-        committed = self._saver.committed_at(capture.progress) if self._peers.leads else None
-        newest = self._saver.newest if self._peers.leads else None
-        busy = self._outcomes.busy
-        mine = Word(
+        end = self._results.end
+        committed = self._saver.committed_at(capture.progress) if self._rank_sync.leads else None
+        newest = self._saver.newest if self._rank_sync.leads else None
+        busy = self._results.busy
+        mine = RankStatus(
             progress=capture.progress,
-            model=self._peers.model_of(capture.leaves),
-            cuts=self._peers.cuts_of(capture.leaves),
+            model=self._rank_sync.model_of(capture.leaves),
+            cuts=self._rank_sync.cuts_of(capture.leaves),
             replicas=replicas,
             thawed=bool(self._saver.frozen.demoted),
             busy=busy,
-            lost=self._outcomes.lost,
+            lost=self._results.lost,
             end=Failure.of(end) if end is not None else None,
             number=self._number + 1,
             name="" if busy else str(self._saver.next_name(capture.progress)),
             committed=str(committed) if committed is not None else None,
             newest=str(newest) if newest is not None else None,
         )
-        said = self._peers.words(mine, end)
+        said = self._rank_sync.words(mine, end)
         told = CheckpointName.parse(said[0].newest or "")
         if told is not None:
             self._saver.learn(told)
-        self._peers.refuse_incomplete_cuts(said, capture.leaves)
+        self._rank_sync.refuse_incomplete_cuts(said, capture.leaves)
         for rank, word in enumerate(said):
             if word.lost is not None:
                 number, why = word.lost
@@ -202,7 +202,7 @@ class Orders:
         name: CheckpointName,
         begun: float,
     ) -> SaveHandle:
-        cost = SaveCost(queue_seconds=self._monotonic() - begun, skipped_saves=self._outcomes.skipped_saves)
+        cost = SaveCost(queue_seconds=self._monotonic() - begun, skipped_saves=self._results.skipped_saves)
         self._recorder.settle()  # the capture has just waited for the device
         window = self._area.open(capture, cost, self._handling())
         self._window = window  # first: a state whose next call updates fences at once
@@ -217,7 +217,7 @@ class Orders:
         self.last_at = self._monotonic()
         cost.stall_seconds += self.last_at - begun  # first: the writer stores it
         handle = self._write(request)
-        self._outcomes.begin(self._number, handle)
+        self._results.begin(self._number, handle)
         return handle
 
     def _write(self, request: SaveRequest) -> SaveHandle:
@@ -246,13 +246,13 @@ class Orders:
             by_slices=self.window_use == "slice",
             demoted=self._saver.frozen.demoted,
             settled=self._saver.frozen.settled,
-            rank=self._peers.rank,
-            ranks=self._peers.size,
+            rank=self._rank_sync.rank,
+            ranks=self._rank_sync.size,
         )
 
     def _collect(self) -> None:
         self._mirror.collect()
-        self._outcomes.collect()
+        self._results.collect()
 
 
 def _numbers(metrics: Metrics) -> dict[str, float]:

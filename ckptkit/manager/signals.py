@@ -4,13 +4,13 @@ Python runs a handler only once the main thread is back in Python; its C handler
 signal to a file descriptor at once, and a thread here reads that. Guarantees: every signal reaches each listener, or,
 where none is left, whoever had it before; handlers and the descriptor that were there before come back when the last
 listener goes, those set from C included, and bytes for the former descriptor are passed on; a process that is forked
-off inherits nothing of it, so that the end of a data worker is never taken for the end of the training. `Ears.listen`
-hears nothing but in the main thread. Any thread.
+off inherits nothing of it, so that the end of a data worker is never taken for the end of the training.
+`SignalWatch.listen` hears nothing but in the main thread. Any thread.
 
 What a process does at a signal, kept and put back, also where that was set from C. `signal.signal` puts back only what
 was set through Python: `faulthandler.register` and the C++ of frameworks set their handlers past it. So the C
-library's own structure is kept beside it, unread. Guarantees: after `Disposition.restore` the signal does what it did
-when the object was made. Main thread only.
+library's own structure is kept beside it, unread. Guarantees: after `PreviousHandler.restore` the signal does what it
+did when the object was made. Main thread only.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Listener(Protocol):
         ...
 
 
-class Ears:
-    """The signals of this process; there is one, `EARS`."""
+class SignalWatch:
+    """The signals of this process; there is one, `SIGNALS`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: list[weakref.ref[Listener]] = []
-        self._former: dict[int, Disposition] = {}
+        self._former: dict[int, PreviousHandler] = {}
         self._line: _Line | None = None
         self._unseen_from_python: set[int] = set()
         self._masks = threading.local()
@@ -117,7 +117,7 @@ class Ears:
                     continue
                 # Somebody kept our handler during an earlier training and has put it back after that.
                 signal.signal(number, signal.SIG_DFL)
-            self._former[number] = former = Disposition(number)
+            self._former[number] = former = PreviousHandler(number)
             signal.signal(number, self._handle)
             signal.siginterrupt(number, False)  # a system call of a framework's thread is not broken off
             if former.is_own:
@@ -233,10 +233,10 @@ class _Line:
         self.mouth.close()
 
 
-EARS = Ears()
+SIGNALS = SignalWatch()
 
 
-class Disposition:
+class PreviousHandler:
     """Of one signal, as it is now.
 
     Args:

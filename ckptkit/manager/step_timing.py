@@ -14,7 +14,7 @@ _LEAST = 8  # micro-steps that are remembered; with a larger K the whole cycle, 
 _SAFETY = 1.5
 
 
-class Pace:
+class StepTiming:
     """Durations of the last micro-steps.
 
     Args:

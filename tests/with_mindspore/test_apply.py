@@ -10,7 +10,7 @@ from training import MODES, accumulation_cell, adam, begin_process, samples, ten
 
 from ckptkit.core.tensors import DTYPES, leaf_of
 from ckptkit.mindspore.parameters.apply import assign, assign_zeros, live_bytes, tensor_of
-from ckptkit.mindspore.parameters.restore import Landing
+from ckptkit.mindspore.parameters.restore import RestoreTarget
 
 SHAPES = [(), (1,), (3,), (2, 0), (5, 7)]
 
@@ -100,7 +100,7 @@ def test_what_is_not_stored_becomes_zero(monkeypatch, live):
     monkeypatch.setattr("ckptkit.mindspore.parameters.restore.can_be_live", lambda: live)
     parameter = ms.Parameter(ms.Tensor(np.ones((2, 3), np.float32)), name="w")
     seen = {"w": leaf_of("w", parameter.asnumpy(), role="weights")}
-    Landing({"w": parameter}, {}, seen, ()).zero("w")
+    RestoreTarget({"w": parameter}, {}, seen, ()).zero("w")
     assert not parameter.asnumpy().any()
 
 

@@ -24,7 +24,7 @@ from training import (
 import ckptkit as ck
 from ckptkit.core.tensors import Leaf
 from ckptkit.core.tree import decode_tree, encode_tree
-from ckptkit.mindspore.state.other_callbacks import Companions
+from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 
 EPOCHS = 7
 
@@ -201,7 +201,7 @@ def test_two_of_a_kind_keep_apart(root):
 
 
 def test_three_of_a_kind_keep_apart():
-    companions = Companions()
+    companions = OtherCallbacks()
     companions.bind([stopping() for _ in range(3)], (), lambda cell: True)
     assert [*companions.state_dict()] == ["EarlyStopping", "EarlyStopping#2", "EarlyStopping#3"]
 
@@ -279,22 +279,22 @@ def none_stored(cell):
     ],
 )
 def test_callbacks_whose_state_would_be_lost_are_named(callback, named, shown):
-    Companions().bind([callback()], [], none_stored)
+    OtherCallbacks().bind([callback()], [], none_stored)
     assert ("may keep state that is not in the checkpoints" in shown()) == named
 
 
 def test_only_the_callback_that_is_given_is_stored(shown):
     given = Keeps()
-    Companions().bind([given], [given], none_stored)
+    OtherCallbacks().bind([given], [given], none_stored)
     assert "may keep state" not in shown()
-    Companions().bind([given, Keeps()], [given], none_stored)
+    OtherCallbacks().bind([given, Keeps()], [given], none_stored)
     assert "may keep state" in shown()
 
 
 def test_callback_stored_by_its_attributes_is_stored(shown):
     holds = Holds(None, kept=3)
     state = ck.StateManager(accumulation_cell(), holds=ck.attributes(holds, "layer", "kept"))
-    Companions().bind([holds], state.stateful_objects(), none_stored)
+    OtherCallbacks().bind([holds], state.stateful_objects(), none_stored)
     assert "may keep state" not in shown()
 
 
@@ -309,7 +309,7 @@ class Holds(Callback):
 
 def test_layer_of_the_training_is_no_lost_state(shown):
     layer = nn.BatchNorm1d(4)
-    Companions().bind([Holds(layer)], [], lambda cell: cell is layer)
+    OtherCallbacks().bind([Holds(layer)], [], lambda cell: cell is layer)
     assert "may keep state" not in shown()
 
 
@@ -325,9 +325,9 @@ class Around(nn.Cell):
 def test_layer_that_is_partly_stored_is_named(shown):
     cell = accumulation_cell()
     state = ck.StateManager(cell)
-    Companions().bind([Holds(cell.network.hidden)], [], state.has_all_of)
+    OtherCallbacks().bind([Holds(cell.network.hidden)], [], state.has_all_of)
     assert "may keep state" not in shown()
-    Companions().bind([Holds(Around(cell.network.hidden))], [], state.has_all_of)
+    OtherCallbacks().bind([Holds(Around(cell.network.hidden))], [], state.has_all_of)
     assert "the callback Holds may keep state that is not in the checkpoints: layer" in shown()
 
 
@@ -344,7 +344,7 @@ def test_layer_that_is_partly_stored_is_named(shown):
 )
 def test_advice_for_a_callback_can_be_followed(kept, advice, shown):
     layer = nn.BatchNorm1d(4)
-    Companions().bind([Holds(layer, **kept)], [], lambda cell: cell is layer)
+    OtherCallbacks().bind([Holds(layer, **kept)], [], lambda cell: cell is layer)
     named = ", ".join([*list(kept)[:5], *["..."] * (len(kept) > 5)])
     assert f"not in the checkpoints: {named}. If it matters, {advice}" in shown()
 
@@ -361,11 +361,11 @@ class Decay(EarlyStopping):
 def test_own_state_of_a_subclass_is_named(shown):
     callback = Decay()
     callback.best = 3.0
-    Companions().bind([callback], [], none_stored)
+    OtherCallbacks().bind([callback], [], none_stored)
     text = shown()
     assert "the callback Decay may keep state that is not in the checkpoints: seen, last." in text
     assert "stateful={'decay': ckptkit.attributes(it, 'seen', 'last')}" in text
-    Companions().bind([callback, Impatient(monitor="loss")], [callback], none_stored)
+    OtherCallbacks().bind([callback, Impatient(monitor="loss")], [callback], none_stored)
     assert shown() == text
 
 
@@ -397,7 +397,7 @@ class Impatient(EarlyStopping):
 
 def test_callback_stored_by_name_is_not_warned_of(shown):
     callback = Keeps()
-    Companions().bind([callback], [callback], none_stored)
+    OtherCallbacks().bind([callback], [callback], none_stored)
     assert shown() == ""
 
 
@@ -406,12 +406,12 @@ def test_state_comes_back_of_the_same_types():
     one.wait, one.stopped_epoch, one.best = 3, 4, np.array(0.25)
     network = accumulation_cell().network
     one.best_weights_param_dict = network.parameters_dict()
-    companions = Companions()
+    companions = OtherCallbacks()
     companions.bind([one], [], none_stored)
     leaves: list[Leaf] = []
     stored = encode_tree(companions.state_dict(), "user/callbacks", leaves)
     other = stopping(restore_best_weights=True)
-    resumed = Companions()
+    resumed = OtherCallbacks()
     resumed.bind([other], [], none_stored)
     resumed.load_state_dict(decode_tree(stored, {leaf.name: leaf.array for leaf in leaves}))
     assert (other.wait, other.best) == (0, np.inf)  # only when it has reset itself
@@ -427,7 +427,7 @@ def test_state_comes_back_of_the_same_types():
 
 def test_restoring_happens_once():
     one = stopping()
-    companions = Companions()
+    companions = OtherCallbacks()
     companions.bind([one], [], none_stored)
     companions.load_state_dict({"EarlyStopping": {"wait": np.array(2)}})
     companions.restore()
@@ -448,7 +448,7 @@ def test_each_counter_of_a_callback_is_stored(make, told):
     before, after = make(), make()
     for name, value in told.items():
         setattr(before, name, value)
-    companions, later = Companions(), Companions()
+    companions, later = OtherCallbacks(), OtherCallbacks()
     companions.bind([before], [], none_stored)
     later.bind([after], [], none_stored)
     later.load_state_dict(companions.state_dict())
@@ -460,7 +460,7 @@ def test_subclass_goes_by_the_class_that_mindspore_knows():
     class Mine(EarlyStopping):
         pass
 
-    companions = Companions()
+    companions = OtherCallbacks()
     companions.bind([Mine(monitor="loss")], [], none_stored)
     assert set(companions.state_dict()) == {"EarlyStopping"}
 
@@ -474,6 +474,6 @@ def test_cell_of_mindspore_works_with_them_too(root):
 
 
 def test_two_callbacks_of_one_class_are_kept_apart():
-    companions = Companions()
+    companions = OtherCallbacks()
     companions.bind([stopping(), stopping(), stopping()], [], none_stored)
     assert list(companions.state_dict()) == ["EarlyStopping", "EarlyStopping#2", "EarlyStopping#3"]

@@ -19,7 +19,7 @@ from ckptkit.mindspore.inspect import find
 from ckptkit.mindspore.inspect.held import Held
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.observe import StateObserver
-from ckptkit.mindspore.state.other_callbacks import Companions
+from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 
 
 def parameter(name, value=0.0):
@@ -278,7 +278,9 @@ def test_cells_within_a_given_object_are_named():
     """Its tools are stored with the training, if they are part of it."""
     loop = Loop()
     loop.accumulator.teacher = nn.Dense(2, 2)
-    (found,) = StateManager([loop.network, loop.optimizer], given=loop.accumulator, callbacks=Companions()).findings()
+    (found,) = StateManager(
+        [loop.network, loop.optimizer], given=loop.accumulator, callbacks=OtherCallbacks()
+    ).findings()
     assert found.where == "given.teacher (nn.Dense)"
     assert "weight, bias would be in no checkpoint" in found.why
 
@@ -316,7 +318,7 @@ def test_any_variable_of_a_notebook_counts_as_used(more, named_ones):
 def test_training_through_model_is_not_read_for_variables():
     """There the code that trains is in the cells and the callbacks; what follows the call is none of it."""
     cell, other = accumulation_cell(), nn.Dense(2, 2)
-    assert StateManager(cell, callbacks=Companions()).findings() == ()
+    assert StateManager(cell, callbacks=OtherCallbacks()).findings() == ()
     assert [one.where.rpartition("(")[2] for one in StateManager(cell).findings()] == ["nn.Dense)"]
     assert other is not None
 

@@ -17,7 +17,7 @@ from training import Mlp, accumulation_cell, adam, begin_process, pipeline, tens
 import ckptkit as ck
 from ckptkit.mindspore.state.holders import ParameterHolder, stateful_of
 from ckptkit.mindspore.state.manager import StateManager
-from ckptkit.mindspore.state.other_callbacks import Companions
+from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.nn import Dropout
 
 
@@ -331,14 +331,14 @@ def test_attributes_that_contain_themselves_are_left_alone(root):
 def test_attributes_that_cannot_be_stored_are_named(root):
     given = average()
     given.rng, given.queue = np.random.default_rng(1), {3, 4}
-    (found,) = StateManager(accumulation_cell(2), ema=given, callbacks=Companions()).findings()
+    (found,) = StateManager(accumulation_cell(2), ema=given, callbacks=OtherCallbacks()).findings()
     assert "rng (Generator), queue (set) cannot be stored" in found.why
 
 
 def test_cells_given_by_name_lack_nothing():
     """What every cell has beside its parameters is no state of it."""
     given = {"average": Mlp(), "norm": nn.BatchNorm1d(3)}
-    assert StateManager(accumulation_cell(2), **given, callbacks=Companions(), strict=True).findings() == ()
+    assert StateManager(accumulation_cell(2), **given, callbacks=OtherCallbacks(), strict=True).findings() == ()
     assert [stateful_of(name, one).not_stored() for name, one in given.items()] == [[], []]
     given["average"].seen = {1}
     assert stateful_of("average", given["average"]).not_stored() == ["seen (set)"]

@@ -13,11 +13,11 @@ from mindspore.common.initializer import initializer
 from mindspore.train import Callback
 from training import Mlp, begin_process, each_mode
 
-from ckptkit.mindspore.inspect.reachability import Reach, code_of
+from ckptkit.mindspore.inspect.reachability import Reachability, code_of
 from ckptkit.mindspore.inspect.value_digest import digest_of_value, in_words, is_plain
 from ckptkit.mindspore.state.manager import StateManager
 from ckptkit.mindspore.state.observe import StateObserver
-from ckptkit.mindspore.state.other_callbacks import Companions
+from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 
 X, Y = np.ones((2, 6), np.float32), np.zeros((2, 3), np.float32)
@@ -30,7 +30,7 @@ def train_cell(mode: str = "pynative") -> AccumulationTrainCell:
 
 
 def reached(value, stored=(), shapes=()) -> dict:
-    reach = Reach(stored, set(shapes))
+    reach = Reachability(stored, set(shapes))
     reach.walk("it", value)
     return reach.found
 
@@ -140,7 +140,7 @@ def test_plain_values_are_found_wherever_held():
 
 def test_much_below_one_thing_hides_no_other(monkeypatch):
     monkeypatch.setattr("ckptkit.mindspore.inspect.reachability._MAX_FOUND", 3)
-    reach = Reach((), set())
+    reach = Reachability((), set())
     things = {name: [Holder() for _ in range(5)] for name in ("one", "other")}
     for name, thing in things.items():
         reach.walk(name, thing)
@@ -257,7 +257,7 @@ class Ema(Callback):
 
 def test_state_of_callbacks_and_pipelines_is_unseen():
     dataset = ds.GeneratorDataset(Numbers(), ["x"]).batch(2)
-    companions = Companions()
+    companions = OtherCallbacks()
     state = StateManager(train_cell(), dataset, callbacks=companions)
     companions.bind([Ema()], [], lambda cell: True)
     _, unseen = state.observer().observe()

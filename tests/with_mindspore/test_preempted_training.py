@@ -13,7 +13,7 @@ from support.process import run_python
 from training import SIZE, Job, accumulation_cell, checkpoints, reference
 
 import ckptkit as ck
-from ckptkit.manager.signals import EARS
+from ckptkit.manager.signals import SIGNALS
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 
@@ -49,10 +49,10 @@ def names(root):
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """A manager that another test has left open would end this process when its grace is over."""
-    monkeypatch.setattr(EARS, "_listeners", [])
+    monkeypatch.setattr(SIGNALS, "_listeners", [])
     before = signal.getsignal(signal.SIGTERM)
     yield
-    assert EARS._listeners == []
+    assert SIGNALS._listeners == []
     assert signal.getsignal(signal.SIGTERM) in (before, signal.SIG_DFL)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mindspore import nn
 
-from ckptkit.mindspore.parameters.cell_changes import Slots
+from ckptkit.mindspore.parameters.cell_changes import CellChanges
 
 
 def network() -> nn.Cell:
@@ -39,10 +39,10 @@ def delete_cell(cell: nn.Cell) -> None:
 @pytest.mark.parametrize("change", [replace_parameter, add_parameter, replace_cell, append_cell, delete_cell])
 def test_other_objects_in_cells_are_noticed(change: Callable[[nn.Cell], None]) -> None:
     cell = network()
-    slots = Slots([cell])
+    slots = CellChanges([cell])
     cell[0].weight.set_data(ms.Tensor(np.ones((3, 2), np.float32)))
     cell.set_train(True)
     assert not slots.are_changed()
     change(cell)
     assert slots.are_changed()
-    assert not Slots([cell]).are_changed()
+    assert not CellChanges([cell]).are_changed()

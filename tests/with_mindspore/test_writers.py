@@ -13,7 +13,7 @@ from mindspore.train import Callback, Model
 from safetensors.numpy import load_file
 
 import ckptkit as ck
-from ckptkit.manager.scheduler import Orders
+from ckptkit.manager.scheduler import Scheduler
 from ckptkit.mindspore.callback.parameter_writers import may_write_in_window
 from ckptkit.storage.local import LocalStorage
 
@@ -101,14 +101,14 @@ def test_unfenced_epoch_ends_have_no_window(tmp_path, order, monkeypatch):
     storage, cell = _Held(tmp_path), _cell()
     dataset = ds.NumpySlicesDataset({"x": np.ones((6, _WIDTH), np.float32)}, shuffle=False).batch(1)
     then = []
-    begin = Orders.alone
+    begin = Scheduler.alone
 
     def save(self, state, metrics, *, rewound):
         handle = begin(self, state, metrics, rewound=rewound)
         then.append((handle, cell.network.weight.asnumpy().copy()))
         return handle
 
-    monkeypatch.setattr(Orders, "alone", save)
+    monkeypatch.setattr(Scheduler, "alone", save)
     writer, stop = _AtEpochEnd(cell, storage), _Stop()
     every = 6 if order == "writer after" else 3
     ckpt = ck.CheckpointCallback(storage, save=ck.SaveEvery(micro_steps=every), read_only=[_Stop])

@@ -34,7 +34,7 @@ from ckptkit.mindspore.callback.session import TrainingSession
 from ckptkit.mindspore.data.pipeline_position import Augmentation
 from ckptkit.mindspore.parameters.parameters import PlacementByName
 from ckptkit.mindspore.state.manager import OnKChange, StateManager
-from ckptkit.mindspore.state.other_callbacks import Companions
+from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.train.adapter import CycleAdapter
 from ckptkit.storage import Storage, open_storage
 
@@ -218,8 +218,8 @@ class CheckpointCallback(Callback):
         self._preempted = False
         _refuse_wrong_arguments("resume(model, dataset, epochs)", model, dataset, epochs)
         cell = model.train_network
-        companions = Companions()
-        named = {_COMPANIONS: companions, **self._stateful}
+        other_callbacks = OtherCallbacks()
+        named = {_COMPANIONS: other_callbacks, **self._stateful}
         state = self._new_state(cell, dataset, **named)
         manager = self._new_manager()
         try:
@@ -234,7 +234,7 @@ class CheckpointCallback(Callback):
             manager.close()
             return replace(point, complete=True)
         self._session = TrainingSession(
-            *(manager, state, companions),
+            *(manager, state, other_callbacks),
             dataset=dataset,
             epochs=epochs,
             point=point,

@@ -22,7 +22,7 @@ from ckptkit.mindspore.callback.step_metrics import loss_of, norm_of
 from ckptkit.mindspore.callback.stopping import hold_back, may_stop
 from ckptkit.mindspore.data.pipeline_position import DatasetPosition
 from ckptkit.mindspore.state.manager import StateManager
-from ckptkit.mindspore.state.other_callbacks import Companions
+from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 
 _log = logging.getLogger("ckptkit")
 
@@ -34,7 +34,7 @@ class TrainingSession:
         self,
         manager: CheckpointManager,
         state: StateManager,
-        companions: Companions,
+        other_callbacks: OtherCallbacks,
         *,
         dataset: ds.Dataset,
         epochs: int,
@@ -44,7 +44,7 @@ class TrainingSession:
         assert isinstance(state.position, DatasetPosition)  # noqa: S101 - CheckpointCallback always gives a dataset
         self.manager = manager
         self._state = state
-        self._companions = companions
+        self._other_callbacks = other_callbacks
         self._dataset = dataset
         self._epochs = epochs
         self._point = point
@@ -72,7 +72,7 @@ class TrainingSession:
             )
         # Ranks may have different callbacks, such as a log in rank 0 only: where none can stop, no rank has to ask.
         self._may_stop = self.manager.agree(any(may_stop(one) for one in callbacks))
-        self._companions.bind(callbacks, self._state.stateful_objects(), self._state.has_all_of)
+        self._other_callbacks.bind(callbacks, self._state.stateful_objects(), self._state.has_all_of)
         self._state.judge_callbacks(callbacks)
         self._refuse_late_callbacks(list(params.list_callback), me)
         writers = may_write_in_window(callbacks, self._read_only, followed=params.list_callback[-1] is not me)
@@ -95,7 +95,7 @@ class TrainingSession:
             return
         if params.cur_epoch_num != self._point.epoch + 1:
             raise ResumeError(_wrong_epoch(self._point.epoch, params.cur_epoch_num - 1))
-        self._companions.restore()
+        self._other_callbacks.restore()
         if self._point.batch:
             # The others' on_train_epoch_begin came a second time in this epoch; what they did is undone.
             self._state.restore_again()
@@ -137,7 +137,7 @@ class TrainingSession:
         stopping = self._agreed_stop(run_context)
         metrics = _numbers(params.get("eval_results") or {})
         self._metrics = (params.cur_step_num, metrics)
-        self._state.end(self._companions.early_stop())
+        self._state.end(self._other_callbacks.early_stop())
         is_last = stopping or params.cur_epoch_num == self._epochs
         if is_last:
             # A complete run is not trained again: the others' on_train_end has to be in its last checkpoint.
@@ -227,7 +227,7 @@ class TrainingSession:
         late = [
             type(one).__name__
             for one in after
-            if self._companions.is_adapted(one)
+            if self._other_callbacks.is_adapted(one)
             or isinstance(one, LearningRateScheduler)  # its state is the optimizer's learning rate
             or any(one is other for other in stored)
         ]

@@ -32,7 +32,7 @@ _CODE_KINDS = (FunctionType, MethodType, GeneratorType, functools.partial)
 _CODE = ("operations", "source", "sampler", "predicate", "per_batch_map", "batch_size_func")
 
 
-class Reach:
+class Reachability:
     """Collects plain values below given objects.
 
     Args:

@@ -16,7 +16,7 @@ from mindspore import nn
 _KEPT_IN = ("_params", "_cells")
 
 
-class Slots:
+class CellChanges:
     """Where ``cells`` and all cells in them keep what they are made of, with what is there now."""
 
     def __init__(self, cells: Sequence[nn.Cell]) -> None:

@@ -23,8 +23,8 @@ from ckptkit.core.tensors import Array, Leaf, Lifetime, Role, bytes_of
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.buffers import Buffers
-from ckptkit.mindspore.parameters.cell_changes import Slots
-from ckptkit.mindspore.parameters.restore import Landing
+from ckptkit.mindspore.parameters.cell_changes import CellChanges
+from ckptkit.mindspore.parameters.restore import RestoreTarget
 from ckptkit.mindspore.parameters.tracked import TrackedTensor, looking_copies, synchronize
 from ckptkit.mindspore.state.compatibility import is_rate, some
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
@@ -66,7 +66,7 @@ class CellParameters:
             # What the first call does, where a cell has one name twice; names must be those from then on.
             cell.check_names_and_refresh_name()
         self._cells = cells
-        self._slots = Slots(cells)
+        self._slots = CellChanges(cells)
         self._by_name = _by_name(cells)
         self._registered = Buffers(cells, self._by_name)
         self._buffers = self._registered.now()
@@ -132,7 +132,7 @@ class CellParameters:
                 f"{some(names)}. The optimizer keeps the former ones, and a start has the new ones nowhere, so no "
                 "resume could be exact. Give a parameter its value with ops.assign; change the network before"
             )
-        self._slots = Slots(self._cells)
+        self._slots = CellChanges(self._cells)
 
     def _tracked(self, at_boundary: bool) -> list[TrackedTensor]:
         buffers = self._registered.now()
@@ -235,14 +235,14 @@ class CellParameters:
     def read_again_from(self, contents: Contents) -> None:
         """As `read_from`, after it, for what was changed since: reads only the files whose bytes are no longer here."""
         seen = {leaf.name: leaf for leaf in self.leaves(at_boundary=False)}
-        memory = Landing(self.tensors(), contents.entries, seen, ())
+        memory = RestoreTarget(self.tensors(), contents.entries, seen, ())
         live = {name: memory.live(name) for name in self.tensors() if name in contents.entries}
         held = {name: bits for name, bits in live.items() if bits is not None}
         self._zero_absent(contents, self._read(contents, seen, contents.differing(held)))
 
-    def _read(self, contents: Contents, seen: Mapping[str, Leaf], names: Collection[str]) -> Landing:
+    def _read(self, contents: Contents, seen: Mapping[str, Leaf], names: Collection[str]) -> RestoreTarget:
         parts = {name: seen[name].spec for name in names if isinstance(seen[name].spec.placement, Box)}
-        landing = Landing(self.tensors(), contents.entries, seen, set(names) - parts.keys())
+        landing = RestoreTarget(self.tensors(), contents.entries, seen, set(names) - parts.keys())
         contents.read_into(landing, landing.filled)
         wanted = [
             WantedPart(name, spec.placement, spec.shape, landing[name])
@@ -252,7 +252,7 @@ class CellParameters:
         contents.read_parts(wanted, landing.filled)
         return landing
 
-    def _zero_absent(self, contents: Contents, landing: Landing) -> None:
+    def _zero_absent(self, contents: Contents, landing: RestoreTarget) -> None:
         for name in self._accumulators - contents.entries.keys():
             landing.zero(name)
 

@@ -1,7 +1,7 @@
 """Where the bytes of a checkpoint go on their way into parameters.
 
-Guarantees: after `Landing.filled` has been called for a name, the parameter of that name has the bytes; where they
-cannot be read into the parameter itself, one tensor at a time is gathered beside it, with those that lie in the
+Guarantees: after `RestoreTarget.filled` has been called for a name, the parameter of that name has the bytes; where
+they cannot be read into the parameter itself, one tensor at a time is gathered beside it, with those that lie in the
 same few windows of the stream. Main thread only.
 """
 
@@ -17,7 +17,7 @@ from ckptkit.core.tensors import DTYPES, Array, Leaf
 from ckptkit.mindspore.parameters.apply import assign, assign_zeros, can_be_live, live_bytes
 
 
-class Landing(Mapping[str, memoryview]):
+class RestoreTarget(Mapping[str, memoryview]):
     """Memory for the tensors of parameters, by name; to be asked for right before it is filled.
 
     Args:

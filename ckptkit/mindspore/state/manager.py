@@ -58,7 +58,7 @@ from ckptkit.mindspore.state.fresh_start import mark_begun, refuse_trained
 from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, Stateful, stateful_of
 from ckptkit.mindspore.state.imported_weights import check_weights, holds_weights_only, tell_what_is_fresh
 from ckptkit.mindspore.state.load_check import give
-from ckptkit.mindspore.state.other_callbacks import Companions
+from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.reshard import Worlds, in_this_world, tell
 from ckptkit.mindspore.state.rewind import CycleStart, check_rewindable
 from ckptkit.mindspore.state.sections import captured, decoded
@@ -233,7 +233,7 @@ class StateManager:
 
     def _by_model(self) -> bool:
         """Whether ``Model`` trains, so that what follows in the code that is running is no part of it."""
-        return any(isinstance(one, Companions) for one in self._given.values())
+        return any(isinstance(one, OtherCallbacks) for one in self._given.values())
 
     def examined(self) -> tuple[Finding, ...]:
         """As `findings`, but nothing where the code cannot be examined, which is logged once.
@@ -451,7 +451,7 @@ class StateManager:
             self.position.prepare(progress.batches_delivered, state["data"])
         self._prepared = True
         for name, one in self._stateful.items():
-            if isinstance(one, (ParameterHolder, Companions)):  # which compare, or hand out later
+            if isinstance(one, (ParameterHolder, OtherCallbacks)):  # which compare, or hand out later
                 one.load_state_dict(state["user"][name])
             else:
                 self._tell_of(give(name, one, state["user"][name]))

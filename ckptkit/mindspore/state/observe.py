@@ -15,11 +15,11 @@ from mindspore import nn
 
 from ckptkit.manager.probe import Suspect, Unseen
 from ckptkit.mindspore.inspect.frames import locals_of, running_frames, variables_ahead
-from ckptkit.mindspore.inspect.reachability import Reach, code_of
+from ckptkit.mindspore.inspect.reachability import Reachability, code_of
 from ckptkit.mindspore.inspect.value_digest import digest_of_value, is_plain
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.rng import capture_rng, restore_rng
-from ckptkit.mindspore.state.other_callbacks import Companions
+from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.train.named_cell import NamedCell
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class StateObserver:
         self._state = state
         self._parameters = parameters
         self._stateful = stateful
-        told = any(isinstance(one, Companions) for one in stateful.values())
+        told = any(isinstance(one, OtherCallbacks) for one in stateful.values())
         # A cell without an optimizer is the network of a functional loop, which a graph may call.
         self._calls = None if told or not hasattr(state.cell, "optimizer") else _Calls(state.cell)
 
@@ -64,7 +64,7 @@ class StateObserver:
     def drawing_in_state_dict(self) -> list[str]:
         """Names of the stateful objects whose ``state_dict()`` draws random numbers; asks each once."""
         found = []
-        objects = {name: one for name, one in self._stateful.items() if not isinstance(one, Companions)}
+        objects = {name: one for name, one in self._stateful.items() if not isinstance(one, OtherCallbacks)}
         for name, one in objects.items():
             before = capture_rng()
             one.state_dict()
@@ -97,7 +97,7 @@ class StateObserver:
 
     def _unseen(self, weight_shapes: set[tuple[int, ...]], known: set[str]) -> dict[str, Unseen]:
         named = [held for one in self._named_cells().values() for held in one.parameters()]
-        reach = Reach([*self._parameters.tensors().values(), *named], weight_shapes)
+        reach = Reachability([*self._parameters.tensors().values(), *named], weight_shapes)
         # The nearest first: what several reach is found by the shortest way.
         for where, frame in running_frames():
             for name, value in {**dict(variables_ahead(frame)), **locals_of(frame)}.items():
@@ -108,7 +108,7 @@ class StateObserver:
         for name, one in given.items():
             reach.walk(f"stateful[{name!r}]", one)
         for one in given.values():
-            for other in one.others if isinstance(one, Companions) else ():
+            for other in one.others if isinstance(one, OtherCallbacks) else ():
                 reach.walk(f"callback {type(other).__name__}", other)
         for where, code in code_of(self._dataset()):
             reach.walk(where, code)

@@ -31,7 +31,7 @@ _FIELDS: dict[type[Callback], tuple[str, ...]] = {
 }
 
 
-class Companions:
+class OtherCallbacks:
     """State of the callbacks beside `CheckpointCallback`, itself a stateful object of the checkpoint.
 
     Restoring is in two halves, because the callbacks are known only once training begins, and reset

@@ -25,8 +25,8 @@ from ckptkit.run.resolve import choose
 from ckptkit.scrubber import scrub
 from ckptkit.storage import Storage
 from ckptkit.tools.copy.destination import Destination
-from ckptkit.tools.copy.events import EventCargo
-from ckptkit.tools.copy.inventory import Cargo, Copied, CopyWatch
+from ckptkit.tools.copy.events import EventInventory
+from ckptkit.tools.copy.inventory import Copied, CopyWatch, Inventory
 
 _ROUNDS = 10  # looks at a source that removes checkpoints while they are copied
 
@@ -140,19 +140,19 @@ class _Copy:
         self._run = run
         self._alone = CheckpointName.parse(run.copied_from.checkpoint or "")
         self._copied = Copied(run.run_id, run.copied_from.checkpoint)
-        self._cargo = Cargo(source, target, self._copied, watch)
-        self._events = EventCargo(source, target)
+        self._inventory = Inventory(source, target, self._copied, watch)
+        self._events = EventInventory(source, target)
         self._last_key = attempt_key(run.copied_from.last_attempt)
 
     def carry_out(self, index: Index) -> Copied:
         names = self._names(index)
-        self._cargo.plan(index, names)
+        self._inventory.plan(index, names)
         others = self._destination.examine(index, self._attempts(index), names)
         self._copied.kept = [str(name) for name in others.kept]
-        self._cargo.compare()
+        self._inventory.compare()
         if self._alone is None:
             self._events.compare(self._destination.events)
-        if not self._cargo.waiting:
+        if not self._inventory.waiting:
             self._require_any()
         self._begin()
         for name in others.left:
@@ -187,7 +187,7 @@ class _Copy:
             if is_run:
                 # Somebody may start on it: as in any run, a folder comes after its attempt's document.
                 self._put_attempts(index)
-            self._cargo.carry()
+            self._inventory.carry()
             if len(self._copied.pruned) == lost:
                 return index
             for name in map(CheckpointName.parse, self._copied.pruned[lost:]):
@@ -198,7 +198,7 @@ class _Copy:
             lost = len(self._copied.pruned)
             # What retention left instead may be newer than all that was planned.
             index = Index(self._source)
-            self._cargo.plan(index, self._names(index))
+            self._inventory.plan(index, self._names(index))
         raise CheckpointNotFoundError(
             f"{self._source.url} removed {', '.join(self._copied.pruned[-3:])} before it was copied. Let the source "
             "keep more checkpoints for longer (keep=), or copy while nothing is trained there."

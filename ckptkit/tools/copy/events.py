@@ -17,7 +17,7 @@ from ckptkit.format.layout import EVENTS, parse_segment
 from ckptkit.storage import Storage
 
 
-class EventCargo:
+class EventInventory:
     """Events of a whole run.
 
     Args:

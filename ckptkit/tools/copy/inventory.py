@@ -64,7 +64,7 @@ class Copied:
     found_bytes: int = 0
 
 
-class Cargo:
+class Inventory:
     """Checkpoints on their way.
 
     Args:
