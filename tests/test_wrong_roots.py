@@ -91,7 +91,7 @@ def test_an_endpoint_needs_its_scheme():
 
 def test_missing_extra_names_the_command_to_type(monkeypatch):
     for name in [
-        one for one in sys.modules if one == "botocore" or one.startswith(("botocore.", "ckptkit.storage.s3.storage"))
+        one for one in sys.modules if one == "botocore" or one.startswith(("botocore.", "ckptkit.storage.s3"))
     ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "botocore", None)

@@ -19,7 +19,7 @@ from types import ModuleType, TracebackType
 from ckptkit.errors import CkptKitError
 from ckptkit.scrubber import scrub_error
 
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parents[1]
 _HINT = "CKPTKIT_DEBUG=1 shows the traceback"
 _MOST_LINES = 3  # of a message; one that lists what differs may have a thousand
 

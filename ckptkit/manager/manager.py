@@ -638,8 +638,7 @@ class CheckpointManager:
         if not isinstance(self._mirror, NoMirror):
             raise ResumeError(
                 f"mirror= is for jobs of one rank so far, and this one has {self._rank_sync.size}. Save to the "
-                "remote root "
-                "itself, or copy the run with `ckptkit copy`"
+                "remote root itself, or copy the run with `ckptkit copy`"
             )
         if self._probe is not None:
             raise ResumeError(
