@@ -1,7 +1,7 @@
-"""Interrupted MindSpore training continues as if nothing had happened, bit for bit.
+"""Continues interrupted MindSpore training as if nothing had happened, bit for bit.
 
-Importing this package imports nothing else; each name is loaded when it is first used, so that the command
-line and the storage half start without MindSpore.
+Importing this package imports nothing else. Each name is loaded at its first use, so that the command line and the
+storage half start without MindSpore.
 """
 
 from __future__ import annotations

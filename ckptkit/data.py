@@ -1,6 +1,6 @@
-"""Training data that resumes exactly: random numbers by sample, orders that carry the epoch, one's own loop.
+"""Provides training data that resumes exactly: random numbers per sample, orders that carry the epoch, custom loops.
 
-Importing this module imports nothing else; each name is loaded when it is first used.
+Importing this module imports nothing else. Each name is loaded at its first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every error that ckptkit raises on purpose, grouped by what the handler does next.
+"""Defines every error that ckptkit raises on purpose, grouped by what the handler does next.
 
 ::
 
@@ -11,10 +11,11 @@
     |- StorageError            (OSError)             retry
     |- StaleAttemptError       (RuntimeError)        another process took this run over
     `- SaveFailedError         (RuntimeError)        saves failed in the background beyond the budget
-    Preempted (SystemExit, code 143)                 the process is to end now; no error, and none of the tree
+    Preempted (SystemExit, code 143)                 the process is to end now; not an error, and not in the tree
 
-Each is also the builtin that a caller may already catch. A message says what happened, to which file or
-leaf, and what to do next, and no secret: whatever text is given passes `ckptkit.scrubber.scrub`. May be used anywhere.
+Each error also derives from the builtin that a caller may already catch. A message says what happened, to which file or
+leaf, and what to do next. It holds no secret: every text passes `ckptkit.scrubber.scrub`. Usable from any module and
+thread.
 """
 
 from __future__ import annotations
@@ -23,55 +24,55 @@ from ckptkit.scrubber import scrub
 
 
 class CkptKitError(Exception):
-    """Base of every error that ckptkit raises on purpose; its words hold no secret that a storage was opened with."""
+    """Is the base of every error that ckptkit raises on purpose; its text holds no secret of a storage."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(scrub(one) if isinstance(one, str) else one for one in args))
 
 
 class CheckpointNotFoundError(CkptKitError, FileNotFoundError):
-    """The named checkpoint does not exist (any more) below this run root."""
+    """Raised if the named checkpoint does not exist (any more) below this run root."""
 
 
 class CorruptCheckpointError(CkptKitError, ValueError):
-    """A committed file is missing, truncated, altered or not what the format says; the message names it."""
+    """Raised if a committed file is missing, truncated, altered or violates the format; the message names it."""
 
 
 class FormatVersionError(CkptKitError, ValueError):
-    """A document was written by a newer format version than this ckptkit reads; names both versions."""
+    """Raised if a document has a newer format version than this ckptkit reads; names both versions."""
 
 
 class StateMismatchError(CkptKitError, ValueError):
-    """The checkpoint and the model disagree; the message lists the first leaves that differ. Nothing was changed."""
+    """Raised if checkpoint and model disagree; the message lists the first leaves that differ. Nothing was changed."""
 
 
 class ResumeError(CkptKitError, RuntimeError):
-    """The run cannot be resumed exactly as asked; the message says what to change. Nothing was trained."""
+    """Raised if the run cannot be resumed exactly as asked; the message says what to change. Nothing was trained."""
 
 
 class StorageError(CkptKitError, OSError):
-    """The storage failed; the backend's own error is the ``__cause__``. Trying again may help."""
+    """Raised if the storage failed; the backend's own error is the ``__cause__``. Trying again may help."""
 
 
 class StaleAttemptError(CkptKitError, RuntimeError):
-    """A later start took this run over; this process must stop writing. The message names the other."""
+    """Raised if a later start took over this run; this process must stop writing. The message names the other."""
 
 
 class SaveFailedError(CkptKitError, RuntimeError):
-    """Background saves failed more often in a row than the budget allows, or the last one did."""
+    """Raised if too many background saves in a row failed, or the final one did."""
 
 
 class Preempted(SystemExit):
-    """Training was asked to end and its last save is settled; with code 143, as after SIGTERM.
+    """Ends the process with code 143, as after SIGTERM: training was asked to end and its final save is settled.
 
     A `SystemExit`, so that a script ends here without a traceback and does not go on to export a "final" model.
 
     Args:
-        message: What was saved, and how to go on.
+        message: What was saved, and how to continue.
         checkpoint: Name of the checkpoint of the last micro-step.
 
     Attributes:
-        checkpoint: That name; None if the last save failed or was not in time, so that an earlier one is the newest.
+        checkpoint: That name; None if the final save failed or was not in time, so that an earlier one is the newest.
     """
 
     def __init__(self, message: str, checkpoint: str | None = None) -> None:

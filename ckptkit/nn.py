@@ -1,6 +1,6 @@
-"""Cells that are random and still resume exactly: `Dropout`, and `replace_dropout` for a ready-made network.
+"""Provides random cells that resume exactly: `Dropout`, and `replace_dropout` for an existing network.
 
-Importing it imports no MindSpore; a name is loaded when it is first used. Main thread only.
+Importing this module does not import MindSpore. A name is loaded at its first use. Main thread only.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Removes secrets from everything that ckptkit writes for a person or into a file.
 
-What a storage is opened with is learned here first; every error of ckptkit, every record of its log and every line of
-an event passes `scrub`, and what a storage's library raises passes `scrubbed` with its causes. So nobody who writes a
-message has to think of it. Guarantees: no such text holds a value that was learned, nor the user or the query of any
-URL. Not covered: loggers of other libraries, local variables that some tracebacks show, what a user's program prints,
-and secrets of fewer than `LEAST` characters, which are in every text. For the whole process, since an error of one
-storage may quote another's proxy or gateway. Any thread.
+The module first learns the URLs and options with which a storage is opened. Every error of ckptkit, every record of its
+log and every line of an event passes `scrub`; errors of a storage's library pass `scrubbed` together with their causes.
+Code that writes a message therefore need not remove secrets itself.
+
+Guarantees: no such text holds a learned value, nor the user or the query of any URL. Not covered: loggers of other
+libraries, local variables that some tracebacks show, output of the user's program, and secrets of fewer than `LEAST`
+characters, which occur in every text. Applies to the whole process, because an error of one storage may quote another's
+proxy or gateway. Any thread.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from urllib.parse import quote, unquote
 HIDDEN = "***"
 LEAST = 4
 
-# Options whose values help a reader and open nothing; of any other, all text is a secret.
+# Options whose values help a reader and give no access; all text of any other option is a secret.
 PUBLIC = frozenset(
     {
         *("endpoint_url", "profile", "region_name", "verify", "signature_version", "addressing_style"),
@@ -30,11 +32,11 @@ PUBLIC = frozenset(
 )
 
 _TELLING = re.compile("pass|pwd|secret|token|key|sig|sas|cred|auth", re.IGNORECASE)
-_CONTAINERS = frozenset({"abfs", "abfss", "wasb", "wasbs"})  # where a user's place holds half of the bucket's name
-_WORD_BELOW = 8  # characters: a shorter secret is hidden where it stands alone, or half of each text would go
-_DEEPEST = 8  # of options in options
+_CONTAINERS = frozenset({"abfs", "abfss", "wasb", "wasbs"})  # their URLs show half the bucket's name as user
+_WORD_BELOW = 8  # characters; a shorter secret is hidden only as a whole word, or it would hide half of each text
+_DEEPEST = 8  # nesting depth of options
 
-# Between two links of a chained URL of fsspec. Not every "::": an address in brackets or a query may have one too.
+# Separates the links of a chained fsspec URL. Not every "::": a bracketed address or a query may contain one.
 _LINK = re.compile(r"::(?=(?:[a-z][\w+.-]*::)*[a-z][\w+.-]*://)", re.IGNORECASE)
 _IN_TEXT = re.compile(r"\b([a-z][a-z0-9+.-]+)(:/{1,2})([^\s\"'<>]*)", re.IGNORECASE)
 
@@ -44,7 +46,7 @@ _pattern: re.Pattern[str] | None = None
 
 
 def learn_root(url: str, options: Mapping[str, object]) -> None:
-    """Learn what is secret in the URL of a run root and in its storage options, except what the root shows itself."""
+    """Learn the secrets in the URL of a run root and in its storage options, except what the root itself shows."""
     found = [*_of_url(url), *_of_option(options, "", _DEEPEST)]
     shown = set(re.split(r"[^\w-]+", clean_url(url)))
     _remember([one for one in found if one not in shown])
@@ -56,12 +58,12 @@ def learn(*secrets: str | None) -> None:
 
 
 def learn_url(url: str | None) -> None:
-    """Learn what is secret in the URL of a server, which may lack its scheme."""
+    """Learn the secrets in the URL of a server, which may lack its scheme."""
     _remember(list(_of_url(url or "")))
 
 
 def scrub(text: str) -> str:
-    """``text`` without any secret that is known, and without the user and the query of URLs."""
+    """Return ``text`` without any known secret, and without the user and the query of URLs."""
     pattern = _current()
     if pattern is not None:
         text = pattern.sub(HIDDEN, text)
@@ -69,13 +71,13 @@ def scrub(text: str) -> str:
 
 
 def clean_url(url: str) -> str:
-    """``url`` without user, password, query and fragment, in each link of a chain of fsspec's; a path stays."""
+    """Return ``url`` without user, password, query and fragment, in each fsspec link; a path is unchanged."""
     return "::".join(_clean_link(link) for link in _LINK.split(url))
 
 
 @contextmanager
 def scrubbed() -> Iterator[None]:
-    """What is raised in this context passes on without secrets, in its causes too."""
+    """Remove secrets from errors raised in this context, including their causes."""
     try:
         yield
     except Exception as error:
@@ -86,7 +88,7 @@ def scrubbed() -> Iterator[None]:
 
 
 def scrub_error(error: BaseException) -> BaseException:
-    """Take secrets out of ``error`` and all its causes, in place; returns what stands for it where that cannot be."""
+    """Remove secrets from ``error`` and all its causes in place; returns a replacement if that is impossible."""
     told = _told(error)
     seen: set[int] = set()
     todo = [told]
@@ -108,10 +110,10 @@ def scrub_error(error: BaseException) -> BaseException:
 
 
 class _ToldError(Exception):
-    """What another error said, whose own words cannot be changed."""
+    """Replaces an error whose own text cannot be changed."""
 
 
-_ANSWERS = (FileNotFoundError, FileExistsError)  # of a storage, which whoever asked tells from failures
+_ANSWERS = (FileNotFoundError, FileExistsError)  # answers of a storage, which the caller distinguishes from failures
 
 
 def _told(error: BaseException) -> BaseException:
@@ -140,7 +142,7 @@ def _leaks(error: BaseException) -> bool:
 
 
 class _Scrubbing(logging.Filter):
-    """Of the log: changes no record but one that holds a secret."""
+    """Filters the log: changes only records that hold a secret."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
@@ -199,7 +201,7 @@ def _of_text(text: str, name: str) -> Iterator[str]:
     if name in PUBLIC or ("://" in text and not _TELLING.search(name)):
         return
     yield text
-    # Of a header or a connection string, an error may quote a part.
+    # An error may quote a part of a header or a connection string.
     for piece in re.split(r"[\s;&,]+", text):
         for one in (piece, piece.partition("=")[2]):
             if len(one) >= _WORD_BELOW:
@@ -210,14 +212,14 @@ def _of_url(url: str) -> Iterator[str]:
     for link in _LINK.split(url):
         scheme, rest = _cut_scheme(link)
         if scheme is None and "@" not in rest:
-            continue  # a path, or a name
+            continue  # a path or a name
         user, _ = _cut_user(rest)
         name, has_password, password = user.partition(":")
         if has_password:
             yield user
             yield password
-            yield from re.split("[/?#@:]", password)  # whoever takes the URL apart there quotes half of it
-            yield base64.b64encode(user.encode()).decode()  # as a header has it
+            yield from re.split("[/?#@:]", password)  # a parser that splits the URL there quotes half of it
+            yield base64.b64encode(user.encode()).decode()  # as in a header
         if len(name) >= _WORD_BELOW and (has_password or scheme not in _CONTAINERS):
             yield name
         for one in re.split("[?#&]", rest)[1:]:
@@ -235,7 +237,7 @@ def _clean_link(link: str) -> str:
 
 
 def _shown(match: re.Match[str]) -> str:
-    """A URL in a text; what follows a number sign stays, since a folder's name may have one."""
+    """Return a matched URL without secrets; keeps text after a number sign, which a folder's name may contain."""
     scheme, slashes, rest = match.groups()
     place, question, query = rest.partition("?")
     authority, slash, path = place.partition("/")
@@ -249,13 +251,13 @@ def _kept_user(scheme: str, user: str) -> str:
 
 
 def _cut_scheme(link: str) -> tuple[str | None, str]:
-    """The scheme and the rest; no scheme where there is none."""
+    """Return the scheme, or None if there is none, and the rest."""
     match = re.match(r"([a-z][\w+.-]*):/{1,2}", link, re.IGNORECASE)
     return (match[1], link[match.end() :]) if match else (None, link)
 
 
 def _cut_user(rest: str) -> tuple[str, str]:
-    """The user with its password, and the place, of what follows a scheme."""
+    """Split what follows a scheme into the user with its password, and the place."""
     authority, slash, path = rest.partition("/")
     user, at, host = authority.rpartition("@")
     if at:

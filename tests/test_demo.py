@@ -73,7 +73,7 @@ def test_the_plan_of_the_demo_matches_its_data() -> None:
     batches = -(-len(digits.train_labels) // BATCH_SIZE)
     assert batches * EPOCHS == demo.MICRO_STEPS
     assert batches % ACCUMULATION_STEPS != 0
-    source = Path(demo.__file__).parent.parent / "mindspore/digits"
+    source = Path(demo.__file__).parents[2] / "mindspore/digits"
     assert (source / "optdigits.csv.gz").stat().st_size < 100_000
     assert "CC BY 4.0" in (source / "SOURCE.md").read_text()
 

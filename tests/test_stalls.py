@@ -39,7 +39,7 @@ places = pytest.mark.parametrize(("at", "k"), [(3, 1), (4, 4), (6, 4)], ids=["K1
 
 @pytest.fixture
 def _small_buffers(monkeypatch):
-    for module in ("buffers", "stage", "window"):
+    for module in ("buffers", "staging", "window"):
         monkeypatch.setattr(f"ckptkit.snapshot.{module}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
 
 

@@ -26,7 +26,7 @@ EVERYDAY = (
     *(f"checkpoint/{name}.py" for name in ("frozen", "receipts", "resharded")),
     *(
         f"run/{name}.py"
-        for name in ("attempt", "fence", "mirrored", "rank_protocol", "resolve", "retention", "saver", "sweep")
+        for name in ("attempt", "fence", "two_roots", "rank_protocol", "resolve", "retention", "saver", "sweep")
     ),
     *(f"manager/{name}.py" for name in ("manager", "results", "background", "mirror", "uploads", "preemption")),
     *(f"manager/{name}.py" for name in ("final_save", "signals", "recorder", "rank_sync")),

@@ -1,7 +1,7 @@
-"""One checkpoint on storage: from staged memory to COMMIT, and from COMMIT back into memory.
+"""Writes one checkpoint from staged memory up to COMMIT, and reads it back into memory.
 
-Out: `write` takes what `ckptkit.snapshot` staged, `digesting` digests it on the way, `commit` comes last. In: `open`
-reads the documents, `verify` looks at sizes, `stream` proves every byte while it is read, `parts` cuts it for other
-ranks. Onward: `transfer` moves one to another root. Which checkpoint, and whether a process may write one, is
-`ckptkit.run`'s.
+Write: `write` writes what `ckptkit.snapshot` staged, `digesting` computes the digests on the way, and `commit` comes
+last. Read: `open` reads the documents, `verify` checks sizes, `stream` verifies every byte while it is read, and
+`parts` cuts leaves for other ranks. Copy: `transfer` copies a checkpoint to another root. `ckptkit.run` decides which
+checkpoint to use, and whether a process may write one.
 """

@@ -1,8 +1,8 @@
-"""The create-only markers: COMMIT, which makes a folder a checkpoint, and the void, which forbids it for ever.
+"""Creates COMMIT, which makes a folder a checkpoint, and its void form, which prevents that forever.
 
-Guarantees: of all who try to create one key, exactly one content wins, and every caller learns which, also when
-the storage's reply was lost: any doubt is settled by reading the content back. No data of an uncommitted folder is
-deleted before it is known to be void. The threads are those of the callers.
+Guarantees: if several processes try to create one key, exactly one content wins and every caller learns which one,
+even if the storage's reply was lost: in doubt, the content is read back. `remove_data` deletes no data of an
+uncommitted folder before the folder is known to be void. Threads: those of the callers.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _TRIES = 3
 
 
 def read_commit(storage: Storage, name: CheckpointName) -> Commit | Void | None:
-    """The COMMIT of a folder; None where there is none.
+    """Read the COMMIT of a folder; return None if there is none.
 
     Raises:
-        CorruptCheckpointError: If there is one that does not parse.
+        CorruptCheckpointError: If COMMIT does not parse.
     """
     try:
         data = storage.read(name.commit_key, MAX_SEALED_BYTES)
@@ -31,16 +31,16 @@ def read_commit(storage: Storage, name: CheckpointName) -> Commit | Void | None:
 
 
 def create_once(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SEALED_BYTES) -> bytes:
-    """Create ``key`` with ``data`` unless it exists, and return the content that is there in the end.
+    """Create ``key`` with ``data`` unless it exists, and return the content that is there afterwards.
 
     Args:
         storage: The run root.
-        key: Of the file.
-        data: Its content, if nobody else has created it.
+        key: The key of the file.
+        data: Its content, unless another process has created it.
         max_bytes: The longest content that such a file may have.
 
     Raises:
-        StorageError: If the outcome could not be learned; nothing may be concluded from it.
+        StorageError: If the outcome is unknown; nothing may be concluded from it.
     """
     for remaining in reversed(range(_TRIES)):
         try:
@@ -54,36 +54,36 @@ def create_once(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SE
         try:
             found = storage.read(key, max_bytes)
         except FileNotFoundError:
-            found = None  # not created: the same content may be tried again without any risk
+            found = None  # not created: it is safe to try the same content again
         except CorruptCheckpointError:
-            found = b""  # created, and damaged since: no document parses from it
+            found = b""  # created and damaged since: return content that no document parses from
         if found is not None and (found != data or isinstance(doubt, FileExistsError)):
             return found
-        # Ours after an error: there, but perhaps not durable. Only "exists" vouches for that, so ask once more.
+        # Our content after an error may not be durable yet. Only "exists" guarantees that, so create it once more.
         if remaining == 0 and isinstance(doubt, StorageError):
             raise doubt
     raise StorageError(f"{key} exists when it is created and is absent when it is read, {_TRIES} times in a row")
 
 
 def make_durable(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SEALED_BYTES) -> None:
-    """Have a file that was found to hold ``data`` survive a power loss, before anything builds on it.
+    """Make a file that was found to hold ``data`` survive a power loss, before anything depends on it.
 
-    A local file system shows a name before its folder was fsynced, and whoever made it may have died in between. An
-    object store shows nothing before it stays.
+    A local file system shows a name before its folder is fsynced, and the writer may have died in between. An object
+    store shows a file only once it is durable.
 
     Raises:
-        StorageError: If it may not survive.
+        StorageError: If the file may not survive.
     """
     if not storage.is_remote:
-        create_once(storage, key, data, max_bytes)  # "exists" vouches for it
+        create_once(storage, key, data, max_bytes)  # the reply "exists" guarantees that it is durable
 
 
 def publish(storage: Storage, name: CheckpointName, commit: Commit) -> None:
     """Commit the folder ``name``; on return the checkpoint exists.
 
     Raises:
-        StaleAttemptError: If the folder was voided, or committed by somebody else.
-        StorageError: If it is not known whether it is committed.
+        StaleAttemptError: If the folder was voided, or committed by another process.
+        StorageError: If it is unknown whether the folder is committed.
     """
     data = encode(commit)
     found = create_once(storage, name.commit_key, data)
@@ -98,20 +98,20 @@ def publish(storage: Storage, name: CheckpointName, commit: Commit) -> None:
 
 
 def void(storage: Storage, name: CheckpointName, token: str) -> Commit | Void:
-    """Forbid that ``name`` is ever committed, and return the COMMIT that is there now.
+    """Create COMMIT of ``name`` as void, so that it can never be committed; return the COMMIT that is there now.
 
-    A real `Commit` means that it was there first: the folder is a checkpoint and stays.
+    A real `Commit` was there first: the folder is a checkpoint and must stay.
 
     Raises:
-        StorageError: If it is not known which of the two holds.
-        CorruptCheckpointError: If there is one that does not parse; the folder must stay too.
+        StorageError: If it is unknown which of the two is there.
+        CorruptCheckpointError: If there is a COMMIT that does not parse; the folder must stay too.
     """
     found = create_once(storage, name.commit_key, encode(Void(void_by=token)))
     return decode_commit(found, name.commit_key)
 
 
 def remove_data(storage: Storage, name: CheckpointName) -> bool:
-    """Delete everything in a void folder but the void marker; returns whether there was anything.
+    """Delete everything in a void folder except the void marker; return whether there was anything.
 
     Raises:
         ValueError: If there is data and the folder is not void.
@@ -124,11 +124,11 @@ def remove_data(storage: Storage, name: CheckpointName) -> bool:
 
 
 def remove_checkpoint(storage: Storage, name: CheckpointName) -> None:
-    """Delete a committed checkpoint: COMMIT first and durably, so that no reader sees a part of it as whole."""
+    """Delete a committed checkpoint: COMMIT first and durably, so that no reader takes the rest for a checkpoint."""
     storage.delete([name.commit_key])
     storage.delete([key for key in keys_below(storage, name.folder) if not key.endswith(f"/{COMMIT}")])
 
 
 def keys_below(storage: Storage, folder: str) -> list[str]:
-    """Keys of all files below ``folder``."""
+    """Return the keys of all files below ``folder``."""
     return sorted(storage.walk(f"{folder}/"))

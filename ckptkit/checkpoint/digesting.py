@@ -1,6 +1,6 @@
-"""A shard on its way to the storage, digested as it goes.
+"""Computes the digests of a shard while it is streamed to the storage.
 
-Guarantees: the digest is of the very bytes that were handed out. Writer thread only.
+Guarantees: a digest covers exactly the bytes that were handed out. Threads: the writer thread only.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from ckptkit.format.documents import MAX_BLOCK_BYTES, Blocks
 from ckptkit.format.shards import Shard
 from ckptkit.storage import ByteStream
 
-PIECE_BYTES = 4 << 20  # each piece costs two turns at the interpreter lock, which training wants as well
+PIECE_BYTES = 4 << 20  # each piece takes the interpreter lock twice, and training needs the lock too
 
 
 class LeafDigests:
-    """Digests of the leaves of ``shard``, fed with the bytes of its file in order.
+    """Computes the digests of the leaves of ``shard`` from the bytes of its file, in order.
 
     Attributes:
-        found: xxh3_128 by name, of every leaf that is complete.
+        found: By name, the xxh3_128 of every complete leaf.
     """
 
     def __init__(self, shard: Shard) -> None:
@@ -46,10 +46,10 @@ class LeafDigests:
 
 
 class BlockDigests:
-    """Digests of the blocks of a file, fed with its bytes in order.
+    """Computes the digests of the blocks of a file from its bytes, in order.
 
     Args:
-        block_bytes: Of a block.
+        block_bytes: The size of a block.
     """
 
     def __init__(self, block_bytes: int = MAX_BLOCK_BYTES) -> None:
@@ -72,19 +72,19 @@ class BlockDigests:
                 self._filled = 0
 
     def found(self) -> Blocks:
-        """Of all bytes so far, the last block maybe a shorter one."""
+        """Return the digests for all bytes so far; the last block may be shorter."""
         rest = [self._hasher.hexdigest()] if self._filled else []
         return Blocks(size_bytes=self._block_bytes, digests=[*self._digests, *rest])
 
 
 class DigestingStream:
-    """What ``inner`` gives, digested.
+    """Passes on the bytes of ``inner`` and computes their digest.
 
     Args:
         inner: The bytes of the file.
-        leaves: Fed with them as well.
-        blocks: Fed with them as well.
-        cost: Where to count bytes and seconds.
+        leaves: Gets the same bytes.
+        blocks: Gets the same bytes.
+        cost: Counts the bytes and seconds.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class DigestingStream:
         self._hasher = xxhash.xxh3_128()
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Fill ``buffer`` with the next bytes; returns how many, fewer than its length only at the end."""
+        """Fill ``buffer`` with the next bytes; return how many, fewer than its length only at the end."""
         begun = time.perf_counter()
         filled = 0
         while filled < len(buffer):
@@ -119,13 +119,13 @@ class DigestingStream:
         return filled
 
     def exhaust(self, size_bytes: int) -> str:
-        """Read all of it, which is ``size_bytes``, to no other end; returns its digest."""
-        # No more than it takes: these come and go with every save, and larger ones leave holes in the process's memory.
+        """Read the whole stream of ``size_bytes`` only for its digest, and return that."""
+        # Allocate no more than needed: every save does this, and larger buffers fragment the process's memory.
         piece = memoryview(bytearray(min(PIECE_BYTES, size_bytes + 1)))
         while self.readinto(piece) == len(piece):
             pass
         return self.digest()
 
     def digest(self) -> str:
-        """xxh3_128 of all bytes handed out so far."""
+        """Return the xxh3_128 of all bytes handed out so far."""
         return self._hasher.hexdigest()

@@ -1,8 +1,8 @@
-"""The shards that an attempt's checkpoints share: weights that the user declared never to change.
+"""Writes the frozen shards that an attempt's checkpoints share: weights that the user declared not to change.
 
-Guarantees: what a checkpoint refers to was written whole and durably by this very attempt; a declared leaf that
-changes after all is noticed at the next save, before anything refers to it. Writer thread only, but for
-`FrozenShards.settled` and ``demoted``, which anybody may read while no save is under way.
+Guarantees: a frozen shard that a checkpoint refers to was written completely and durably by the same attempt. A
+declared leaf that does change is detected at the next save, before a checkpoint refers to it. Threads: the writer
+thread only; any thread may read `FrozenShards.settled` and ``demoted`` while no save is running.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from ckptkit.storage import Storage
 
 
 class FrozenShards:
-    """What one attempt has written below ``frozen/``.
+    """Writes the shards of one attempt below ``frozen/``, and remembers them.
 
     Args:
         storage: The run root.
         attempt: The attempt that writes.
-        check_fence: Raises StaleAttemptError if it no longer owns the run.
+        check_fence: Raises StaleAttemptError if the attempt no longer owns the run.
 
     Attributes:
         demoted: Names of leaves that were declared frozen and changed.
-        written_bytes: Of all that was written there.
+        written_bytes: How many bytes were written there.
     """
 
     def __init__(self, storage: Storage, attempt: AttemptDocument, check_fence: Callable[[], None]) -> None:
@@ -42,17 +42,17 @@ class FrozenShards:
 
     @property
     def settled(self) -> frozenset[str]:
-        """Names of the leaves that need not be written again."""
+        """The names of the leaves that need not be written again."""
         return frozenset(name for names in self._written for name in names)
 
     def share(self, staged: Staged, number: int) -> tuple[str, str, Blocks | None]:
-        """Write shard ``number`` unless this attempt has it already; returns its key, its digest and those of blocks.
+        """Write shard ``number`` unless this attempt already has; return its key, its digest and its block digests.
 
         Raises:
-            StateMismatchError: If a leaf of it changed since it was written, or while it was; from the next save on
+            StateMismatchError: If a leaf of the shard changed after or while it was written. From the next save on,
                 that leaf is demoted.
-            StaleAttemptError: If another process has the number by now, whose shard it may be.
-            StorageError: If it could not be written.
+            StaleAttemptError: If another process has this attempt's number now; the shard may belong to it.
+            StorageError: If the shard could not be written.
         """
         shard = staged.shards[number]
         names = tuple(leaf.name for leaf in shard.leaves)
@@ -77,8 +77,8 @@ class FrozenShards:
         before, written = LeafDigests(shard), LeafDigests(shard)
         digest = DigestingStream(staged.open_shard(number, last=False), leaves=before).exhaust(shard.size_bytes)
         if self._is_there(digest):
-            # What a failed write left may be whole and yet not durable; no commit refers to it. Unless somebody removed
-            # the run, and the shard is of the job that began anew under this number.
+            # A failed write may have left a complete file that is not durable; no commit refers to it. Check the fence
+            # first: if the run was removed and begun anew under this number, the shard belongs to the other job.
             self._check_fence()
             self._storage.delete([self._key(digest)])
         blocks = BlockDigests() if shard.has_blocks else None

@@ -1,9 +1,9 @@
-"""Which files hold what of each leaf of a checkpoint, over all its ranks.
+"""Maps each leaf of a checkpoint to the files that hold its pieces, over all ranks.
 
-Guarantees: every byte of a leaf that ranks share is in exactly one file, as far as sizes tell: the pieces of a
-replicated leaf are compared place by place, the parts of a sharded one by their sum (`ckptkit.checkpoint.parts`
-compares those that it reads). A name stands for one leaf in all ranks, of one dtype, role, whole shape and placement.
-Reads nothing; values of any thread.
+Guarantees: every byte of a leaf that ranks share is in exactly one file, as far as sizes show. The pieces of a
+replicated leaf are compared position by position, the parts of a sharded leaf by the sum of their sizes
+(`ckptkit.checkpoint.parts` compares those that it reads). A name means the same leaf in all ranks, with one dtype,
+role, whole shape and placement. This module reads no files. Threads: any.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ckptkit.format.documents import RankManifest, ShardEntry, TensorEntry
 
 
 class StoredPiece(NamedTuple):
-    """All of a leaf, or a part of it, in a file."""
+    """Refers to a whole leaf, or a part of one, in a file."""
 
     shard: ShardEntry
     entry: TensorEntry
 
     @property
     def start_bytes(self) -> int:
-        """Where in the memory of the whole leaf a piece of a replicated one begins."""
+        """The byte of the whole leaf at which this piece of a replicated leaf begins."""
         part = self.entry.part
         if part is None:
             return 0
@@ -35,26 +35,26 @@ class StoredPiece(NamedTuple):
 
     @property
     def info(self) -> TensorInfo:
-        """What it says of the whole leaf."""
+        """The description of the whole leaf, according to this piece."""
         return TensorInfo(self.entry.dtype, self.entry.whole_shape, self.shard.role, self.entry.placement)
 
 
 @dataclass(frozen=True)
 class StoredLeaf:
-    """A leaf and the pieces that it lies in, by rank."""
+    """Holds a leaf and its pieces, ordered by rank."""
 
     info: TensorInfo
     pieces: tuple[StoredPiece, ...]
 
 
 class StoredLeaves:
-    """The leaves of a checkpoint.
+    """Collects the leaves of a checkpoint from the documents of its ranks.
 
     Args:
-        ranks: The documents of all its ranks; their ``state`` does not matter.
+        ranks: The documents of all its ranks; their ``state`` is not used.
 
     Raises:
-        CorruptCheckpointError: If a piece of a leaf is missing or stands twice, or two ranks contradict each other;
+        CorruptCheckpointError: If a piece of a leaf is missing or is there twice, or two ranks contradict each other;
             names the leaf and a file.
     """
 
@@ -77,7 +77,7 @@ class StoredLeaves:
                 raise _wrong(own[name].pieces[0], f"which is rank {rank}'s own there and shared in another file")
 
     def of_rank(self, rank: int) -> dict[str, StoredLeaf]:
-        """What concerns ``rank``, by name: its own leaves and the shared ones."""
+        """Return the leaves for ``rank`` by name: its own and the shared ones."""
         return {**self._own[rank], **self._shared}
 
 

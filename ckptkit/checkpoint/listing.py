@@ -1,6 +1,6 @@
-"""Lists what lies in a run: the numbers of its attempts, the names of its checkpoint folders.
+"""Lists a run: the numbers of its attempts and the names of its checkpoint folders.
 
-Guarantees: a failed listing is an error and never an empty run. The threads are those of the callers.
+Guarantees: a failed listing is an error and never an empty run. Threads: those of the callers.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from ckptkit.storage import Storage
 
 
 def list_attempts(storage: Storage) -> frozenset[int]:
-    """Numbers of all attempts that have a document."""
+    """Return the numbers of all attempts that have a document."""
     files = storage.list(ATTEMPTS).files
     return frozenset(number for file in files if (number := parse_attempt(file)) is not None)
 
 
 def list_names(storage: Storage, prefix: str = "") -> tuple[CheckpointName, ...]:
-    """Checkpoint folders whose names begin with ``prefix``, committed or not, in order."""
+    """Return the checkpoint folders whose names begin with ``prefix``, committed or not, in order."""
     parsed = map(CheckpointName.parse, storage.list(CHECKPOINTS, prefix).folders)
     return tuple(sorted(name for name in parsed if name is not None))

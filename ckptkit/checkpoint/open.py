@@ -1,10 +1,10 @@
-"""Opens a committed checkpoint: its documents, compared with each other and with their digests.
+"""Opens a committed checkpoint: reads its documents and checks them against each other and their digests.
 
-Guarantees: what `open_checkpoint` returns is the chain COMMIT -> manifest -> rank files, every link checked by
-size and digest, tokens against the attempt's document, the folder's name against the progress, every shard
-inside its own folder, all ranks of one save. No shard byte has been read yet: that is `ckptkit.checkpoint.verify`. A
-file that is missing while COMMIT still stands is corruption; if COMMIT went too, the checkpoint was removed meanwhile.
-Any thread.
+Guarantees: `open_checkpoint` returns the chain COMMIT -> manifest -> rank files. Every link is checked by size and
+digest, tokens against the attempt's document, and the folder's name against the progress. Every shard lies inside its
+own folder or is a frozen one of the attempt, and all ranks are of one save. No shard byte is read; see
+`ckptkit.checkpoint.verify` for that. A file that is missing while COMMIT is there is corruption; if COMMIT is gone too,
+the checkpoint was removed meanwhile. Threads: any.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ckptkit.storage import Storage
 
 @dataclass(frozen=True)
 class OpenedCheckpoint:
-    """The documents of a committed checkpoint, proven to belong together."""
+    """Holds the documents of a committed checkpoint, which were checked to belong together."""
 
     name: CheckpointName
     commit: Commit
@@ -40,11 +40,11 @@ class OpenedCheckpoint:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all its shards, shared frozen ones included."""
+        """The size of all its shards, shared frozen ones included."""
         return sum(shard.size_bytes for rank in self.ranks for shard in rank.shards)
 
     def size_bytes_for(self, rank: int) -> int:
-        """Bytes of the shards that hold something for ``rank``: its own, and those that all ranks share."""
+        """Return the size of the shards that ``rank`` needs: its own, and those that all ranks share."""
         return sum(
             shard.size_bytes
             for document in self.ranks
@@ -57,7 +57,7 @@ def open_checkpoint(storage: Storage, name: CheckpointName, attempt: AttemptDocu
     """Read and check the documents of ``name``, which ``attempt`` wrote.
 
     Raises:
-        CheckpointNotFoundError: If it is not committed (any more).
+        CheckpointNotFoundError: If it is not committed, or no longer.
         CorruptCheckpointError: If a document is missing, altered or contradicts another; names the file.
         FormatVersionError: If it was written by a newer format.
     """
@@ -72,7 +72,7 @@ def open_checkpoint(storage: Storage, name: CheckpointName, attempt: AttemptDocu
 
 
 def check_together(opened: OpenedCheckpoint) -> None:
-    """Raise CorruptCheckpointError unless the documents of all ranks are of one save, and as large as said."""
+    """Raise CorruptCheckpointError unless all rank documents are of one save and add up to the manifest's size."""
     name, ranks = opened.name, opened.ranks
     for document in ranks:
         if document.save_number != ranks[0].save_number:
@@ -88,7 +88,7 @@ def check_together(opened: OpenedCheckpoint) -> None:
 
 
 def check_token(name: CheckpointName, commit: Commit, attempt: AttemptDocument) -> None:
-    """Raise CorruptCheckpointError unless ``commit`` of ``name`` is by the holder of ``attempt``."""
+    """Raise CorruptCheckpointError unless ``commit`` of ``name`` has the token of ``attempt``."""
     if commit.token != attempt.token:
         raise CorruptCheckpointError(
             f"{name.commit_key} has the token {commit.token}, {attempt_key(name.attempt)} has {attempt.token}"
@@ -96,13 +96,13 @@ def check_token(name: CheckpointName, commit: Commit, attempt: AttemptDocument) 
 
 
 def open_manifest(storage: Storage, name: CheckpointName, commit: Commit) -> Manifest:
-    """Read the manifest that ``commit`` of ``name`` vouches for; raises as `open_checkpoint` does."""
+    """Read the manifest of ``name`` and check it against ``commit``; raise as `open_checkpoint` does."""
     entry = FileEntry(key=name.manifest_key, size_bytes=commit.manifest_size_bytes, digest=commit.manifest_digest)
     return decode_manifest(read_entry(storage, name, entry), name)
 
 
 def decode_manifest(data: bytes, name: CheckpointName) -> Manifest:
-    """Parse the manifest of ``name`` and compare it with the name; raises as `open_checkpoint` does."""
+    """Parse the manifest of ``name`` and compare it with the name; raise as `open_checkpoint` does."""
     manifest = decode(data, Manifest, name.manifest_key)
     progress = manifest.progress
     if manifest.checkpoint != str(name) or (progress.cycles, progress.micro_step) != (
@@ -124,7 +124,7 @@ def decode_manifest(data: bytes, name: CheckpointName) -> Manifest:
 
 
 def committed(storage: Storage, name: CheckpointName) -> Commit:
-    """The COMMIT of ``name``; CheckpointNotFoundError where it is absent or void."""
+    """Return the COMMIT of ``name``; raise CheckpointNotFoundError if it is absent or void."""
     commit = read_commit(storage, name)
     if not isinstance(commit, Commit):
         raise CheckpointNotFoundError(f"the checkpoint {name} is not committed (any more)")
@@ -132,14 +132,14 @@ def committed(storage: Storage, name: CheckpointName) -> Commit:
 
 
 def read_rank(storage: Storage, name: CheckpointName, rank: int, file: FileEntry, token: str | None) -> RankManifest:
-    """Read the document of ``rank``; raises as `open_checkpoint` does.
+    """Read the document of ``rank``; raise as `open_checkpoint` does.
 
     Args:
         storage: The run root.
         name: The checkpoint.
-        rank: Whose.
-        file: What vouches for it.
-        token: Of the attempt; None where nobody knows it any more, and then it is not compared.
+        rank: The rank whose document to read.
+        file: The entry of the document in the manifest.
+        token: The token of the attempt; None if it is unknown, and then it is not compared.
     """
     document = decode(read_entry(storage, name, file), RankManifest, file.key)
     expected = (str(name), rank, document.token if token is None else token)
@@ -160,7 +160,7 @@ def _check_place(name: CheckpointName, rank: int, shard: ShardEntry) -> None:
 
 
 def read_entry(storage: Storage, name: CheckpointName, entry: FileEntry) -> bytes:
-    """The bytes of a document, size and digest checked."""
+    """Read the bytes of a document, and check their size and digest."""
     if entry.size_bytes > MAX_DOCUMENT_BYTES:
         raise CorruptCheckpointError(f"{entry.key} is said to have {entry.size_bytes} bytes, too many for a document")
     try:
@@ -183,7 +183,7 @@ def check_digest(entry: FileEntry, found: str) -> None:
 
 
 def missing(storage: Storage, name: CheckpointName, key: str) -> CheckpointNotFoundError | CorruptCheckpointError:
-    """What a missing file means: the checkpoint was removed meanwhile, or it is corrupt."""
+    """Return the error for a missing file: the checkpoint was removed meanwhile, or it is corrupt."""
     if isinstance(read_commit(storage, name), Commit):
         return CorruptCheckpointError(f"{key} is missing")
     return CheckpointNotFoundError(f"the checkpoint {name} was removed while it was read")

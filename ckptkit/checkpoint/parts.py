@@ -1,16 +1,15 @@
-"""Reads parts of leaves that were stored in other parts: only what overlaps, block by block.
+"""Reads parts of leaves that were stored in other parts: only the overlaps, block by block.
 
-Guarantees: what is asked for is held exactly once by what was stored, which is compared before a byte is read; each
-block that is read is verified before anything of it arrives, and read once for each call; nothing is read in which
-nothing lies that is wanted. Beside the memory that it is given it needs one window. Any thread, one at a time.
+`read_sharded` reads sharded leaves. Guarantees: before a byte is read, it checks that the stored pieces hold every
+wanted element exactly once. Each block is verified before any of its bytes are delivered, and is read once per call.
+Blocks without wanted bytes are not read. Besides the given memory it needs one window. Threads: any, one at a time.
+It was never run on Ascend with MindSpore's own layouts; its tests cut hand-made boxes.
 
-Never run on Ascend with MindSpore's own layouts: cuts are tested with boxes made by hand.
+`Region` copies a box of an array whose bytes arrive in order, in pieces with any boundaries. Guarantees: it is exact
+for any number of axes, and never lists the rows of the box. It is a pure value; any thread.
 
-A box inside an array whose bytes come in order, in pieces that begin and end anywhere. Guarantees: exact for any
-number of axes, without ever listing the rows of the box. Pure values, any thread.
-
-Memory for whole leaves of which only parts are wanted, one leaf at a time. Guarantees: a leaf's memory is taken when
-it is asked for, and let go once its parts were cut out. One thread.
+`CutOut` provides memory for whole leaves of which only parts are wanted, one leaf at a time. Guarantees: it allocates
+the memory of a leaf on request, and releases it once the parts are cut out. One thread.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class _Overlap(NamedTuple):
-    """What of a piece goes into a part, and where in the part."""
+    """Holds which region of a piece goes into a wanted part, and where in the part."""
 
     piece: StoredPiece
     region: Region
@@ -50,13 +49,13 @@ def read_sharded(
     wanted: Sequence[WantedPart],
     done: Callable[[str], None] | None,
 ) -> None:
-    """As `ckptkit.core.contents.Contents.read_parts`, of leaves whose placement is ``sharded``.
+    """Read parts as `ckptkit.core.contents.Contents.read_parts` does, for leaves whose placement is ``sharded``.
 
     Args:
-        files: Where they lie.
-        leaves: By name.
-        wanted: The parts; they lie inside of their leaves.
-        done: As there.
+        files: The files that hold the leaves.
+        leaves: The leaves, by name.
+        wanted: The parts; each lies inside its leaf.
+        done: As in `ckptkit.core.contents.Contents.read_parts`.
     """
     by_file: dict[str, list[_Overlap]] = {}
     left: collections.Counter[int] = collections.Counter()
@@ -65,7 +64,7 @@ def read_sharded(
             by_file.setdefault(overlap.piece.shard.key, []).append(overlap)
             left[number] += 1
         if not left[number] and done is not None:
-            done(part.name)  # it is empty
+            done(part.name)  # the part is empty
     for overlaps in by_file.values():
         _read(files, overlaps[0].piece.shard, overlaps)
         for overlap in overlaps:
@@ -75,10 +74,10 @@ def read_sharded(
 
 
 def _overlaps(leaf: StoredLeaf, part: WantedPart, number: int) -> list[_Overlap]:
-    """Which pieces hold something of ``part``.
+    """Find the pieces that overlap ``part``.
 
     Raises:
-        CorruptCheckpointError: If they do not hold all of it, or something twice.
+        CorruptCheckpointError: If an element of the part is in no piece, or in two.
     """
     if not math.prod(part.shape):
         return []
@@ -100,7 +99,7 @@ def _overlaps(leaf: StoredLeaf, part: WantedPart, number: int) -> list[_Overlap]
 
 
 def _corners(offsets: list[list[int]], leaf: StoredLeaf, part: WantedPart) -> tuple[_Numbers, _Numbers]:
-    """Where the overlap of each piece with ``part`` begins and ends along each axis of the whole."""
+    """Compute where the overlap of each piece with ``part`` begins and ends along each axis of the whole leaf."""
     axes = len(part.shape)
     first = np.array(offsets, np.int64).reshape(len(offsets), axes)
     shapes = np.array([piece.entry.shape for piece in leaf.pieces], np.int64).reshape(len(offsets), axes)
@@ -143,7 +142,7 @@ def _read(files: ShardBytes, shard: ShardEntry, overlaps: Sequence[_Overlap]) ->
 
 
 def _blocks_of(overlaps: Sequence[_Overlap], block_bytes: int) -> set[int]:
-    """Numbers of the blocks in which something lies that is wanted."""
+    """Return the numbers of the blocks that contain wanted bytes."""
     found = set()
     for overlap in overlaps:
         offset = overlap.piece.entry.offset_bytes
@@ -156,7 +155,7 @@ def _blocks_of(overlaps: Sequence[_Overlap], block_bytes: int) -> set[int]:
 
 
 def _runs(numbers: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Consecutive numbers together, at most so many: the first, and how many."""
+    """Group consecutive numbers into runs of at most ``most``; yield the first number and the count of each run."""
     first = count = 0
     for number in numbers:
         if count and (number != first + count or count == most):
@@ -181,11 +180,11 @@ def _verify(shard: ShardEntry, blocks: Blocks, first: int, data: Bytes) -> None:
 
 @dataclass(frozen=True)
 class Region:
-    """What is taken of an array of bytes.
+    """Describes a box to take from an array of bytes.
 
     Attributes:
-        shape: Of the array, in bytes along its last axis; at least one axis.
-        take: From where to where along each axis; nowhere empty.
+        shape: The shape of the array, in bytes along its last axis; at least one axis.
+        take: The range to take along each axis; none is empty.
     """
 
     shape: tuple[int, ...]
@@ -193,12 +192,12 @@ class Region:
 
     @classmethod
     def of_elements(cls, shape: Sequence[int], starts: Sequence[int], sizes: Sequence[int], item: int) -> Region:
-        """The box of ``sizes`` elements at ``starts`` in an array of ``shape``, each of ``item`` bytes."""
+        """Make the box of ``sizes`` elements at ``starts`` in an array of ``shape``; an element has ``item`` bytes."""
         take = [slice(at, at + size) for at, size in zip(starts, sizes, strict=True)]
         return cls((*shape, item), (*take, slice(0, item)))
 
     def next_taken(self, at: int) -> int | None:
-        """The first byte of the array that is taken, from byte ``at`` on."""
+        """Return the first taken byte of the array at or after byte ``at``; None if there is none."""
         index = []
         for size in reversed(self.shape):
             at, along = divmod(at, size)
@@ -214,11 +213,11 @@ class Region:
         return self._place(index)
 
     def copy(self, data: Bytes, at: int, into: Bytes) -> None:
-        """Copy what is taken of ``data``, which is the array from byte ``at`` on; ``into`` has the box's shape."""
+        """Copy the taken bytes of ``data``, the array's bytes from ``at`` on; ``into`` has the shape of the box."""
         _copy(data, at, self.shape, self.take, into)
 
     def _after(self, index: list[int]) -> int | None:
-        """The first byte that is taken behind all those that begin with ``index``, whose places are all taken."""
+        """Return the first taken byte after all that begin with ``index``, which lies inside ``take``; None if none."""
         for axis in reversed(range(len(index))):
             if index[axis] + 1 < self.take[axis].stop:
                 rest = [one.start for one in self.take[axis + 1 :]]
@@ -235,7 +234,7 @@ class Region:
 def _copy(data: Bytes, at: int, shape: tuple[int, ...], take: tuple[slice, ...], into: Bytes) -> None:
     row_bytes = math.prod(shape[1:])
     end = at + len(data)
-    # Rows that are there from end to end are copied together; the first and the last may be there in part.
+    # Copy complete rows together; the first and the last row may be incomplete.
     whole = slice(max(-(-at // row_bytes), take[0].start), min(end // row_bytes, take[0].stop))
     if whole.start < whole.stop:
         rows = data[whole.start * row_bytes - at : whole.stop * row_bytes - at]
@@ -249,11 +248,11 @@ def _copy(data: Bytes, at: int, shape: tuple[int, ...], take: tuple[slice, ...],
 
 
 class CutOut(Mapping[str, memoryview]):
-    """Targets for `ckptkit.core.contents.Source.read_into`.
+    """Provides targets for `ckptkit.core.contents.Source.read_into`, and cuts the wanted parts out of them.
 
     Args:
-        infos: What the leaves are, by name.
-        wanted: Parts of them.
+        infos: The dtypes, shapes and placements of the leaves, by name.
+        wanted: Parts of these leaves.
         done: Called with a leaf's name for each part that was cut out.
     """
 
@@ -270,7 +269,7 @@ class CutOut(Mapping[str, memoryview]):
         return bytes_of(whole).data
 
     def __contains__(self, name: object) -> bool:
-        return name in self._infos  # Mapping's own would take the memory
+        return name in self._infos  # the inherited method would allocate the memory
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._infos)
@@ -279,7 +278,7 @@ class CutOut(Mapping[str, memoryview]):
         return len(self._infos)
 
     def filled(self, name: str) -> None:
-        """All bytes of ``name`` are there."""
+        """Cut the wanted parts out of ``name``, all bytes of which have been read."""
         whole = self._whole.pop(name)
         for part in self._wanted:
             if part.name != name:

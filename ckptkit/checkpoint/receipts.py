@@ -1,13 +1,13 @@
-"""Receipts: how rank 0 learns from one listing that every rank's part of a checkpoint is durable.
+"""Writes and collects receipts, by which rank 0 learns from a listing that every rank's part is durable.
 
-A rank writes its shards, then its own document, then an empty object in ``receipts/`` whose *name* says which save it
-belongs to and the digest and size of that document. Rank 0 needs no request per rank: it lists the receipts until all
-are there, and then compares one walk of the folder with what they say.
+A rank writes its shards, then its document, then an empty object in ``receipts/``. The *name* of this object states
+the save that it belongs to, and the digest and size of the document. Rank 0 needs no request per rank: it lists the
+receipts until all are there, and then compares them with one walk of the folder.
 
-Guarantees: what `Receipts.collect` returns has one receipt per rank, of the save that was asked for, and every rank's
-files lie there with the sizes that the rank wrote. It waits for the storage and never for a collective; once no
-receipt has come for as long as the patience, or somebody said that a part will not come, it gives the save up.
-Writer thread, but for `Receipts.give_up` and `Receipts.hurry`, which any thread may call.
+Guarantees: `Receipts.collect` returns one receipt per rank, all of the requested save, and every rank's files are on
+storage with the sizes that the rank wrote. It waits for the storage and never for a collective. It gives the save up if
+no further receipt arrives within the patience, or if a part is reported as failed. Threads: the writer thread; any
+thread may call `Receipts.give_up` and `Receipts.hurry`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _FAREWELL = timedelta(seconds=10)
 
 @dataclass(frozen=True)
 class Receipt:
-    """What one rank wrote.
+    """Describes what one rank wrote.
 
     Attributes:
-        rank: Which.
-        save_number: Of the save in its attempt.
+        rank: The rank.
+        save_number: The number of the save in its attempt.
         file: The rank's document.
-        own_bytes: Of its shards in the checkpoint's folder.
-        all_bytes: Of all its shards, shared frozen ones included.
+        own_bytes: The size of its shards in the checkpoint's folder.
+        all_bytes: The size of all its shards, shared frozen ones included.
     """
 
     rank: int
@@ -52,7 +52,7 @@ class Receipt:
 
     @property
     def file_name(self) -> str:
-        """Its name in the folder of receipts."""
+        """The name of its file in the folder of receipts."""
         return (
             f"{self.rank:05d}-{self.save_number:010d}-{self.file.digest}-{self.file.size_bytes}"
             f"-{self.own_bytes}-{self.all_bytes}"
@@ -60,7 +60,7 @@ class Receipt:
 
     @classmethod
     def parse(cls, file_name: str, checkpoint: CheckpointName) -> Receipt | None:
-        """The receipt that a file name in the folder of ``checkpoint`` is, or None."""
+        """Parse the name of a file in the receipts folder of ``checkpoint``; return None if it is not a receipt."""
         match = _NAME.fullmatch(file_name)
         if match is None:
             return None
@@ -71,19 +71,19 @@ class Receipt:
 
 
 def post(storage: Storage, checkpoint: CheckpointName, receipt: Receipt) -> None:
-    """Say that a rank's part is durable; the last thing that the rank writes.
+    """Report that a rank's part is durable; the rank writes this last.
 
     Raises:
-        StorageError: If it could not be written; then the part is as good as lost.
+        StorageError: If the receipt could not be written; then the part does not count.
     """
     storage.write(f"{checkpoint.receipts_folder}/{receipt.file_name}", io.BytesIO(b""), 0)
 
 
 def post_failure(storage: Storage, checkpoint: CheckpointName, rank: int, save_number: int) -> None:
-    """Say that a rank's part will not come, so that nobody waits for it.
+    """Report that a rank's part will not arrive, so that rank 0 does not wait for it.
 
     Raises:
-        StorageError: If that could not be written either; then only patience ends the wait.
+        StorageError: If this could not be written either; then rank 0 waits until its patience ends.
     """
     storage.write(f"{checkpoint.receipts_folder}/{_failure_name(rank, save_number)}", io.BytesIO(b""), 0)
 
@@ -93,14 +93,14 @@ def _failure_name(rank: int, save_number: int) -> str:
 
 
 class Receipts:
-    """Rank 0's waiting for the others.
+    """Makes rank 0 wait for the receipts of the other ranks.
 
     Args:
         storage: The run root.
-        ranks: How many there are, rank 0 included.
-        patience: How long no receipt may come before the save is given up.
-        monotonic: Gives seconds.
-        pause: Waits so many seconds, or less if it is given up meanwhile.
+        ranks: The number of ranks, rank 0 included.
+        patience: The save is given up after this time without a new receipt.
+        monotonic: Returns the time in seconds.
+        pause: Waits the given number of seconds, or less if the save is given up meanwhile.
     """
 
     def __init__(
@@ -121,26 +121,26 @@ class Receipts:
         self._pause = pause if pause is not None else self._woken.wait
 
     def give_up(self, save_number: int, why: str) -> None:
-        """Wait for the save ``save_number`` no longer: one of its parts will not come."""
+        """Stop waiting for the save ``save_number``: one of its parts will not arrive."""
         self._given_up.setdefault(save_number, why)
         self._woken.set()
 
     def hurry(self) -> None:
-        """Wait no longer than some seconds: this rank leaves because of an error, and others may have died of it."""
+        """Wait at most a few seconds: this rank exits because of an error, and other ranks may have died of it."""
         self._patience = min(self._patience, _FAREWELL)
         self._woken.set()
 
     def collect(self, checkpoint: CheckpointName, own: Receipt, check: Callable[[], None]) -> tuple[Receipt, ...]:
-        """Wait for the receipts of the save that ``own`` is rank 0's part of; by rank.
+        """Wait for the receipts of all ranks for the save that ``own`` belongs to; return them by rank.
 
         Args:
-            checkpoint: What the save is to become.
-            own: For rank 0's part.
-            check: Raises if there is nothing to wait for any more, such as where another process took the run over,
-                since the other ranks may have stopped for that; called now and then in a long wait.
+            checkpoint: The checkpoint that the save writes.
+            own: The receipt of rank 0's part.
+            check: Raises if waiting is useless, for example after another process took the run over, since the other
+                ranks may have stopped then. Called from time to time during a long wait.
 
         Raises:
-            SaveFailedError: If a part is missing for too long, was given up, or is not what its receipt says.
+            SaveFailedError: If a part is missing for too long, was given up, or differs from its receipt.
             StorageError: If the storage failed.
         """
         found = self._all_of(checkpoint, own, check)
@@ -154,7 +154,7 @@ class Receipts:
         pause = _FIRST_PAUSE
         missing = [rank for rank in range(self._ranks) if rank not in found]
         while True:
-            # Few that are missing are one page where all would be many.
+            # A few missing receipts fit on one page; all receipts would be many pages.
             files = self._storage.list(checkpoint.receipts_folder, _common_prefix(missing)).files
             now = self._monotonic()
             more = {one.rank: one for file in files if (one := Receipt.parse(file, checkpoint)) is not None}
@@ -186,7 +186,7 @@ class Receipts:
             pause = min(_LONGEST_PAUSE, pause * 1.5)
 
     def _check(self, checkpoint: CheckpointName, receipts: Collection[Receipt]) -> None:
-        """Compare what lies in the folder with the receipts: one walk, which is pages and not ranks."""
+        """Compare the files in the folder with the receipts in one walk: a request per page, not per rank."""
         sizes = self._storage.walk(f"{checkpoint.folder}/")
         shards: dict[str, int] = {}
         for key, size_bytes in sizes.items():
@@ -203,7 +203,7 @@ class Receipts:
 
 
 def _common_prefix(ranks: Sequence[int]) -> str:
-    """What the receipts of all ``ranks``, in order, begin with."""
+    """Return the common prefix of the receipts of ``ranks``, which are in order."""
     ends = [f"{rank:05d}-" for rank in (*ranks[:1], *ranks[-1:])]
     alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*ends, strict=True))
     return "".join(letters[0] for letters in alike)

@@ -1,9 +1,10 @@
-"""A checkpoint of N ranks as one of M: its progress folded, and each new rank's part of the sums that were accumulated.
+"""Converts a checkpoint of N ranks to M ranks: folds its progress, and gives each new rank its share of the sums.
 
-Guarantees: the accumulators of all new ranks have the sum that those of the old ranks had, equal up to floating-point
-order and rounding (float32; to the bit where every share is a power of two and no sum rounds); old ranks are added in
-ascending order, so that the bits are the same each time. Everything else is that of the rank whose contents they are.
-Threads and memory as `ckptkit.core.contents`; where sums of several old ranks meet in one, they are held once more.
+Guarantees: the accumulators of all new ranks together have the sum of those of the old ranks, up to floating-point
+order and rounding (float32; bit for bit if every share is a power of two and no sum rounds). Old ranks are added in
+ascending order, so the bits are the same each time. Everything else is taken from the rank of the given contents.
+Threads and memory: as `ckptkit.core.contents`; where the sums of several old ranks are added, one more copy of them is
+held.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from ckptkit.errors import CorruptCheckpointError, StateMismatchError
 
 
 def folded(contents: Contents, onto: int, rank: int, steps: Iterable[int] = ()) -> Contents:
-    """What ``contents`` are for ``rank`` of ``onto``.
+    """Convert ``contents`` for ``rank`` in a world of ``onto`` ranks.
 
     Args:
-        contents: As they were for the old rank that ``rank`` takes everything else from.
+        contents: The contents of the old rank from which ``rank`` takes everything except the sums.
         onto: The new number of ranks.
-        rank: The new one.
+        rank: The new rank.
         steps: As for `fold_progress`.
 
     Raises:
-        ResumeError: If the progress is not whole in the new world.
-        StateMismatchError: If the accumulators are not float32, or not each rank's own: nobody can share those.
+        ResumeError: If the progress is not a whole number in the new world.
+        StateMismatchError: If the accumulators are not float32, or not per rank: such sums cannot be shared.
         CorruptCheckpointError: If the old ranks hold different accumulators.
     """
     progress = fold_progress(contents.progress, contents.world_size, onto, steps)
     names = frozenset(name for name, one in contents.entries.items() if one.role == "accumulators")
-    if not names or progress.at_boundary:  # there they are those of a foreign cell, which begins with them anew
+    if not names or progress.at_boundary:  # at a boundary only a foreign cell has accumulators, and it resets them
         return replace(contents, progress=progress)
     others = sorted(name for name in names if _no_sum(contents.entries[name]))
     if others:
@@ -56,24 +57,24 @@ def folded(contents: Contents, onto: int, rank: int, steps: Iterable[int] = ()) 
 
 
 class FoldedSource:
-    """A `ckptkit.core.contents.Source` in which some tensors are sums over several ranks.
+    """Reads some tensors as sums over several ranks; implements `ckptkit.core.contents.Source`.
 
     Args:
-        home: Has all others.
-        parts: The ranks, in the order of the sum, and each one's share.
-        names: Of those tensors, float32.
+        home: The contents with all other tensors.
+        parts: The contents of the old ranks, in the order of the sum, and the share of each.
+        names: The names of the summed tensors, which are float32.
     """
 
     def __init__(self, home: Contents, parts: Sequence[tuple[Contents, Fraction]], names: frozenset[str]) -> None:
         self._home = home
         self._names = names
-        # Whole numbers of one fraction: what counts whole numbers, such as the divisor, then stays exact.
+        # Multiply by integers and divide once: accumulators that count in integers, such as the divisor, stay exact.
         self._fraction = math.lcm(*(share.denominator for _, share in parts))
         self._parts = [(part, int(share * self._fraction)) for part, share in parts]
         self._written: dict[str, str] = {}
 
     def read_into(self, targets: Mapping[str, memoryview], done: Callable[[str], None] | None = None) -> None:
-        """As `ckptkit.core.contents.Contents.read_into`."""
+        """See `ckptkit.core.contents.Contents.read_into`."""
         summed = self._names & targets.keys()
         self._home.read_into(_Some(targets, targets.keys() - summed), done)
         sums: dict[str, Array] = {}
@@ -91,21 +92,21 @@ class FoldedSource:
             part.read_into(scratch, add)
 
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
-        """As `ckptkit.core.contents.Contents.read_parts`; of what is not summed."""
+        """As `ckptkit.core.contents.Contents.read_parts`, for tensors that are not summed."""
         self._home.read_parts(wanted, done)
 
     def peek(self, name: str) -> Array:
-        """As `ckptkit.core.contents.Contents.peek`."""
+        """See `ckptkit.core.contents.Contents.peek`."""
         if name not in self._names:
             return self._home.peek(name)
         total: Array | None = None
         for part, times in self._parts:
             total = _added(total, np.array(part.peek(name)), times)
-        assert total is not None  # noqa: S101 - every rank takes over something
+        assert total is not None  # noqa: S101 - every new rank has at least one part
         return _divided(total, self._fraction)
 
     def prove(self, names: Collection[str]) -> None:
-        """As `ckptkit.core.contents.Contents.prove`."""
+        """See `ckptkit.core.contents.Contents.prove`."""
         summed = self._names & set(names)
         self._home.prove(set(names) - summed)
         if summed:
@@ -113,7 +114,7 @@ class FoldedSource:
                 part.prove(summed)
 
     def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
-        """As `ckptkit.core.contents.Contents.differing`; the sums are compared with what was written."""
+        """As `ckptkit.core.contents.Contents.differing`; sums are compared with the bytes that were written."""
         others = self._home.differing({name: bits for name, bits in held.items() if name not in self._names})
         stale = {
             name
@@ -129,7 +130,7 @@ class FoldedSource:
 
 
 class _Some(Mapping[str, memoryview]):
-    """Those of ``targets`` that are in ``names``; memory is asked for as late as ever."""
+    """Restricts ``targets`` to ``names``; memory is still requested as late as possible."""
 
     def __init__(self, targets: Mapping[str, memoryview], names: Collection[str]) -> None:
         self._targets = targets
@@ -139,7 +140,7 @@ class _Some(Mapping[str, memoryview]):
         return self._targets[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names  # Mapping's own would ask for the memory
+        return name in self._names  # the inherited method would request the memory
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -149,7 +150,7 @@ class _Some(Mapping[str, memoryview]):
 
 
 class _Scratch(_Some):
-    """Memory of its own for one summand at a time."""
+    """Provides memory for one summand at a time."""
 
     def __init__(self, contents: Contents, names: Collection[str]) -> None:
         super().__init__({}, names)
@@ -161,12 +162,12 @@ class _Scratch(_Some):
         return array.reshape(-1).view(np.uint8).data
 
     def take(self, name: str) -> Array:
-        """What was read."""
+        """Return the array that was read for ``name``, and release it."""
         return self._arrays.pop(name)
 
 
 def _added(total: Array | None, summand: Array, times: int) -> Array:
-    with np.errstate(over="ignore", invalid="ignore"):  # sums that overflowed in training stay what they are
+    with np.errstate(over="ignore", invalid="ignore"):  # sums that overflowed in training stay as they are
         if times != 1:
             summand = np.multiply(summand, np.float32(times))
         return np.asarray(summand if total is None else np.add(total, summand))

@@ -1,6 +1,7 @@
-"""What the writer gets of a capture: files that it can read while training goes on.
+"""Defines what the writer gets from a capture: files that it can read while training goes on.
 
-Guarantees nothing by itself; `ckptkit.snapshot.Window` is one. Writer thread only.
+Guarantees nothing by itself; `ckptkit.snapshot.Window` implements it. Threads: the writer thread only, except for
+`Staged.advance`.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ from ckptkit.storage import ByteStream
 
 
 class Staged(Protocol):
-    """A capture on its way to the storage."""
+    """Gives the writer access to one capture."""
 
     @property
     def progress(self) -> Progress:
-        """Of the capture."""
+        """The progress at the capture."""
         ...
 
     @property
     def state(self) -> Mapping[str, JsonValue]:
-        """Of the capture."""
+        """The state in the capture."""
         ...
 
     @property
     def shards(self) -> tuple[Shard, ...]:
-        """The files."""
+        """The shards to write, one per file."""
         ...
 
     @property
     def cost(self) -> SaveCost:
-        """Where to add up what the writer spends."""
+        """The cost of the save, to which the writer adds its own."""
         ...
 
     @property
@@ -45,13 +46,13 @@ class Staged(Protocol):
         ...
 
     def open_shard(self, number: int, *, last: bool = True) -> ByteStream:
-        """Read file ``number`` from its start; ``last`` if it is not read again."""
+        """Read file ``number`` from its start; ``last`` means that it is not read again."""
         ...
 
     def release(self) -> None:
-        """The save has ended, well or not."""
+        """Release the capture: the save has ended, successfully or not."""
         ...
 
     def advance(self, micro_steps_left: int) -> None:
-        """Training thread: give the writer what it may wait for, as far as there is room; does not wait itself."""
+        """Give the writer what it may wait for, as far as there is room; training thread, never waits itself."""
         ...

@@ -1,9 +1,9 @@
-"""The leaves of a checkpoint as a stream: into any memory, digested on the way.
+"""Streams the leaves of a checkpoint into any memory, and verifies their digests on the way.
 
-Guarantees: `ShardStream.read_into` returns only after the digest of every file that it read agreed, and reads each byte
-once; of sharded leaves it reads what `ckptkit.checkpoint.parts` says. Beside the memory that it is given it needs one
-window, two where many small files of a remote storage come at once, and remembers the header of each file. When it
-raises, that memory holds anything. Any thread, one at a time.
+Guarantees: `ShardStream.read_into` returns only after the digest of every file that it read matched, and reads each
+byte once. Of sharded leaves it reads what `ckptkit.checkpoint.parts` selects. Besides the given memory it needs one
+window, or two if it fetches many small files of a remote storage at once, and it keeps the header of each file. If it
+raises, the given memory holds undefined bytes. Threads: any, one at a time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ckptkit.format.documents import ShardEntry, TensorEntry
 from ckptkit.format.layout import CheckpointName
 from ckptkit.storage import Storage
 
-_BETWEEN_BYTES = 2 << 20  # of what is no tensor, remembered per file
+_BETWEEN_BYTES = 2 << 20  # how many bytes outside of tensors are kept per file
 
 
 class _Piece(NamedTuple):
-    """Consecutive bytes of a file: of a tensor, wanted or not, or of what is between them."""
+    """Holds consecutive bytes of a file: of a tensor, wanted or not, or between tensors."""
 
     tensor: TensorEntry | None
     wanted: bool
@@ -38,12 +38,12 @@ class _Piece(NamedTuple):
 
 
 class _Targets:
-    """Memory of whole leaves while their pieces come in; each is asked for once, right before its first piece.
+    """Holds the memory of whole leaves while their pieces are read; requests each once, right before its first piece.
 
     Args:
-        memory: By name; None of them is of a sharded leaf.
-        leaves: What is stored.
-        done: Told when all pieces of a leaf are there.
+        memory: The memory by leaf name; no leaf is sharded.
+        leaves: The stored leaves.
+        done: Called when all pieces of a leaf have been read.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class _Targets:
         return name in self._memory
 
     def part(self, piece: StoredPiece) -> memoryview:
-        """Where the bytes of ``piece`` belong."""
+        """Return the memory for the bytes of ``piece``."""
         name = piece.entry.name
         if name not in self._open:
             self._open[name] = _checked(self._memory[name], name, self._leaves[name].info.size_bytes)
@@ -68,7 +68,7 @@ class _Targets:
         return self._open[name][start : start + piece.entry.size_bytes]
 
     def filled(self, name: str) -> None:
-        """One more piece of a leaf is there."""
+        """Count one more piece of a leaf as read."""
         self._left[name] -= 1
         if not self._left[name]:
             del self._open[name]
@@ -77,13 +77,13 @@ class _Targets:
 
 
 class ShardStream:
-    """Reads leaves; a `ckptkit.core.contents.Source`.
+    """Reads leaves; implements `ckptkit.core.contents.Source`.
 
     Args:
         storage: The run root.
-        name: The checkpoint, for telling a removed one from a corrupt one.
-        leaves: By name; the sizes of their files compared with what lies on storage.
-        report: Called with a number of bytes whenever so many more have been read.
+        name: The checkpoint, to tell a removed one from a corrupt one.
+        leaves: The leaves by name; the sizes of their files have been compared with the storage.
+        report: Called with the number of bytes after each read.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ShardStream:
         self._between: dict[str, bytes] = {}
 
     def read_into(self, targets: Mapping[str, memoryview], done: Callable[[str], None] | None = None) -> None:
-        """As `ckptkit.core.contents.Contents.read_into`."""
+        """See `ckptkit.core.contents.Contents.read_into`."""
         sharded: list[str] = []
         whole_files: list[ShardEntry] = []
         for shard in self._shards:
@@ -117,7 +117,7 @@ class ShardStream:
             read_sharded(self._files, self._leaves, [whole], done)
 
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
-        """As `ckptkit.core.contents.Contents.read_parts`."""
+        """See `ckptkit.core.contents.Contents.read_parts`."""
         sharded = [part for part in wanted if self._leaves[part.name].info.placement == "sharded"]
         others = [part for part in wanted if self._leaves[part.name].info.placement != "sharded"]
         read_sharded(self._files, self._leaves, sharded, done)
@@ -126,7 +126,7 @@ class ShardStream:
             self.read_into(cut_out, cut_out.filled)
 
     def peek(self, name: str) -> Array:
-        """As `ckptkit.core.contents.Contents.peek`."""
+        """See `ckptkit.core.contents.Contents.peek`."""
         leaf = self._leaves[name]
         bits = leaf.info.empty()
         memory = bits.reshape(-1).view(np.uint8).data
@@ -139,15 +139,15 @@ class ShardStream:
         return bits
 
     def prove(self, names: Collection[str]) -> None:
-        """As `ckptkit.core.contents.Contents.prove`."""
+        """See `ckptkit.core.contents.Contents.prove`."""
         self.prove_files([shard for shard in self._shards if any(one.name in names for one in shard.tensors)])
 
     def prove_files(self, shards: Sequence[ShardEntry]) -> None:
-        """Verify ``shards``, and keep nothing."""
+        """Verify ``shards`` without keeping their bytes."""
         self._read_all(shards, _Targets({}, self._leaves, None))
 
     def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
-        """As `ckptkit.core.contents.Contents.differing`."""
+        """See `ckptkit.core.contents.Contents.differing`."""
         changed = [shard for shard in self._shards if shard.role != "state" and not self._is_held(shard, held)]
         return frozenset(one.name for shard in changed for one in shard.tensors)
 
@@ -166,7 +166,7 @@ class ShardStream:
             for piece in window:
                 hasher.update(piece.memory)
                 if piece.tensor is None:
-                    between += piece.memory[: _BETWEEN_BYTES - len(between)]  # a hostile file may be nothing else
+                    between += piece.memory[: _BETWEEN_BYTES - len(between)]  # a hostile file may hold no tensors
                 elif piece.wanted and piece.last:
                     targets.filled(piece.tensor.name)
         check_digest(shard, hasher.hexdigest())
@@ -189,7 +189,7 @@ class ShardStream:
 
 
 def _segments(shard: ShardEntry) -> Iterator[tuple[TensorEntry | None, int]]:
-    """The whole file in order: each tensor, and what lies before, between and behind them, with its size."""
+    """Yield the whole file in order, with sizes: each tensor, and the bytes before, between and after them (None)."""
     at = 0
     for tensor in shard.tensors:
         if tensor.offset_bytes > at:
@@ -201,13 +201,13 @@ def _segments(shard: ShardEntry) -> Iterator[tuple[TensorEntry | None, int]]:
 
 
 def _windows(shard: ShardEntry, targets: _Targets, window_bytes: int) -> Iterator[list[_Piece]]:
-    """The file in parts of ``window_bytes``; what is not in ``targets`` gets memory that the next part reuses."""
+    """Yield the file in parts of ``window_bytes``; bytes not in ``targets`` get memory that the next part reuses."""
     scratch = memoryview(bytearray(min(window_bytes, shard.size_bytes)))
     window: list[_Piece] = []
     filled = 0
     for tensor, size_bytes in _segments(shard):
         if window and size_bytes > window_bytes - filled:
-            yield window  # so that memory for this tensor is asked for after the one before it was done
+            yield window  # now, so that the previous tensor is done before memory for this one is requested
             window, filled = [], 0
         wanted = tensor is not None and tensor.name in targets
         memory = targets.part(StoredPiece(shard, tensor)) if tensor is not None and wanted else None

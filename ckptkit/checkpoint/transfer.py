@@ -1,12 +1,12 @@
-"""Copies one committed checkpoint from a storage to another, in the order that makes it safe.
+"""Copies one committed checkpoint from one storage to another, in a safe order.
 
-Shards, frozen shards, rank files, manifest, then COMMIT, each byte as it is and digested on the way. Guarantees:
-COMMIT comes only after every file has been proven against the digests of the source and is durable: it was written
-here, or found in an object store or under another COMMIT. Right bytes in a local file that nobody vouches for are no
-proof, since a digest reads the page cache; such a file is written anew. Nothing at the target is overwritten, and only
-one thing is deleted there: what an interrupted write left of a file, told by its bytes. Memory is one window of the
-source. It does not notice a second process that copies to
-the same place at the same time, which callers have to rule out. Any thread.
+The order is shards, frozen shards, rank files, manifest, then COMMIT. Files are copied byte for byte and digested on
+the way. Guarantees: COMMIT is created only after every file matches the digests of the source and is durable: it was
+written here, or found in an object store or under another COMMIT. Correct bytes in a local file without a COMMIT prove
+nothing, since a digest reads the page cache; such a file is written anew. Nothing at the target is overwritten. Only
+the remains of an interrupted write are deleted there, recognized by their bytes. Memory is one window of the source.
+A second process that copies to the same place at the same time is not detected; callers must prevent that. Threads:
+any.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, FileEntry, encode
 from ckptkit.format.layout import FROZEN, CheckpointName, checkpoints_prefix, frozen_folder
 from ckptkit.storage import Storage
 
-_PADDING_BYTES = 4096  # a local write that is killed may have padded the last block of its file and not yet cut it
+_PADDING_BYTES = 4096  # a killed local write may have padded the last block of its file and not truncated it yet
 
 
 @dataclass(frozen=True)
 class Transferred:
-    """What became of one checkpoint.
+    """Holds the outcome of copying one checkpoint.
 
     Attributes:
-        outcome: ``"copied"``: it is committed at the target now; ``"present"``: it was before, and is the same;
-            ``"pruned"``: the source's retention removed it meanwhile, and nothing was committed.
-        copied_bytes: Written to the target.
-        found_bytes: Lay at the target and were proven there.
+        outcome: ``"copied"``: it is committed at the target now; ``"present"``: the same checkpoint was committed
+            there before; ``"pruned"``: the source's retention removed it meanwhile, and nothing was committed.
+        copied_bytes: Bytes written to the target.
+        found_bytes: Bytes that were already at the target and were verified there.
     """
 
     outcome: Literal["copied", "present", "pruned"]
@@ -51,19 +51,19 @@ class Transferred:
 def transfer_checkpoint(
     source: Storage, target: Storage, opened: OpenedCheckpoint, report: Callable[[int], None] | None = None
 ) -> Transferred:
-    """Copy a checkpoint; a call that was interrupted is resumed by the same call.
+    """Copy a checkpoint; after an interruption, the same call continues the copy.
 
     Args:
-        source: Where it lies.
-        target: Where to copy it to, under the same keys.
+        source: The storage that has the checkpoint.
+        target: The storage to copy it to, under the same keys.
         opened: Its documents, read from ``source``.
-        report: Called with a number of bytes whenever so many more have been copied or proven.
+        report: Called with the number of bytes whenever more bytes were copied or verified.
 
     Raises:
-        CorruptCheckpointError: If the source's bytes are not what its documents say; names the file.
+        CorruptCheckpointError: If the source's bytes do not match its documents; names the file.
         ResumeError: If the target holds another file under one of the keys; names it. Nothing was changed.
         StaleAttemptError: If the folder at the target was voided meanwhile, or committed with other content.
-        StorageError: If one of the two failed. The same call resumes.
+        StorageError: If one of the storages failed. The same call continues.
     """
     transfer = Transfer(source, target, opened)
     try:
@@ -74,18 +74,19 @@ def transfer_checkpoint(
 
 
 class Transfer:
-    """A transfer in two steps, for callers that compare much before they write anything.
+    """Copies a checkpoint in two steps, for callers that compare several checkpoints before they write.
 
     Args:
         source: As in `transfer_checkpoint`.
         target: As in `transfer_checkpoint`.
         opened: As in `transfer_checkpoint`.
-        proven: Keys that need not be proven again, such as frozen shards that another checkpoint shares; grows.
+        proven: Keys that need not be verified again, such as frozen shards that another checkpoint shares. Verified
+            keys are added to it.
 
     Attributes:
-        copied_bytes: Written to the target so far.
-        found_bytes: Lay at the target and were proven there.
-        is_committed: Whether the checkpoint was at the target already; known after `compare`.
+        copied_bytes: Bytes written to the target so far.
+        found_bytes: Bytes that were already at the target and were verified there.
+        is_committed: Whether the checkpoint was already committed at the target; known after `compare`.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Transfer:
         self.found_bytes = 0
 
     def compare(self, report: Callable[[int], None] | None = None) -> None:
-        """Compare everything that lies at the target with the source; changes nothing.
+        """Compare all files at the target with the source; change nothing.
 
         Raises:
             CheckpointNotFoundError: If the source was removed meanwhile.
@@ -139,11 +140,11 @@ class Transfer:
     def finish(
         self, report: Callable[[int], None] | None = None, before_commit: Callable[[], None] | None = None
     ) -> Transferred:
-        """Write what is not there yet, and commit; after `compare`.
+        """Write the files that the target lacks, and commit; call `compare` first.
 
         Args:
             report: As in `transfer_checkpoint`.
-            before_commit: Called once all files are there, right before COMMIT; what it raises prevents that.
+            before_commit: Called once all files are there, right before COMMIT; an exception prevents COMMIT.
 
         Raises:
             CheckpointNotFoundError: If the source was removed meanwhile; nothing was committed.
@@ -158,7 +159,7 @@ class Transfer:
         for file in files_of(self._opened):
             if file.key not in self._proven:
                 self._write(file, report)
-        # Whoever deletes or writes here as well would make a COMMIT out of nothing.
+        # Check again: if another process deletes or writes here, COMMIT must not be created.
         sizes = self._sizes()
         for file in files_of(self._opened):
             if sizes.get(file.key) != file.size_bytes:
@@ -178,7 +179,7 @@ class Transfer:
         try:
             self._target.write(file.key, stream, file.size_bytes)
         except CorruptCheckpointError:
-            # Bytes that nothing vouches for; left there, they would be in the way of the repaired file.
+            # These bytes are unverified, and would block the copy of the repaired file.
             with contextlib.suppress(StorageError):
                 self._target.delete([file.key])
             raise
@@ -186,7 +187,7 @@ class Transfer:
         self.copied_bytes += file.size_bytes
 
     def _sizes(self) -> dict[str, int]:
-        """Sizes of what lies at the target where this checkpoint's files belong."""
+        """Return the sizes of the files at the target in the folders of this checkpoint."""
         name = self._opened.name
         sizes = dict(self._target.walk(f"{name.folder}/"))
         if any(_is_frozen(file) for file in files_of(self._opened)):
@@ -195,7 +196,7 @@ class Transfer:
         return sizes
 
     def _is_vouched_for(self, file: FileEntry) -> bool:
-        """Whether a checkpoint that is committed at the target has ``file``: this one, or of a frozen shard another."""
+        """Whether a committed checkpoint at the target has ``file``: this one, or any other if it is a frozen shard."""
         if self.is_committed or not _is_frozen(file):
             return self.is_committed
         names = list_names(self._target, checkpoints_prefix(self._opened.name.attempt))
@@ -212,13 +213,13 @@ class Transfer:
         except CheckpointNotFoundError:
             return False
         except CorruptCheckpointError:
-            return True  # it cannot be told, and what a checkpoint may need is not deleted
+            return True  # unknown; a file that a checkpoint may need is not deleted
 
     def _is_torn(self, file: FileEntry, size_bytes: int) -> bool:
-        """Whether a kill or a power loss may have left this of ``file``.
+        """Whether the file at the target may be the remains of ``file`` after a kill or a power loss.
 
-        Each byte is the source's or a zero, as in blocks that never reached the disk, and there is less than a block of
-        zeros behind them: so it holds nothing that the source does not.
+        Each byte is the source's or zero, as in blocks that never reached the disk, and less than one block of zeros
+        follows. So it holds no data that the source does not have.
         """
         if size_bytes - file.size_bytes >= _PADDING_BYTES:
             return False
@@ -240,7 +241,7 @@ ADVICE = "Nothing was changed. Copy to a root that is new, or remove what lies t
 
 
 def document_at(storage: Storage, key: str) -> bytes:
-    """A document of a target; nothing where it cannot be read, which equals none."""
+    """Read a document of a target; return empty bytes, which equal no document, if it cannot be read."""
     try:
         return storage.read(key, MAX_SEALED_BYTES)
     except CorruptCheckpointError:
@@ -248,7 +249,7 @@ def document_at(storage: Storage, key: str) -> bytes:
 
 
 def files_of(opened: OpenedCheckpoint) -> list[FileEntry]:
-    """The files of a checkpoint in the order in which they have to be written, but for COMMIT."""
+    """Return the files of a checkpoint without COMMIT, in the order in which they must be written."""
     shards = {shard.key: shard for rank in opened.ranks for shard in rank.shards}
     manifest = FileEntry(
         key=opened.name.manifest_key,
@@ -260,7 +261,7 @@ def files_of(opened: OpenedCheckpoint) -> list[FileEntry]:
 
 
 def is_hidden(key: str) -> bool:
-    """Whether ``key`` is none of a run, such as the temporary file of a create that was killed."""
+    """Whether ``key`` does not belong to a run, such as the temporary file of a killed create."""
     return any(part.startswith(".") for part in key.split("/"))
 
 
@@ -276,7 +277,7 @@ def _digest(storage: Storage, file: FileEntry) -> str:
 
 
 def _pieces(storage: Storage, key: str, size_bytes: int, at: int = 0) -> Iterator[memoryview]:
-    """A file from ``at`` to ``size_bytes`` in parts, each valid until the next; ends early where the file does."""
+    """Yield a file from ``at`` to ``size_bytes`` in parts, each valid until the next; stop early if the file ends."""
     window = memoryview(bytearray(min(storage.window_bytes, size_bytes - at)))
     while at < size_bytes:
         piece = window[: size_bytes - at]
@@ -284,7 +285,7 @@ def _pieces(storage: Storage, key: str, size_bytes: int, at: int = 0) -> Iterato
             count = storage.read_into(key, [piece], at)
         except FileNotFoundError as error:
             raise StorageError(f"{key} vanished from {storage.url} while it was compared") from error
-        except CorruptCheckpointError as error:  # as such it would be taken for the source's
+        except CorruptCheckpointError as error:  # raised as it is, it would blame the source
             raise StorageError(f"could not compare what lies at {storage.url}: {error}. {ADVICE}") from error
         if not count:
             return

@@ -1,16 +1,17 @@
-"""Bytes of a shard, from anywhere in it, as many as were asked for.
+"""Reads the files of a checkpoint: any bytes, any bytes of verified files, or a whole file for a copy.
 
-Guarantees: memory that is filled is filled whole. What was filled is not verified. Files that were fetched ahead take
-as much memory as their sizes, until others are or they are let go. Any thread, one at a time.
+`ShardBytes` reads bytes from anywhere in a shard. Guarantees: it fills the given memory completely. It does not verify
+the bytes. Files that were fetched ahead take as much memory as their sizes, until others are fetched or they are
+released. Threads: any, one at a time.
 
-Bytes of a checkpoint's files, from anywhere in them, of files that are proven all the same. Guarantees: each file that
-was touched is read once from end to end, and its digest is compared before `ProvenFiles.end` returns; what was given
-out before may be wrong until then. Whoever asks in the order of the files costs each byte one read; a look back costs
-its own bytes once more. At most `_OPEN` windows are in memory. One thread.
+`ProvenFiles` reads bytes from anywhere in files that it also verifies. Guarantees: each file that was read from is read
+once from end to end, and its digest is compared before `ProvenFiles.end` returns. Bytes that were returned earlier may
+be wrong until then. In file order, each byte is read once; a read further back reads its bytes again. At most `_OPEN`
+windows are in memory. One thread.
 
-A file of a checkpoint on its way to another storage, proven as it goes. Guarantees: the last byte is given only if the
-digest of all of them agrees, so that no storage can finish a wrong file; a file that went because its checkpoint was
-removed is told from one that is missing. One thread.
+`SourceFile` streams a file to another storage and verifies it on the way. Guarantees: it delivers the last byte only
+if the digest of all bytes matches, so no storage can complete a wrong file. It tells a file that is missing from one
+whose checkpoint was removed. One thread.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _WINDOW_BYTES = 32 << 20
 
 
 class ShardBytes:
-    """Reads the files of a checkpoint.
+    """Reads bytes of the shards of a checkpoint without verifying them.
 
     Args:
         storage: The run root.
-        name: The checkpoint, for telling a removed one from a corrupt one.
-        report: Called with a number of bytes whenever so many more have been read.
+        name: The checkpoint, to tell a removed one from a corrupt one.
+        report: Called with the number of bytes after each read.
     """
 
     def __init__(self, storage: Storage, name: CheckpointName, report: Callable[[int], None] | None = None) -> None:
@@ -48,7 +49,7 @@ class ShardBytes:
         self.window_bytes = storage.window_bytes
 
     def fill(self, shard: ShardEntry, buffers: Sequence[memoryview], start: int) -> int:
-        """Fill ``buffers`` with the bytes from ``start`` on; returns how many.
+        """Fill ``buffers`` with the bytes from ``start`` on; return how many.
 
         Raises:
             CheckpointNotFoundError: If the checkpoint was removed meanwhile.
@@ -61,7 +62,7 @@ class ShardBytes:
         return count
 
     def batches(self, shards: Sequence[ShardEntry]) -> Iterator[Sequence[ShardEntry]]:
-        """``shards`` in order: as many at once as fit into a window, or one."""
+        """Group ``shards``, in order: each group fits into a window, or is one shard."""
         batch: list[ShardEntry] = []
         filled = 0
         for shard in shards:
@@ -75,7 +76,7 @@ class ShardBytes:
 
     @contextmanager
     def fetched(self, batch: Sequence[ShardEntry]) -> Iterator[None]:
-        """A context in which whole files were read beside each other, where one by one would take long.
+        """Hold the files of ``batch`` in memory, read in parallel, if reading them one by one would take long.
 
         Raises:
             CkptKitError: As `fill`.
@@ -111,7 +112,7 @@ class ShardBytes:
 
 
 class _OpenFile:
-    """A file that is read from its beginning to its end, window by window."""
+    """Reads a file from its beginning to its end, window by window."""
 
     def __init__(self, files: ShardBytes, shard: ShardEntry) -> None:
         self._files = files
@@ -122,7 +123,7 @@ class _OpenFile:
 
     def read(self, start: int, into: memoryview) -> None:
         """Fill ``into`` with the bytes from ``start`` on."""
-        if start < self._start:  # a look back
+        if start < self._start:  # these bytes have left the window
             count = min(len(into), self._start - start)
             self._files.fill(self.shard, [into[:count]], start)
             start, into = start + count, into[count:]
@@ -134,7 +135,7 @@ class _OpenFile:
             start, into = start + count, into[count:]
 
     def end(self) -> None:
-        """Read the rest, and compare the digest."""
+        """Read the rest and compare the digest."""
         while self._end < self.shard.size_bytes:
             self._advance()
         check_digest(self.shard, self._hasher.hexdigest())
@@ -147,12 +148,12 @@ class _OpenFile:
 
 
 class ProvenFiles:
-    """The files of one checkpoint.
+    """Reads and verifies the files of one checkpoint.
 
     Args:
         storage: The run root.
-        name: The checkpoint, for telling a removed one from a corrupt one.
-        report: Called with a number of bytes whenever so many more have been read.
+        name: The checkpoint, to tell a removed one from a corrupt one.
+        report: Called with the number of bytes after each read.
     """
 
     def __init__(self, storage: Storage, name: CheckpointName, report: Callable[[int], None]) -> None:
@@ -161,12 +162,12 @@ class ProvenFiles:
         self._done: set[str] = set()
 
     def read(self, shard: ShardEntry, start: int, into: memoryview) -> None:
-        """Fill ``into`` with the bytes of ``shard`` from ``start`` on, which it must have.
+        """Fill ``into`` with the bytes of ``shard`` from ``start`` on; the shard must have that many.
 
         Raises:
             CheckpointNotFoundError: If the checkpoint was removed meanwhile.
-            CorruptCheckpointError: If a file is missing or too short, or the digest of one that was read to its end
-                differs; names it.
+            CorruptCheckpointError: If a file is missing or too short, or if the digest of a file that was read to its
+                end differs; names it.
             StorageError: If it could not be read.
         """
         if shard.key in self._done:
@@ -179,7 +180,7 @@ class ProvenFiles:
         self._open[shard.key].read(start, into)
 
     def end(self) -> None:
-        """Prove whatever was read from; raises as `read` does."""
+        """Verify every file that was read from; raise as `read` does."""
         for key in tuple(self._open):
             self._close(key)
 
@@ -189,13 +190,13 @@ class ProvenFiles:
 
 
 class SourceFile:
-    """A `ckptkit.storage.ByteStream`.
+    """Streams one file and verifies it; implements `ckptkit.storage.ByteStream`.
 
     Args:
-        storage: Where the file lies.
-        name: Its checkpoint.
-        file: Key, size and digest.
-        report: Called with a number of bytes whenever so many more have been read.
+        storage: The storage that has the file.
+        name: The checkpoint of the file.
+        file: Its key, size and digest.
+        report: Called with the number of bytes after each read.
     """
 
     def __init__(
@@ -215,7 +216,7 @@ class SourceFile:
         self._rest = memoryview(b"")
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Fill ``buffer`` with the next bytes; returns how many, fewer than its length only at the end."""
+        """Fill ``buffer`` with the next bytes; return how many, fewer than its length only at the end."""
         done = 0
         while done < len(buffer) and (self._rest or self._read_bytes < self._file.size_bytes):
             if not self._rest:
@@ -224,7 +225,7 @@ class SourceFile:
                     self._fill(buffer[done : done + part])
                     done += part
                     continue
-                # The target's buffers may be smaller than what the source has to be asked for at full speed.
+                # The target's buffers may be smaller than the reads that the source needs for full speed.
                 self._window = self._window or memoryview(bytearray(part))
                 self._rest = self._window[:part]
                 self._fill(self._rest)

@@ -1,7 +1,7 @@
-"""Gives the contents of an opened checkpoint, and proves bytes against their digests.
+"""Loads the contents of an opened checkpoint, and verifies bytes against their digests.
 
-Guarantees: sizes on storage are compared before memory is taken or a byte is read, so that a hostile manifest cannot
-ask for more than what lies there; what `load` has read itself is verified. Any thread.
+Guarantees: sizes on storage are compared before memory is allocated or a byte is read, so a hostile manifest cannot
+ask for more than what is stored. Everything that `load` itself has read is verified. Threads: any.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ def load(
     report: Callable[[int], None] | None = None,
     sizes_known: bool = False,
 ) -> Contents:
-    """What there is for ``rank``: its own tensors and state, and the tensors that all ranks share.
+    """Load the contents for ``rank``: its own tensors and state, and the tensors that all ranks share.
 
-    Of all these only the small ones that its state refers to have been read.
+    This reads only the small tensors that the state refers to.
 
     Args:
         storage: The run root.
-        opened: The checkpoint. The ``state`` of another rank's document is needed only if its contents are asked for.
-        rank: Whose.
-        report: Called with a number of bytes whenever so many more have been read, later on as well.
+        opened: The checkpoint. The ``state`` of another rank's document is needed only if its contents are requested.
+        rank: The rank whose contents to load.
+        report: Called with the number of bytes after each read, also for reads after this call.
         sizes_known: Whether another rank of this job has compared the sizes, which takes a walk of the whole folder.
 
     Raises:
         CheckpointNotFoundError: If the checkpoint was removed meanwhile.
-        CorruptCheckpointError: If a shard is missing or of another size, one of those read is altered, or a part of a
-            leaf is in none of them or in two; names it.
+        CorruptCheckpointError: If a shard is missing or has another size, a shard that was read is altered, or a part
+            of a leaf is in no shard or in two; names it.
     """
     if not sizes_known:
         check_sizes(storage, opened)
@@ -78,7 +78,7 @@ def _contents(
 
 
 def verify(storage: Storage, opened: OpenedCheckpoint) -> None:
-    """Prove every byte of every rank, in bounded memory; raises as `load` and `Contents.read_into` do."""
+    """Verify every byte of every rank in bounded memory; raise as `load` and `Contents.read_into` do."""
     check_sizes(storage, opened)
     StoredLeaves(opened.ranks)
     stream = ShardStream(storage, opened.name, {})
@@ -87,9 +87,9 @@ def verify(storage: Storage, opened: OpenedCheckpoint) -> None:
 
 
 def check_sizes(storage: Storage, opened: OpenedCheckpoint) -> None:
-    """Compare the size of every shard with what lies on storage; raises as `load` does."""
+    """Compare the size of every shard with the storage; raise as `load` does."""
     shards = [shard for document in opened.ranks for shard in document.shards]
-    # One walk for the folders of all ranks; there is nowhere else that a shard may lie, but for the shared ones.
+    # One walk covers the folders of all ranks; only shared frozen shards lie elsewhere.
     found = dict(storage.walk(f"{opened.name.folder}/"))
     folder = frozen_folder(opened.name.attempt)
     if any(shard.key.startswith(f"{folder}/") for shard in shards):

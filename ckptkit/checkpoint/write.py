@@ -1,7 +1,8 @@
-"""Writes the files of one checkpoint, all but the last: each rank its shards and its document, rank 0 the manifest.
+"""Writes the files of one checkpoint except COMMIT: each rank its shards and document, rank 0 the manifest.
 
-Guarantees: every byte is digested on its way out, each file is durable before the next one that vouches for
-it begins, and nothing here makes the checkpoint visible: that is `ckptkit.checkpoint.commit`. Writer thread only.
+Guarantees: every byte is digested while it is written, and each file is durable before the file that holds its digest
+is begun. Nothing here makes the checkpoint visible; `ckptkit.checkpoint.commit` does that. Threads: the writer thread
+only.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from ckptkit.storage import Storage
 
 @dataclass(frozen=True)
 class SaveRequest:
-    """One save, as the training thread ordered it.
+    """Describes one save that the training thread requests.
 
     Attributes:
-        name: Of the checkpoint that it is to become.
+        name: The name of the checkpoint to write.
         staged: This rank's part of the state.
-        metrics: Of the user or of ``Model.fit``.
-        created_at: By the clock of the training process; for people, never for ordering.
-        number: Of this save in its attempt, from 1; the same in every rank.
+        metrics: The metrics given by the user or by ``Model.fit``.
+        created_at: The time by the clock of the training process; for people, never for ordering.
+        number: The number of this save in its attempt, from 1; the same in every rank.
     """
 
     name: CheckpointName
@@ -56,18 +57,18 @@ class SaveRequest:
 def write_part(
     storage: Storage, attempt: AttemptDocument, request: SaveRequest, frozen: FrozenShards, rank: int
 ) -> Receipt:
-    """Write the shards of ``rank`` and its document, and return the receipt for them, which is not written.
+    """Write the shards of ``rank`` and its document; return the receipt for them without writing it.
 
     Args:
         storage: The run root.
         attempt: The attempt that writes.
-        request: What to write; its folder was not used before by this rank.
+        request: What to write; this rank has not used the folder before.
         frozen: The shards that the attempt's checkpoints share.
-        rank: Which.
+        rank: The rank.
 
     Raises:
-        StorageError: If a file could not be written; what was written stays uncommitted.
-        ValueError: If the state cannot be stored, such as a leaf name that stands twice.
+        StorageError: If a file could not be written; the files written so far stay uncommitted.
+        ValueError: If the state cannot be stored, for example because of a duplicate leaf name.
     """
     name = request.name
     entries = _write_shards(storage, request, frozen, rank)
@@ -93,10 +94,10 @@ def write_part(
 def write_manifest(
     storage: Storage, attempt: AttemptDocument, request: SaveRequest, receipts: Sequence[Receipt]
 ) -> Commit:
-    """Write the manifest over the parts of all ranks, and return the COMMIT that would publish it.
+    """Write the manifest for the parts of all ranks, and return the COMMIT that would publish it.
 
     Raises:
-        StorageError: If it could not be written.
+        StorageError: If the manifest could not be written.
         ValueError: If it would be larger than readers accept.
     """
     name = request.name

@@ -1,4 +1,4 @@
-"""The commands and their options; what they do is in a module of the same name each."""
+"""Declares the commands and their options; modules below `ckptkit.cli.commands` implement them."""
 
 from __future__ import annotations
 

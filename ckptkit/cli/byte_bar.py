@@ -1,4 +1,4 @@
-"""Bars on stderr for what reads many bytes: how much of it, how fast, how long still."""
+"""Shows progress bars on stderr for commands that read many bytes: amount, speed and time left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing_extensions import Self
 
 
 def byte_bar(console: Console) -> Progress:
-    """Made for ``console``, and silent where that is no terminal; a context manager, any thread may advance it."""
+    """Make a bar on ``console``, silent without a terminal; a context manager that any thread may advance."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -27,11 +27,11 @@ def byte_bar(console: Console) -> Progress:
 
 
 class CheckpointBar:
-    """Shows how far something is with the checkpoints of a run; a context manager, any thread may advance it.
+    """Shows how many checkpoints of a run are done; a context manager that any thread may advance.
 
     Args:
-        console: Where.
-        first: What is done before anything is planned.
+        console: Where to draw the bar.
+        first: Text of the bar before `plan` is called.
     """
 
     def __init__(self, console: Console, first: str) -> None:
@@ -48,12 +48,12 @@ class CheckpointBar:
         self._bar.stop()
 
     def plan(self, checkpoints: int, size_bytes: int) -> None:
-        """So many are to come."""
+        """Set how many checkpoints and bytes are to come."""
         self._planned = checkpoints
         self._bar.update(self._task, total=size_bytes, description=self._describe())
 
     def advance(self, size_bytes: int) -> None:
-        """So many bytes more were read."""
+        """Add ``size_bytes`` to the bytes read."""
         self._bar.advance(self._task, size_bytes)
 
     def _describe(self) -> str:

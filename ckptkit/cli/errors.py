@@ -1,7 +1,8 @@
-"""From an error to what the person sees: one red message on stderr and an exit code, a traceback only when asked for.
+"""Turns an error into one red message on stderr and an exit code, with a traceback only on request.
 
-Guarantees: every command goes through `CommandGroup.invoke`, so none has to catch what it cannot mend itself. An
-exception that is none of ckptkit's and no OSError is a mistake in ckptkit: it keeps its traceback. Main thread only.
+Guarantees: every command goes through `CommandGroup.invoke`, so a command catches only errors that it can handle. An
+exception that is neither ckptkit's nor an OSError is a bug in ckptkit and keeps its traceback. Only the main thread
+may call it.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ FINE = 0
 PROBLEM = 1
 WRONG_USAGE = 2
 UNREACHABLE = 3
-INTERRUPTED = 130  # as a shell reports SIGINT
-BROKEN_PIPE = 141  # and SIGPIPE
+INTERRUPTED = 130  # the code that a shell reports for SIGINT
+BROKEN_PIPE = 141  # and for SIGPIPE
 
 _DEBUG = "--debug"
 
 
 class WrongUsageError(Exception):
-    """What was typed cannot be meant; the message says what can."""
+    """Reports a wrong command line; the message says how to correct it."""
 
 
 class CommandGroup(TyperGroup):
-    """The commands of ckptkit; ``--debug`` may stand before or behind any of them."""
+    """Groups the commands of ckptkit; accepts ``--debug`` before or after any command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As typer's, with ``--debug`` moved to the front from wherever it stands before ``--``."""
+        """Parse like typer, but first move ``--debug`` to the front from any place before ``--``."""
         end = args.index("--") if "--" in args else len(args)
         ours = [one for one in args[:end] if one != _DEBUG]
         asked = [_DEBUG] if len(ours) < end else []
@@ -45,21 +46,21 @@ class CommandGroup(TyperGroup):
         """Run the command.
 
         Raises:
-            typer.Exit: With the exit code, whatever of the above the command raised.
+            typer.Exit: With the exit code, for every error of ckptkit, wrong usage, OSError or interrupt.
         """
         try:
             try:
                 return super().invoke(ctx)
             finally:
-                if sys.stdout is not None:  # as where the shell has closed it
-                    sys.stdout.flush()  # here, where a reader that is gone is no surprise yet
-        except (KeyboardInterrupt, typer.Abort) as error:  # the latter where it asked something
+                if sys.stdout is not None:  # None if the shell has closed it
+                    sys.stdout.flush()  # flush here, where a closed pipe is handled
+        except (KeyboardInterrupt, typer.Abort) as error:  # typer.Abort comes from a question
             raise typer.Exit(INTERRUPTED) from error
         except BrokenPipeError as error:
             _forget_stdout()
             raise typer.Exit(BROKEN_PIPE) from error
         except SystemExit as error:
-            if isinstance(error.__context__, BrokenPipeError):  # how rich puts it
+            if isinstance(error.__context__, BrokenPipeError):  # rich exits so on a broken pipe
                 raise typer.Exit(BROKEN_PIPE) from error
             raise
         except (CkptKitError, WrongUsageError, OSError) as error:
@@ -70,16 +71,16 @@ class CommandGroup(TyperGroup):
 
 
 def exit_code_of(error: Exception) -> int:
-    """What a command ends with that failed for ``error``."""
+    """Return the exit code of a command that failed with ``error``."""
     if isinstance(error, WrongUsageError):
         return WRONG_USAGE
     if isinstance(error, CkptKitError) and not isinstance(error, StorageError):
         return PROBLEM
-    return UNREACHABLE  # a plain OSError is of a file that the command was to read or write
+    return UNREACHABLE  # a plain OSError is about a file that the command reads or writes
 
 
 def complain(message: str) -> None:
-    """Print ``message`` to stderr, in red where that is a terminal."""
+    """Print ``message`` to stderr, in red if that is a terminal."""
     from rich.console import Console
 
     from ckptkit.cli.text import visible
@@ -88,7 +89,7 @@ def complain(message: str) -> None:
 
 
 def _forget_stdout() -> None:
-    """Point it at nothing, so that the interpreter's last flush has somewhere to go."""
+    """Redirect stdout to the null device, so that the interpreter's last flush succeeds."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

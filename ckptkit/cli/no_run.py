@@ -1,6 +1,6 @@
-"""Tells a root that was typed wrong from a run that has committed nothing yet.
+"""Tells a mistyped root from a run that has committed nothing yet.
 
-Guarantees: reads names only, in the root and right below it. Any thread.
+Guarantees: reads only names, in the root and directly below it. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from ckptkit.storage.lease import LEASE, PROBE
 from ckptkit.storage.local import LocalStorage
 
 _A_RUNS = {RUN, ATTEMPTS, CHECKPOINTS, FROZEN, EVENTS, LEASE, PROBE}
-_MOST_LOOKED_AT = 30  # of them each is a request
+_MOST_LOOKED_AT = 30  # each folder costs a request
 _MOST_NAMED = 3
 
 
 def refuse_no_run(storage: Storage) -> None:
-    """Raise where no run can be meant, once nothing was found; a run without a commit and an empty root are fine.
+    """Raise if ``storage`` cannot be a run; call it if no checkpoint was found.
 
-    A remote root without a file is empty: object stores have no folders that could be missing.
+    A run without a commit and an empty root are fine. A remote root without a file counts as empty, because object
+    stores have no folders that could be missing.
 
     Raises:
-        CheckpointNotFoundError: If the folder does not exist, or holds other files; names the runs right below it.
+        CheckpointNotFoundError: If the folder does not exist, or holds other files; names the runs directly below it.
         StorageError: If the storage failed.
     """
     why = _why(storage)

@@ -1,7 +1,7 @@
-"""Arguments and options that several commands have, written once so that they are called and explained alike.
+"""Declares the arguments and options that several commands share, so that their names and help are the same.
 
-Nothing of ckptkit is imported before a command runs or a name is to be completed. Completion looks at local roots only,
-and is silent where it finds nothing.
+Imports nothing else of ckptkit before a command runs or a name is completed. Completion reads only local roots, and
+offers nothing if it finds none.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _MOST = 200
 
 
 def complete_checkpoint(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of the committed checkpoints of the ROOT that was typed, newest first."""
-    # Before the value of an option, click has not sorted the arguments yet: the root is the first of them.
+    """Return the names of the committed checkpoints of the typed ROOT, newest first."""
+    # Before the value of an option, click has not assigned the arguments yet: the root is the first of them.
     root = ctx.params.get("root") or ctx.params.get("source") or next(iter(ctx.args), None)
     return [one for one in _local_checkpoints(root) if one.startswith(incomplete)][:_MOST]
 
@@ -50,5 +50,5 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in
 
 
 def examples(*commands: str) -> str:
-    """The last lines of a command's help."""
+    """Return the last lines of a command's help."""
     return "\n\n".join([f"Example{'s' if len(commands) > 1 else ''}:", *commands])

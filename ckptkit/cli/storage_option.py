@@ -1,7 +1,7 @@
-"""Options of a storage as they are typed, ``NAME=VALUE``, and the run root that they open.
+"""Parses typed storage options, ``NAME=VALUE``, and opens the run root with them.
 
-An option becomes text, a switch, a number or a duration: by its name where that is known, else by its look. Sends
-nothing. Any thread.
+The value becomes a text, a boolean, a number or a duration: by the option's name if that is known, else by the form of
+the value. Sends nothing. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,28 @@ from ckptkit.cli.errors import WrongUsageError
 from ckptkit.storage import Storage, open_storage
 from ckptkit.storage.url import for_a_person
 
-_TEXTS = {"key", "secret", "token", "endpoint_url", "profile", "username", "password"}  # also where all are digits
-_DURATIONS = {"request_timeout", "retry_for", "answer_within", "settle"}  # not all: file systems of fsspec take seconds
+_TEXTS = {
+    "key",
+    "secret",
+    "token",
+    "endpoint_url",
+    "profile",
+    "username",
+    "password",
+}  # a text even if it has only digits
+_DURATIONS = {
+    "request_timeout",
+    "retry_for",
+    "answer_within",
+    "settle",
+}  # not the options of fsspec's file systems, which take seconds
 _COUNTS = {"default_block_size", "max_concurrency"}
 _SWITCHES = {"anon", "use_ssl"}
 _NOT_HERE = {"credentials", "client_kwargs", "config_kwargs", "s3_additional_kwargs"}
 
 _SWITCH = {"true": True, "false": False}
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")  # "007" is a name
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")  # "007" is a text
 _FLOAT = re.compile(r"-?[0-9]+\.[0-9]+(e-?[0-9]+)?")
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smh]?)")
 
@@ -30,17 +43,17 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smh]?)")
 def open_root(
     root: str, given: Iterable[str] | None = None, *, flag: str = "--option", writes: bool = False
 ) -> Storage:
-    """Open a run root for a command, which gives up soon where no endpoint answers.
+    """Open a run root for a command, with a short time limit for the endpoint's first answer.
 
     Args:
         root: A path or a URL.
         given: Options, each ``NAME=VALUE``.
-        flag: How they are given, for messages.
+        flag: The flag that gives the options, for messages.
         writes: Whether the command will write there.
 
     Raises:
-        WrongUsageError: If the root or an option cannot be meant.
-        StorageError: As `open_storage`.
+        WrongUsageError: If the root or an option is invalid.
+        StorageError: As in `open_storage`.
     """
     options = {}
     for one in given or ():
@@ -53,14 +66,14 @@ def open_root(
             raise WrongUsageError(f"{flag} {name}: {error}") from error
     try:
         return open_storage(root, for_a_person(root, options, writes=writes))
-    except TypeError as error:  # of a file system of fsspec, or of a name that is in no table here
+    except TypeError as error:  # from an fsspec file system, or for an option that is in no table here
         raise WrongUsageError(f"{flag}: {root} does not take these: {error}") from error
     except ValueError as error:
         raise WrongUsageError(str(error)) from error
 
 
 def _value(name: str, text: str) -> str | bool | int | float | timedelta:
-    """What ``text`` says, given for the option ``name``."""
+    """Convert ``text``, the value of the option ``name``; raises ValueError if it is invalid."""
     if name in _NOT_HERE:
         raise ValueError("is no single value; a command line takes none of these")
     if name in _TEXTS:

@@ -1,4 +1,4 @@
-"""How times, numbers and tables are written for people. Pure, but for the width of the terminal. Any thread."""
+"""Formats times, numbers and tables for people; depends on nothing but the terminal's width. Any thread may call it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-_WIDE = 200  # columns, where no terminal sets a limit: what is piped on is not broken into lines
+_WIDE = 200  # columns without a terminal, so that piped tables are not wrapped
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def console_for_tables() -> Console:
-    """Stdout, as wide as the terminal; wide enough for any table where it is none."""
+    """Return a console on stdout, as wide as the terminal, or wide enough for any table without one."""
     console = Console()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _WIDE
@@ -24,7 +24,7 @@ def console_for_tables() -> Console:
 
 
 def plain_table(title: str = "", caption: str | None = None) -> Table:
-    """A table that spends few columns on lines; what it is given is shown as it is, in whatever brackets."""
+    """Return a table with few ruled lines; shows ``title`` as it is, brackets included."""
     return Table(
         title=Text(title) if title else None,
         title_justify="left",
@@ -38,17 +38,17 @@ def plain_table(title: str = "", caption: str | None = None) -> Table:
 
 
 def visible(text: str) -> str:
-    """``text`` with what a terminal would obey instead of show written as an escape: names come out of files."""
+    """Return ``text`` with unprintable characters escaped: names come from files and could control the terminal."""
     return "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in text)
 
 
 def size(size_bytes: int) -> str:
-    """Such as "12.3 MB"."""
+    """Return a size such as "12.3 MB"."""
     return decimal(size_bytes).replace("bytes", "B").replace("byte", "B")
 
 
 def ago(created_at: str, now: datetime) -> str:
-    """How long before ``now`` that was, in its largest unit: "5 min"; "-" where it is no time, or still to come."""
+    """Return the age at ``now`` in its largest unit, such as "5 min"; "-" for an invalid or a future time."""
     try:
         then = datetime.fromisoformat(created_at)
     except ValueError:
@@ -57,6 +57,6 @@ def ago(created_at: str, now: datetime) -> str:
         then = then.replace(tzinfo=timezone.utc)
     seconds = int((now - then).total_seconds())
     if seconds < 0:
-        return "-"  # two machines' clocks differ
+        return "-"  # the clocks of two machines differ
     length, unit = next((one for one in _UNITS if seconds >= one[0]), _UNITS[-1])
     return f"{seconds // length} {unit}"

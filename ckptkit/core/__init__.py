@@ -1,5 +1,5 @@
-"""Values and small tools that every other package uses: progress, policies, tensors, accumulation, texts for people.
+"""Provides the values and small tools that all other packages use: progress, policies, tensors, accumulation, text.
 
-Nothing here reads or writes storage, starts a thread or knows MindSpore. Values are made by callers, checked here, and
-passed on unchanged.
+No module here reads or writes storage, starts a thread or depends on MindSpore. Callers make the values; this package
+checks them and passes them on unchanged.
 """

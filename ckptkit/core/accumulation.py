@@ -1,12 +1,11 @@
-"""How many micro-steps a cycle has: the accumulation steps K as a function of the optimizer steps done.
+"""Computes the accumulation steps K of a cycle from the optimizer steps done, and plans K for a batch size.
 
-Guarantees: the answer depends on the optimizer step alone, so that a resumed run asks and is told the same. A
-function of the user's own is trusted to do so; its answers are checked, its text cannot be compared. A folded schedule
-gives what keeps the micro-batches of an update over all ranks, in another world. Pure values, any thread.
+Guarantees for a schedule: K depends on the optimizer step alone, so that a resumed run gets the same K. A user's
+function is trusted to do so; its answers are checked, but its code cannot be compared. A folded schedule gives the K
+that keeps the micro-batches of an update, summed over all ranks, in another world.
 
-From the batch that an optimizer step should see to K, the accumulation steps that give it. ``global batch = world size
-x K x micro-batch``. Guarantees: a plan that exists multiplies out; a wish that cannot be met is refused with the
-nearest plans and what each really gives. Pure values, any thread.
+Guarantees for a plan: ``global batch = world size x K x micro-batch`` holds exactly. A request that cannot be met is
+refused with the nearest plans and their effective batch. Pure values, any thread.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ AccumulationSteps: TypeAlias = int | Mapping[int, int] | Callable[[int], int]
 
 
 class AccumulationSchedule:
-    """K for every cycle.
+    """Gives K for every cycle.
 
     Args:
-        steps: An int; or a mapping from an optimizer step to the K that is in force from there on, with 0 among
-            its keys, such as ``{0: 1, 1000: 4}``; or a function from the optimizer step to K.
+        steps: An int; or a mapping from an optimizer step to the K in force from there on, with 0 among its keys, such
+            as ``{0: 1, 1000: 4}``; or a function from the optimizer step to K.
 
     Attributes:
-        given: The schedule that this one was folded from, as its user wrote it; itself where it was not.
+        given: The user's schedule from which this one was folded; itself if it was not folded.
 
     Raises:
         TypeError: If it is none of these.
@@ -51,10 +50,10 @@ class AccumulationSchedule:
         self.at(0)
 
     def folded(self, ranks: int, onto: int) -> AccumulationSchedule:
-        """What this one, meant for ``ranks``, is for ``onto``; a mapping is folded as a whole, a function at each use.
+        """Convert this schedule for ``ranks`` into one for ``onto``; a mapping at once, a function at each use.
 
         Raises:
-            ValueError: If a K is not whole then; of a function's, only that for step 0 is seen here.
+            ValueError: If a K is then not whole; for a function, only the K for step 0 is checked here.
         """
         function = self._function
         if function is not None:
@@ -65,17 +64,17 @@ class AccumulationSchedule:
         return folded
 
     def at(self, optimizer_step: int) -> int:
-        """K of the cycle that begins after ``optimizer_step`` updates.
+        """Return K of the cycle that begins after ``optimizer_step`` updates.
 
         Raises:
-            ValueError: If a function gave no int of at least 1.
+            ValueError: If a function did not return an int of at least 1.
         """
         if self._function is not None:
             return _answer(self._function, optimizer_step)
         return next(k for first, k in reversed(self._from) if first <= optimizer_step)
 
     def recorded(self) -> list[list[int]] | None:
-        """It as plain values to compare after a restart; None for a function, which has none."""
+        """Return plain values to compare after a restart; None for a function."""
         return None if self._function is not None else [list(pair) for pair in self._from]
 
 
@@ -95,11 +94,11 @@ def _whole(value: object, least: int, name: str) -> int:
 
 @dataclass(frozen=True, order=True)
 class AccumulationPlan:
-    """One way to make up a batch.
+    """Describes one way to make up a batch.
 
     Attributes:
         accumulation_steps: K.
-        world_size: Ranks, each with its own micro-batches.
+        world_size: Number of ranks, each with its own micro-batches.
         micro_batch: Samples per rank and micro-step.
     """
 
@@ -120,12 +119,12 @@ class AccumulationPlan:
 
 
 def plan_accumulation(global_batch: int, world_size: int, micro_batch: int) -> AccumulationPlan:
-    """The plan whose effective batch is exactly ``global_batch``.
+    """Return the plan whose effective batch is exactly ``global_batch``.
 
     Args:
         global_batch: Samples that one optimizer step should see, over all ranks.
-        world_size: Ranks.
-        micro_batch: Samples per rank and micro-step: what fits into memory.
+        world_size: Number of ranks.
+        micro_batch: Samples per rank and micro-step, limited by memory.
 
     Raises:
         ValueError: If there is none; the message names K, and the `nearest_plans` with their effective batch.
@@ -142,10 +141,10 @@ def plan_accumulation(global_batch: int, world_size: int, micro_batch: int) -> A
 
 
 def nearest_plans(global_batch: int, world_size: int, micro_batch: int) -> tuple[AccumulationPlan, ...]:
-    """The plans next to a wish, nearest first: K rounded down and up, and for both the micro-batch that fits best.
+    """Return the plans nearest to a request, nearest first: K rounded down and up, each also with the best micro-batch.
 
-    No plan has a larger micro-batch than asked for, since that may not fit into memory. The arguments are those
-    of `plan_accumulation`.
+    No plan has a larger micro-batch than requested, because it may not fit into memory. The arguments are those of
+    `plan_accumulation`.
     """
     _check_positive(global_batch=global_batch, world_size=world_size, micro_batch=micro_batch)
     wanted = global_batch / (world_size * micro_batch)
@@ -160,14 +159,14 @@ def nearest_plans(global_batch: int, world_size: int, micro_batch: int) -> tuple
 
 
 def scale_learning_rate(base: float, k: float, rule: Literal["linear", "sqrt", "none"] = "linear") -> float:
-    """The learning rate for a batch that is ``k`` times the one that ``base`` was tuned for.
+    """Return the learning rate for a batch that is ``k`` times the one for which ``base`` was tuned.
 
     Args:
-        base: Tuned for the small batch.
-        k: Ratio of the two batches, above 0; with everything else equal, the accumulation steps.
-        rule: ``"linear"``, base x k (Goyal et al. 2017, arXiv:1706.02677, for SGD, with warm-up); ``"sqrt"``,
-            base x sqrt(k) (Krizhevsky 2014, arXiv:1404.5997; Malladi et al. 2022, arXiv:2205.10287, for Adam);
-            ``"none"``, base.
+        base: Learning rate tuned for the small batch.
+        k: Ratio of the two batches, above 0; the accumulation steps if nothing else differs.
+        rule: ``"linear"``, base x k (Goyal et al. 2017, arXiv:1706.02677, for SGD, with warm-up); ``"sqrt"``, base x
+            sqrt(k) (Krizhevsky 2014, arXiv:1404.5997; Malladi et al. 2022, arXiv:2205.10287, for Adam); ``"none"``,
+            base.
 
     Raises:
         ValueError: If ``base`` or ``k`` is not above 0, or the rule is unknown.

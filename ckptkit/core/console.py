@@ -1,4 +1,4 @@
-"""Makes ckptkit's log visible where nobody has set up logging, as in most training scripts."""
+"""Makes ckptkit's log visible in programs without their own logging, such as most training scripts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 def show_log() -> None:
     """Send the ``ckptkit`` logger to stderr from INFO on, unless the program has its own logging.
 
-    A program that calls `logging.basicConfig` or gives the ``ckptkit`` logger a handler first is left alone.
+    Does nothing if the program called `logging.basicConfig` or gave the ``ckptkit`` logger a handler before.
     """
     logger = logging.getLogger("ckptkit")
     if logger.handlers or logging.getLogger().handlers:

@@ -1,8 +1,8 @@
-"""What goes into a checkpoint and what comes out of one, before and after it is bytes.
+"""Defines what goes into a checkpoint and what comes out of it, as values instead of bytes.
 
-Guarantees: a `Contents` keeps no tensor of the model by itself, so that a restore needs no second state's worth of
-memory, unless `Contents.tensors` is asked for. Values of any thread, but: the arrays of a `Capture` may be live
-memory, which is good only between two micro-steps, and so may be the memory that `Contents.read_into` is given.
+Guarantees: a `Contents` holds no tensor of the model itself, so that a restore needs no memory for a second state,
+unless `Contents.tensors` is used. Any thread may use the values, with one limit: the arrays of a `Capture`, and the
+memory given to `Contents.read_into`, may be live memory, which is valid only between two micro-steps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ckptkit.core.placement import Box, Tag, lies_inside
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import DTYPES, Array, Leaf, Role, size_bytes_of
 
-IMPORTED = "imported"  # a section of the state; a checkpoint that has it holds weights only
+IMPORTED = "imported"  # a section of the state; a checkpoint with it holds weights only
 NOT_IMPORTED = (
     "the optimizer's state",
     "accumulators",
@@ -32,10 +32,10 @@ NOT_IMPORTED = (
 
 @dataclass(frozen=True)
 class Capture:
-    """References to the whole state at one moment; valid only until the next micro-step.
+    """Refers to the whole state at one moment; valid only until the next micro-step.
 
     Attributes:
-        progress: Where the run stands.
+        progress: Progress of the run.
         leaves: Every tensor; their arrays may be live memory.
         state: Everything else, by section, encoded by `ckptkit.core.tree`.
     """
@@ -47,13 +47,13 @@ class Capture:
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """What is known of a stored tensor before its bytes are read.
+    """Describes a stored tensor before its bytes are read.
 
     Attributes:
-        dtype: Name in `ckptkit.core.tensors.DTYPES`, since BF16 and U16 look alike in NumPy.
-        shape: Of the tensor; ``()`` for a scalar. Of the whole, where the tensor is stored in parts.
-        role: Which kind of file it lies in.
-        placement: In the job that stored it.
+        dtype: Name in `ckptkit.core.tensors.DTYPES`, because BF16 and U16 look alike in NumPy.
+        shape: Shape of the tensor; ``()`` for a scalar; the whole shape if the tensor is stored in parts.
+        role: Kind of file that holds it.
+        placement: Placement in the job that stored it.
     """
 
     dtype: str
@@ -67,17 +67,17 @@ class TensorInfo:
         return size_bytes_of(self.dtype, self.shape)
 
     def empty(self) -> Array:
-        """Memory for it, of whatever content, in the NumPy dtype of `ckptkit.core.tensors.DTYPES`."""
+        """Return uninitialized memory for it, in the NumPy dtype of `ckptkit.core.tensors.DTYPES`."""
         return np.empty(self.shape, DTYPES[self.dtype])
 
 
 class WantedPart(NamedTuple):
-    """A part of a tensor, and where it is to go.
+    """Names a part of a tensor and its destination.
 
     Attributes:
-        name: Of the tensor.
-        box: Where the part lies in the whole; its ``replica`` does not matter.
-        shape: Of the part.
+        name: Name of the tensor.
+        box: Location of the part in the whole; its ``replica`` does not matter.
+        shape: Shape of the part.
         memory: Flat, writable, unsigned bytes: as many as the part has.
     """
 
@@ -88,26 +88,26 @@ class WantedPart(NamedTuple):
 
 
 class Source(Protocol):
-    """Where the bytes of a `Contents` come from; the seam that keeps it apart from storages."""
+    """Supplies the bytes of a `Contents`; keeps it independent of storages."""
 
     def read_into(self, targets: Mapping[str, memoryview], done: Callable[[str], None] | None) -> None:
-        """As `Contents.read_into`."""
+        """Do what `Contents.read_into` describes."""
         ...
 
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None) -> None:
-        """As `Contents.read_parts`."""
+        """Do what `Contents.read_parts` describes."""
         ...
 
     def peek(self, name: str) -> Array:
-        """As `Contents.peek`."""
+        """Do what `Contents.peek` describes."""
         ...
 
     def prove(self, names: Collection[str]) -> None:
-        """As `Contents.prove`."""
+        """Do what `Contents.prove` describes."""
         ...
 
     def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
-        """As `Contents.differing`."""
+        """Do what `Contents.differing` describes."""
         ...
 
 
@@ -117,21 +117,22 @@ def _nobody(rank: int) -> Contents:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a checkpoint holds for one rank, and how its tensors are read: its own, and those that all ranks share.
+    """Gives access to what a checkpoint holds for one rank: the rank's own tensors and those that all ranks share.
 
-    Its documents and the tensors of the role ``state`` were read and verified; every other one is read when asked for.
+    The documents and the tensors of the role ``state`` are already read and verified; every other tensor is read on
+    request.
 
     Attributes:
-        checkpoint: Its name.
-        progress: Where the run stood.
-        entries: What is known of every tensor, by name.
+        checkpoint: Name of the checkpoint.
+        progress: Progress of the run at the checkpoint.
+        entries: Description of every tensor, by name.
         state: As in `Capture`.
         state_tensors: The tensors that ``state`` refers to, by name.
-        source: Reads the others.
-        rank: Whose this was, in the job that stored it.
-        world_size: How many ranks that job had.
-        of_rank: Gives what the checkpoint holds for another one of them; reads the tensors of its state.
-        root: Where it lies.
+        source: Reads the other tensors.
+        rank: Rank to which this belonged in the job that stored it.
+        world_size: Number of ranks of that job.
+        of_rank: Returns what the checkpoint holds for another of these ranks; reads the tensors of its state.
+        root: Location of the checkpoint.
     """
 
     checkpoint: str
@@ -147,12 +148,12 @@ class Contents:
 
     @functools.cached_property
     def tensors(self) -> Mapping[str, Array]:
-        """Bits of every tensor by name, verified: read into fresh memory at the first use, and kept.
+        """Bits of every tensor by name, verified: read into new memory at the first use, and kept.
 
-        For small states; a large one goes where it belongs by `read_into`.
+        For small states; read a large one into its place with `read_into`.
 
         Raises:
-            CheckpointNotFoundError, CorruptCheckpointError, StorageError: As `read_into`.
+            CheckpointNotFoundError, CorruptCheckpointError, StorageError: As in `read_into`.
         """
         found = {name: one.empty() for name, one in self.entries.items() if name not in self.state_tensors}
         self.read_into({name: array.reshape(-1).view(np.uint8).data for name, array in found.items()})
@@ -161,42 +162,42 @@ class Contents:
     def read_into(self, targets: Mapping[str, memoryview], done: Callable[[str], None] | None = None) -> None:
         """Read tensors, file by file, and verify each file in the same pass.
 
-        If this raises, ``targets`` hold anything: bytes from before, right ones and wrong ones.
+        If this raises, ``targets`` may hold old, correct and wrong bytes.
 
         Args:
-            targets: By name the memory of a tensor: flat, writable, unsigned bytes. One is asked for right before its
-                bytes are read, so that a lazy mapping needs not hold all at once. A file in which none of the tensors
-                lies is not read.
-            done: Called with a tensor's name when all its bytes are there; they are not verified by then.
+            targets: The memory of each tensor by name: flat, writable, unsigned bytes. An entry is requested right
+                before its bytes are read, so that a lazy mapping need not hold all at once. A file without any of the
+                tensors is not read.
+            done: Called with a tensor's name when all its bytes are read; they are not verified by then.
 
         Raises:
-            ValueError: If the checkpoint has no such tensor, or it is of another size; some may have been read.
+            ValueError: If the checkpoint has no such tensor, or its size differs; some tensors may have been read.
             CheckpointNotFoundError: If the checkpoint was removed meanwhile.
             CorruptCheckpointError: If a file is missing or altered; names it.
-            StorageError: If it could not be read.
+            StorageError: If a file could not be read.
         """
         self._refuse_unknown(targets.keys())
         self.source.read_into(targets, done)
 
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
-        """Read parts of tensors, whatever parts were stored; the way back of a leaf whose placement is a `Box`.
+        """Read parts of tensors, whatever parts were stored; restores leaves whose placement is a `Box`.
 
-        Of a tensor that was stored in parts, only the blocks are read in which something lies that is wanted, and each
-        is verified before a byte of it arrives. Any other tensor is read as by `read_into`, whole, and cut then.
+        For a tensor stored in parts, only the blocks that contain wanted bytes are read, and each is verified before a
+        byte of it is delivered. Any other tensor is read whole, as by `read_into`, and then cut.
 
-        Tested with cuts made by hand, since MindSpore cuts no parameters on CPU: never run on Ascend with MindSpore's
+        Tested with cuts made by hand, because MindSpore cuts no parameters on CPU: never run on Ascend with MindSpore's
         own layouts.
 
         Args:
-            wanted: The parts; several of one tensor are fine.
-            done: Called with a tensor's name whenever all bytes of a part of it are there.
+            wanted: The parts; several of one tensor are allowed.
+            done: Called with a tensor's name whenever all bytes of one of its parts are read.
 
         Raises:
-            ValueError: If the checkpoint has no such tensor, a part lies outside of it, or its memory is of another
-                size; nothing has been read.
-            CorruptCheckpointError: Also if what was stored does not hold every element of a part exactly once, which
-                is noticed before anything is read. If this raises later, the parts hold anything.
-            CheckpointNotFoundError, StorageError: As `read_into`.
+            ValueError: If the checkpoint has no such tensor, a part lies outside it, or its memory has another size;
+                nothing has been read.
+            CorruptCheckpointError: Also if what was stored does not hold every element of a part exactly once, which is
+                noticed before anything is read. If raised later, the parts hold arbitrary bytes.
+            CheckpointNotFoundError, StorageError: As in `read_into`.
         """
         self._refuse_unknown({part.name for part in wanted})
         for part in wanted:
@@ -220,27 +221,28 @@ class Contents:
             raise ValueError(f"{part.name}: the part has {size_bytes} bytes, its memory is {part.memory.nbytes} bytes")
 
     def peek(self, name: str) -> Array:
-        """The bits of one small tensor, read by itself and not verified.
+        """Return the bits of one small tensor, read separately and not verified.
 
-        For what must be compared before anything is changed. A restore that goes on reads the same bytes once more by
-        `read_into`, and fails there if they were altered; one that would be refused has to `prove` them first.
+        For comparisons before anything is changed. A restore that proceeds reads the same bytes again with `read_into`,
+        and fails there if they were altered. A restore that is about to be refused must `prove` them first.
 
         Raises:
-            CheckpointNotFoundError, CorruptCheckpointError, StorageError: As `read_into`.
+            CheckpointNotFoundError, CorruptCheckpointError, StorageError: As in `read_into`.
         """
         return self.state_tensors[name] if name in self.state_tensors else self.source.peek(name)
 
     def prove(self, names: Collection[str]) -> None:
-        """Verify the files in which the tensors ``names`` lie, and keep nothing; raises as `read_into`."""
+        """Verify the files that hold the tensors ``names``, and keep nothing; raises as `read_into` does."""
         self.source.prove(names)
 
     def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
-        """Names of the tensors, without those of the role ``state``, that would have to be read again.
+        """Return the names of the tensors, except those of the role ``state``, that must be read again.
 
-        Reads nothing from the storage: digests ``held`` in the place of each file that `read_into` verified before.
-        Tensors that were stored in parts of a user's cut (``sharded``) are always to be read again.
+        Reads nothing from the storage: for each file that `read_into` verified before, it digests ``held`` instead.
+        Tensors stored in parts of a user's cut (``sharded``) must always be read again.
 
         Args:
-            held: What the tensors are now, by name; those of a file in which one is left out are to be read again.
+            held: Current values of the tensors, by name; if one of a file is left out, all of that file must be read
+                again.
         """
         return self.source.differing(held)

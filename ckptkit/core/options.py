@@ -1,4 +1,4 @@
-"""What the options of `ckptkit.CheckpointManager` may be, and refusing what they may not be.
+"""Defines and validates the options of `ckptkit.CheckpointManager`.
 
 Pure functions, any thread.
 """
@@ -51,7 +51,7 @@ def refuse_unknown_choices(
 
 
 def refuse_wrong_preemption(grace: timedelta, preempt_when: PreemptWhen) -> None:
-    """Raise ValueError unless there is any grace, and ``preempt_when`` can say something."""
+    """Raise ValueError unless ``grace`` is positive and ``preempt_when`` is None, a path or a callable."""
     refuse_no_duration("grace", grace, usual="seconds=25")
     is_path = isinstance(preempt_when, str | os.PathLike) and bool(os.fspath(preempt_when))
     if not (preempt_when is None or is_path or callable(preempt_when)):
@@ -59,6 +59,6 @@ def refuse_wrong_preemption(grace: timedelta, preempt_when: PreemptWhen) -> None
 
 
 def refuse_no_duration(option: str, value: timedelta, *, usual: str) -> None:
-    """Raise ValueError unless ``value`` is a duration above zero; ``usual`` is what a timedelta could be given."""
+    """Raise ValueError unless ``value`` is a positive timedelta; ``usual`` is the example argument in the message."""
     if not isinstance(value, timedelta) or value <= timedelta():
         raise ValueError(f"{option} must be a positive timedelta, got {value!r}: write {option}=timedelta({usual})")

@@ -1,6 +1,6 @@
-"""Many small requests at once: what costs 30 ms each on an object store, and is wanted thousands of times.
+"""Runs many small requests in parallel; each takes about 30 ms on an object store, and a read needs thousands.
 
-Guarantees: results in the order of the items; what one call raises is raised, after those under way have ended.
+Guarantees: results come in the order of the items. The error of a call is raised after the calls under way have ended.
 Any thread.
 """
 
@@ -18,11 +18,11 @@ FEW = 4  # not worth threads
 
 
 def each_of(items: Sequence[Item], function: Callable[[Item], Result]) -> list[Result]:
-    """``function`` of each item, which must be safe to call from many threads."""
+    """Return the results of ``function`` for each item; it must be safe to call from many threads."""
     if len(items) <= FEW:
         return [function(item) for item in items]
     pool = ThreadPoolExecutor(min(THREADS, len(items)), thread_name_prefix="ckptkit-read")
     try:
         return list(pool.map(function, items))
     finally:
-        pool.shutdown(cancel_futures=True)  # after the first error nobody wants the rest
+        pool.shutdown(cancel_futures=True)  # after the first error the rest is not needed

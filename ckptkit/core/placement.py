@@ -1,6 +1,6 @@
-"""Where the bits of a leaf lie in a job of many ranks: everywhere the same, in each rank its own, or cut.
+"""Describes how a leaf lies in a job of many ranks: the same in all, separate in each, or cut.
 
-Guarantees: a placement is what somebody said, never inferred from a shape. Pure values, any thread.
+Guarantees: a placement is always declared, never inferred from a shape. Pure values, any thread.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Box:
-    """The part of a whole tensor that a rank holds; the part's own shape is that of its leaf.
+    """Locates the part of a whole tensor that a rank holds; the leaf's shape is the part's shape.
 
     Attributes:
-        global_shape: Of the whole.
-        offsets: Of the part's first element, in elements, one per axis.
-        replica: Which of the ranks that hold this very part is meant, from 0; the first of them alone stores it.
+        global_shape: Shape of the whole.
+        offsets: Position of the part's first element, in elements, one per axis.
+        replica: Number, from 0, of this rank among the ranks that hold this same part; only replica 0 stores it.
 
     Raises:
-        ValueError: If the two have not the same number of axes, or an offset lies outside.
+        ValueError: If the two differ in their number of axes, or an offset lies outside.
     """
 
     global_shape: tuple[int, ...]
@@ -45,12 +45,12 @@ Tag = Literal["replicated", "per_rank", "sharded"]
 
 
 def tag_of(placement: Placement) -> Tag:
-    """The kind of ``placement``."""
+    """Return the kind of ``placement``."""
     return "sharded" if isinstance(placement, Box) else placement
 
 
 def lies_inside(global_shape: Sequence[int], offsets: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether a part of ``shape`` at ``offsets`` has the axes of the whole and does not leave it."""
+    """Return whether a part of ``shape`` at ``offsets`` has the axes of the whole and stays inside it."""
     if not len(global_shape) == len(offsets) == len(shape):
         return False
     parts = zip(global_shape, offsets, shape, strict=True)
@@ -58,7 +58,7 @@ def lies_inside(global_shape: Sequence[int], offsets: Sequence[int], shape: Sequ
 
 
 def first_element(global_shape: Sequence[int], offsets: Sequence[int]) -> int:
-    """How many elements of the whole, in C order, come before the one at ``offsets``."""
+    """Return how many elements of the whole, in C order, come before the one at ``offsets``."""
     at = 0
     for whole, offset in zip(global_shape, offsets, strict=True):
         at = at * whole + offset
@@ -66,7 +66,7 @@ def first_element(global_shape: Sequence[int], offsets: Sequence[int]) -> int:
 
 
 def is_one_run(global_shape: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether a part of ``shape`` is consecutive memory of the whole, in C order."""
+    """Return whether a part of ``shape`` is consecutive memory of the whole, in C order."""
     if not math.prod(shape):
         return True
     long = next((axis for axis, size in enumerate(shape) if size > 1), len(shape))
@@ -74,7 +74,7 @@ def is_one_run(global_shape: Sequence[int], shape: Sequence[int]) -> bool:
 
 
 def fault_of_cut(global_shape: Sequence[int], parts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> str:
-    """Why ``parts``, offsets and shapes, do not hold each element of the whole exactly once; empty if they do."""
+    """Return why ``parts`` (offsets and shapes) do not hold each element exactly once; empty if they do."""
     if any(not lies_inside(global_shape, offsets, shape) for offsets, shape in parts):
         return "do not lie inside of it"
     begin = np.array([offsets for offsets, _ in parts], np.int64).reshape(len(parts), len(global_shape))

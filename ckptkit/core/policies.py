@@ -1,8 +1,8 @@
-"""When to save and what to keep: pure values, combined with ``|``.
+"""Defines when to save and what to keep, as pure values combined with ``|``.
 
-Guarantees: a policy reads only what it is given; it holds no counter, clock or path, so equal inputs give
-equal answers in every process. It does not decide what retention must keep in any case (the two newest
-commits, the parent): that is `ckptkit.run.retention`. Any thread.
+Guarantees: a policy reads only its arguments. It holds no counter, clock or path, so equal inputs give equal answers in
+every process. It does not decide what retention must always keep (the two newest commits, the parent): see
+`ckptkit.run.retention`. Any thread.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from ckptkit.core.progress import Progress
 
 
 class SavePolicy(Protocol):
-    """Says whether a save is due between two micro-steps.
+    """Decides whether a save is due between two micro-steps.
 
-    One that never looks at ``since_last_save`` may say so by an attribute ``by_clock`` that is False: in a job of many
-    ranks it then costs no word between them.
+    A policy that never uses ``since_last_save`` may say so with an attribute ``by_clock`` that is False; in a job of
+    many ranks it then needs no message between them.
     """
 
     def due(self, progress: Progress, since_last_save: timedelta) -> bool:
-        """Whether to save at ``progress``, ``since_last_save`` after the previous save began."""
+        """Return whether to save at ``progress``, ``since_last_save`` after the previous save began."""
         ...
 
     def __or__(self, other: SavePolicy) -> SavePolicy:
-        """Due when either is."""
+        """Return a policy that is due when either is."""
         ...
 
 
 @dataclass(frozen=True)
 class AnySave:
-    """Due when any of ``policies`` is; what ``|`` makes."""
+    """Is due when any of ``policies`` is; the result of ``|``."""
 
     policies: tuple[SavePolicy, ...]
 
     @property
     def by_clock(self) -> bool:
-        """Whether any part looks at a clock, as far as it says so."""
+        """Whether any part uses a clock; a part that does not say so counts."""
         return any(getattr(policy, "by_clock", True) for policy in self.policies)
 
     def due(self, progress: Progress, since_last_save: timedelta) -> bool:
-        """Whether any part is due."""
+        """Return whether any part is due."""
         return any(policy.due(progress, since_last_save) for policy in self.policies)
 
     def __or__(self, other: SavePolicy) -> SavePolicy:
@@ -53,15 +53,14 @@ class AnySave:
 
 @dataclass(frozen=True)
 class SaveEvery:
-    """Save at regular points; give exactly one argument.
+    """Saves at regular points; give exactly one argument.
 
     A save that is skipped because the previous one is still being written waits for the next multiple. In a job of many
     ranks ``interval`` is due at boundaries only, by the clock of rank 0.
 
     Args:
         optimizer_steps: Due right after a cycle whose number since epoch 0 is a multiple of this.
-        micro_steps: Due after a micro-batch whose number since epoch 0 is a multiple of this, mid-cycle
-            included.
+        micro_steps: Due after a micro-batch whose number since epoch 0 is a multiple of this, mid-cycle included.
         interval: Due at every micro-step that comes at least this long after the previous save began.
 
     Raises:
@@ -90,11 +89,11 @@ class SaveEvery:
 
     @property
     def by_clock(self) -> bool:
-        """Whether the answer depends on a clock, so that ranks have to agree on it."""
+        """Whether the answer depends on a clock, so that ranks must agree on it."""
         return self.interval is not None
 
     def due(self, progress: Progress, since_last_save: timedelta) -> bool:
-        """Whether a save is due at ``progress``."""
+        """Return whether a save is due at ``progress``."""
         if self.optimizer_steps is not None:
             ended = progress.cycles
             return progress.at_boundary and ended > 0 and ended % self.optimizer_steps == 0
@@ -109,7 +108,7 @@ class SaveEvery:
 
 @dataclass(frozen=True)
 class Keepable:
-    """What a `KeepPolicy` may know of one committed checkpoint."""
+    """Describes one committed checkpoint to a `KeepPolicy`."""
 
     name: str
     cycles: int
@@ -118,25 +117,25 @@ class Keepable:
 
 
 class KeepPolicy(Protocol):
-    """Says which committed checkpoints of a lineage are worth keeping."""
+    """Decides which committed checkpoints of a lineage to keep."""
 
     @property
     def needs_metrics(self) -> bool:
-        """Whether the answer depends on the metrics, which cost a read per checkpoint."""
+        """Whether the answer depends on the metrics, which cost one read per checkpoint."""
         ...
 
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
-        """Names to keep out of ``checkpoints``, which are ordered from oldest to newest."""
+        """Return the names to keep out of ``checkpoints``, which are ordered from oldest to newest."""
         ...
 
     def __or__(self, other: KeepPolicy) -> KeepPolicy:
-        """Keeps what either keeps."""
+        """Return a policy that keeps what either keeps."""
         ...
 
 
 @dataclass(frozen=True)
 class AnyKeep:
-    """Keeps what any of ``policies`` keeps; what ``|`` makes."""
+    """Keeps what any of ``policies`` keeps; the result of ``|``."""
 
     policies: tuple[KeepPolicy, ...]
 
@@ -146,7 +145,7 @@ class AnyKeep:
         return any(policy.needs_metrics for policy in self.policies)
 
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
-        """The union of the parts' answers."""
+        """Return the union of the parts' answers."""
         return frozenset().union(*(policy.keeps(checkpoints) for policy in self.policies))
 
     def __or__(self, other: KeepPolicy) -> KeepPolicy:
@@ -155,7 +154,7 @@ class AnyKeep:
 
 @dataclass(frozen=True)
 class KeepLatest:
-    """Keep the ``n`` newest. The two newest are kept in any case, so 1 acts as 2."""
+    """Keeps the ``n`` newest. The two newest are always kept, so 1 acts as 2."""
 
     n: int
 
@@ -164,11 +163,11 @@ class KeepLatest:
 
     @property
     def needs_metrics(self) -> bool:
-        """Never."""
+        """Always False."""
         return False
 
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
-        """The newest ``n`` names."""
+        """Return the newest ``n`` names."""
         return frozenset(one.name for one in checkpoints[-self.n :])
 
     def __or__(self, other: KeepPolicy) -> KeepPolicy:
@@ -177,7 +176,7 @@ class KeepLatest:
 
 @dataclass(frozen=True)
 class KeepEvery:
-    """Keep for good each checkpoint at a boundary whose cycle number is a multiple of ``optimizer_steps``."""
+    """Keeps permanently each checkpoint at a boundary whose cycle number is a multiple of ``optimizer_steps``."""
 
     optimizer_steps: int
 
@@ -186,11 +185,11 @@ class KeepEvery:
 
     @property
     def needs_metrics(self) -> bool:
-        """Never."""
+        """Always False."""
         return False
 
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
-        """Names at a boundary that is a multiple."""
+        """Return the names at a boundary that is a multiple."""
         return frozenset(
             one.name
             for one in checkpoints
@@ -203,12 +202,12 @@ class KeepEvery:
 
 @dataclass(frozen=True)
 class KeepBest:
-    """Keep the ``n`` best by ``metric``; of equals the newer. Without the metric, or NaN: not kept by this.
+    """Keeps the ``n`` best by ``metric``, of equals the newer; ignores checkpoints without the metric or with NaN.
 
     Args:
-        n: How many.
-        metric: Its name among the metrics of the save; ``Model.fit`` gives its own and ``eval_loss``.
-        mode: ``"max"`` where more is better, ``"min"`` where less is.
+        n: Number to keep.
+        metric: Name among the metrics of the save; ``Model.fit`` gives its own and ``eval_loss``.
+        mode: ``"max"`` if more is better, ``"min"`` if less is.
     """
 
     n: int
@@ -222,11 +221,11 @@ class KeepBest:
 
     @property
     def needs_metrics(self) -> bool:
-        """Always."""
+        """Always True."""
         return True
 
     def keeps(self, checkpoints: Sequence[Keepable]) -> frozenset[str]:
-        """The best ``n`` names that have the metric."""
+        """Return the best ``n`` names that have the metric."""
         sign = 1.0 if self.mode == "max" else -1.0
         scored = [
             (sign * one.metrics[self.metric], age, one.name)

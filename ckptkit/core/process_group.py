@@ -1,8 +1,7 @@
-"""The ranks of a job, and what they must be able to do together: tell each other something.
+"""Defines how the ranks of a job exchange messages.
 
-Guarantees nothing by itself: see the implementations. Both ways to do it are collectives: every rank calls them, in the
-same order, from its training thread and from no other; whoever is missing keeps the others waiting until the framework
-gives up.
+The module itself guarantees nothing: see the implementations. Both operations are collectives. Every rank calls them in
+the same order, from its training thread only; a missing rank keeps the others waiting until the framework gives up.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from typing import Protocol
 
 
 class World(Protocol):
-    """The seam is this small because data goes through the storage; only words go from rank to rank."""
+    """Exchanges messages between ranks; the interface is small because data goes through the storage."""
 
     @property
     def rank(self) -> int:
-        """Of this process, from 0."""
+        """Rank of this process, from 0."""
         ...
 
     @property
     def size(self) -> int:
-        """Ranks in all."""
+        """Number of ranks."""
         ...
 
     def gather(self, message: str) -> Sequence[str]:
-        """What each rank says, by rank; every rank gets all of it, so it should be short.
+        """Return each rank's message, by rank; every rank receives all of them, so keep them short.
 
         Raises:
             RuntimeError: If the framework notices that a rank is gone.
@@ -34,23 +33,23 @@ class World(Protocol):
         ...
 
     def broadcast(self, message: str) -> str:
-        """What rank 0 says, which may be long; what the others give does not matter. Raises as `gather`."""
+        """Return rank 0's message, which may be long; the others' arguments are ignored. Raises as `gather` does."""
         ...
 
 
 @dataclass(frozen=True)
 class Alone:
-    """A job of one rank."""
+    """Represents a job of one rank."""
 
     rank: int = 0
     size: int = 1
 
     def gather(self, message: str) -> Sequence[str]:
-        """As `World`."""
+        """See `World`."""
         return (message,)
 
     def broadcast(self, message: str) -> str:
-        """As `World`."""
+        """See `World`."""
         return message
 
 

@@ -1,8 +1,7 @@
-"""Where a training run stands: the counters that name a checkpoint and prove a resume.
+"""Records where a training run stands: the counters that name a checkpoint and prove a resume.
 
-Guarantees: a `Progress` that exists is consistent with itself. It knows nothing of datasets or optimizers;
-whoever builds one from several counters gets the cross-check of design section 4 for free. Pure values, any
-thread.
+Guarantees: every `Progress` is consistent with itself, so that building one from several counters applies the checks of
+docs/format.md. It does not depend on datasets or optimizers. Pure values, any thread.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ _LARGEST = 10**15  # far above any run, far below what a float64 or an int64 rou
 
 
 class Progress(BaseModel):
-    """Counters of a run between two micro-steps; all are since the run's first start.
+    """Counts what a run has done between two micro-steps; all counters start at the run's first start.
 
     Attributes:
         epoch: Zero-based epoch that the next batch belongs to.
         batch: Batches of that epoch already delivered.
-        cycles: Cycles ended, skipped updates and dropped remainders included.
+        cycles: Cycles ended, including skipped updates and dropped remainders.
         updates: Optimizer updates applied.
         micro_step: Micro-steps done in the running cycle; 0 at a boundary.
         accumulation_steps: K of the running cycle.
@@ -63,7 +62,7 @@ class Progress(BaseModel):
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where training goes on; on a fresh start the numbers are 0 and ``checkpoint`` is None.
+    """Says where training continues; on a fresh start the numbers are 0 and ``checkpoint`` is None.
 
     Attributes:
         epoch: Pass it to ``Model.train`` as ``initial_epoch``.
@@ -85,7 +84,7 @@ class ResumePoint:
 
     @classmethod
     def at(cls, progress: Progress, checkpoint: str) -> ResumePoint:
-        """The point that ``progress`` stands for."""
+        """Return the resume point for ``progress``."""
         return cls(
             epoch=progress.epoch,
             batch=progress.batch,

@@ -1,7 +1,7 @@
-"""Says how a wait goes on that takes more than a moment: a bar on a terminal, lines in the log elsewhere.
+"""Shows the progress of a long wait: a bar on a terminal, log lines elsewhere.
 
-Guarantees: a short wait shows nothing; showing draws from no random generator. It starts no thread, so nothing moves
-between two calls. One thread.
+Guarantees: a short wait shows nothing. The display draws from no random generator. It starts no thread, so nothing
+moves between two calls. One thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TypeAlias
 from typing_extensions import Self
 
 _before = random.getstate()
-from rich.console import Console  # noqa: E402 - rich draws from the global `random` when it is imported first
+from rich.console import Console  # noqa: E402 - the first import of rich draws from the global `random`
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: E402
 
 random.setstate(_before)
@@ -33,7 +33,7 @@ Countdown: TypeAlias = Callable[[], float]
 
 
 def countdown(timeout: timedelta | None) -> Countdown:
-    """Gives, whenever it is called, how many seconds are left of ``timeout``, which begins now; None never ends."""
+    """Return a function that gives the seconds left of ``timeout``, which begins now; None never ends."""
     if timeout is None:
         return lambda: math.inf
     until = time.monotonic() + timeout.total_seconds()
@@ -41,13 +41,13 @@ def countdown(timeout: timedelta | None) -> Countdown:
 
 
 class LongWait:
-    """One wait; a context manager.
+    """Shows one wait; a context manager.
 
     Args:
-        what: What is waited for, for people.
-        total_bytes: How much there is to do.
+        what: Name of the wait, for people.
+        total_bytes: Size of the work.
         monotonic: Gives seconds.
-        console: Where the bar goes; without a terminal there are lines in the log instead.
+        console: Console for the bar; if it is not a terminal, log lines appear instead.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class LongWait:
             self._bar.stop()
 
     def advance(self, count: int) -> None:
-        """So many bytes more are done."""
+        """Report ``count`` more bytes done."""
         self.reach(self._done_bytes + count)
 
     def reach(self, done_bytes: int) -> None:
-        """So many bytes are done in all."""
+        """Report ``done_bytes`` bytes done in total."""
         self._done_bytes = done_bytes
         if self._over:
             return

@@ -1,8 +1,8 @@
-"""What the numbers of a run on N ranks are on M: its counters, its accumulation steps, and whose sums a rank gets.
+"""Converts a run on N ranks to M ranks: its counters, its accumulation steps, and the sums that each rank takes over.
 
-Guarantees: the micro-batches of all ranks together stay what they were, in a cycle, in an epoch and since the run
-began; what would not be whole is refused with the numbers of ranks that it is whole for. The shares of all new ranks in
-an old one add up to 1. Pure values, any thread.
+Guarantees: the micro-batches of all ranks together stay the same, in a cycle, in an epoch and since the run began. A
+conversion that would not be whole is refused with the numbers of ranks for which it is. The shares of an old rank over
+all new ranks add up to 1. Pure values, any thread.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _SHOWN = 12
 
 
 def fold_progress(progress: Progress, ranks: int, onto: int, steps: Iterable[int] = ()) -> Progress:
-    """Where a run of ``ranks`` that stands at ``progress`` stands in a world of ``onto``, with the same micro-batch.
+    """Convert ``progress`` of a run of ``ranks`` to a world of ``onto`` with the same micro-batch.
 
     Args:
-        progress: Of each of the old ranks.
-        ranks: The old number.
-        onto: The new one.
-        steps: The accumulation steps of other cycles, before and after, that have to fold as well.
+        progress: Progress of each of the old ranks.
+        ranks: The old number of ranks.
+        onto: The new number of ranks.
+        steps: The accumulation steps of other cycles, before and after, that must be convertible, too.
 
     Raises:
-        ResumeError: If one of the numbers is not whole in the new world; says for which worlds they are.
+        ResumeError: If one of the numbers is not whole in the new world; names the worlds for which they are.
     """
     steps = (progress.accumulation_steps, *steps)
     done = (progress.micro_step, progress.batches_delivered, progress.cycle_first_batch, progress.batch)
@@ -50,10 +50,10 @@ def fold_progress(progress: Progress, ranks: int, onto: int, steps: Iterable[int
 
 
 def fold_steps(accumulation_steps: int, ranks: int, onto: int) -> int:
-    """K of ``ranks`` as that of ``onto``.
+    """Convert K for ``ranks`` to K for ``onto``.
 
     Raises:
-        ValueError: If it is not whole; says for which worlds it is.
+        ValueError: If it is not whole; names the worlds for which it is.
     """
     folded, rest = divmod(ranks * accumulation_steps, onto)
     if rest:
@@ -65,10 +65,10 @@ def fold_steps(accumulation_steps: int, ranks: int, onto: int) -> int:
 
 
 def shares(ranks: int, onto: int, rank: int) -> list[tuple[int, Fraction]]:
-    """Which old ranks the new ``rank`` takes over, in order, and how much of each.
+    """Return which old ranks the new ``rank`` takes over, in order, and how much of each.
 
-    Old rank q stands for the part [q/ranks, (q+1)/ranks) of everything, a new one likewise; a share is what of the old
-    part lies in the new one, 1 for all of it.
+    Old rank q covers the interval [q/ranks, (q+1)/ranks) of everything, a new one likewise. A share is the fraction of
+    the old interval that lies in the new one, 1 for all of it.
     """
     first, end = rank * ranks, (rank + 1) * ranks  # in units in which an old rank is `onto` long, a new one `ranks`
     return [
@@ -112,7 +112,7 @@ def _divisors(numbers: Iterable[int]) -> list[int]:
 
 
 def _words(worlds: Sequence[int], near: int) -> str:
-    """The worlds in words; of many those around ``near``."""
+    """Return the worlds as text; if there are many, those around ``near``."""
     shown = sorted(sorted(worlds, key=lambda one: abs(one - near))[:_SHOWN])
     listed = ", ".join(map(str, shown))
     if len(shown) == len(worlds):

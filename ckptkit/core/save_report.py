@@ -1,7 +1,7 @@
-"""What a save cost, and whom: the training thread, memory, the writer.
+"""Reports what saves cost: time of the training thread and the writer, memory, and bytes.
 
 Guarantees: every figure is measured, none is estimated. The training thread adds to some fields and the writer to the
-others, so any thread may read them, and sees them grow until the save and its window have ended.
+others. Any thread may read them; they grow until the save and its window have ended.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from ckptkit.core.progress import Progress
 
 @dataclass
 class SaveCost:
-    """Of one save. Seconds are wall time.
+    """Holds the cost of one save. Seconds are wall time.
 
     Attributes:
-        stall_seconds: Taken from the training thread: the save call, slices, and the fence.
-        fence_seconds: Of that, in the fence, which copies what the writer has not read before an update changes it.
-        fence_wait_seconds: Of that, waiting for the writer because the buffers were full.
-        queue_seconds: Waiting of the save call for the save before it.
-        digest_seconds: Of the writer, copying and digesting.
-        write_seconds: Of the writer, waiting for the storage.
+        stall_seconds: Time taken from the training thread: the save call, slices, and the fence.
+        fence_seconds: Part of it in the fence, which copies what the writer has not read before an update changes it.
+        fence_wait_seconds: Part of that spent waiting for the writer because the buffers were full.
+        queue_seconds: Time that the save call waited for the previous save.
+        digest_seconds: Time that the writer copied and digested.
+        write_seconds: Time that the writer waited for the storage.
         copied_bytes: Copied by the save call.
-        fenced_bytes: Copied later: by the fence, and slice by slice.
-        streamed_bytes: Handed to the storage so far.
+        fenced_bytes: Copied later, by the fence and slice by slice.
+        streamed_bytes: Passed to the storage so far.
         in_place_bytes: Read by the writer from live memory.
         buffer_bytes: Memory of all buffers after the save.
-        skipped_saves: Saves that were due while this one was written, and not taken.
+        skipped_saves: Saves of the attempt that were due and skipped before this one began.
     """
 
     stall_seconds: float = 0.0
@@ -45,20 +45,20 @@ class SaveCost:
     skipped_saves: int = 0
 
     def as_numbers(self) -> dict[str, float | int]:
-        """Its fields by name."""
+        """Return the fields by name."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class SaveReport:
-    """A save that has been committed, as `CheckpointManager` tells it to ``on_save``.
+    """Describes a committed save; `CheckpointManager` passes it to ``on_save``.
 
     Attributes:
-        checkpoint: Its name.
-        progress: What it is a checkpoint of.
-        took: From the save call to the commit.
-        size_bytes: Written for it; shared frozen shards count where they were written.
-        cost: What it cost.
+        checkpoint: Name of the checkpoint.
+        progress: Progress that it stores.
+        took: Time from the save call to the commit.
+        size_bytes: Bytes written for it; a shared frozen shard counts in the save that wrote it.
+        cost: Cost of the save.
     """
 
     checkpoint: str
@@ -69,20 +69,20 @@ class SaveReport:
 
     @property
     def stall(self) -> timedelta:
-        """How long it kept training from going on."""
+        """Time that the save kept training waiting."""
         return timedelta(seconds=self.cost.stall_seconds)
 
 
 @dataclass
 class SaveTotals:
-    """What the saves of a training cost in all.
+    """Sums the cost of a training's saves.
 
     Attributes:
-        saves: Committed and reported.
-        stall_seconds: Of the training thread.
-        longest_stall_seconds: Of one save.
-        size_bytes: Written.
-        took_seconds: From the save calls to the commits.
+        saves: Committed and reported saves.
+        stall_seconds: Time taken from the training thread.
+        longest_stall_seconds: Longest stall of one save.
+        size_bytes: Bytes written.
+        took_seconds: Time from the save calls to the commits.
         buffer_bytes: Most memory that the buffers ever took.
     """
 
@@ -94,7 +94,7 @@ class SaveTotals:
     buffer_bytes: int = 0
 
     def add(self, report: SaveReport) -> None:
-        """Count ``report``."""
+        """Add ``report``."""
         self.saves += 1
         self.stall_seconds += report.cost.stall_seconds
         self.longest_stall_seconds = max(self.longest_stall_seconds, report.cost.stall_seconds)

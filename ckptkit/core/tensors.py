@@ -1,6 +1,6 @@
-"""Tensors as bytes: the dtype table, and the leaves of a checkpoint.
+"""Represents tensors as bytes: the dtype table, and the leaves of a checkpoint.
 
-Guarantees: bits go in and out unchanged, NaN payloads, signed zeros and bfloat16 included. Any thread.
+Guarantees: bits go in and out unchanged, including NaN payloads, signed zeros and bfloat16. Any thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = npt.NDArray[np.generic]
 
 ROLES: tuple[Role, ...] = ("weights", "optimizer", "accumulators", "state")
 
-# Name in the safetensors header -> NumPy dtype that carries the bits. BF16 has none of its own in NumPy.
+# Name in the safetensors header -> NumPy dtype that carries the bits. NumPy has no dtype for BF16.
 DTYPES: dict[str, np.dtype[np.generic]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
@@ -44,23 +44,23 @@ _NAME_OF = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 
 
 def size_bytes_of(dtype: str, shape: Sequence[int]) -> int:
-    """Bytes of a tensor; ``dtype`` is a name in `DTYPES`."""
+    """Return the bytes of a tensor; ``dtype`` is a name in `DTYPES`."""
     return math.prod(shape) * DTYPES[dtype].itemsize
 
 
 @dataclass(frozen=True)
 class LeafSpec:
-    """What a leaf is, apart from its bits; the same object from save to save, which is what makes plans reusable.
+    """Describes a leaf apart from its bits; the same object from save to save, so that plans can be reused.
 
     Attributes:
         name: Unique in the checkpoint.
-        role: Which kind of file it goes to.
-        lifetime: How long its bytes stay as they are: ``cycle`` until the next update, ``micro`` until the
-            next micro-step, ``frozen`` for the whole attempt.
+        role: Kind of file that stores it.
+        lifetime: How long its bytes stay unchanged: ``cycle`` until the next update, ``micro`` until the next
+            micro-step, ``frozen`` for the whole attempt.
         dtype: Name in `DTYPES`.
-        shape: Of the tensor; ``()`` for a scalar.
-        placement: In a job of many ranks; whoever says nothing gets what is always right.
-        part: Which piece of a replicated leaf this is, where ranks share the work of storing it; None for all of it.
+        shape: Shape of the tensor; ``()`` for a scalar.
+        placement: Placement in a job of many ranks; the default is always correct.
+        part: Piece of a replicated leaf, if ranks share the work of storing it; None for all of it.
     """
 
     name: str
@@ -78,12 +78,12 @@ class LeafSpec:
 
 
 class Leaf(NamedTuple):
-    """One tensor of a checkpoint.
+    """Holds one tensor of a checkpoint.
 
     Attributes:
-        spec: What it is.
-        source: Its bits, C-contiguous, in the NumPy dtype of `DTYPES`; or what gives them, on the training thread
-            only, where every look at a tensor copies it (from the memory of an accelerator).
+        spec: Description of the leaf.
+        source: Its bits, C-contiguous, in the NumPy dtype of `DTYPES`; or, where every access to a tensor copies it
+            (from the memory of an accelerator), a function that returns them, for the training thread only.
     """
 
     spec: LeafSpec
@@ -91,27 +91,27 @@ class Leaf(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As in `LeafSpec`."""
+        """See `LeafSpec`."""
         return self.spec.name
 
     @property
     def role(self) -> Role:
-        """As in `LeafSpec`."""
+        """See `LeafSpec`."""
         return self.spec.role
 
     @property
     def lifetime(self) -> Lifetime:
-        """As in `LeafSpec`."""
+        """See `LeafSpec`."""
         return self.spec.lifetime
 
     @property
     def dtype(self) -> str:
-        """As in `LeafSpec`."""
+        """See `LeafSpec`."""
         return self.spec.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As in `LeafSpec`."""
+        """See `LeafSpec`."""
         return self.spec.shape
 
     @property
@@ -121,14 +121,14 @@ class Leaf(NamedTuple):
 
     @property
     def array(self) -> Array:
-        """Its bits; may be live memory."""
+        """The bits; may be live memory."""
         return self.source() if callable(self.source) else self.source
 
 
 def leaf_of(
     name: str, array: Array, *, role: Role, lifetime: Lifetime = "micro", placement: Placement = "per_rank"
 ) -> Leaf:
-    """Describe a NumPy array; bfloat16 is recognised by the name of its dtype.
+    """Make a leaf from a NumPy array; recognises bfloat16 by the name of its dtype.
 
     Raises:
         TypeError: If safetensors has no such dtype; names the leaf.
@@ -139,7 +139,7 @@ def leaf_of(
 
 
 def dtype_of(name: str, array: Array) -> str:
-    """Name in `DTYPES` of the elements of ``array``; raises as `leaf_of` does."""
+    """Return the name in `DTYPES` of the elements of ``array``; raises as `leaf_of` does."""
     if _is_bfloat16(array):
         return "BF16"
     known = _NAME_OF.get(array.dtype.newbyteorder("<"))
@@ -149,20 +149,20 @@ def dtype_of(name: str, array: Array) -> str:
 
 
 def bits_of(array: Array) -> Array:
-    """``array`` in the NumPy dtype that carries its bits, C-contiguous; the same memory wherever it can be."""
+    """Return ``array`` in the NumPy dtype that carries its bits, C-contiguous; the same memory if possible."""
     bits = array.view(np.uint16) if _is_bfloat16(array) else array
     return bits if bits.flags.c_contiguous else np.ascontiguousarray(bits)
 
 
 def values_of(dtype: str, bits: Array) -> Array:
-    """What ``bits`` stand for, as numbers that NumPy can reckon with: bfloat16 as the float32 of the same value."""
+    """Return ``bits`` as numbers that NumPy can compute with: bfloat16 becomes float32 of the same value."""
     return (bits.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else bits
 
 
 def bytes_of(array: Array) -> npt.NDArray[np.uint8]:
-    """The memory of a C-contiguous ``array`` as flat bytes, without a copy."""
+    """Return the memory of a C-contiguous ``array`` as flat bytes, without a copy."""
     return array.reshape(-1).view(np.uint8)
 
 
 def _is_bfloat16(array: Array) -> bool:
-    return array.dtype.itemsize == 2 and array.dtype.name == "bfloat16"  # the name takes NumPy long
+    return array.dtype.itemsize == 2 and array.dtype.name == "bfloat16"  # itemsize first: getting the name is slow

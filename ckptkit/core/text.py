@@ -1,4 +1,4 @@
-"""Durations, sizes and numbers as people read them. Pure functions, any thread."""
+"""Formats durations, sizes and numbers for people. Pure functions, any thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENDS = {
 
 
 def span(seconds: float | None) -> str:
-    """A duration, in its two largest units."""
+    """Format a duration in its two largest units."""
     if seconds is None:
         return "–"
     if seconds < 1:
@@ -32,7 +32,7 @@ def span(seconds: float | None) -> str:
 
 
 def rough_span(seconds: float) -> str:
-    """A duration in its largest unit."""
+    """Format a duration in its largest unit."""
     for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= length:
             return f"{seconds // length:.0f} {unit}"
@@ -40,7 +40,7 @@ def rough_span(seconds: float) -> str:
 
 
 def size(size_bytes: float | None) -> str:
-    """A number of bytes."""
+    """Format a number of bytes."""
     if size_bytes is None:
         return "–"
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -51,15 +51,15 @@ def size(size_bytes: float | None) -> str:
 
 
 def number(value: int | None) -> str:
-    """A count."""
+    """Format a count."""
     return "–" if value is None else f"{value:,}"
 
 
 def when(at: datetime | None) -> str:
-    """A time, in UTC."""
+    """Format a time, in UTC."""
     return "–" if at is None else at.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def many(count: int, one: str, more: str | None = None) -> str:
-    """A count and what is counted."""
+    """Format a count with its noun."""
     return f"{count:,} {one if count == 1 else more or one + 's'}"

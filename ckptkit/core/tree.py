@@ -1,10 +1,9 @@
-"""Nested Python state as JSON plus tensors, without pickle.
+"""Encodes nested Python state as JSON plus tensors, without pickle.
 
-Guarantees: what `encode_tree` takes, `decode_tree` gives back equal and of the same types: None, bool, int of any
-size, float to the bit (infinities and NaN included), str, bytes, list, tuple, dict and OrderedDict in their order and
-with any such keys, NumPy arrays (no subclass of them) and scalars. Anything else is a TypeError that names the place,
-so that nothing is stored that could not be restored. Plain JSON values stay readable as they are. Pure functions, any
-thread.
+Guarantees: `decode_tree` returns what `encode_tree` accepted, equal and of the same types: None, bool, int of any size,
+float to the bit (infinities and NaN included), str, bytes, list, tuple, dict and OrderedDict in their order and with
+any such keys, NumPy arrays (no subclass of them) and scalars. Anything else is a TypeError that names the place, so
+that nothing is stored that could not be restored. Plain JSON values stay readable. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from ckptkit.core.tensors import Array, Leaf, leaf_of
 _MAX_DEPTH = 64
 
 
-def encode_tree(  # noqa: PLR0911 - one return per type reads as the table that it is
+def encode_tree(  # noqa: PLR0911 - one return per type reads like a table
     value: Any, path: str, leaves: list[Leaf], *, _depth: int = 0
 ) -> JsonValue:
-    """Encode ``value``; arrays go to ``leaves``, named by their place below ``path``.
+    """Encode ``value``; appends arrays to ``leaves``, named by their place below ``path``.
 
     Raises:
-        TypeError: If something in it has no place in a checkpoint; names where and what.
+        TypeError: If a value cannot be stored in a checkpoint; names the place and the type.
         ValueError: If it is nested more than 64 deep.
     """
     if _depth > _MAX_DEPTH:
@@ -91,7 +90,7 @@ def _encode_dict(value: dict[Any, Any], path: str, leaves: list[Leaf], depth: in
 
 
 def _segment(key: str) -> str:
-    # As in a JSON pointer, so that {"a/b": ...} and {"a": {"b": ...}} give their arrays different names.
+    # As in a JSON pointer, so that arrays in {"a/b": ...} and {"a": {"b": ...}} get different names.
     return key.replace("~", "~0").replace("/", "~1")
 
 
@@ -99,7 +98,7 @@ def decode_tree(value: JsonValue, tensors: Mapping[str, Array]) -> Any:
     """Undo `encode_tree`; ``tensors`` holds the arrays by name.
 
     Raises:
-        ValueError: If ``value`` is not such an encoding or names a tensor that is not there.
+        ValueError: If ``value`` is not such an encoding or names a missing tensor.
     """
     if isinstance(value, list):
         return [decode_tree(one, tensors) for one in value]

@@ -1,9 +1,9 @@
-"""How an error of ckptkit looks that ends a program: its message and the line of the user's script, no traceback.
+"""Shows an uncaught ckptkit error as its message and the line of the user's script, without a traceback.
 
-The frames of MindSpore and of this package between the two hide what the message says. Guarantees: at most four lines,
-the rest of a long message left out; only errors of `ckptkit.errors` look different, every other one is left to Python;
-the exit code stays 1; ``CKPTKIT_DEBUG=1`` brings everything back. Not in IPython, in an interactive Python, where
-somebody else has set ``sys.excepthook``, or for what ends another thread than the main one. Any thread.
+The frames of MindSpore and of this package would hide the message. Guarantees: at most four lines; the rest of a long
+message is left out. Only errors of `ckptkit.errors` change; Python shows every other error. The exit code stays 1.
+``CKPTKIT_DEBUG=1`` restores the full output. Does not apply in IPython, in an interactive Python, where other code has
+set ``sys.excepthook``, or to errors in threads other than the main one. Any thread.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from ckptkit.scrubber import scrub_error
 
 _HERE = Path(__file__).parents[1]
 _HINT = "CKPTKIT_DEBUG=1 shows the traceback"
-_MOST_LINES = 3  # of a message; one that lists what differs may have a thousand
+_MOST_LINES = 3  # of a message; one that lists differences may have a thousand
 
 
 def show_errors_briefly() -> None:
-    """Let uncaught errors of ckptkit end the program with a few lines on stderr."""
+    """Show uncaught ckptkit errors with a few lines on stderr."""
     if sys.excepthook is sys.__excepthook__ and not _is_interactive():
         sys.excepthook = _show
 
 
 def wants_details() -> bool:
-    """Whether the user has set ``CKPTKIT_DEBUG``."""
+    """Return whether the user has set ``CKPTKIT_DEBUG``."""
     return os.environ.get("CKPTKIT_DEBUG", "0") not in ("", "0")
 
 
 def lines_of(error: CkptKitError, trace: TracebackType | None) -> list[str]:
-    """What stderr says of ``error``: where, what, and its cause where the message leaves that out."""
+    """Return the lines for stderr: where, what, and the cause if the message leaves it out."""
     where = _line_of_user(trace)
     message = f"{_name_of(type(error))}: {error}"
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
@@ -69,7 +69,7 @@ def _is_interactive() -> bool:
 
 
 def _repeats(message: str, cause: str) -> bool:
-    """Whether ``message`` already says what ``cause`` does; an OSError's text has a number in front of its words."""
+    """Return whether ``message`` already contains ``cause``, without the number at the front of an OSError's text."""
     return all(one.strip() in message for one in cause.rpartition("] ")[2].partition(": '")[0].splitlines())
 
 
@@ -81,7 +81,7 @@ def _name_of(kind: type[BaseException]) -> str:
 
 
 def _line_of_user(trace: TracebackType | None) -> str:
-    """The last line of the main script that was on its way, or else the last one of code that nobody installed."""
+    """Return the last line of the main script in the traceback, or else of code that is not installed."""
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)]
     main = getattr(sys.modules.get("__main__", ModuleType("")), "__file__", None)
     script = [one for one in frames if main is not None and os.path.abspath(one[0]) == os.path.abspath(main)]

@@ -1,5 +1,5 @@
-"""What a run looks like in bytes: names of files, documents, shards and events (``docs/format.md``).
+"""Defines the bytes of a run: file names, documents, shards and events (``docs/format.md``).
 
-Nothing here does I/O: documents go in and bytes come out, or the other way round. Who writes them, and in which order,
-is `ckptkit.checkpoint` and `ckptkit.run`.
+No module here does I/O: it converts documents to bytes and back. `ckptkit.checkpoint` and `ckptkit.run` decide who
+writes them, and in which order.
 """

@@ -1,9 +1,9 @@
-"""The documents of format version 1: what each JSON file of a run may hold, how it is read and written.
+"""Defines the documents of format version 1: what each JSON file of a run may hold, and how to read and write it.
 
-Guarantees: a document that parses has only known fields, plain relative keys, bounded numbers and a tensor
-table without overlaps; anything else is a `CorruptCheckpointError` that names the file. Sealed documents
-(run, attempt, COMMIT) also carry a digest of themselves. It does not compare documents with each other:
-that is `ckptkit.checkpoint.open`. The normative text is ``docs/format.md``. Pure values, any thread.
+Guarantees: a document that parses has only known fields, plain relative keys, bounded numbers and a tensor table
+without overlaps; anything else is a `CorruptCheckpointError` that names the file. Sealed documents (run, attempt,
+COMMIT) also carry a digest of themselves. Documents are not compared with each other: see `ckptkit.checkpoint.open`.
+The normative text is ``docs/format.md``. Pure values, any thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_DOCUMENT_BYTES = 128 * 1024 * 1024  # manifest.json and rank files: about 50
 MAX_ATTEMPT = 999_999
 MAX_SIZE_BYTES = 1 << 50  # of a shard: a petabyte
 MAX_TOTAL_BYTES = 1 << 59  # of all shards of a checkpoint
-MAX_BLOCK_BYTES = 1 << 20  # of a file with sharded leaves: what is verified by itself
+MAX_BLOCK_BYTES = 1 << 20  # of a file with sharded leaves; each block is verified separately
 
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 
@@ -62,7 +62,7 @@ Text = Annotated[str, Field(max_length=4096)]
 Seconds = Annotated[FiniteFloat, Field(ge=0)]
 SizeBytes = Annotated[int, Field(ge=0, le=MAX_SIZE_BYTES)]
 Dimension = Annotated[int, Field(ge=0, le=MAX_SIZE_BYTES)]
-Version = Annotated[int, Field(ge=FORMAT_VERSION, le=FORMAT_VERSION)]  # a Literal[1] would take true and 1.0
+Version = Annotated[int, Field(ge=FORMAT_VERSION, le=FORMAT_VERSION)]  # a Literal[1] would accept true and 1.0
 
 
 def _all_finite(state: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -81,28 +81,28 @@ class _Document(BaseModel):
 
 
 class Sealed(_Document):
-    """A small create-only document: canonical JSON that carries the digest of all its other fields.
+    """Represents a small create-only document: canonical JSON with the digest of all its other fields.
 
-    Every format version seals like this, so that a newer version can be told from an altered byte.
+    Every format version seals documents this way, so that a newer version differs from an altered byte.
     """
 
     format_version: Version = FORMAT_VERSION
     digest: Digest | None = None
 
     def sealed(self) -> Self:
-        """A copy whose ``digest`` is that of its other fields."""
+        """Return a copy whose ``digest`` is that of its other fields."""
         rest = self.model_dump(mode="json", exclude={"digest"})
         return self.model_copy(update={"digest": digest_of(canonical(rest))})
 
 
 class CopiedFrom(_Document):
-    """Where a run was copied from.
+    """Records the source of a copied run.
 
     Attributes:
-        url: Of the source, without credentials; for people.
-        run_id: Of the source; None where it had none that could be read.
-        checkpoint: The one that was copied alone; None for a whole run.
-        last_attempt: The attempt whose document is the last file of the copy: without it, the copy has not ended.
+        url: URL of the source, without credentials; for people.
+        run_id: Run id of the source; None if none could be read.
+        checkpoint: The only checkpoint that was copied; None for a whole run.
+        last_attempt: The attempt whose document is the last file of the copy: without it, the copy is incomplete.
     """
 
     url: Text
@@ -112,7 +112,7 @@ class CopiedFrom(_Document):
 
 
 class RunDocument(Sealed):
-    """``run.json``: made once, by the first start, or as the first file of a copy."""
+    """Represents ``run.json``: created once, by the first start or as the first file of a copy."""
 
     run_id: Token
     created_at: Text
@@ -120,18 +120,18 @@ class RunDocument(Sealed):
 
 
 class PassedOver(_Document):
-    """A checkpoint that a start could not use, and why."""
+    """Names a checkpoint that a start could not use, and the reason."""
 
     checkpoint: Text
     reason: Text
 
 
 class AttemptDocument(Sealed):
-    """``attempts/000002.json``: one life of the training job.
+    """Represents ``attempts/000002.json``: one life of the training job.
 
     Attributes:
-        parent: The checkpoint that was really applied; None on a fresh start.
-        branch: The checkpoint that the user chose by name, where the attempt starts a branch.
+        parent: The checkpoint that was actually applied; None on a fresh start.
+        branch: The checkpoint that the user named, if the attempt starts a branch.
         passed_over: Newer checkpoints that were found corrupt before ``parent`` was taken.
     """
 
@@ -145,7 +145,7 @@ class AttemptDocument(Sealed):
 
 
 class Commit(Sealed):
-    """``COMMIT`` of a checkpoint: that it exists commits the folder."""
+    """Represents ``COMMIT`` of a checkpoint: its existence commits the folder."""
 
     token: Token
     manifest_digest: Digest
@@ -153,7 +153,7 @@ class Commit(Sealed):
 
 
 class Void(_Document):
-    """``COMMIT`` of a folder that must never be committed any more."""
+    """Represents ``COMMIT`` of a folder that must never be committed."""
 
     void_by: Token
 
@@ -164,20 +164,20 @@ PartShape = Annotated[list[Dimension], Field(max_length=31)]  # NumPy has 32 axe
 
 
 class Part(_Document):
-    """Which part of a whole leaf a tensor is; the part's own shape is that of the tensor."""
+    """Locates a tensor in a whole leaf; the tensor's shape is the part's shape."""
 
     global_shape: PartShape
     offsets: PartShape
 
 
 class TensorEntry(_Document):
-    """One tensor inside a shard.
+    """Describes one tensor inside a shard.
 
     Attributes:
-        shape: Of what lies here, which may be a part of a leaf.
-        offset_bytes: From the start of the file.
-        placement: Of the leaf ``name`` in the job that wrote it.
-        part: Of a leaf that several files hold; None where all of it lies here. A part of a replicated leaf is
+        shape: Shape of the stored tensor, which may be a part of a leaf.
+        offset_bytes: Offset from the start of the file.
+        placement: Placement of the leaf ``name`` in the job that wrote it.
+        part: Position in a leaf that several files hold; None if this is the whole leaf. A part of a replicated leaf is
             consecutive memory of the whole.
     """
 
@@ -191,7 +191,7 @@ class TensorEntry(_Document):
 
     @property
     def whole_shape(self) -> tuple[int, ...]:
-        """Of the leaf."""
+        """Shape of the leaf."""
         return tuple(self.shape if self.part is None else self.part.global_shape)
 
     @model_validator(mode="after")
@@ -201,7 +201,7 @@ class TensorEntry(_Document):
         expected = size_bytes_of(self.dtype, self.shape)
         if self.size_bytes != expected:
             raise ValueError(f"tensor {self.name[:80]!r}: {self.size_bytes} bytes, its shape needs {expected}")
-        # An empty tensor of absurd extent needs no byte, and still NumPy cannot make it.
+        # An empty tensor with huge dimensions needs no byte, but NumPy cannot create it.
         if math.prod(dimension or 1 for dimension in self.whole_shape) > MAX_SIZE_BYTES:
             raise ValueError(f"tensor {self.name[:80]!r}: its shape is too large")
         return self
@@ -222,7 +222,7 @@ class TensorEntry(_Document):
 
 
 class FileEntry(_Document):
-    """A file that another document vouches for."""
+    """Records the size and digest of a file."""
 
     key: Key
     size_bytes: SizeBytes
@@ -230,17 +230,17 @@ class FileEntry(_Document):
 
 
 class Blocks(_Document):
-    """Digests of all consecutive parts of a file, of one size but for the last, so that a part can be read alone."""
+    """Holds the digests of a file's blocks, all but the last of one size, so that a part can be read alone."""
 
     size_bytes: int = Field(ge=1, le=MAX_BLOCK_BYTES)
     digests: list[Digest]
 
 
 class ShardEntry(FileEntry):
-    """A safetensors file and the tensors in it, in file order; all of them of one placement.
+    """Describes a safetensors file and its tensors in file order; all have the same placement.
 
     Attributes:
-        blocks: Of a file with sharded leaves; None for any other.
+        blocks: Digests for a file with sharded leaves; None for any other.
     """
 
     role: Role
@@ -249,7 +249,7 @@ class ShardEntry(FileEntry):
 
     @property
     def placement(self) -> Tag:
-        """Of its tensors."""
+        """Placement of its tensors."""
         return self.tensors[0].placement if self.tensors else "per_rank"
 
     @model_validator(mode="after")
@@ -275,11 +275,11 @@ class ShardEntry(FileEntry):
 
 
 class RankManifest(_Document):
-    """``rank-00000.json``: what one rank wrote.
+    """Represents ``rank-00000.json``: what one rank wrote.
 
     Attributes:
-        state: Everything that is not a tensor of the model, by section: ``rng``, ``data``, ``train``, and
-            ``user`` for objects added by name; encoded by `ckptkit.core.tree`.
+        state: Everything that is not a tensor of the model, by section: ``rng``, ``data``, ``train``, and ``user`` for
+            objects added by name; encoded by `ckptkit.core.tree`.
     """
 
     format_version: Version = FORMAT_VERSION
@@ -292,7 +292,7 @@ class RankManifest(_Document):
 
     @model_validator(mode="after")
     def _nothing_twice(self) -> Self:
-        # A file listed n times would be read into n times the memory that lies on storage.
+        # A file listed n times would be read into n times its memory.
         keys = [shard.key for shard in self.shards]
         if len(set(keys)) != len(keys):
             raise ValueError("a shard stands in the table twice")
@@ -306,7 +306,7 @@ class RankManifest(_Document):
 
 
 class Cost(_Document):
-    """What the save had cost when its manifest was written; as `ckptkit.core.save_report.SaveCost`."""
+    """Holds the cost of the save when its manifest was written; see `ckptkit.core.save_report.SaveCost`."""
 
     stall_seconds: Seconds
     fence_seconds: Seconds
@@ -323,10 +323,10 @@ class Cost(_Document):
 
 
 class Manifest(_Document):
-    """``manifest.json``: the checkpoint as a whole.
+    """Represents ``manifest.json``: the checkpoint as a whole.
 
     Attributes:
-        size_bytes: Of all shards of all ranks, shared frozen ones included: for lists, which read no rank file.
+        size_bytes: Size of all shards of all ranks, including shared frozen ones; for lists, which read no rank file.
     """
 
     format_version: Version = FORMAT_VERSION
@@ -346,24 +346,24 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def digest_of(data: bytes | memoryview) -> str:
-    """xxh3_128 of ``data`` as 32 hexadecimal digits."""
+    """Return xxh3_128 of ``data`` as 32 hexadecimal digits."""
     return xxhash.xxh3_128_hexdigest(data)
 
 
 def canonical(value: Any) -> bytes:
-    """JSON in UTF-8 with sorted keys and no white space: equal values give equal bytes."""
+    """Return JSON in UTF-8 with sorted keys and no white space: equal values give equal bytes."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode()
 
 
 def encode(document: BaseModel) -> bytes:
-    """The bytes of ``document`` on storage; sealed documents must be sealed already.
+    """Return the bytes of ``document`` on storage; sealed documents must be sealed already.
 
-    Only those are sorted: a dict of the user's state must come back in its own order, which a loop may follow.
+    Only sealed and void documents are sorted: a dict of the user's state must keep its order, which a loop may follow.
     """
     if isinstance(document, Sealed | Void):
         return canonical(document.model_dump(mode="json"))
-    # Not by the json module, which would hold the interpreter, and with it training, for seconds of 100,000 tensors.
+    # Not the json module: for 100,000 tensors it would hold the interpreter, and thus training, for seconds.
     return document.model_dump_json().encode()
 
 
@@ -371,7 +371,7 @@ def decode(data: bytes, model: type[Model], key: str) -> Model:
     """Parse ``data``, the content of ``key``.
 
     Raises:
-        FormatVersionError: If the document says a version that this ckptkit does not read.
+        FormatVersionError: If the document has a version that this ckptkit does not read.
         CorruptCheckpointError: If it is not such a document; names ``key``.
     """
     try:
@@ -384,7 +384,7 @@ def decode(data: bytes, model: type[Model], key: str) -> Model:
     except ValidationError as error:
         _refuse_other_version(data, key)
         raise CorruptCheckpointError(f"{key} is not a valid {model.__name__}: {_first_line(error)}") from error
-    # Defaults are a comfort of the writer's code; on storage every field stands.
+    # Defaults only help the writing code; on storage every field is present.
     absent = sorted(model.model_fields.keys() - document.model_fields_set)
     if absent:
         raise CorruptCheckpointError(f"{key} is not a valid {model.__name__}: it lacks {', '.join(absent)}")
@@ -403,7 +403,7 @@ def decode_commit(data: bytes, key: str) -> Commit | Void:
 
 
 def _check_seal(data: bytes) -> None:
-    """Raise ValueError unless ``data`` is canonical JSON with a right ``digest``."""
+    """Raise ValueError unless ``data`` is canonical JSON with a correct ``digest``."""
     fields = from_json(data, allow_inf_nan=False)
     if not isinstance(fields, dict):
         raise ValueError("it is not a JSON object")

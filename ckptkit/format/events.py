@@ -1,9 +1,9 @@
-"""What happened in a run, as its attempts tell it: the documents below ``events/``, for people and their plots.
+"""Defines the events that attempts record below ``events/``, for people and their plots.
 
-Guarantees: a segment that parses is whole and as it was written (its header carries its own digest and that of the
-rest), and holds known kinds of events with bounded fields only; anything else is a `CorruptCheckpointError` that names
-the file. No restore reads any of it, and nothing is ordered by its clocks. The normative text is ``docs/format.md``.
-Pure values, any thread.
+Guarantees: a segment that parses is complete and unaltered (its header carries its own digest and that of the rest),
+and holds only known kinds of events with bounded fields; anything else is a `CorruptCheckpointError` that names the
+file. No restore reads events, and their clocks order nothing. The normative text is ``docs/format.md``. Pure values,
+any thread.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ How = Literal["finished", "closed", "failed", "preempted", "interrupted", "overt
 
 
 class _Event(BaseModel):
-    """One line of a segment.
+    """Represents one line of a segment.
 
     Attributes:
-        at: When, in ISO 8601, by the clock of the writing process; for people only.
+        at: Time in ISO 8601, by the clock of the writing process; for people only.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -45,12 +45,12 @@ class _Event(BaseModel):
 
 
 class Began(_Event):
-    """The attempt began.
+    """Records that the attempt began.
 
     Attributes:
-        checkpoint: The one that was applied; None for a fresh start.
-        progress: Where it went on from.
-        world_size: Ranks of the job.
+        checkpoint: The checkpoint that was applied; None for a fresh start.
+        progress: Progress from which the attempt continued.
+        world_size: Number of ranks of the job.
     """
 
     kind: Literal["began"] = "began"
@@ -60,10 +60,10 @@ class Began(_Event):
 
 
 class Spread(BaseModel):
-    """A value over some cycles; its mean in each cycle is one number here.
+    """Summarizes a value over some cycles; its mean in each cycle counts as one number.
 
     Attributes:
-        mean: Of the finite ones; None where there was none.
+        mean: Mean of the finite numbers; None if there was none.
         low: The smallest of them.
         high: The largest of them.
         not_finite: How many were NaN or infinite.
@@ -78,13 +78,13 @@ class Spread(BaseModel):
 
 
 class Point(_Event):
-    """Values over one cycle, or, later in an attempt, over some consecutive ones.
+    """Records values over one cycle, or, later in an attempt, over several consecutive cycles.
 
     Attributes:
         first: Optimizer steps after the first of the cycles.
         last: Optimizer steps after the last one.
-        cycles: How many there are.
-        values: By name; ``loss`` and ``gradient_norm`` among them where they were known.
+        cycles: Number of cycles.
+        values: Values by name; includes ``loss`` and ``gradient_norm`` if they were known.
     """
 
     kind: Literal["point"] = "point"
@@ -95,16 +95,16 @@ class Point(_Event):
 
 
 class Saved(_Event):
-    """A checkpoint was committed.
+    """Records that a checkpoint was committed.
 
     Attributes:
-        checkpoint: Its name.
-        progress: What it is a checkpoint of.
-        took_seconds: From the save call to the commit.
-        stall_seconds: Taken from the training thread.
-        queue_seconds: Of that, waiting for the save before it.
-        size_bytes: Written for it.
-        skipped_saves: Of the whole attempt until this save began: due and not taken.
+        checkpoint: Name of the checkpoint.
+        progress: Progress that it stores.
+        took_seconds: Time from the save call to the commit.
+        stall_seconds: Time taken from the training thread.
+        queue_seconds: Part of that spent waiting for the previous save.
+        size_bytes: Bytes written for it.
+        skipped_saves: Saves of the whole attempt that were due and skipped before this save began.
     """
 
     kind: Literal["saved"] = "saved"
@@ -118,13 +118,13 @@ class Saved(_Event):
 
 
 class SaveFailed(_Event):
-    """A save failed.
+    """Records that a save failed.
 
     Attributes:
-        checkpoint: What it would have been called.
-        progress: What it would have been a checkpoint of.
+        checkpoint: Name that the checkpoint would have had.
+        progress: Progress that it would have stored.
         error: Class of the error.
-        message: Its first line.
+        message: First line of the error.
     """
 
     kind: Literal["save_failed"] = "save_failed"
@@ -135,11 +135,11 @@ class SaveFailed(_Event):
 
 
 class Removed(_Event):
-    """Retention removed a checkpoint.
+    """Records that retention removed a checkpoint.
 
     Attributes:
-        checkpoint: Its name.
-        after: The checkpoint after whose commit.
+        checkpoint: Name of the checkpoint.
+        after: The checkpoint whose commit preceded the removal.
     """
 
     kind: Literal["removed"] = "removed"
@@ -148,14 +148,14 @@ class Removed(_Event):
 
 
 class Ended(_Event):
-    """The attempt ended, in a way that left it time to say so.
+    """Records that the attempt ended, if it had time to do so.
 
     Attributes:
         how: ``finished``: training reached its end and its last state was committed; ``closed``: without an error, but
-            no last state was asked for; ``overtaken``: by a later attempt.
-        progress: The last that was seen.
-        error: Class of what ended it.
-        message: Its first line.
+            no last state was requested; ``overtaken``: by a later attempt.
+        progress: Last known progress.
+        error: Class of the error that ended it.
+        message: First line of the error.
     """
 
     kind: Literal["ended"] = "ended"
@@ -166,10 +166,10 @@ class Ended(_Event):
 
 
 class LeftOut(_Event):
-    """Events were thrown away, because the storage took none for too long.
+    """Records that events were dropped, because the storage accepted none for too long.
 
     Attributes:
-        events: How many.
+        events: Number of dropped events.
     """
 
     kind: Literal["left_out"] = "left_out"
@@ -182,14 +182,14 @@ _EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="k
 
 
 class SegmentHeader(Sealed):
-    """First line of ``events/a000002-0001.jsonl``.
+    """Represents the first line of ``events/a000002-0001.jsonl``.
 
     Attributes:
         attempt: The attempt that wrote it.
-        number: Of this segment in the attempt, from 1.
-        token: The attempt's.
-        events: How many lines follow.
-        events_digest: Of all bytes after the first line.
+        number: Number of this segment in the attempt, from 1.
+        token: Token of the attempt.
+        events: Number of lines that follow.
+        events_digest: Digest of all bytes after the first line.
     """
 
     attempt: int = Field(ge=1, le=MAX_ATTEMPT)
@@ -201,14 +201,14 @@ class SegmentHeader(Sealed):
 
 @dataclass(frozen=True)
 class Segment:
-    """One file below ``events/``."""
+    """Holds one file below ``events/``."""
 
     header: SegmentHeader
     events: Sequence[Event]
 
 
 def encode_segment(attempt: int, token: str, number: int, events: Sequence[Event]) -> tuple[bytes, int]:
-    """As many of ``events`` as one segment holds, from the first on; returns its bytes and how many they are."""
+    """Encode as many of ``events`` as one segment holds, from the first on; returns its bytes and their number."""
     room = MAX_SEGMENT_BYTES - 1024  # a header is far smaller
     lines: list[bytes] = []
     for event in events[:MAX_EVENTS]:
@@ -228,8 +228,8 @@ def decode_segment(data: bytes, key: str) -> Segment:
     """Parse ``data``, the content of ``key``.
 
     Raises:
-        FormatVersionError: If it says a version that this ckptkit does not read.
-        CorruptCheckpointError: If it is no segment; names ``key``.
+        FormatVersionError: If it has a version that this ckptkit does not read.
+        CorruptCheckpointError: If it is not a segment; names ``key``.
     """
     if len(data) > MAX_SEGMENT_BYTES:
         raise CorruptCheckpointError(f"{key} is longer than {MAX_SEGMENT_BYTES} bytes")
@@ -247,7 +247,7 @@ def decode_segment(data: bytes, key: str) -> Segment:
 
 
 def plain_line(text: str, most: int = 512) -> str:
-    """The first line of ``text`` as a document may hold it: bounded, of valid Unicode, without secrets."""
+    """Return the first line of ``text`` in a form that a document may hold: bounded, valid Unicode, without secrets."""
     first = text.strip().splitlines()[0] if text.strip() else ""
     return scrub(first).encode("utf-8", "replace").decode()[:most]
 

@@ -1,7 +1,7 @@
-"""Where everything of a run lies below its root: names, and nothing but names.
+"""Defines the names of everything in a run, relative to its root.
 
-Guarantees: `CheckpointName.parse` accepts exactly what ``str`` gives; comparing two names of one attempt tells
-which is further in training. Pure functions, any thread.
+Guarantees: `CheckpointName.parse` accepts exactly what ``str`` gives. Of two names of one attempt, the greater is
+further in training. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EVENTS = "events"
 COMMIT = "COMMIT"
 MANIFEST = "manifest.json"
 
-# Attempts count from 1. ASCII is spelled out: \d would take any script's digits, which int() then reads.
+# Attempts count from 1. Digits are ASCII only: \d would match any script's digits, which int() accepts.
 _NUMBER = r"((?!000000)[0-9]{6})"
 _CHECKPOINT = re.compile(rf"a{_NUMBER}-c([0-9]{{10,16}})-m([0-9]{{4,16}})(?:-t([0-9]{{2,6}}))?")
 _ATTEMPT = re.compile(rf"{_NUMBER}\.json")
@@ -27,13 +27,13 @@ _SEGMENT = re.compile(rf"a{_NUMBER}-((?!0000)[0-9]{{4}}|[1-9][0-9]{{4,5}})\.json
 
 @dataclass(frozen=True, order=True)
 class CheckpointName:
-    """The folder of one checkpoint.
+    """Names the folder of one checkpoint.
 
     Attributes:
         attempt: Number of the attempt that wrote it.
         cycles: Cycles ended.
         micro_step: Micro-step in the running cycle; 0 at a boundary.
-        nth_try: Which try of this attempt at this progress, from 1.
+        nth_try: Number of this attempt's try at this progress, from 1.
     """
 
     attempt: int
@@ -47,7 +47,7 @@ class CheckpointName:
 
     @classmethod
     def parse(cls, text: str) -> CheckpointName | None:
-        """The name that ``text`` is, or None."""
+        """Return the name that ``text`` spells, or None."""
         match = _CHECKPOINT.fullmatch(text)
         if match is None:
             return None
@@ -72,58 +72,58 @@ class CheckpointName:
 
     @property
     def receipts_folder(self) -> str:
-        """Key of the folder in which the ranks of a larger job say that their parts are written."""
+        """Key of the folder in which the ranks of a larger job confirm that their parts are written."""
         return f"{self.folder}/receipts"
 
     def rank_key(self, rank: int) -> str:
-        """Key of the rank's own manifest."""
+        """Return the key of the rank's own manifest."""
         return f"{self.folder}/rank-{rank:05d}.json"
 
     def rank_folder(self, rank: int) -> str:
-        """Key of the folder of the rank's shards."""
+        """Return the key of the folder of the rank's shards."""
         return f"{self.folder}/rank-{rank:05d}"
 
 
 def attempt_key(number: int) -> str:
-    """Key of an attempt's document."""
+    """Return the key of an attempt's document."""
     return f"{ATTEMPTS}/{number:06d}.json"
 
 
 def parse_attempt(file_name: str) -> int | None:
-    """The attempt number that a file name below ``attempts/`` stands for, or None."""
+    """Return the attempt number of a file name below ``attempts/``, or None."""
     match = _ATTEMPT.fullmatch(file_name)
     return int(match[1]) if match else None
 
 
 def checkpoints_prefix(attempt: int) -> str:
-    """What the names of an attempt's checkpoints begin with, and no others do."""
+    """Return the prefix that only the names of this attempt's checkpoints have."""
     return f"a{attempt:06d}-"
 
 
 def frozen_folder(attempt: int) -> str:
-    """Key of the folder of the shards that an attempt's checkpoints share."""
+    """Return the key of the folder of the shards that an attempt's checkpoints share."""
     return f"{FROZEN}/a{attempt:06d}"
 
 
 def parse_frozen(folder_name: str) -> int | None:
-    """The attempt number that a folder name below ``frozen/`` stands for, or None."""
+    """Return the attempt number of a folder name below ``frozen/``, or None."""
     match = _FROZEN.fullmatch(folder_name)
     return int(match[1]) if match else None
 
 
 def segment_key(attempt: int, number: int) -> str:
-    """Key of the ``number``-th file of events of an attempt."""
+    """Return the key of the ``number``-th file of events of an attempt."""
     return f"{EVENTS}/a{attempt:06d}-{number:04d}.jsonl"
 
 
 def parse_segment(file_name: str) -> tuple[int, int] | None:
-    """The attempt and the number that a file name below ``events/`` stands for, or None."""
+    """Return the attempt and the number of a file name below ``events/``, or None."""
     match = _SEGMENT.fullmatch(file_name)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def attempt_of(key: str) -> int | None:
-    """The attempt that alone writes ``key``; None where no such attempt can be told."""
+    """Return the only attempt that writes ``key``; None if the key does not tell."""
     folder, _, rest = key.partition("/")
     first, below, _ = rest.partition("/")
     if folder == ATTEMPTS and not below:

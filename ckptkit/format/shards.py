@@ -1,8 +1,8 @@
-"""Which leaf goes into which file, and where: shards in the safetensors format.
+"""Plans which leaf goes into which file, and at which offset: shards in the safetensors format.
 
-Guarantees: a shard is a valid safetensors file. Its bytes are streamed, where the safetensors library would first
-build the whole file in memory (``docs/adr/0003``); its reader opens every shard, and tests hold that. A plan is made
-of what the leaves are, not of their bits, so one plan serves every save with the same leaves. Pure values, any thread.
+Guarantees: a shard is a valid safetensors file; tests open every shard with the safetensors reader. Bytes are streamed,
+whereas the safetensors library would first build the whole file in memory (``docs/adr/0003``). A plan depends on the
+specs of the leaves and not on their bits, so one plan serves every save with the same leaves. Pure values, any thread.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _TAGS: tuple[Tag, ...] = ("replicated", "per_rank", "sharded")
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """Leaves that share a file.
+    """Lists the leaves that share a file.
 
     Attributes:
-        role: Of its leaves.
+        role: Role of its leaves.
         frozen: Whether the checkpoints of an attempt share it.
-        placement: Of its leaves.
-        leaves: In file order.
+        placement: Placement of its leaves.
+        leaves: Leaves in file order.
         header: First bytes of the file.
     """
 
@@ -65,19 +65,19 @@ class Shard:
         ]
 
     def entry(self, key: str, digest: str, blocks: Blocks | None) -> ShardEntry:
-        """How the rank's document lists it.
+        """Return the entry of the rank's document for this shard.
 
         Args:
-            key: Where it was written.
-            digest: Of all that was written.
-            blocks: Of the same, if `has_blocks`.
+            key: Key of the written file.
+            digest: Digest of the whole file.
+            blocks: Digests of its blocks, if `has_blocks`.
         """
         return ShardEntry(
             key=key, size_bytes=self.size_bytes, digest=digest, role=self.role, tensors=self.table, blocks=blocks
         )
 
     def offsets_bytes(self) -> Iterator[tuple[LeafSpec, int]]:
-        """Each leaf with its offset from the start of the file."""
+        """Yield each leaf with its offset from the start of the file."""
         at = len(self.header)
         for leaf in self.leaves:
             yield leaf, at
@@ -90,14 +90,14 @@ def plan_shards(
     """Group ``leaves`` by role, frozenness and placement into files of about ``shard_bytes``; a leaf is never cut.
 
     Args:
-        leaves: What this rank stores.
-        shard_bytes: Of one file, where no leaf is larger.
-        rank: Who writes; stands in the headers in a job of many ranks, because frozen files are named by their digest,
-            and two ranks may have the same bits.
-        ranks: In all.
+        leaves: The leaves that this rank stores.
+        shard_bytes: Size of a file, if no leaf is larger.
+        rank: The writing rank; in a job of many ranks it is in the headers, because frozen files are named by their
+            digest, and two ranks may have the same bits.
+        ranks: Number of ranks.
 
     Raises:
-        ValueError: If a name stands twice, or is reserved by safetensors.
+        ValueError: If a name occurs twice, or is reserved by safetensors.
     """
     names = [leaf.name for leaf in leaves]
     if len(set(names)) != len(names):
@@ -133,7 +133,7 @@ def _parts(leaves: list[LeafSpec], shard_bytes: int) -> Iterator[list[LeafSpec]]
 
 
 def _shard(role: Role, frozen: bool, placement: Tag, leaves: list[LeafSpec], writer: str | None) -> Shard:
-    # Wide elements first keeps every tensor aligned to its item size, as the safetensors library does.
+    # Wide elements first, as in the safetensors library: this aligns every tensor to its item size.
     ordered = sorted(leaves, key=lambda leaf: (-DTYPES[leaf.dtype].itemsize, leaf.name))
     table: dict[str, object] = {} if writer is None else {"__metadata__": {"rank": writer}}
     at = 0

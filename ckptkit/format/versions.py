@@ -1,6 +1,6 @@
-"""The libraries whose versions a checkpoint records, because the same program gives other bits under others of them.
+"""Lists the libraries whose versions a checkpoint records, because other versions may compute different bits.
 
-Guarantees: nothing is imported, so that it also works where MindSpore is not installed. Any thread.
+Guarantees: imports none of them, so that it also works without MindSpore. Any thread.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ _COMPUTING = ("mindspore", "numpy")
 UNKNOWN = "of an unknown version"
 
 
-@functools.cache  # what was imported stays, and to read it takes longer than the rest of a small save
+@functools.cache  # imported versions do not change, and reading them takes longer than the rest of a small save
 def versions() -> dict[str, str]:
-    """Version by name; `UNKNOWN` where a library is not installed as a package, such as one found by ``PYTHONPATH``."""
+    """Return versions by name; `UNKNOWN` for a library that is not installed, such as one on ``PYTHONPATH``."""
     found = {}
     for name in _RECORDED:
         try:
@@ -27,6 +27,6 @@ def versions() -> dict[str, str]:
 
 
 def changed(recorded: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Name, version then and version now of every library that computes and is another one than was ``recorded``."""
+    """Return name, recorded version and current version of every computing library whose version has changed."""
     now = versions()
     return [(name, recorded[name], now[name]) for name in _COMPUTING if recorded.get(name, now[name]) != now[name]]

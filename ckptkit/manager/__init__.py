@@ -1,5 +1,5 @@
-"""The live side of a run: when to save, in which thread, what the ranks agree on, how a preempted job ends.
+"""Runs the live side of a run: decides when to save, writes in threads, agrees across ranks and ends preempted jobs.
 
-A step goes through `manager` to `scheduler`, which takes the state; `background` writes it; `results` tells the
-training what failed; `final_save` ends the run. Nothing here knows a framework: that is `ckptkit.mindspore`.
+`manager` passes a step to `scheduler`, which takes the state; `background` writes it; `results` reports failures to
+training; `final_save` ends the run. No module here depends on a framework; `ckptkit.mindspore` does.
 """

@@ -1,11 +1,12 @@
-"""Runs callbacks when the interpreter exits: they wait for saves and uploads under way and report failed saves.
+"""Runs callbacks when the interpreter exits, to wait for saves and uploads under way and to report failed saves.
 
-`atexit` keeps a slot for whatever was ever registered, and searches them all to unregister one: of a save each, they
-would cost memory and time for as long as the process lives. So one function is registered there, with the first
-callback.
+`atexit` keeps a slot for every function ever registered and searches all slots to unregister one. One registration per
+save would cost memory and time for the life of the process. This module therefore registers a single function, together
+with the first callback.
 
-Guarantees: the newest callback runs first, as by `atexit`, and each runs once, whatever another one raises; a forked
-process runs none of its parent's, because it has the memory but not the threads. Any thread.
+Guarantees: the newest callback runs first, as with `atexit`. Each callback runs once, even if another one raises. A
+forked process runs no callback of its parent, because it has the parent's memory but not its threads. Any thread may
+call this module.
 """
 
 from __future__ import annotations
@@ -18,28 +19,28 @@ Callback = Callable[[], None]
 
 
 class AtExit:
-    """Holds the callbacks of this process; there is one, `AT_EXIT`."""
+    """Holds the exit callbacks of this process; the only instance is `AT_EXIT`."""
 
     def __init__(self) -> None:
-        self._callbacks: dict[Callback, int] = {}  # with the process that added it
+        self._callbacks: dict[Callback, int] = {}  # the value is the id of the process that added the callback
         self._registered = False
 
     def add(self, callback: Callback) -> None:
         """Run ``callback`` when the interpreter exits."""
         if not self._registered:
             self._registered = True
-            atexit.register(self.run)  # after `logging`'s own, hence called before it
+            atexit.register(self.run)  # registered after `logging`'s handler, so it runs before it
         self._callbacks[callback] = os.getpid()
 
     def discard(self, callback: Callback) -> None:
-        """Do not run ``callback``, if it was added."""
+        """Remove ``callback`` if it was added."""
         self._callbacks.pop(callback, None)
 
     def run(self) -> None:
-        """Run what is left, the newest first."""
+        """Run the remaining callbacks, the newest first."""
         try:
             callback, process = self._callbacks.popitem()
-        except KeyError:  # none, or another thread has discarded the last one just now
+        except KeyError:  # no callback is left, or another thread has just discarded the last one
             return
         try:
             if process == os.getpid():

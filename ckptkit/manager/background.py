@@ -1,9 +1,10 @@
-"""Runs a save beside training: one thread, at the lowest priority, whose outcome is a `SaveHandle`.
+"""Runs a save beside training in one thread at the lowest priority and returns a `SaveHandle` for its outcome.
 
-Guarantees: what was begun is finished before the interpreter ends, however it ends short of a kill, and a failure that
-nobody has asked for by then is logged. The thread has the lowest priority on Linux, where a thread can have one of its
-own, so that it takes only what training leaves; threads that it starts inherit that. Any thread may start one; a
-handle's waiting methods are for the training thread, because the save may need something of it.
+Guarantees: a save that has begun is finished before the interpreter exits, unless the process is killed. A failure that
+nobody has asked for by then is logged. On Linux, where a thread can have its own priority, the writer thread gets the
+lowest one, so that it uses only the CPU time that training leaves; threads that it starts inherit the priority. Any
+thread may start a save. Only the training thread may call the waiting methods of a handle, because the save may need
+slices from it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _SLICE_SECONDS = 0.005
 
 
 class _Untold:
-    """The failure of a save that nobody has asked for, as text: the error itself would keep the state in memory."""
+    """Keeps a save's failure until somebody asks for it, as text: the error would keep the state in memory."""
 
     def __init__(self) -> None:
         self._message: str | None = None
@@ -56,11 +57,11 @@ class _Untold:
 
 
 class SaveHandle:
-    """One save under way, in the manner of `concurrent.futures.Future`.
+    """Represents one save under way, similar to `concurrent.futures.Future`.
 
     Args:
-        future: Of the save.
-        staged: What it writes; None if it has ended.
+        future: The save's future.
+        staged: The state that the save writes; None if the save has ended.
     """
 
     def __init__(self, future: Future[SaveReport], staged: Staged | None) -> None:
@@ -71,15 +72,16 @@ class SaveHandle:
 
     @classmethod
     def ended(cls, report: SaveReport) -> SaveHandle:
-        """One that needed no writing, because the checkpoint was there."""
+        """Return a handle of a save that wrote nothing, because the checkpoint already existed."""
         future: Future[SaveReport] = Future()
         future.set_result(report)
         return cls(future, None)
 
     def done(self) -> bool:
-        """Whether the save has ended, well or not.
+        """Return whether the save has ended, successfully or not.
 
-        Gives the writer what it may be waiting for, as far as there is room, so that asking again and again ends.
+        Each call also gives the writer the slices that it may be waiting for, as far as there is room, so that a loop
+        over `done` terminates.
         """
         if self._staged is not None and not self._future.done():
             self._staged.advance(1)
@@ -88,56 +90,56 @@ class SaveHandle:
     def result(self, timeout: timedelta | None = None) -> str:
         """Wait for the commit and return the checkpoint's name.
 
-        In a rank above 0 of a job of many it waits for this rank's part, which is durable then; whether all parts were
-        committed is known to rank 0, and to the others at the next save.
+        In a job of many ranks, a rank above 0 waits until its own part is durable. Rank 0 knows whether all parts were
+        committed; the other ranks learn it at the next save.
 
         Raises:
-            TimeoutError: If it has not ended within ``timeout``; it goes on.
-            CkptKitError: Whatever made the save fail.
+            TimeoutError: If the save has not ended within ``timeout``; the save goes on.
+            CkptKitError: The error that made the save fail.
         """
         return self.settled(timeout).result().checkpoint
 
     def exception(self, timeout: timedelta | None = None) -> BaseException | None:
-        """Wait for the end and return what made the save fail, or None; TimeoutError as in `result`."""
+        """Wait for the end and return the save's error or None; raises TimeoutError as `result` does."""
         return self.settled(timeout).exception()
 
     def settled(self, timeout: timedelta | None = None) -> Future[SaveReport]:
-        """The future, once it has ended; TimeoutError as in `result`."""
+        """Wait for the end and return the future; raises TimeoutError as `result` does."""
         if not self._future.done():
             self._wait(timeout)
         self._untold.forget()
         return self._future
 
     def end(self, outcome: SaveReport | BaseException) -> None:
-        """Give the save its outcome, by whoever runs it; a failure that nobody asks for is logged at the end."""
+        """Set the outcome, from the code that runs the save; a failure that nobody asks for is logged at exit."""
         if not isinstance(outcome, BaseException):
             self._future.set_result(outcome)
             return
         try:
-            self._untold.remember(outcome)  # first: who sees that it has ended may ask at once
+            self._untold.remember(outcome)  # before the future ends: another thread may ask as soon as it has ended
         finally:
             self._future.set_exception(outcome)
 
     def run_in(self, thread: threading.Thread) -> None:
-        """Start ``thread``, which is to give the save its outcome; RuntimeError if there can be none."""
+        """Start ``thread``, which must set the outcome of the save; raises RuntimeError if it cannot be started."""
         thread.start()
         self._thread = thread
 
     def finish(self) -> None:
-        """Wait for the end and log it if it is a failure that nobody has asked for; when the interpreter ends."""
+        """Wait for the end and log a failure that nobody has asked for; runs at interpreter exit."""
         if not self._future.done():
             self._wait(None)
         self._untold.tell()
 
     def _wait(self, timeout: timedelta | None) -> None:
         staged = self._staged
-        assert staged is not None  # noqa: S101 - it has not ended
+        assert staged is not None  # noqa: S101 - the save has not ended
         until = None if timeout is None else time.monotonic() + timeout.total_seconds()
         size_bytes = sum(shard.size_bytes for shard in staged.shards)
         with LongWait("writing the checkpoint", size_bytes) as wait:
             while True:
                 left = _GLANCE_SECONDS if until is None else min(_GLANCE_SECONDS, max(0.0, until - time.monotonic()))
-                staged.advance(1)  # a writer that waits for slices would wait for ever
+                staged.advance(1)  # otherwise a writer that needs slices would wait forever
                 wait_for([self._future], min(left, _SLICE_SECONDS) if staged.by_slices else left)
                 if self._has_ended():
                     return
@@ -148,8 +150,8 @@ class SaveHandle:
                 wait.reach(staged.cost.streamed_bytes)
 
     def _has_ended(self) -> bool:
-        """Whether there is an outcome; that of a thread that is gone without one is an error."""
-        is_gone = self._thread is not None and not self._thread.is_alive()  # first: it gives the outcome and then ends
+        """Return whether there is an outcome; a thread that died without one becomes an error."""
+        is_gone = self._thread is not None and not self._thread.is_alive()  # first: it sets the outcome, then ends
         if is_gone and not self._future.done():
             assert self._staged is not None  # noqa: S101 - a thread writes it
             self._staged.release()
@@ -163,11 +165,11 @@ class SaveHandle:
 
 
 def save_in_background(save: Callable[[], SaveReport], staged: Staged) -> SaveHandle:
-    """Run ``save`` in a thread of its own.
+    """Run ``save`` in its own thread.
 
     Args:
-        save: What to run.
-        staged: What it writes.
+        save: The function to run.
+        staged: The state that it writes.
     """
     handle = SaveHandle(Future(), staged)
 
@@ -176,7 +178,7 @@ def save_in_background(save: Callable[[], SaveReport], staged: Staged) -> SaveHa
         try:
             lower_priority()
             outcome = save()
-        except BaseException as error:  # noqa: BLE001 - it is the handle's, whatever it is
+        except BaseException as error:  # noqa: BLE001 - every error belongs to the handle
             outcome = error
         try:
             handle.end(outcome)
@@ -185,9 +187,9 @@ def save_in_background(save: Callable[[], SaveReport], staged: Staged) -> SaveHa
 
     AT_EXIT.add(handle.finish)
     try:
-        # A daemon: the interpreter joins others before it runs exit handlers, and this one may need slices first.
+        # Daemon: the interpreter joins other threads before it runs exit handlers, but this one may need slices.
         handle.run_in(threading.Thread(target=run, name="ckptkit-writer", daemon=True))
-    except (RuntimeError, MemoryError) as error:  # the process may have no more threads: a failed save like any other
+    except (RuntimeError, MemoryError) as error:  # no more threads: a failed save like any other
         AT_EXIT.discard(handle.finish)
         staged.release()
         handle.end(error)
@@ -195,9 +197,9 @@ def save_in_background(save: Callable[[], SaveReport], staged: Staged) -> SaveHa
 
 
 def warn_of_failure(error: BaseException, message: str, *values: object) -> None:
-    """Log a warning about ``error`` with its traceback, which an error of ckptkit's own has at DEBUG only.
+    """Log a warning about ``error``; the traceback of a ckptkit error goes to DEBUG only.
 
-    Where those come from is no news: their message and their cause's say it, and an outage brings many of them.
+    The message of a ckptkit error and that of its cause already say what failed, and an outage brings many of them.
     """
     if not isinstance(error, CkptKitError):
         _log.warning(message, *values, exc_info=error)
@@ -207,7 +209,7 @@ def warn_of_failure(error: BaseException, message: str, *values: object) -> None
 
 
 def account_of(error: BaseException) -> str:
-    """The message of ``error``, and that of its cause where it does not repeat it."""
+    """Return the message of ``error`` and, where it does not repeat it, the message of its cause."""
     cause = error.__cause__
     words = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
     if cause is None or words in str(error):
@@ -216,9 +218,9 @@ def account_of(error: BaseException) -> str:
 
 
 def lower_priority() -> None:
-    """Give the calling thread the lowest priority, where a thread can have one of its own."""
+    """Give the calling thread the lowest priority on platforms where a thread can have its own."""
     if sys.platform != "linux":
-        return  # elsewhere it would be the priority of the whole process
+        return  # elsewhere the call would change the whole process
     try:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
     except OSError as error:

@@ -1,9 +1,9 @@
-"""Thins the values of micro-steps into points that a plot can show, however long the training is.
+"""Thins the values of micro-steps into points that a plot can show, however long training runs.
 
-Guarantees: the first `FINE` cycles of an attempt have a point each; later ones share one, so that a point never stands
-for more than a `FINE`-th of the cycles before it: the points of an attempt grow with the logarithm of its length, and
-so does memory. The mean of a cycle that this attempt did not see from its start is left out, since it would not be that
-of the cycle. One thread.
+Guarantees: each of the first `FINE` cycles of an attempt has its own point. Later cycles share points, and a point
+never covers more than a `FINE`-th of the cycles before it. The number of points, and memory, grow with the logarithm of
+the attempt's length. If the attempt did not see a cycle from its start, the means over that cycle's micro-steps are
+left out, because they would be wrong. One thread only.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from datetime import datetime
 
 from ckptkit.format.events import MAX_CURVES, Point, Spread, plain_line
 
-FINE = 1000  # pixels across a large screen, or half of them
+FINE = 1000  # a large screen is one or two times as many pixels wide
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value belongs.
+    """Locates a value in training.
 
     Attributes:
         cycle: Number of the cycle, from 1.
         step: Optimizer steps after that cycle.
-        ends: Whether the cycle has ended with it.
-        at: When.
+        ends: Whether the cycle ends with this value.
+        at: Time of the value.
     """
 
     cycle: int
@@ -51,7 +51,7 @@ class _Sum:
 
 @dataclass
 class _Means:
-    """Means of cycles."""
+    """Aggregates the means of cycles."""
 
     total: float = 0.0
     count: int = 0
@@ -92,7 +92,7 @@ class _Bucket:
 
 
 class Curves:
-    """The curves of one attempt.
+    """Collects the curves of one attempt.
 
     Args:
         half_seen: Number of a cycle that began before this attempt, if there is one.
@@ -109,12 +109,12 @@ class Curves:
         self._points: list[Point] = []
 
     def add(self, place: Place, micro_step: Mapping[str, float], cycle: Mapping[str, float]) -> None:
-        """Take in what one micro-step gave.
+        """Add the values of one micro-step.
 
         Args:
-            place: Of the micro-step; in the order of training.
-            micro_step: Values of which a cycle has one for each micro-step.
-            cycle: Values of the cycle as a whole.
+            place: The micro-step's place; calls come in the order of training.
+            micro_step: Values that a cycle has once per micro-step.
+            cycle: Values of the whole cycle.
         """
         if self._place is not None and self._place.cycle != place.cycle:
             self._end_cycle()
@@ -128,14 +128,14 @@ class Curves:
             self._end_cycle()
 
     def take(self, *, all_of_it: bool = False) -> list[Point]:
-        """The points that are complete; with ``all_of_it`` also what there is of the last one."""
+        """Return the completed points; with ``all_of_it`` also the last, incomplete one."""
         if all_of_it:
             self._end_bucket()
         points, self._points = self._points, []
         return points
 
     def _name(self, name: str) -> str | None:
-        """As it is stored; None for one too many."""
+        """Return the name as it is stored; None once there are too many names."""
         if name not in self._names and len(self._names) < MAX_CURVES:
             self._names[name] = plain_line(name, 128) or "?"
         return self._names.get(name)

@@ -1,8 +1,9 @@
-"""The last save of a training that is preempted: when it is taken, in one rank or in all, and what becomes of it.
+"""Takes the final save of a preempted training: decides when, in one rank or in all, and waits for its outcome.
 
-Guarantees: it holds the micro-step that has just ended, exactly; training ends only after it is settled, that is
-committed, failed for good, or not in time; all ranks save the same moment and end after it. In a job of many ranks
-`FinalSave.heed` meets the others about once a second, every rank at the same micro-steps. Training thread only.
+Guarantees: the final save holds exactly the state of the micro-step that has just ended. Training ends only after the
+save is settled: committed, failed for good, or not in time. All ranks save the same moment and end after it. In a job
+of many ranks, `FinalSave.heed` meets the other ranks about once a second, in every rank at the same micro-steps.
+Training thread only.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ _log = logging.getLogger("ckptkit")
 Verdict = Literal["train", "finish the cycle", "save"]
 
 _MEET_EVERY = timedelta(seconds=1)
-_MOST_MICRO_STEPS = 10_000  # between two meetings, however short they are
+_MOST_MICRO_STEPS = 10_000  # upper limit between two meetings, however short the micro-steps are
 
 
 class _Sign(BaseModel):
-    """What one rank says when they meet; ``next_in`` is rank 0's to decide."""
+    """Holds what one rank reports at a meeting; only rank 0's ``next_in`` counts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -49,7 +50,7 @@ class _Sign(BaseModel):
 
 
 class _Settled(BaseModel):
-    """What became of the last save, as rank 0 says it."""
+    """Holds the outcome of the final save, as rank 0 reports it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -59,25 +60,25 @@ class _Settled(BaseModel):
 
 
 class _LateError(Exception):
-    """The grace is over."""
+    """Raised when the grace is over."""
 
 
 class FinalSave:
-    """Of one training.
+    """Takes the final save of a preempted training.
 
     Args:
-        preemption: What asks for it.
-        step_timing: How fast training goes.
+        preemption: Tells whether the end was requested and how much of the grace is left.
+        step_timing: Measures the duration of micro-steps.
         saver: Knows what is committed.
         scheduler: Takes the save.
         rank_sync: The ranks of the job.
-        results: Of the saves before.
-        mirror: Shall have the checkpoint, too.
+        results: Outcomes of the earlier saves.
+        mirror: Also receives the checkpoint.
 
     Attributes:
-        is_held: Whether `heed` lets training go on, because the last save of all follows soon, and `leave_after` it.
-        is_over: Whether the last save is settled, so that nothing is to be trained any more.
-        is_given_up: Whether it, or its upload to the mirror, was not in time, and goes on in the background.
+        is_held: Whether `heed` lets training go on, because the regular final save follows soon, and `leave_after` it.
+        is_over: Whether the final save is settled; nothing more is to be trained.
+        is_given_up: Whether the save, or its upload to the mirror, was not in time and goes on in the background.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class FinalSave:
         self.is_given_up = False
 
     def heed(self, progress: Progress) -> Verdict:
-        """What to do after this micro-step; a collective where somebody may have asked."""
+        """Decide what to do after this micro-step; a collective whenever any rank may have a request."""
         if not self._preemption.is_watched or self.is_over or self.is_held:
             return "train"
         asked = self._preemption.poll()
@@ -124,12 +125,12 @@ class FinalSave:
         return self._verdict(progress, said[0].model_copy(update={"left_seconds": left}))
 
     def leave(self, state: Capturable, metrics: Metrics) -> None:
-        """Save ``state`` as it is, wait until that is settled, and end: in all ranks, after `heed` said so.
+        """Save ``state`` as it is, wait until the save is settled, and end; in all ranks, after `heed` said so.
 
         Raises:
             Preempted: Unless training is to return.
-            StaleAttemptError: If another process has the run.
-            CkptKitError: As `Scheduler.together`.
+            StaleAttemptError: If another process has taken over the run.
+            CkptKitError: As in `Scheduler.together`.
             TypeError, ValueError: If the state cannot be stored.
         """
         left = countdown(None) if self._preemption.exits else self._seconds_left
@@ -143,7 +144,7 @@ class FinalSave:
         self._end(settled, state.progress())
 
     def leave_after(self, checkpoint: str, progress: Progress) -> None:
-        """End after a save that was the last one anyway, if anybody has asked; a collective. Raises Preempted."""
+        """End after the regular final save if any rank was asked to; a collective. Raises Preempted."""
         if not self._preemption.is_watched or self.is_over:
             return
         asked = self._preemption.is_asked
@@ -160,7 +161,7 @@ class FinalSave:
         if micro_step is not None:
             every = int(min(_MEET_EVERY / max(micro_step, timedelta(microseconds=1)), _MOST_MICRO_STEPS))
         if longest is not None and self._results.in_flight is not None:
-            longest *= 2  # the one under way has to end first
+            longest *= 2  # the save under way has to end first
         return _Sign(
             asked=asked,
             left_seconds=self._preemption.left.total_seconds(),
@@ -190,7 +191,7 @@ class FinalSave:
             if there is None:
                 try:
                     handle = self._scheduler.alone(state, metrics, rewound=False)
-                except SaveFailedError as error:  # an upload failed just now, which is told once: it keeps no save away
+                except SaveFailedError as error:  # an upload failed; raised once, does not stop the save
                     why = account_of(error)
                     continue
                 failure = self._ended(handle, left)
@@ -208,11 +209,11 @@ class FinalSave:
             self._wait_together(left)
             try:
                 handle = self._scheduler.together(state, metrics, rewound=False, waits=True, may_skip=False)
-            except SaveFailedError as failed:  # saves failed too often before; all ranks are told the same
+            except SaveFailedError as failed:  # too many saves failed; every rank gets this error
                 return _Settled(why=account_of(failed))
             if not self._rank_sync.leads:
-                self._preemption.recall()  # rank 0 has just told of its commits before
-            assert handle is not None  # noqa: S101 - it does not skip
+                self._preemption.recall()  # rank 0 has just reported its earlier commits
+            assert handle is not None  # noqa: S101 - a save that may not skip returns a handle
             if handle is not self._results.in_flight:
                 return _Settled(checkpoint=handle.result())
             self._wait_together(left)
@@ -224,7 +225,7 @@ class FinalSave:
         return said
 
     def _wait_together(self, left: Countdown) -> None:
-        """Until no rank writes any more; nobody waits for another rank's storage inside of a collective."""
+        """Wait until no rank writes; no rank waits for another rank's storage inside a collective."""
         while True:
             with contextlib.suppress(TimeoutError):
                 self._results.drain(timedelta(seconds=min(A_WHILE.total_seconds(), left())))
@@ -236,7 +237,7 @@ class FinalSave:
                 raise _LateError
 
     def _told(self, error: BaseException | None, checkpoint: str | None) -> _Settled:
-        """What became of the save, from rank 0, which alone knows; StaleAttemptError of any rank ends all."""
+        """Return the outcome that rank 0 reports; only rank 0 knows it. A StaleAttemptError of any rank ends all."""
         mine = _Settled(
             checkpoint=checkpoint,
             why="" if error is None else account_of(error),
@@ -268,7 +269,7 @@ class FinalSave:
             raise Preempted(message, settled.checkpoint)
 
     def _collect(self) -> None:
-        with contextlib.suppress(SaveFailedError):  # a mirror's, which is told again by `_finish_mirror`
+        with contextlib.suppress(SaveFailedError):  # the mirror's; `_finish_mirror` reports it again
             self._mirror.collect(tolerate=True)
         self._results.collect(tolerate=True)
 
@@ -278,14 +279,14 @@ class FinalSave:
         except StaleAttemptError:
             raise
         except (CkptKitError, TimeoutError) as error:
-            self.is_given_up = isinstance(error, TimeoutError)  # `close` must not wait for what was given up here
+            self.is_given_up = isinstance(error, TimeoutError)  # `close` must not wait for an upload given up here
             _log.warning("the checkpoint is committed, but not at the mirror yet: %s", account_of(error))
 
     def _seconds_left(self) -> float:
         return self._preemption.left.total_seconds()
 
     def _ended(self, handle: SaveHandle, left: Countdown) -> BaseException | None:
-        """What made the save fail, once it has ended."""
+        """Wait until the save has ended and return its error, or None."""
         while True:
             try:
                 return handle.exception(_timeout(left))

@@ -1,13 +1,14 @@
-"""`CheckpointManager`: schedule, background writer, backpressure and errors, behind a few verbs.
+"""Provides `CheckpointManager`: schedule, background writer, backpressure and error handling behind a few methods.
 
-Guarantees: once `save` has returned, training may go on: what it may change before its next update is copied, and what
-only the update changes is read in place until the fence, which comes before it; one save is written at a
-time; what fails in the background reaches the caller at one of the next calls; nothing is written before
-`restore` has looked at what there is. It waits for the disk only when asked to, and in a fence whose buffers are
-full. It does not know who else writes to the parameters: see `CheckpointManager.fence`. In a job of many ranks each has
-a manager over the same root, and `restore`, `save`, `save_final`, `agree` and a `step` at which a save is due are
-collectives: every rank calls them at the same micro-step. Call it from the training thread only; the writer is a thread
-of its own, which touches no framework.
+Guarantees: once `save` has returned, training may go on. What training may change before its next update is copied;
+what only the update changes is read in place until the fence, which runs before the update. One save is written at a
+time. A background failure reaches the caller at one of the next calls. Nothing is written before `restore` has examined
+the run. The manager waits for the disk only on request and in a fence whose buffers are full. It cannot know which
+other code writes to the parameters: see `CheckpointManager.fence`.
+
+In a job of many ranks each rank has a manager over the same root. `restore`, `save`, `save_final`, `agree` and a `step`
+at which a save is due are collectives: every rank calls them at the same micro-step. Training thread only; the writer
+has its own thread, which does not use the framework.
 """
 
 from __future__ import annotations
@@ -79,52 +80,54 @@ class CheckpointManager:
         root: The run root: a path, a URL, or a `ckptkit.storage.Storage`.
         save: When `step` saves; default every 100 cycles.
         keep: What retention keeps after each commit; default the latest 3.
-        when_busy: What a due save does while the previous one is still being written: ``"skip"`` it until the
+        when_busy: What happens to a due save while the previous one is still being written: ``"skip"`` it until the
             next multiple, or ``"wait"``.
-        on_save_error: ``"warn"`` logs a failed save and tolerates up to ``ERROR_BUDGET - 1`` in a row;
-            ``"raise"`` tolerates none. Losing the run to another process always raises.
-        mid_cycle: What `step` does with a save that is due between two boundaries. ``"exact"``: it stores the
-            accumulators. ``"align"``: it waits for the next boundary. ``"rewind"``: it stores the start of the running
-            cycle, whose micro-steps are done again after a restore; refused where the forward pass changes
-            parameters. What is saved outright, by `save` or `save_final`, is stored as it is.
-        window: How the leaves that only an update changes are taken. ``"auto"``: the writer reads them where they
-            are until the fence before the update, or, where looking at a tensor copies it, the training thread copies
-            a slice after each micro-step. ``"slice"``: always by slices. ``"off"``: `save` itself copies everything.
-        buffer_bytes: Memory for what the fence has to copy; default a quarter of the state, and all of it where the
-            root is remote, so that training never waits for a network. When it is full, the fence waits for the writer;
-            on a remote root it gives the save up once nothing has moved for two minutes. What `save` itself copies
-            comes on top where it is more than this.
+        on_save_error: ``"warn"`` logs a failed save and tolerates up to ``ERROR_BUDGET - 1`` in a row; ``"raise"``
+            tolerates none. Losing the run to another process always raises.
+        mid_cycle: What `step` does with a save that is due between two boundaries. ``"exact"`` stores the accumulators.
+            ``"align"`` waits for the next boundary. ``"rewind"`` stores the start of the running cycle, whose
+            micro-steps are repeated after a restore; refused where the forward pass changes parameters. `save` and
+            `save_final` always store the state as it is.
+        window: How to take the leaves that only an update changes. ``"auto"``: the writer reads them in place until the
+            fence before the update; where looking at a tensor copies it, the training thread copies a slice after each
+            micro-step instead. ``"slice"``: always by slices. ``"off"``: `save` itself copies everything.
+        buffer_bytes: Memory for what the fence has to copy; default a quarter of the state, or all of it where the root
+            is remote, so that training never waits for a network. When it is full, the fence waits for the writer; on a
+            remote root it gives up the save after two minutes without progress. Memory that `save` itself needs beyond
+            this is added.
         on_save: Called with the `SaveReport` of every save, by the training thread, in a later call of this manager; in
-            a job of many ranks in rank 0 only, which commits.
+            a job of many ranks only in rank 0, which commits.
         storage_options: For the storage's backend.
-        mirror: A second root, usually remote, that follows ``root``, usually a local one: a checkpoint is committed at
-            ``root`` and then uploaded beside training, the newest first; one that is overtaken by the next is not.
-            `restore` takes the newest whole checkpoint of both. The mirror is the fence: a start is opened there first.
+        mirror: A second root, usually remote, that follows ``root``, usually a local one. A checkpoint is committed at
+            ``root`` and then uploaded beside training, the newest first; a checkpoint that the next one overtakes is
+            not uploaded. `restore` takes the newest whole checkpoint of both. The mirror is the fence: a start is
+            opened there first.
         mirror_keep: What retention keeps at the mirror; default as ``keep``.
         mirror_options: For the backend of the mirror.
-        mirror_required: Whether `restore` refuses to start where the mirror cannot be reached. Without it, such a
-            process goes on with ``root`` alone, is kept apart from no other machine and uploads nothing; the next
+        mirror_required: Whether `restore` refuses to start when the mirror cannot be reached. If False, such a process
+            goes on with ``root`` alone, uploads nothing, and does not exclude processes on other machines; the next
             start that reaches the mirror does.
-        rank_patience: In a job of many ranks, how long rank 0 waits for the parts of the others while none comes.
-        check_replicas: In a job of many ranks, whether every save compares the bits of what is the same in all ranks,
-            and not only the first one of a start; costs a digest of the state on the training thread.
-        events: Record, below ``events/``, what ``ckptkit report`` shows: how attempts began and ended, what saves cost
-            and removed, and the values given to `step` and `save`.
-        grace: How long after SIGTERM or SIGUSR1 the last save may take. SLURM and Kubernetes kill 30 s after SIGTERM,
-            unless they are told otherwise.
-        on_preempt: What follows such a signal, once the state of the last micro-step is saved. ``"exit"``: `step`
-            raises `Preempted`, which ends the process with code 143; where that is not reached within ``grace``, the
+        rank_patience: In a job of many ranks, how long rank 0 waits for the parts of the others while none arrives.
+        check_replicas: In a job of many ranks, whether every save, and not only the first of a start, compares the bits
+            of what must be the same in all ranks; costs a digest of the state on the training thread.
+        events: Whether to record below ``events/`` what ``ckptkit report`` shows: how attempts began and ended, what
+            saves cost and removed, and the values given to `step` and `save`.
+        grace: How long after SIGTERM or SIGUSR1 the final save may take. SLURM and Kubernetes kill 30 s after SIGTERM
+            by default.
+        on_preempt: What happens after such a signal, once the state of the last micro-step is saved. ``"exit"``: `step`
+            raises `Preempted`, which ends the process with code 143; if that does not happen within ``grace``, the
             process ends with the same code, and the newest checkpoint is the one before. ``"return"``: `preempted` is
-            True from then on, and the loop is expected to end. ``"off"``: nothing is watched, signals are left alone.
-        preempt_when: Asks for the same as a signal does: the path of a file, by being there, which is looked for once a
-            second; or a callable, by returning True, which is called after each micro-step.
+            True from then on, and the loop is expected to end. ``"off"``: nothing is watched, and signals are left
+            alone.
+        preempt_when: A second way to request what a signal requests: the path of a file, looked for once a second,
+            whose existence is a request; or a callable, called after each micro-step, that returns True.
         clock: Gives the time of day; stored for people, orders nothing.
         monotonic: Gives seconds, for `SaveEvery(interval=...)` and ``grace``.
         new_token: Gives 32 fresh random hexadecimal digits.
-        host: What others are told of this process, should they meet it.
+        host: Name of this process's host, shown to other processes that meet this one.
 
     Raises:
-        ValueError: If an option is none of those.
+        ValueError: If an option has an invalid value.
         StorageError: If the root's URL has no backend.
     """
 
@@ -170,7 +173,7 @@ class CheckpointManager:
         if buffer_bytes is not None and buffer_bytes < 1:
             raise ValueError(f"buffer_bytes must be at least 1, got {buffer_bytes}")
         self._storage = open_storage(root, storage_options)
-        self._probe = probe_of(self._storage.url)  # None but under `ckptkit doctor`
+        self._probe = probe_of(self._storage.url)  # None except under `ckptkit doctor`
         if self._probe is not None:
             self._storage = self._probe.storage
         self._schedule: SavePolicy = save if save is not None else SaveEvery(optimizer_steps=100)
@@ -205,7 +208,7 @@ class CheckpointManager:
         self._preemption = Preemption(
             grace,
             "off" if self._probe is not None else on_preempt,
-            # Now: a relative path means what it means here.
+            # Resolved now: a relative path refers to the current directory.
             os.path.abspath(preempt_when) if isinstance(preempt_when, str | os.PathLike) else preempt_when,
             newest=self._newest,
             url=self.url,
@@ -217,27 +220,27 @@ class CheckpointManager:
 
     @property
     def url(self) -> str:
-        """The run root."""
+        """URL of the run root."""
         return self._storage.url
 
     @property
     def skipped_saves(self) -> int:
-        """During how many writes another save was due and not taken."""
+        """Number of writes during which another save was due and skipped."""
         return self._results.skipped_saves
 
     @property
     def totals(self) -> SaveTotals:
-        """What the saves of this manager cost in all."""
+        """Total cost of this manager's saves."""
         return self._results.totals
 
     @property
     def mirror_lag(self) -> int:
-        """How many commits there are since the newest one that is known to be at the mirror; 0 if nobody uploads."""
+        """Number of commits since the newest one that is known to be at the mirror; 0 without uploads."""
         return self._mirror.lag
 
     @property
     def preempted(self) -> bool:
-        """Whether training was asked to end and its last save is settled, so that nothing more is to be trained."""
+        """Whether training was asked to end and its final save is settled; nothing more is to be trained."""
         return self._final_save is not None and self._final_save.is_over
 
     def restore(
@@ -248,34 +251,34 @@ class CheckpointManager:
         rewind: bool = False,
         watch_preemption: bool = True,
     ) -> ResumePoint:
-        """Apply the newest usable checkpoint to ``state``, if there is any, and take the run over.
+        """Apply the newest usable checkpoint to ``state``, if there is one, and take over the run.
 
-        Call it once, before the first save. A newer checkpoint that is corrupt is passed over with a warning. The log
-        says where the run goes on; where the program has no logging of its own, on stderr.
+        Call it once, before the first save. A newer checkpoint that is corrupt is skipped with a warning. The log says
+        where the run continues; without logging in the program, that goes to stderr.
 
         Args:
-            state: What to restore; unchanged on a fresh start.
-            checkpoint: ``"latest"``, or a name from `checkpoints`: the run then goes on from there, also when
-                the same call is made again after an interruption.
+            state: State to restore; unchanged on a fresh start.
+            checkpoint: ``"latest"``, or a name from `checkpoints`: the run then continues from there, also when the
+                same call is repeated after an interruption.
             rewind: With a name: go back to it even if the run already went on from there.
             watch_preemption: Whether to watch for signals and ``preempt_when`` from the end of this call until `close`;
                 otherwise call `watch_preemption` when training begins.
 
         Raises:
             CheckpointNotFoundError: If the named checkpoint does not exist.
-            CorruptCheckpointError: If no checkpoint of the run is usable; names each. ``state`` may be half of one of
-                them, and then refuses to be used, until a restore succeeds.
+            CorruptCheckpointError: If no checkpoint of the run is usable; names each. ``state`` may hold half of one of
+                them, and then refuses to be used until a restore succeeds.
             StateMismatchError: If the checkpoint does not fit ``state``; nothing was changed.
-            ResumeError: If the run could not continue exactly, or this manager has a run already.
+            ResumeError: If the run could not continue exactly, or this manager already has a run.
             StaleAttemptError: If another start overtook this one.
-            StorageError: If the storage failed, or the mirror cannot be reached and is required.
+            StorageError: If the storage failed, or the mirror is required and cannot be reached.
         """
         if self._saver is not None or self._closed:
             raise ResumeError("this manager has restored already or is closed; make a new one to start again")
         if self._probe is not None:
-            checkpoint, rewind = "latest", False  # what the script names is not in a scratch folder
+            checkpoint, rewind = "latest", False  # the script's checkpoint names do not exist in a scratch folder
         if self._mid_cycle == "rewind":
-            state.mark_cycle_start()  # first: where it is refused, nothing was touched
+            state.mark_cycle_start()  # first: where it is refused, nothing was changed
         self._rank_sync = RankSync(state.world, self._schedule)
         self._results.is_alone, self._results.commits = self._rank_sync.is_alone, self._rank_sync.leads
         self._refuse_for_one_rank_only()
@@ -298,9 +301,9 @@ class CheckpointManager:
         return point
 
     def watch_preemption(self) -> None:
-        """From now on, SIGTERM, SIGUSR1 and ``preempt_when`` ask for a last save and the end; until `close`.
+        """Watch SIGTERM, SIGUSR1 and ``preempt_when`` until `close`; each requests a final save and the end.
 
-        Handlers that were there before come back then. In a thread other than the main one there are no signals.
+        `close` restores the earlier handlers. Signals can be watched in the main thread only.
 
         Raises:
             ResumeError: Before `restore`.
@@ -319,23 +322,23 @@ class CheckpointManager:
             )
 
     def step(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle | None:
-        """Call after every micro-step: saves if one is due, and raises what failed in the background.
+        """Save if a save is due, and raise background failures; call this after every micro-step.
 
-        After a signal, saves what there is, at the end of the cycle if that fits into ``grace``, and ends the training.
+        After a signal, saves the state, at the end of the cycle if that fits into ``grace``, and ends training.
 
         Args:
-            state: What to save.
-            metrics: Numbers, or tensors of one element, such as ``{"loss": loss}``: recorded at every micro-step, for
-                ``ckptkit report``, and stored in the checkpoint where one is saved. A tensor may be read later, so
-                that nothing waits for the device.
+            state: State to save.
+            metrics: Numbers, or tensors of one element, such as ``{"loss": loss}``: recorded at every micro-step for
+                ``ckptkit report``, and stored in the checkpoint if one is saved. A tensor may be read later, so that
+                nothing waits for the device.
 
         Returns:
             The save that this call started, or None.
 
         Raises:
-            SaveFailedError: If as many saves in a row have failed as are tolerated.
-            StaleAttemptError: If another process took the run over.
-            ResumeError: If no micro-step was counted since the restore, so that nothing would ever be due.
+            SaveFailedError: If too many saves in a row have failed; see ``on_save_error``.
+            StaleAttemptError: If another process took over the run.
+            ResumeError: If no micro-step was counted since the restore, so that no save would ever be due.
             Preempted: After a signal; see ``on_preempt``.
         """
         handle = self._step(state, metrics)
@@ -344,27 +347,27 @@ class CheckpointManager:
         return handle
 
     def pause(self) -> None:
-        """What follows is no micro-step, such as an evaluation; the next `step` does not take it for a slow one."""
+        """Exclude what follows, such as an evaluation, from the measured duration of the next micro-step."""
         self._step_timing.pause()
 
     def expect_final(self) -> None:
-        """The last micro-step was made: from now on, in all ranks, `save_final` alone saves and heeds a signal.
+        """Declare the last micro-step done: from now on, in all ranks, only `save_final` saves and heeds signals.
 
-        For the end of training, where something that belongs to the last state is still to be done: what a `step` saved
-        before could not be saved again.
+        For the end of training, where something that belongs to the last state is still to be done: a state that `step`
+        had saved could not be saved again.
 
         Raises:
             ResumeError: Before `restore`.
         """
         self._started()
-        assert self._final_save is not None  # noqa: S101 - it began with the saver
+        assert self._final_save is not None  # noqa: S101 - created together with the saver
         self._final_save.is_held = True
 
     def heed_preemption(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> bool:
-        """Save and end the training if that was asked for and it is time; what `step` does by itself.
+        """Save and end training if that was requested and it is time; `step` does this by itself.
 
-        Only for a micro-step after which `step` is not called. Returns whether the end was asked for, so that no other
-        save should begin.
+        Only for a micro-step after which `step` is not called. Returns whether the end was requested, in which case no
+        other save should begin.
 
         Raises:
             Preempted: After a signal; see ``on_preempt``.
@@ -373,7 +376,7 @@ class CheckpointManager:
 
     def _heed(self, state: Capturable, metrics: Mapping[str, float] | None, progress: Progress) -> bool:
         _, final_save = self._started(), self._final_save
-        assert final_save is not None  # noqa: S101 - it began with the saver
+        assert final_save is not None  # noqa: S101 - created together with the saver
         verdict = final_save.heed(progress)
         if verdict == "save":
             final_save.leave(state, metrics)
@@ -419,15 +422,15 @@ class CheckpointManager:
         return scheduler.alone(state, metrics, rewound=rewound)
 
     def save(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle:
-        """Take ``state`` as it is now and write it in the background; waits for a save under way first.
+        """Take ``state`` as it is now and write it in the background; first waits for a save under way.
 
         What only an update changes may be read in place: see `fence`.
 
         Raises:
             SaveFailedError: As in `step`.
             StaleAttemptError: As in `step`.
-            TypeError, ValueError: If a metric is not a number, or the state cannot be stored, such as two leaves with
-                one name.
+            TypeError, ValueError: If a metric is not a number, or the state cannot be stored, for example because two
+                leaves have the same name.
         """
         self._started()
         progress = state.progress()
@@ -438,59 +441,59 @@ class CheckpointManager:
         return handle
 
     def observe(self, micro_step: Mapping[str, Any], cycle: Mapping[str, Any] | None = None) -> None:
-        """Give what the next `step`, `save` or `save_final` is to record for ``ckptkit report``, and not to store.
+        """Pass values that the next `step`, `save` or `save_final` records for ``ckptkit report`` but does not store.
 
         Args:
-            micro_step: Numbers or tensors of one element by name, of one micro-step; a cycle's is their mean.
+            micro_step: Numbers or tensors of one element by name, of one micro-step; a cycle's value is their mean.
             cycle: The same, of the whole cycle that it ended.
         """
         self._recorder.observe(micro_step, cycle or {})
 
     def agree(self, wish: bool) -> bool:
-        """Whether any rank of the job wishes something, such as to stop; every rank has to ask, at the same point.
+        """Return whether any rank wishes something, such as to stop; every rank must call it at the same point.
 
-        In a job of one rank it is the wish itself, and costs nothing.
+        In a job of one rank it returns ``wish`` and costs nothing.
 
         Raises:
-            ResumeError: Before `restore`, which tells how many ranks there are.
+            ResumeError: Before `restore`, which determines the number of ranks.
         """
         self._started()
         return wish if self._rank_sync.is_alone else any(self._rank_sync.flags(wish))
 
     @property
     def ranks(self) -> int:
-        """Ranks of the job; known once `restore` was called."""
+        """Number of ranks of the job; known once `restore` was called."""
         return self._rank_sync.size
 
     def fence(self) -> None:
-        """Make sure that nothing reads live memory any more; call before changing parameters yourself.
+        """Make sure that nothing reads live memory any more; call this before changing parameters yourself.
 
-        A train cell that knows its updates does it by itself. Anybody else who writes to the weights or the optimizer's
-        state between two micro-steps (to swap in averaged weights, to clip them) calls this first. Without a save under
-        way it does nothing.
+        A train cell that knows its updates calls it by itself. Other code that writes to the weights or the optimizer's
+        state between two micro-steps (to swap in averaged weights, to clip them) must call it first. Without a save
+        under way it does nothing.
         """
         if self._scheduler is not None:
             self._scheduler.fence()
 
     def give_up_window(self) -> None:
-        """From now on let `save` itself copy everything: others may write to the parameters at any time."""
+        """Make `save` itself copy everything from now on: other code may write to the parameters at any time."""
         self.fence()
         self._window_use = "off"
         if self._scheduler is not None:
             self._scheduler.window_use = "off"
 
     def save_final(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> str:
-        """Save ``state`` and wait for the commit, trying again within the error budget; returns its name.
+        """Save ``state`` and wait for the commit, retrying within the error budget; returns the checkpoint's name.
 
         For the end of training, after which no later save makes up for a failed one.
 
         Raises:
-            SaveFailedError: If it could not be committed, or the mirror does not take it.
+            SaveFailedError: If the state could not be committed, or not be uploaded to the mirror.
             StaleAttemptError: As in `step`.
-            Preempted: After a signal, once it is committed; see ``on_preempt``.
+            Preempted: After a signal, once the state is committed; see ``on_preempt``.
         """
         name = self._save_final(state, metrics)
-        assert self._final_save is not None  # noqa: S101 - it began with the saver
+        assert self._final_save is not None  # noqa: S101 - created together with the saver
         self._final_save.leave_after(name, state.progress())
         return name
 
@@ -520,22 +523,22 @@ class CheckpointManager:
         while True:
             self._begin_cycle(state, state.progress())
             handle = self._save_outright(state, metrics)
-            if handle is not self._results.in_flight:  # rank 0 has it committed, and all ranks know that now
+            if handle is not self._results.in_flight:  # rank 0 has committed it already, and all ranks know
                 self._results.tell()
                 return handle.result()
-            while self.agree(not handle.done()):  # so that no collective waits for a rank's storage
+            while self.agree(not handle.done()):  # no collective may wait for a rank's storage
                 with contextlib.suppress(TimeoutError):
                     handle.exception(A_WHILE)
             self._collect(tolerate=self._results.failures_in_a_row + 1 < ERROR_BUDGET)
 
     def wait(self, timeout: timedelta | None = None) -> None:
-        """Wait until no save is under way, nor the upload of the newest commit; one that failed is tried once more.
+        """Wait until no save and no upload of the newest commit is under way; a failed upload is tried once more.
 
-        In a job of many ranks it waits for this rank's part, on rank 0 for all parts and the commit; what failed too
-        often is raised by the next save of all ranks, or by `close`.
+        In a job of many ranks it waits for this rank's part, on rank 0 for all parts and the commit. Too many failures
+        are raised by the next save of all ranks, or by `close`.
 
         Raises:
-            TimeoutError: If one still is after ``timeout``; it goes on.
+            TimeoutError: If ``timeout`` expires; the save or upload goes on.
             SaveFailedError: As in `step`.
             StaleAttemptError: As in `step`.
         """
@@ -548,28 +551,28 @@ class CheckpointManager:
         self._results.tell()
 
     def close(self, timeout: timedelta | None = None) -> None:
-        """Wait as `wait` does, then let the writer thread go; the manager saves no more.
+        """Wait as `wait` does, then let the writer thread end; the manager saves no more.
 
-        In a process that was forked off it does nothing: the save is not there, but in the process that trains.
+        In a forked process it does nothing, because the save runs in the process that trains.
 
         Raises:
-            SaveFailedError: As in `step`; also if the mirror does not take the newest commit.
-            TimeoutError, StaleAttemptError: As `wait`.
+            SaveFailedError: As in `step`; also if the newest commit cannot be uploaded to the mirror.
+            TimeoutError, StaleAttemptError: As in `wait`.
         """
         if not self._is_forked:
             self._close(timeout, quietly=False)
 
     def _close(self, timeout: timedelta | None, *, quietly: bool) -> None:
         if self._final_save is not None and self._final_save.is_given_up:
-            timeout = timedelta(0)  # the grace is over; what is under way goes on until the process ends
+            timeout = timedelta(0)  # the grace is over; the work under way goes on until the process ends
         elif self.preempted and self._preemption.exits:
-            # Everything is settled; a mirror or the events must not keep the process until the scheduler kills it.
+            # Everything is settled; a mirror or the events must not delay the exit beyond the grace.
             timeout = min(self._preemption.left, timeout if timeout is not None else timedelta.max)
         left = countdown(timeout)
         try:
             self.wait(timeout)
             self._mirror.finish(left)
-            self._results.refuse_ended()  # not before: no rank may leave the others alone
+            self._results.refuse_ended()  # after the wait: no rank may leave the others alone
         except TimeoutError:
             if not self.preempted:
                 raise
@@ -579,17 +582,17 @@ class CheckpointManager:
         finally:
             self._preemption.end(quietly=quietly)
             if self._scheduler is not None:
-                self._scheduler.fence(patient=False)  # after a timeout; else it has ended
+                self._scheduler.fence(patient=False)  # only after a timeout is anything left to fence
             self._saver = None
             self._closed = True
             self._recorder.close(self._ended_by or sys.exc_info()[1], left, preempted=self.preempted)
 
     def checkpoints(self) -> list[CheckpointInfo]:
-        """Every committed checkpoint of the run, oldest first, those off the lineage and at the mirror included."""
+        """Return every committed checkpoint, oldest first, including those off the lineage and at the mirror."""
         return list_checkpoints(self._mirror.both)
 
     def latest(self) -> CheckpointInfo | None:
-        """The checkpoint that a start would try first, or None where there is none."""
+        """Return the checkpoint that a start would try first, or None if there is none."""
         return latest_checkpoint(self._mirror.both)
 
     def __enter__(self) -> Self:
@@ -606,9 +609,9 @@ class CheckpointManager:
         self._ended_by = error
         try:
             self._close(None, quietly=True)
-        except Exception as also:  # noqa: BLE001 - on_save's own too: none may hide the first error, which is on its way
+        except Exception as also:  # noqa: BLE001 - on_save's own too: none may hide the first error
             if also is error:
-                return  # it is known for good, such as that another process took the run over
+                return  # the same error again, such as that another process took over the run
             theirs = None if isinstance(also, CkptKitError) else also
             _log.warning("while another error was on its way: %s", also, exc_info=theirs)
 
@@ -618,7 +621,7 @@ class CheckpointManager:
             self._rehearse(state, metrics)
             return scheduler.alone(state, metrics, rewound=False)
         handle = scheduler.together(state, metrics, rewound=False, waits=True, may_skip=False)
-        assert handle is not None  # noqa: S101 - it does not skip
+        assert handle is not None  # noqa: S101 - a save that may not skip returns a handle
         return handle
 
     def _rehearse(self, state: Capturable, metrics: Mapping[str, float] | None) -> None:
@@ -689,7 +692,7 @@ class CheckpointManager:
         try:
             sweep(self._storage, opened.document, has_mirror=not isinstance(self._mirror, NoMirror))
         except StorageError as error:
-            # The run is taken over already; what dead saves left costs space and nothing else.
+            # The run is already taken over; the remains of dead saves only cost space.
             _log.warning("the remains of earlier saves could not be removed, a later start will: %s", error)
         receipts = None
         if not self._rank_sync.is_alone:
@@ -709,13 +712,13 @@ class CheckpointManager:
             self._cycle_start = state.mark_cycle_start()
 
     def _stored_at(self, progress: Progress) -> Progress:
-        """What a save at ``progress`` is a checkpoint of."""
+        """Return the progress that a save at ``progress`` stores."""
         start = self._cycle_start
         return start if start is not None and start.cycles == progress.cycles else progress
 
     @property
     def _is_forked(self) -> bool:
-        """Whether this process was forked off after `restore`: it has the objects, but not the threads."""
+        """Whether this process was forked after `restore`: it has the objects, but not the threads."""
         return self._saver is not None and os.getpid() != self._process
 
     def _refuse_forked(self) -> None:

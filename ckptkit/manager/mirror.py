@@ -1,8 +1,9 @@
-"""The mirror of a run root, as a `ckptkit.CheckpointManager` uses it.
+"""Connects a `ckptkit.CheckpointManager` to the mirror of its run root.
 
-Guarantees: an attempt is opened over both roots, or, where that is allowed and the mirror cannot be reached, at the
-local root alone, loudly; a checkpoint that is being uploaded is spared by the local root's retention. What becomes of
-the uploads is `ckptkit.manager.uploads`'. Training thread, but for `Mirror.offer` and policies, which the writer calls.
+Guarantees: an attempt is opened over both roots. Where the mirror cannot be reached and is not required, the attempt is
+opened at the local root alone, with a prominent warning. The local root's retention spares a checkpoint while it is
+being uploaded. `ckptkit.manager.uploads` does the uploads. Training thread only, except that the writer calls
+`Mirror.offer` and the policies.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _log = logging.getLogger("ckptkit")
 
 @dataclass(frozen=True)
 class MirrorOptions:
-    """What the user says of a mirror.
+    """Holds the user's options for a mirror.
 
     Attributes:
-        keep: What it keeps.
-        required: Refuse to start where it cannot be reached.
+        keep: Retention policy of the mirror.
+        required: Whether to refuse to start when the mirror cannot be reached.
         tries: How often the upload of the last checkpoint is tried.
         tolerant: Whether a failed upload is a warning.
     """
@@ -42,7 +43,7 @@ class MirrorOptions:
 
 
 class NoMirror:
-    """A run root without a mirror: opened as it is, with nothing to upload.
+    """Stands for the absence of a mirror: opens the run root as it is and uploads nothing.
 
     Args:
         local: The run root.
@@ -54,33 +55,33 @@ class NoMirror:
         self.both = local
 
     def open(self, opening: Opening, target: Target) -> Opened:
-        """As `ckptkit.run.attempt.open_attempt`."""
+        """Open an attempt, as `ckptkit.run.attempt.open_attempt` does."""
         return open_attempt(self.both, opening, target)
 
     def sparing(self, policy: KeepPolicy) -> KeepPolicy:
-        """``policy`` itself."""
+        """Return ``policy`` unchanged."""
         return policy
 
     def offer(self, name: CheckpointName) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def collect(self, *, tolerate: bool = False) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def settle(self, seconds_left: Countdown) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def finish(self, seconds_left: Countdown) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Mirror:
-    """The mirror of one run root, for one attempt.
+    """Manages the mirror of one run root during one attempt.
 
     Args:
         local: The run root.
         storage: Its mirror.
-        options: What the user says of it.
+        options: The user's options.
 
     Raises:
         ValueError: If both are the same root.
@@ -97,20 +98,20 @@ class Mirror:
 
     @property
     def both(self) -> Storage:
-        """The run as it lies on both roots; the local one alone if this life goes on without the mirror."""
+        """The run as both roots hold it; only the local one if this process goes on without the mirror."""
         return self._local if self._is_away else TwoRoots(self._local, self._storage)
 
     @property
     def lag(self) -> int:
-        """How many commits there are since the newest one that is known to be at the mirror."""
+        """Number of commits since the newest one that is known to be at the mirror."""
         return self._uploads.lag if self._uploads is not None else 0
 
     def open(self, opening: Opening, target: Target) -> Opened:
-        """Open an attempt and begin to upload what the mirror lacks.
+        """Open an attempt and start to upload what the mirror lacks.
 
         Raises:
             StorageError: If the mirror cannot be reached and is required.
-            CkptKitError: As `ckptkit.run.two_roots.open_mirrored`.
+            CkptKitError: As in `ckptkit.run.two_roots.open_mirrored`.
         """
         try:
             reach(self._storage)
@@ -126,32 +127,32 @@ class Mirror:
         return opened
 
     def sparing(self, policy: KeepPolicy) -> KeepPolicy:
-        """``policy`` for the local root, which also keeps what is being uploaded."""
+        """Return ``policy`` for the local root, extended to keep the checkpoint that is being uploaded."""
         return _Sparing(policy, self)
 
     def is_under_way(self, name: str) -> bool:
-        """Whether the checkpoint ``name`` is being uploaded."""
+        """Return whether the checkpoint ``name`` is being uploaded."""
         return self._uploads is not None and str(self._uploads.under_way) == name
 
     def offer(self, name: CheckpointName) -> None:
-        """Take notice of a commit at the local root."""
+        """Tell the uploads about a commit at the local root."""
         if self._uploads is not None:
             self._uploads.offer(name)
 
     def collect(self, *, tolerate: bool = False) -> None:
-        """As `Uploads.collect`."""
+        """Do the same as `Uploads.collect`."""
         if self._uploads is not None:
             self._uploads.collect(tolerate=tolerate)
 
     def settle(self, seconds_left: Countdown) -> None:
-        """Wait for the newest commit's upload, which is tried once more if it has failed; as `Uploads.settle`."""
+        """Wait for the newest commit's upload as `Uploads.settle` does; a failed upload is tried once more."""
         if self._uploads is not None:
             self._uploads.settle(seconds_left)
             if self._uploads.try_again():
                 self._uploads.settle(seconds_left)
 
     def finish(self, seconds_left: Countdown) -> None:
-        """As `Uploads.finish`."""
+        """Do the same as `Uploads.finish`."""
         if self._uploads is not None:
             self._uploads.finish(seconds_left)
 
@@ -172,7 +173,7 @@ class Mirror:
 
 @dataclass(frozen=True)
 class _Sparing:
-    """What ``policy`` keeps, and what is being uploaded."""
+    """Keeps what ``policy`` keeps and the checkpoint that is being uploaded."""
 
     policy: KeepPolicy
     mirror: Mirror

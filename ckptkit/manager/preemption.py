@@ -1,10 +1,10 @@
-"""What asks a training to end: a signal, a file, a callable; and the end of the grace, which nothing outlives.
+"""Watches for preemption requests (a signal, a file, a callable) and exits when the grace period ends.
 
-Guarantees: a signal is noticed at once, whatever the main thread does, and said in one line as soon as Python can run a
-thread; at the end of the grace, and at a second signal, the process ends with code 143 and one line that names the
-newest checkpoint, unless the training was settled before (``"return"``: only at a second signal). A signal that came
-too late for the training goes to whoever had it before. Saving is not done here: see `ckptkit.manager.final_save`.
-Training thread only, but for `Preemption.heard`.
+Guarantees: a signal is noticed at once, whatever the main thread does, and is reported in one line as soon as Python
+can run a thread. At the end of the grace, and at a second signal, the process exits with code 143 and one line that
+names the newest checkpoint, unless training was settled before (with ``"return"``: only at a second signal). A signal
+that came too late for training goes to the handler that was there before. This module does not save: see
+`ckptkit.manager.final_save`. Training thread only, except `Preemption.heard`.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from ckptkit.manager.signals import SIGNALS
 
 _log = logging.getLogger("ckptkit")
 
-EXIT_CODE = 143  # 128 + SIGTERM, as a shell says it
-_ONE_SIGNAL = timedelta(seconds=0.5)  # a launcher that forwards what the whole process group got makes two of one
+EXIT_CODE = 143  # 128 + SIGTERM, as in a shell
+_ONE_SIGNAL = timedelta(seconds=0.5)  # a launcher that forwards a signal of the process group delivers it twice
 _LOOK_EVERY = timedelta(seconds=1)
 _STDERR = 2
 
 
 class Preemption:
-    """Of one training.
+    """Tracks the preemption request of one training.
 
     Args:
-        grace: From the first sign to the end.
-        on_preempt: What happens then: ``"exit"`` or ``"return"``; with ``"off"`` nothing ever asks.
-        when: A file that asks by being there, or a callable.
-        newest: Says which checkpoint is the newest, for the last line; without touching a storage, in any thread.
-        url: Where it is.
+        grace: Time from the first request to the exit.
+        on_preempt: What happens on a request: ``"exit"`` or ``"return"``; with ``"off"`` there are no requests.
+        when: Path of a file whose existence is a request, or a callable.
+        newest: Returns the newest checkpoint for the last line; touches no storage and may run in any thread.
+        url: Location of the run.
         monotonic: Gives seconds.
 
     Attributes:
-        url: Where the run is.
-        why: Who asked, for people; empty until somebody did.
-        is_watched: Between `begin` and `end`.
+        url: Location of the run.
+        why: Origin of the request, for people; empty until there is one.
+        is_watched: True between `begin` and `end`.
     """
 
     def __init__(
@@ -75,23 +75,23 @@ class Preemption:
 
     @property
     def exits(self) -> bool:
-        """Whether the process is to end, rather than training alone."""
+        """Whether the process ends, and not only training."""
         return self._on_preempt == "exit"
 
     @property
     def is_asked(self) -> bool:
-        """Whether anybody has asked, and it is not settled yet."""
+        """Whether there is a request that is not settled yet."""
         return self._asked_at is not None and not self._settled
 
     @property
     def left(self) -> timedelta:
-        """Of the grace; all of it while nobody has asked."""
+        """Rest of the grace; all of it while there is no request."""
         if self._asked_at is None:
             return self._grace
         return max(timedelta(0), self._grace - timedelta(seconds=self._monotonic() - self._asked_at))
 
     def begin(self) -> None:
-        """Watch from now on, the signals only if this is the main thread."""
+        """Start to watch; signals only if this is the main thread."""
         if self.is_watched or self._on_preempt == "off":
             return
         self.is_watched = True
@@ -99,10 +99,10 @@ class Preemption:
             _log.info("training is not in the main thread, where signals arrive: SIGTERM ends it without a save")
 
     def end(self, *, quietly: bool = False) -> None:
-        """Watch no more; a signal that nobody has acted on goes to whoever had it before.
+        """Stop watching; a signal that was not acted on goes to the handler that was there before.
 
         Args:
-            quietly: Say that there was one and go on, because something worse is on its way.
+            quietly: Only log that a signal came, because a worse error is being raised.
         """
         if not self.is_watched:
             return
@@ -119,7 +119,7 @@ class Preemption:
                 os.kill(os.getpid(), self._number)
 
     def poll(self) -> bool:
-        """Whether the training is to end; asks the callable, and looks for the file once a second."""
+        """Return whether training is to end; calls the callable, and looks for the file once a second."""
         SIGNALS.attend()
         if self._asked_at is None and self._when is not None and not self._settled:
             if callable(self._when):
@@ -130,14 +130,14 @@ class Preemption:
         return self.is_asked
 
     def ask(self, why: str) -> None:
-        """The training is to end; the grace begins now unless it has begun before."""
+        """Request the end of training; the grace begins now unless it has begun before."""
         with self._changed:
             act = self._ask(why)
         if act is not None:
             act()
 
     def heard(self, number: int) -> Callable[[], None] | None:
-        """As `ckptkit.manager.signals.Listener`."""
+        """Handle a signal, as `ckptkit.manager.signals.Listener` describes."""
         name = signal.Signals(number).name
         now = self._monotonic()
         with self._changed:
@@ -149,19 +149,19 @@ class Preemption:
             return lambda: self._die(f"{name} came again after {self.why}, so nothing is waited for")
 
     def settle(self) -> None:
-        """The end of the grace has no meaning any more."""
+        """Mark the request as settled; the end of the grace no longer ends the process."""
         with self._changed:
             self._settled = True
             self._changed.notify_all()
 
     def recall(self) -> None:
-        """What is the newest now was there before anybody asked: a rank that does not commit may learn of it late."""
+        """Treat the newest checkpoint as older than the request: a rank that does not commit may learn of it late."""
         with self._changed:
             self._newest_before = self._newest()
             self._changed.notify_all()
 
     def account(self) -> str:
-        """Which checkpoint is the newest, and how to go on."""
+        """Return a sentence with the newest checkpoint and how to continue."""
         newest = self._newest()
         if newest is None:
             return f"There is no checkpoint at {self.url} yet: the same command begins afresh"
@@ -202,12 +202,12 @@ class Preemption:
         )
 
     def _die(self, what: str) -> NoReturn:
-        """End the process now; past every buffer and lock, which the training thread may hold."""
+        """End the process now, without flushing buffers or taking locks that the training thread may hold."""
         try:
             line = f"[ckptkit] {what}. {self.account()}.\n".encode(errors="backslashreplace")
-            if select.select([], [_STDERR], [], 0)[1]:  # a pipe that nobody reads must not keep it
+            if select.select([], [_STDERR], [], 0)[1]:  # a pipe that nobody reads must not block the exit
                 os.write(_STDERR, line)
-        finally:  # also where stderr is closed, or nobody is left at the other end of it
+        finally:  # also if stderr is closed or its other end is gone
             os._exit(EXIT_CODE)
 
     def _is_there(self, path: str) -> bool:

@@ -1,11 +1,11 @@
-"""A rehearsal: one life of a user's script under ``ckptkit doctor``, and the trace that it leaves.
+"""Rehearses one life of a user's script under ``ckptkit doctor`` and records a trace.
 
 ``CKPTKIT_DOCTOR`` names a JSON file, a `LifePlan`. While it is set, a `ckptkit.CheckpointManager` works below the
-plan's scratch folder and never looks at the root that the script gave; its own schedule is off; after every
-micro-step it appends a line to the trace, saves where the plan says, and dies or stops where the plan says.
+plan's scratch folder and never looks at the root that the script gave. Its own schedule is off. After every micro-step
+it appends a line to the trace, saves where the plan says so, and kills or stops the process where the plan says so.
 
-Guarantees: a line of the trace survives a SIGKILL that follows it. It does not rehearse several ranks. Training
-thread only.
+Guarantees: a line of the trace survives a SIGKILL that follows it. Several ranks cannot be rehearsed. Training thread
+only.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class _Document(BaseModel):
 
 
 class LifePlan(_Document):
-    """What one process has to do.
+    """Says what one process has to do.
 
     Attributes:
         root: The scratch folder; each run root that the script names becomes a folder below it.
-        trace: File that the lines are appended to.
+        trace: File to which the lines are appended.
         stop: The micro-step after which the process ends itself.
         saves: The micro-steps after which to save.
         kill: The micro-step after which the process kills itself with SIGKILL, or None.
-        seed: For every generator, before the script begins; None for a process that is seeded by its script alone.
+        seed: Seed of every generator before the script begins; None if only the script seeds the process.
     """
 
     root: str
@@ -54,11 +54,11 @@ class LifePlan(_Document):
 
 
 class Suspect(_Document):
-    """A part of the job that may keep it from being exact, known without running it.
+    """Describes a part of the job that may keep it from being exact, found without running it.
 
     Attributes:
-        kind: ``operator`` or ``pipeline`` for what is random, anything else for the rest.
-        where: Its name.
+        kind: ``operator`` or ``pipeline`` for random parts; any other value for the rest.
+        where: Name of the part.
         why: What is wrong with it.
         fix: What to do.
     """
@@ -70,12 +70,12 @@ class Suspect(_Document):
 
 
 class Unseen(_Document):
-    """A value that training code holds and that is in no checkpoint.
+    """Describes a value that training code holds and that no checkpoint contains.
 
     Attributes:
-        digest: Of the value.
-        text: What it is, for people.
-        like_weights: Whether it holds arrays of the shapes of the weights, as accumulated gradients do.
+        digest: Digest of the value.
+        text: Description of the value, for people.
+        like_weights: Whether it holds arrays with the shapes of the weights, as accumulated gradients do.
     """
 
     digest: str
@@ -84,7 +84,7 @@ class Unseen(_Document):
 
 
 class Begun(_Document):
-    """A manager has restored: ``checkpoint`` is None on a fresh start. ``url`` is the root that the script gave."""
+    """Records that a manager has restored. ``checkpoint`` is None on a fresh start; ``url`` is the script's root."""
 
     event: Literal["begun"] = "begun"
     url: str
@@ -94,7 +94,7 @@ class Begun(_Document):
 
 
 class Stepped(_Document):
-    """The state after a micro-step: digests by name of what must be equal, and what is in no checkpoint."""
+    """Records the state after a micro-step: digests by name of what must be equal, and values in no checkpoint."""
 
     event: Literal["stepped"] = "stepped"
     step: int
@@ -104,7 +104,7 @@ class Stepped(_Document):
 
 
 class Saved(_Document):
-    """The save after ``step`` is committed; ``moved`` names what it changed, ``by`` the objects that did it."""
+    """Records a committed save after ``step``, names it changed (``moved``) and the objects that did it (``by``)."""
 
     event: Literal["saved"] = "saved"
     step: int
@@ -113,14 +113,14 @@ class Saved(_Document):
 
 
 class Refused(_Document):
-    """The script cannot be rehearsed."""
+    """Records that the script cannot be rehearsed."""
 
     event: Literal["refused"] = "refused"
     why: str
 
 
 class Stopped(_Document):
-    """The process has done what it had to and ends itself."""
+    """Records that the process has done its part and ends itself."""
 
     event: Literal["stopped"] = "stopped"
     step: int
@@ -131,32 +131,32 @@ EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
 class Observer(Protocol):
-    """Looks at a training state without changing it."""
+    """Inspects a training state without changing it."""
 
     def observe(self) -> tuple[dict[str, str], dict[str, Unseen]]:
-        """Digests by name of what must be equal, and what is in no checkpoint."""
+        """Return digests by name of what must be equal, and the values that are in no checkpoint."""
         ...
 
     def drawing_in_state_dict(self) -> list[str]:
-        """Names of the stateful objects whose ``state_dict()`` draws random numbers; asks each once."""
+        """Return the names of the stateful objects whose ``state_dict()`` draws random numbers; calls each once."""
         ...
 
     def suspects(self) -> list[Suspect]:
-        """What is known without running to keep the job from being exact."""
+        """Return what keeps the job from being exact as far as known without running it."""
         ...
 
 
 @runtime_checkable
 class Observable(Protocol):
-    """A `ckptkit.snapshot.Capturable` that a rehearsal can look into."""
+    """Extends `ckptkit.snapshot.Capturable` with an observer for the rehearsal."""
 
     def observer(self) -> Observer:
-        """One that looks at this state from now on."""
+        """Return an observer that inspects this state from now on."""
         ...
 
 
 class SaveHandle(Protocol):
-    """What `TrialProbe.step` needs of a save."""
+    """Declares what `TrialProbe.step` needs of a save."""
 
     def result(self) -> str:
         """Wait for the commit."""
@@ -164,7 +164,7 @@ class SaveHandle(Protocol):
 
 
 class TrialProbe:
-    """What a `ckptkit.CheckpointManager` does differently under ``ckptkit doctor``."""
+    """Replaces parts of a `ckptkit.CheckpointManager`'s behaviour under ``ckptkit doctor``."""
 
     def __init__(self, plan: LifePlan, url: str) -> None:
         self._plan = plan
@@ -174,21 +174,21 @@ class TrialProbe:
 
     @property
     def storage(self) -> Storage:
-        """The scratch folder that stands for the script's own root."""
+        """The scratch folder that replaces the script's own root."""
         return open_storage(Path(self._plan.root) / f"run-{digest_of(self._url.encode())}")
 
     def begin(self, state: Capturable, point: ResumePoint) -> None:
-        """Note that the run was restored.
+        """Record that the run was restored.
 
         Raises:
-            ResumeError: If nobody could say of this state what differs, or this life has trained at another root.
+            ResumeError: If this state cannot be compared, or this life has trained at another root.
         """
         if not isinstance(state, Observable):
             self._refuse(
                 f"the state is a {type(state).__name__}, which has no observer(): the doctor compares what a "
                 "ckptkit.StateManager or a CheckpointCallback holds"
             )
-        # A trace names micro-steps by their number alone. The second training of one root goes on with the numbers.
+        # A trace identifies micro-steps by number only. A second training at the same root continues the numbers.
         others = [one.url for one in read_trace(Path(self._plan.trace)) if isinstance(one, Begun)]
         if any(url != self._url for url in others):
             self._refuse(
@@ -201,19 +201,19 @@ class TrialProbe:
         self._write(Begun(url=self._url, step=point.batches_delivered, checkpoint=point.checkpoint, suspects=suspects))
 
     def step(self, state: Capturable, save: Callable[[], SaveHandle]) -> None:
-        """As `look`, once after every micro-step.
+        """Do the same as `look`, once after every micro-step.
 
         Raises:
-            ResumeError: If batches are not counted, so that no micro-step can be told from the one before.
-            CkptKitError: What the save raises.
+            ResumeError: If batches are not counted, so that micro-steps cannot be told apart.
+            CkptKitError: Any error of the save.
         """
         if state.progress().batches_delivered == 0:
             self._refuse("the train cell's calls are not counted: call state.count_delivered(n) after every batch")
         self.look(state, save)
 
     def look(self, state: Capturable, save: Callable[[], SaveHandle]) -> None:
-        """Trace the micro-step that has just ended, save, die or stop; a second call at one progress does nothing."""
-        assert self._observer is not None  # noqa: S101 - the manager insists on restore() first
+        """Trace the micro-step that has just ended, then save, die or stop; once per progress."""
+        assert self._observer is not None  # noqa: S101 - the manager requires restore() first
         progress = state.progress()
         step = progress.batches_delivered
         if step == self._last:
@@ -243,7 +243,7 @@ class TrialProbe:
         raise ResumeError(why)
 
     def _write(self, event: BaseModel) -> None:
-        # One write to the kernel: no SIGKILL takes it back, and no two lines mix.
+        # One write to the kernel: a SIGKILL cannot undo it, and lines do not mix.
         line = event.model_dump_json().encode() + b"\n"
         descriptor = os.open(self._plan.trace, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -254,7 +254,7 @@ class TrialProbe:
 
 
 def probe_of(url: str) -> TrialProbe | None:
-    """The rehearsal of a manager whose script gave ``url``; None outside of ``ckptkit doctor``.
+    """Return the probe of a manager whose script gave ``url``; None outside ``ckptkit doctor``.
 
     Raises:
         ValueError: If ``CKPTKIT_DOCTOR`` names no valid plan.
@@ -264,10 +264,10 @@ def probe_of(url: str) -> TrialProbe | None:
 
 
 def read_trace(path: Path) -> list[Event]:
-    """The events of one life in their order; a last line that was cut is left out.
+    """Return the events of one life in order; an incomplete last line is left out.
 
     Raises:
-        ValueError: If a line is not of a trace.
+        ValueError: If a line does not belong to a trace.
     """
     if not path.exists():
         return []
@@ -287,7 +287,7 @@ def _plan(path: str) -> LifePlan:
 
 
 def _end() -> NoReturn:
-    # At once: what the script does after training (export, upload) is none of the rehearsal's business.
+    # Exit at once: what the script does after training (export, upload) must not run in a rehearsal.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

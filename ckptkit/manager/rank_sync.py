@@ -1,8 +1,8 @@
-"""What the ranks of a job say to each other before a save, so that all save the same moment or none does.
+"""Agrees across ranks on the micro-step to save; either all ranks save it or none does.
 
-Guarantees: every rank comes to the same conclusion, because each draws it from the same words; a rank that has to stop
-takes all others with it, by the same error; ranks that stand elsewhere, or train another model, are found before
-anything is written. A word costs one gather: one per due save, and one per boundary where a clock decides. Training
+Guarantees: every rank reaches the same conclusion, because each draws it from the same messages. A rank that must stop
+stops all others with the same error. Ranks at different micro-steps or with different models are found before anything
+is written. A message costs one gather: one per due save, and one per boundary where the schedule uses a clock. Training
 thread only, in all ranks at the same points.
 """
 
@@ -27,19 +27,19 @@ _NO_TIME = timedelta(0)
 
 
 class RankStatus(BaseModel):
-    """What one rank says before a save.
+    """Holds what one rank reports before a save.
 
     Attributes:
-        progress: Where it stands; None only beside ``end``.
-        model: Digest of what its replicated and sharded leaves are, in their order.
-        cuts: Digest of the boxes of its sharded leaves; empty where it has none.
-        replicas: Digest of the bits of its replicated leaves, where they are compared.
-        thawed: Whether something changed in it that was declared frozen, in other ranks perhaps to something else.
+        progress: Position of the rank; None only together with ``end``.
+        model: Digest of the specs of its replicated and sharded leaves, in order.
+        cuts: Digest of the boxes of its sharded leaves; empty if it has none.
+        replicas: Digest of the bits of its replicated leaves, if they are compared.
+        thawed: Whether a leaf declared frozen has changed in this rank; other ranks may have a different change.
         busy: Whether its part of the last save is still being written.
-        lost: Number of a save that its part of could not be written, and why.
-        end: Why it must stop.
-        number: Of the save that would begin now.
-        name: What rank 0 would call it.
+        lost: Number of a save whose part this rank could not write, and the reason.
+        end: Reason why the rank must stop.
+        number: Number of the save that would begin now.
+        name: Name that rank 0 would give the save.
         committed: Rank 0's commit at this progress.
         newest: Rank 0's last commit.
     """
@@ -61,11 +61,11 @@ class RankStatus(BaseModel):
 
 
 class RankSync:
-    """The ranks of a job, as a manager talks to them.
+    """Exchanges messages between the ranks of a job for a manager.
 
     Args:
-        world: They themselves.
-        schedule: When saves are due.
+        world: The ranks.
+        schedule: Decides when saves are due.
     """
 
     def __init__(self, world: World, schedule: SavePolicy) -> None:
@@ -78,17 +78,17 @@ class RankSync:
 
     @property
     def rank(self) -> int:
-        """Of this process."""
+        """Rank of this process."""
         return self._world.rank
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Number of ranks."""
         return self._world.size
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is only this one."""
+        """Whether this is the only rank."""
         return self._world.size == 1
 
     @property
@@ -97,10 +97,10 @@ class RankSync:
         return self._world.rank == 0
 
     def is_due(self, progress: Progress, since: timedelta) -> bool:
-        """Whether all ranks agree that a save is due.
+        """Return whether all ranks agree that a save is due.
 
-        What counts steps says the same everywhere and needs no word. What looks at a clock is rank 0's to say, at
-        boundaries only.
+        A schedule that counts steps gives the same answer in every rank and needs no message. Where it reads a clock,
+        rank 0 decides, at boundaries only.
         """
         if self.is_alone:
             return self._schedule.due(progress, since)
@@ -111,19 +111,19 @@ class RankSync:
         return self.flags(self._schedule.due(progress, since))[0]
 
     def flags(self, mine: bool) -> list[bool]:
-        """Whether each rank says yes, by rank."""
+        """Return each rank's yes or no, by rank."""
         return [one == "yes" for one in self._world.gather("yes" if mine else "no")]
 
     def say(self, text: str) -> Sequence[str]:
-        """What each rank says, by rank; every rank has to say something, at the same point."""
+        """Return each rank's text, by rank; every rank must call this at the same point."""
         return self._world.gather(text)
 
     def words(self, mine: RankStatus, own_end: BaseException | None) -> list[RankStatus]:
-        """What each rank says, by rank.
+        """Exchange statuses and return them by rank.
 
         Raises:
-            CkptKitError: What one of them must stop for; in this rank its own error, if it has one.
-            ResumeError: If they do not stand at the same micro-step, or train different models.
+            CkptKitError: The error for which a rank must stop; in this rank its own error, if it has one.
+            ResumeError: If the ranks are not at the same micro-step, or train different models.
         """
         said = [RankStatus.model_validate_json(one) for one in self._world.gather(mine.model_dump_json())]
         if own_end is not None:
@@ -147,7 +147,7 @@ class RankSync:
         return said
 
     def refuse_different_replicas(self, said: Sequence[RankStatus], leaves: Sequence[Leaf]) -> None:
-        """Raise ResumeError, naming leaves and ranks, if what should be the same everywhere is not; a collective."""
+        """Raise ResumeError with leaves and ranks if replicated leaves differ between ranks; a collective."""
         if said[0].replicas is not None and all(word.replicas == said[0].replicas for word in said):
             return
         mine = {leaf.name: _digest(leaf) for leaf in _replicated(leaves)}
@@ -170,14 +170,14 @@ class RankSync:
         )
 
     def refuse_incomplete_cuts(self, said: Sequence[RankStatus], leaves: Sequence[Leaf]) -> None:
-        """Raise ResumeError unless the parts of each sharded leaf make it up; a collective where they are new."""
+        """Raise ResumeError unless the parts of each sharded leaf make it up; a collective if the cuts are new."""
         cuts = tuple(word.cuts for word in said)
         if cuts == self._whole or not any(cuts):
             return
         mine = _Boxes(of={leaf.name: _box(leaf.spec) for leaf in leaves if isinstance(leaf.spec.placement, Box)})
         theirs = [_Boxes.model_validate_json(one).of for one in self._world.gather(mine.model_dump_json())]
         alike: list[list[_BoxOf]] = []  # most leaves are cut in one of a few ways
-        for name in sorted(theirs[0]):  # every rank has them all, or their models would differ
+        for name in sorted(theirs[0]):  # every rank has all names, or `words` would have raised
             boxes = [one[name] for one in theirs]
             if boxes in alike:
                 continue
@@ -192,16 +192,16 @@ class RankSync:
         self._whole = cuts
 
     def cuts_of(self, leaves: Sequence[Leaf]) -> str:
-        """Digest of the boxes of the sharded leaves; empty where there are none."""
+        """Return the digest of the sharded leaves' boxes; empty if there are none."""
         self.model_of(leaves)
         return self._cuts
 
     def model_of(self, leaves: Sequence[Leaf]) -> str:
-        """Digest of what the leaves are that all ranks must agree on."""
+        """Return the digest of the leaf properties on which all ranks must agree."""
         specs = tuple(leaf.spec for leaf in leaves)
-        if specs != self._specs or not self._model:  # the same objects from save to save, so this is quick
+        if specs != self._specs or not self._model:  # saves pass the same objects, so the comparison is quick
             self._specs = specs
-            # In their order, which decides who stores which part of what is replicated; so does what is frozen.
+            # The order and what is frozen decide which rank stores which part of a replicated leaf.
             shared = [_as_a_whole(one) for one in specs if one.placement != "per_rank"]
             self._model = digest_of(canonical(shared))
             cuts = [[one.name, *_box(one).model_dump().values()] for one in specs if isinstance(one.placement, Box)]
@@ -210,7 +210,7 @@ class RankSync:
 
 
 def replicas_of(leaves: Sequence[Leaf]) -> str:
-    """Digest of the bits of all replicated leaves; reads all of them."""
+    """Return the digest of the bits of all replicated leaves; reads all of them."""
     return digest_of(canonical({leaf.name: _digest(leaf) for leaf in _replicated(leaves)}))
 
 
@@ -237,7 +237,7 @@ class _Boxes(BaseModel):
 
 def _box(spec: LeafSpec) -> _BoxOf:
     box = spec.placement
-    assert isinstance(box, Box)  # noqa: S101 - the caller's choice of leaves
+    assert isinstance(box, Box)  # noqa: S101 - callers pass sharded leaves only
     return _BoxOf(whole=list(box.global_shape), offsets=list(box.offsets), shape=list(spec.shape), replica=box.replica)
 
 
@@ -250,6 +250,6 @@ def _digest(leaf: Leaf) -> str:
 
 
 def _as_a_whole(spec: LeafSpec) -> list[object]:
-    """What ranks share the work out by; where two of them differ in it, bytes would be stored nowhere."""
+    """Return the properties by which ranks share the work; if they differed, some bytes would be stored nowhere."""
     shape = spec.placement.global_shape if isinstance(spec.placement, Box) else spec.shape
     return [spec.name, spec.role, spec.dtype, list(shape), tag_of(spec.placement), spec.lifetime == "frozen"]

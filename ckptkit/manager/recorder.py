@@ -1,14 +1,14 @@
-"""Records what happens in an attempt, for ``ckptkit report``: beside training, rarely, and never at its cost.
+"""Records the events of an attempt for ``ckptkit report``, beside training and at negligible cost.
 
-Guarantees: a micro-step costs a few references; a value on a device is read some micro-steps later or while a save is
-taken, when nothing has to be waited for. Storage is touched by a thread of its own, for which the writer waits after a
-commit, so seldom that the files of an attempt stay few, or once many events wait, and `close` at the end: both
-`_PATIENCE` at most.
-Whatever goes wrong here is told once, as a warning, and neither a save nor training fails, but for an error of the
-device that surfaces when a value is read. Memory is bounded: where the storage takes nothing for long, the oldest
-events go. In a job of many ranks only rank 0 has one; what it records of micro-steps is of its own micro-batches.
+Guarantees: a micro-step costs a few references. A value on a device is read some micro-steps later or while a save is
+taken, when the read need not wait. A separate thread does all storage calls. The writer waits for it after a commit,
+either rarely enough that an attempt has few files or once many events wait; `close` waits for it at the end. Each wait
+lasts `_PATIENCE` at most. An error here is reported once, as a warning, and fails neither a save nor training; the
+exception is a device error that surfaces when a value is read. Memory is bounded: if the storage accepts nothing for
+long, the oldest events are dropped. In a job of many ranks only rank 0 records; its values are those of its own
+micro-batches.
 
-`note`, `settle` and `close` are for the training thread, the others for the writer.
+The writer calls `saved` and `failed`; the training thread calls the other methods.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from ckptkit.run.event_log import EventLog
 
 _log = logging.getLogger("ckptkit")
 
-_SHARE = 0.05  # of the attempt's age, between two segments
+_SHARE = 0.05  # share of the attempt's age between two segments
 _LONGEST = timedelta(minutes=5)  # between two segments, while there are commits
-_PATIENCE = timedelta(seconds=10)  # of whoever waits for the storage
+_PATIENCE = timedelta(seconds=10)  # limit of a wait for the storage
 _SHORTEST = timedelta(seconds=0.5)
-_MOST_EVENTS = 4000  # that wait for the storage; a quarter of them is stored at once
+_MOST_EVENTS = 4000  # that wait for the storage; at a quarter of them they are stored
 _MOST_HELD = 128  # micro-steps whose values are not read yet
 _EXIT_OF_A_SIGNAL = 143
 
@@ -48,32 +48,32 @@ class NoRecorder:
     """Records nothing."""
 
     def observe(self, micro_step: Values, cycle: Values) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def note(self, progress: Progress, values: Values | None) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def settle(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def saved(self, report: SaveReport, removed: tuple[CheckpointName, ...]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def failed(self, checkpoint: CheckpointName, progress: Progress, error: BaseException) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def flush_next(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def close(self, error: BaseException | None, left: Countdown, *, preempted: bool = False) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Recorder:
-    """Of one attempt.
+    """Records the events of one attempt.
 
     Args:
-        log: Stores what is recorded.
+        log: Stores the events.
         began: The first event.
         clock: Gives the time of day.
         monotonic: Gives seconds.
@@ -86,7 +86,7 @@ class Recorder:
         self._clock = clock
         self._monotonic = monotonic
         self._began_at = self._stored_at = monotonic()
-        self._lock = threading.Lock()  # of the events that wait
+        self._lock = threading.Lock()  # guards the events that wait
         self._storing = threading.Lock()
         self._events: deque[Event] = deque([began])
         self._left_out = 0
@@ -104,15 +104,15 @@ class Recorder:
         """Keep values for the next `note`.
 
         Args:
-            micro_step: Of the last micro-step, such as its loss.
-            cycle: Of the cycle that it ended, such as the norm of its gradients.
+            micro_step: Values of the last micro-step, such as its loss.
+            cycle: Values of the cycle that it ended, such as the norm of its gradients.
         """
         self._seen = (micro_step, cycle)
 
     def note(self, progress: Progress, values: Values | None) -> None:
-        """A micro-step has ended at ``progress``; ``values`` are of it, beside those given to `observe`.
+        """Record that a micro-step ended at ``progress`` with ``values`` and those given to `observe`.
 
-        Numbers, or anything with one element that can be read with ``asnumpy``; whatever else is left out.
+        Values are numbers, or anything with one element that can be read with ``asnumpy``; others are left out.
         """
         (micro_step, cycle), self._seen = self._seen, ({}, {})
         self._progress = progress
@@ -125,14 +125,14 @@ class Recorder:
             self._read(_MOST_HELD // 2)
 
     def settle(self) -> None:
-        """Read all values that are held; when the device has just been waited for anyhow."""
+        """Read all held values; called when the device has just been waited for."""
         self._read(len(self._held))
 
     def saved(self, report: SaveReport, removed: tuple[CheckpointName, ...]) -> None:
-        """A checkpoint was committed, and after it others were removed; stores what waits, if it is time."""
+        """Record a commit and the checkpoints removed after it; stores the waiting events if it is time."""
         with self._harmless():
             if report.checkpoint == self._last_saved:
-                return  # it was there already, and nothing was written
+                return  # the checkpoint existed already, and nothing was written
             self._last_saved = report.checkpoint
             at = self._clock().isoformat()
             cost = report.cost
@@ -151,7 +151,7 @@ class Recorder:
                 self._store_within(_PATIENCE.total_seconds())
 
     def failed(self, checkpoint: CheckpointName, progress: Progress, error: BaseException) -> None:
-        """A save failed."""
+        """Record that a save failed."""
         with self._harmless():
             at = self._clock().isoformat()
             self._add(
@@ -165,23 +165,23 @@ class Recorder:
             )
 
     def flush_next(self) -> None:
-        """Store everything at the next commit, which is to be the last one."""
+        """Store everything at the next commit, which is the last one."""
         self._flush_next = self._is_final = True
 
     def close(self, error: BaseException | None, left: Countdown, *, preempted: bool = False) -> None:
-        """The attempt ends: record how, and store what waits.
+        """Record how the attempt ends, and store the waiting events.
 
         Args:
-            error: What ended it.
-            left: For how long the caller can wait.
-            preempted: Whether the end was asked for, and followed without an error.
+            error: The error that ended it.
+            left: Gives the time that the caller can wait.
+            preempted: Whether the end was requested and came without an error.
         """
         if self._closed:
             return
         self._closed = True
         if not isinstance(error, Exception) or isinstance(error, CkptKitError):
             self.settle()
-        # Else it may be the device that failed, and a read of it may never return.
+        # Otherwise the device may have failed, and reading from it may never return.
         with self._harmless():
             self._add(*self._curves.take(all_of_it=True))
             ended = Ended(
@@ -206,7 +206,7 @@ class Recorder:
     def _read(self, count: int) -> None:
         for _ in range(count):
             place, micro_step, cycle = self._held.popleft()
-            # What the device raises must reach the caller: it may be the failure of a kernel, told once.
+            # A device error must reach the caller: it may be a kernel's failure, which is raised only once.
             numbers = _numbers(micro_step), _numbers(cycle)
             self._curves.add(place, *numbers)
         with self._harmless():
@@ -217,7 +217,7 @@ class Recorder:
             self._events.extend(events)
             self._untried += len(events)
             while len(self._events) > _MOST_EVENTS:
-                del self._events[1]  # the first one says how it all began, or is next in line to be stored
+                del self._events[1]  # keeps the first event, which tells how the attempt began or is next to be stored
                 self._left_out += 1
 
     def _is_time(self) -> bool:
@@ -227,14 +227,14 @@ class Recorder:
 
     @property
     def _is_storing(self) -> bool:
-        """Whether a storage still has not taken what it was given some time ago."""
+        """Whether the storage has still not accepted earlier events."""
         return self._writer is not None and self._writer.is_alive()
 
     def _store_within(self, seconds: float) -> None:
-        """Store what waits, and wait so long for it.
+        """Store the waiting events, and wait at most ``seconds`` for that.
 
-        Not in this thread: a storage may try for minutes, while the next save waits for the writer's, and who ends may
-        have seconds. A daemon, for the same.
+        Runs in its own thread: a storage may retry for minutes, while the next save waits for the writer thread and a
+        process that exits may have seconds left. The thread is a daemon for the same reason.
         """
         outcome: Future[None] = Future()
         self._writer = threading.Thread(target=self._store_for, args=(outcome,), name="ckptkit-events", daemon=True)
@@ -243,12 +243,12 @@ class Recorder:
         if self._is_storing:
             self._warn(f"the storage took none for {seconds:.1f} s")
         else:
-            outcome.result(0)  # it has ended
+            outcome.result(0)  # the thread has ended
 
     def _store_for(self, outcome: Future[None]) -> None:
         try:
             self._store()
-        except BaseException as error:  # noqa: BLE001 - it is the waiting thread's, whatever it is
+        except BaseException as error:  # noqa: BLE001 - every error belongs to the waiting thread
             outcome.set_exception(error)
         else:
             outcome.set_result(None)
@@ -256,7 +256,7 @@ class Recorder:
     def _store(self) -> None:
         with self._storing:
             self._flush_next = False
-            self._stored_at, self._untried = self._monotonic(), 0  # first: one that fails is not asked at every commit
+            self._stored_at, self._untried = self._monotonic(), 0  # first: else every commit would retry a failure
             self._log.send()
             with self._lock:
                 if self._left_out:
@@ -279,7 +279,7 @@ class Recorder:
     def _harmless(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is not worth a save, let alone training
+        except Exception as error:  # noqa: BLE001 - no error here may fail a save or training
             self._warn(f"{type(error).__name__}: {error}")
             _log.debug("where that failed:", exc_info=error)
 
@@ -297,7 +297,7 @@ AnyRecorder: TypeAlias = Recorder | NoRecorder
 
 
 def _now(values: Values) -> Values:
-    """``values`` with those that may change read at once, and without those that are no single number."""
+    """Return ``values`` with mutable ones read at once, and without those that are not a single number."""
     return {name: _reference(value) for name, value in values.items() if value is not None}
 
 
@@ -306,7 +306,7 @@ def _reference(value: Any) -> Any:
         return float(value)
     if not hasattr(value, "asnumpy"):
         return _number(value)
-    # A parameter's value changes in place, a tensor that a step returned is its own.
+    # A parameter's value changes in place; a tensor returned by a step does not.
     is_parameter = any(kind.__name__ == "Parameter" for kind in type(value).__mro__)
     return _number(value) if is_parameter else value if getattr(value, "size", 1) == 1 else None
 

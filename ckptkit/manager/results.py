@@ -1,7 +1,7 @@
-"""What became of the saves of a manager: the one under way, the failures in a row, and what is still to be told.
+"""Tracks the outcomes of a manager's saves: the one under way, failures in a row, and reports not yet delivered.
 
-Guarantees: every save's outcome is taken once; what may not be tolerated reaches the caller, in a job of many ranks at
-the next point where all of them meet, because nobody may leave alone. Training thread only.
+Guarantees: the outcome of every save is taken once. A failure that may not be tolerated reaches the caller; in a job of
+many ranks at the next point where all ranks meet, because no rank may leave alone. Training thread only.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _DURATIONS = 8
 
 
 class SaveResults:
-    """Of the saves of one manager.
+    """Tracks the outcomes of one manager's saves.
 
     Args:
         url: The run root, for messages.
-        failures_allowed: How many saves in a row may not fail.
-        on_save: Is told of every save that was committed.
+        failures_allowed: Training ends at this many consecutive failed saves.
+        on_save: Called with the report of every committed save.
 
     Attributes:
-        in_flight: The last save, until its outcome was taken.
-        skipped_saves: During how many writes another save was due and not taken.
-        totals: What the saves cost in all.
-        durations: How long the last committed ones took.
+        in_flight: The last save, until its outcome is taken.
+        skipped_saves: Number of writes during which another save was due and skipped.
+        totals: Total cost of the saves.
+        durations: Durations of the last committed saves.
         is_alone: Whether the job has one rank.
-        commits: Whether this rank is the one that commits.
-        end: What training must end with, in a job of many ranks.
-        lost: Number of the last save that this rank could not write its part of, and why.
+        commits: Whether this rank commits.
+        end: In a job of many ranks, the error with which training must end.
+        lost: Number of the last save whose part this rank could not write, and the reason.
     """
 
     def __init__(self, url: str, failures_allowed: int, on_save: Callable[[SaveReport], None] | None) -> None:
@@ -63,40 +63,40 @@ class SaveResults:
 
     @property
     def failures_in_a_row(self) -> int:
-        """How many of the last saves failed."""
+        """Number of consecutive failed saves up to now."""
         return self._failures_in_a_row
 
     def begin(self, number: int, handle: SaveHandle) -> None:
-        """The save ``number`` is under way."""
+        """Record that the save ``number`` is under way."""
         self._number = number
         self.in_flight = handle
 
     def skip(self) -> None:
-        """A save is due and not taken; counted once per write, since an interval that has passed stays due."""
+        """Count a skipped save, once per write: an interval that has passed stays due."""
         if self.in_flight is None or self._skipped_during is not self.in_flight:
             self._skipped_during = self.in_flight
             self.skipped_saves += 1
             self._say_skipped()
 
     def _say_skipped(self) -> None:
-        """At the first, the tenth, the hundredth, ...: where the disk is busy for long, each is no news."""
+        """Log the first, tenth, hundredth, ... skipped save, so that a busy disk does not flood the log."""
         if self.skipped_saves == 1:
             _log.info("a save is due and skipped, because the previous one is still being written; others are counted")
         elif re.fullmatch("10+", str(self.skipped_saves)):
             _log.info("%d times a save was due while the one before was still being written", self.skipped_saves)
 
     def drain(self, timeout: timedelta | None = None) -> None:
-        """Wait for the save under way; TimeoutError as `SaveHandle.settled`."""
+        """Wait for the save under way; raises TimeoutError as `SaveHandle.settled` does."""
         if self.in_flight is not None:
             self.in_flight.settled(timeout)
 
     def tell(self) -> None:
-        """Tell ``on_save`` what is new; last of all, since it may raise, and may call the manager."""
+        """Call ``on_save`` with the new reports; call this last, because ``on_save`` may raise or call the manager."""
         while self._untold and self._on_save is not None:
             self._on_save(self._untold.pop(0))
 
     def refuse_ended(self) -> None:
-        """Raise what training must end with, if there is anything."""
+        """Raise the error with which training must end, if there is one."""
         if self.end is not None:
             raise self.end
 
@@ -104,8 +104,8 @@ class SaveResults:
         """Take the outcome of a save that has ended.
 
         Raises:
-            SaveFailedError: If as many saves in a row have failed as are tolerated, unless ``tolerate``; one rank only.
-            StaleAttemptError: If another process took the run over; one rank only.
+            SaveFailedError: If ``failures_allowed`` saves in a row have failed, unless ``tolerate``; one rank only.
+            StaleAttemptError: If another process took over the run; one rank only.
         """
         if self.is_alone and isinstance(self.end, StaleAttemptError):
             raise self.end
@@ -148,5 +148,5 @@ class SaveResults:
             self.end = error
             return
         if isinstance(error, StaleAttemptError):
-            self.end = error  # for good; a failure is no more once a later save has worked
+            self.end = error  # stays, whereas a later successful save cancels a failure
         raise error

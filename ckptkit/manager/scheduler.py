@@ -1,8 +1,8 @@
-"""Starts saves: takes the state, opens the window on it, and sends the writer off, in this rank or in all of them.
+"""Starts saves: takes the state, opens its window and starts the writer, in this rank or in all ranks.
 
-Guarantees: an order that returns a handle has taken the state of this very moment, and one save at a time is under way;
-in a job of many ranks all take the same moment under the same name, or none takes any. Training thread only; the writer
-is a thread of its own.
+Guarantees: a call that returns a running save has taken the state of that moment. One save at a time is under way. In a
+job of many ranks, either all ranks take the same moment under the same name or none takes any. Training thread only;
+the writer has its own thread.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
 AnySaver: TypeAlias = Saver | PartSaver
 Metrics: TypeAlias = Mapping[str, float] | None
 
-A_WHILE = timedelta(seconds=5)  # far below the patience of any collective
+A_WHILE = timedelta(seconds=5)  # far below the timeout of any collective
 
 
 class Scheduler:
-    """The saves of one attempt.
+    """Starts the saves of one attempt.
 
     Args:
-        saver: Writes them.
+        saver: Writes the saves.
         rank_sync: The ranks of the job.
-        area: Where captures are staged.
-        results: Takes what becomes of them.
+        area: Stages the captures.
+        results: Takes the outcomes of the saves.
         mirror: Is told of commits.
-        recorder: Is told what becomes of the saves.
+        recorder: Is told of the outcomes of the saves.
         clock: Gives the time of day.
         monotonic: Gives seconds.
-        check_replicas: Whether what is the same in all ranks is compared at every save, not just the first.
+        check_replicas: Whether every save, and not just the first, compares what must be the same in all ranks.
 
     Attributes:
-        window_use: How the leaves that only an update changes are taken, as for `ckptkit.CheckpointManager`.
-        last_at: When the last save began, in seconds.
+        window_use: How to take the leaves that only an update changes, as for `ckptkit.CheckpointManager`.
+        last_at: Start of the last save, in seconds.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Scheduler:
         self.last_at = monotonic()
 
     def advance(self, micro_steps_left: int) -> None:
-        """Give the writer what it may wait for, so many micro-steps before the next update."""
+        """Give the writer the slices that it may wait for; the next update is ``micro_steps_left`` micro-steps away."""
         if self._window is not None:
             self._window.advance(micro_steps_left)
 
@@ -93,7 +93,7 @@ class Scheduler:
         """Save in a job of one rank, after the save under way has ended.
 
         Raises:
-            SaveFailedError, StaleAttemptError: As `SaveResults.collect`.
+            SaveFailedError, StaleAttemptError: As in `SaveResults.collect`.
             TypeError, ValueError: If a metric is not a number, or the state cannot be stored.
         """
         numbers = _numbers(metrics)
@@ -109,22 +109,22 @@ class Scheduler:
         """Save in all ranks or in none; a collective.
 
         Args:
-            state: This rank's.
-            metrics: Those of rank 0 are stored.
+            state: State of this rank.
+            metrics: Rank 0's are stored.
             rewound: Take the start of the running cycle.
             waits: Wait for the save under way, in all ranks, instead of skipping this one.
-            may_skip: Whether None may be the answer: skipped in all ranks, because one of them is still writing, or
-                committed before. Otherwise such a commit is a handle that has ended.
+            may_skip: Whether the call may return None: all ranks skip, because one of them is still writing, or because
+                the moment is committed already. Otherwise a handle that has ended stands for such a commit.
 
         Raises:
-            CkptKitError: As `RankSync.words`.
-            TypeError, ValueError: As `alone`.
+            CkptKitError: As in `RankSync.words`.
+            TypeError, ValueError: As in `alone`.
         """
         numbers = _numbers(metrics)
         begun = self._monotonic()
         self._collect()
         capture = self._captured(state, rewound=rewound)
-        # Once in any case: ranks that began with different weights, or train apart, would store a mixture of them.
+        # At least once: ranks that began with different weights, or train apart, would store a mixture of them.
         compares = self._check_replicas or self._number == 0
         replicas = replicas_of(capture.leaves) if compares else None
         said = self._meet_idle(capture, replicas) if waits else self._meet(capture, replicas)
@@ -132,7 +132,7 @@ class Scheduler:
             self._results.skip()
             return None
         name = CheckpointName.parse(said[0].committed or said[0].name)
-        assert name is not None  # noqa: S101 - rank 0 made it of a name
+        assert name is not None  # noqa: S101 - rank 0 sent the text of a name
         if said[0].committed is not None:
             if may_skip:
                 return None
@@ -142,7 +142,7 @@ class Scheduler:
         return self._begin(state, capture, numbers, name, begun)
 
     def _captured(self, state: Capturable, *, rewound: bool) -> Capture:
-        """The state now; what makes that fail in this rank ends training in all."""
+        """Capture the state; an error in this rank ends training in all ranks."""
         try:
             return state.capture_cycle_start() if rewound else state.capture()
         except Exception as error:
@@ -150,10 +150,10 @@ class Scheduler:
             raise
 
     def _meet_idle(self, capture: Capture, replicas: str | None) -> list[RankStatus]:
-        """As `_meet`, once no rank is writing any more.
+        """Meet as `_meet` does, once no rank is writing.
 
-        Nobody waits for another rank's storage in a gather, which frameworks break off (on CPU after 30 s): all wait a
-        little, each for its own writer, and meet again.
+        No rank waits for another rank's storage inside a gather, because frameworks abort it (on CPU after 30 s). Every
+        rank waits a little for its own writer, and all meet again.
         """
         while True:
             with contextlib.suppress(TimeoutError):
@@ -164,7 +164,7 @@ class Scheduler:
                 return said
 
     def _meet(self, capture: Capture, replicas: str | None) -> list[RankStatus]:
-        """Tell the other ranks where this one stands, and learn where they do."""
+        """Tell the other ranks the status of this one and return theirs."""
         end = self._results.end
         committed = self._saver.committed_at(capture.progress) if self._rank_sync.leads else None
         newest = self._saver.newest if self._rank_sync.leads else None
@@ -205,17 +205,17 @@ class Scheduler:
         cost = SaveCost(queue_seconds=self._monotonic() - begun, skipped_saves=self._results.skipped_saves)
         self._recorder.settle()  # the capture has just waited for the device
         window = self._area.open(capture, cost, self._handling())
-        self._window = window  # first: a state whose next call updates fences at once
+        self._window = window  # first: an update in the next call fences at once
         try:
             if window.is_open:
                 state.guard(self.fence)
             request = SaveRequest(name, window, metrics, self._clock(), self._number + 1)
-        except BaseException:  # Ctrl-C, too: a later fence would wait for a writer that there is not
+        except BaseException:  # Ctrl-C, too: a later fence would wait for a writer that does not exist
             window.release()
             raise
         self._number += 1
         self.last_at = self._monotonic()
-        cost.stall_seconds += self.last_at - begun  # first: the writer stores it
+        cost.stall_seconds += self.last_at - begun  # before the writer starts, because it stores the cost
         handle = self._write(request)
         self._results.begin(self._number, handle)
         return handle

@@ -1,16 +1,16 @@
-"""Hears SIGTERM and SIGUSR1 for whoever listens, also while the main thread is inside of a framework's C++.
+"""Delivers SIGTERM and SIGUSR1 to listeners, even while the main thread is inside a framework's C++ code.
 
-Python runs a handler only once the main thread is back in Python; its C handler, though, writes the number of the
-signal to a file descriptor at once, and a thread here reads that. Guarantees: every signal reaches each listener, or,
-where none is left, whoever had it before; handlers and the descriptor that were there before come back when the last
-listener goes, those set from C included, and bytes for the former descriptor are passed on; a process that is forked
-off inherits nothing of it, so that the end of a data worker is never taken for the end of the training.
-`SignalWatch.listen` hears nothing but in the main thread. Any thread.
+Python runs a signal handler only once the main thread is back in Python. Its C handler, however, writes the number of
+the signal to a file descriptor at once, and a thread here reads it. Guarantees: every signal reaches each listener, or,
+if no listener is left, the handler that was there before. When the last listener leaves, the earlier handlers come
+back, those set from C included, and so does the earlier descriptor; bytes for it are passed on meanwhile. A forked
+process inherits nothing of this, so that the end of a data worker is never taken for the end of training.
+`SignalWatch.listen` works in the main thread only. Any thread may call the rest.
 
-What a process does at a signal, kept and put back, also where that was set from C. `signal.signal` puts back only what
-was set through Python: `faulthandler.register` and the C++ of frameworks set their handlers past it. So the C
-library's own structure is kept beside it, unread. Guarantees: after `PreviousHandler.restore` the signal does what it
-did when the object was made. Main thread only.
+`PreviousHandler` saves and restores what a signal does, including handlers set from C. `signal.signal` restores only
+what was set through Python; `faulthandler.register` and the C++ code of frameworks bypass it. The C library's own
+structure is therefore kept as well, without being interpreted. Guarantees: after `PreviousHandler.restore` the signal
+does what it did when the object was made. Main thread only.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from typing import Protocol
 _log = logging.getLogger("ckptkit")
 
 HEARD = (signal.SIGTERM, signal.SIGUSR1)
-_FROM_PYTHON = 0x80  # added to a number that the Python handler writes, in case somebody took the descriptor
+_FROM_PYTHON = 0x80  # marks numbers from the Python handler, in case other code took the descriptor
 _STRUCT_BYTES = 1024  # more than any C library's struct sigaction
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Listener(Protocol):
-    """Wants to hear signals; held weakly."""
+    """Receives signals; held by a weak reference."""
 
     def heard(self, number: int) -> Callable[[], None] | None:
-        """Take notice at once, under a lock; what takes longer is returned and called after it."""
+        """Note the signal at once, under a lock; return slower work, which runs without the lock."""
         ...
 
 
 class SignalWatch:
-    """The signals of this process; there is one, `SIGNALS`."""
+    """Watches the signals of this process; the only instance is `SIGNALS`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -57,10 +57,10 @@ class SignalWatch:
         self._pending = False
 
     def listen(self, listener: Listener) -> bool:
-        """Tell ``listener`` of signals from now on; False, and nothing, where this is not the main thread."""
+        """Deliver signals to ``listener`` from now on; outside the main thread do nothing and return False."""
         if threading.current_thread() is not threading.main_thread():
             return False
-        with self._lock:  # a signal from before may still lie there, if the last listener left in another thread
+        with self._lock:  # an earlier signal may still be unread, if the last listener left in another thread
             acts = self._read()
             self._listeners = [*self._alive(), weakref.ref(listener)]
         for act in acts:
@@ -71,21 +71,21 @@ class SignalWatch:
         return True
 
     def attend(self) -> None:
-        """Tell the listeners what has arrived, if the thread has not come to it yet; costs nothing without a signal."""
+        """Deliver signals that the thread has not read yet; free of cost without a signal."""
         if not self._pending:
             return
-        self._pending = False  # first: what comes from here on sets it again
+        self._pending = False  # first: later signals set it again
         with self._lock:
             acts = self._read()
         for act in acts:
             act()
 
     def leave(self, listener: Listener) -> bool:
-        """Tell ``listener`` what has arrived, and then nothing more; returns whether nobody listens any more."""
+        """Deliver pending signals to ``listener``, then remove it; returns whether no listener is left."""
         with self._lock:
             acts = self._read()
             self._listeners = [one for one in self._alive() if one() is not listener]
-            # What came in between: the handler gave it either to the listeners, and then said so, or to the former one.
+            # In between, the handler wrote to the line if it saw a listener; otherwise it called the former handler.
             acts += self._read(late=listener)
             alone, line = not self._listeners, self._line
         for act in acts:
@@ -115,11 +115,11 @@ class SignalWatch:
             if signal.getsignal(number) == self._handle:
                 if number in self._former:
                     continue
-                # Somebody kept our handler during an earlier training and has put it back after that.
+                # Other code kept our handler during an earlier training and installed it again afterwards.
                 signal.signal(number, signal.SIG_DFL)
             self._former[number] = former = PreviousHandler(number)
             signal.signal(number, self._handle)
-            signal.siginterrupt(number, False)  # a system call of a framework's thread is not broken off
+            signal.siginterrupt(number, False)  # do not interrupt system calls of a framework's threads
             if former.is_own:
                 _log.warning(
                     "the handler of %s is set aside while training, since that signal asks for a save and the end "
@@ -129,25 +129,25 @@ class SignalWatch:
 
     def _restore(self, line: _Line) -> None:
         for number, former in self._former.items():
-            if signal.getsignal(number) == self._handle:  # else somebody has taken it since
+            if signal.getsignal(number) == self._handle:  # otherwise other code has replaced it since
                 former.restore()
         current = signal.set_wakeup_fd(-1)
         wanted = line.former if current == line.mouth.fileno() else current
-        with contextlib.suppress(ValueError, OSError):  # it may have been closed meanwhile
+        with contextlib.suppress(ValueError, OSError):  # it may be closed by now
             signal.set_wakeup_fd(wanted)
         self._line = None
         self._former = {}
         self._unseen_from_python.clear()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        """In the main thread, when it is back in Python; takes no lock, which that thread may hold just now."""
+        """Handle a signal in the main thread; takes no lock, because that thread may hold it."""
         line, former = self._line, self._former.get(number)
         if line is not None and self._alive():
             line.tell(number | _FROM_PYTHON)
             self._pending = True
         elif former is not None:
             former.take(frame)
-        else:  # put back by somebody after the last training
+        else:  # other code installed this handler again after the last training
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
@@ -163,7 +163,7 @@ class SignalWatch:
                 act()
 
     def _read(self, *, late: Listener | None = None) -> list[Callable[[], None]]:
-        """Tell the listeners what has arrived, or only ``late`` what the handler took for it; with the lock."""
+        """Deliver pending signals, or to ``late`` only those that the handler took; the caller holds the lock."""
         acts = []
         for number in self._line.read() if self._line is not None else ():
             if not number & _FROM_PYTHON:
@@ -182,7 +182,7 @@ class SignalWatch:
         return [act for one in listeners if one is not None and (act := one.heard(number)) is not None]
 
     def _before_fork(self) -> None:
-        if self._line is not None:  # until the child has handlers of its own, it must not write into our pipe
+        if self._line is not None:  # a child without its own handlers must not write into our pipe
             self._masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
 
     def _after_fork(self) -> None:
@@ -192,7 +192,7 @@ class SignalWatch:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _after_fork_in_child(self) -> None:
-        self._lock = threading.Lock()  # its owner is not in this process
+        self._lock = threading.Lock()  # the lock's owner does not exist in this process
         self._listeners = []
         line = self._line
         if line is not None:
@@ -202,7 +202,7 @@ class SignalWatch:
 
 
 class _Line:
-    """What the C handler writes into and the thread reads from."""
+    """Connects the C handler, which writes, to the thread, which reads."""
 
     def __init__(self) -> None:
         self._ear, self.mouth = socket.socketpair()
@@ -211,7 +211,7 @@ class _Line:
         self.over = False
 
     def tell(self, number: int) -> None:
-        with contextlib.suppress(OSError):  # full: then there is enough to read
+        with contextlib.suppress(OSError):  # full: there is enough to read
             self.mouth.send(bytes([number]))
 
     def wait(self) -> None:
@@ -237,10 +237,10 @@ SIGNALS = SignalWatch()
 
 
 class PreviousHandler:
-    """Of one signal, as it is now.
+    """Saves what one signal does now.
 
     Args:
-        number: Of the signal.
+        number: Number of the signal.
 
     Raises:
         OSError: If there is no such signal.
@@ -254,16 +254,16 @@ class PreviousHandler:
 
     @property
     def is_own(self) -> bool:
-        """Whether the program has set a handler of its own in Python."""
+        """Whether the program has set its own handler in Python."""
         return callable(self._handler)
 
     def restore(self) -> None:
-        """Put it back."""
+        """Restore the saved handler."""
         signal.signal(self._number, self._handler if self._handler is not None else signal.SIG_DFL)
         self._sigaction(self._action, None)
 
     def take(self, frame: FrameType | None) -> None:
-        """Let it have a signal that came to nobody else."""
+        """Pass it a signal that no listener received."""
         if callable(self._handler):
             self._handler(self._number, frame)
         else:

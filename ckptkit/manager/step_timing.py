@@ -1,6 +1,6 @@
-"""How fast a training goes, and whether the running cycle can still be ended before a save.
+"""Measures micro-steps and decides whether the running cycle can still end before a save.
 
-Guarantees: an estimate is never smaller than what was measured lately; what was not measured is no estimate. Training
+Guarantees: an estimate is never smaller than a recent measurement. Without a measurement there is no estimate. Training
 thread only.
 """
 
@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 
-_LEAST = 8  # micro-steps that are remembered; with a larger K the whole cycle, whose last one updates
+_LEAST = 8  # micro-steps to remember; with a larger K a whole cycle, so that the update is included
 _SAFETY = 1.5
 
 
 class StepTiming:
-    """Durations of the last micro-steps.
+    """Measures the durations of the last micro-steps.
 
     Args:
         monotonic: Gives seconds.
@@ -27,11 +27,11 @@ class StepTiming:
         self._since: float | None = None
 
     def pause(self) -> None:
-        """What follows is not the next micro-step, such as an evaluation."""
+        """Skip the next measurement: something other than a micro-step follows, such as an evaluation."""
         self._since = None
 
     def arrive(self, accumulation_steps: int) -> None:
-        """A micro-step has ended; it is measured if `depart` began it."""
+        """Record that a micro-step has ended; it is measured if `depart` began it."""
         if (self._seconds.maxlen or 0) < accumulation_steps:
             self._seconds = deque(self._seconds, maxlen=accumulation_steps)
         if self._since is not None:
@@ -39,23 +39,23 @@ class StepTiming:
         self._since = None
 
     def depart(self) -> None:
-        """The next micro-step begins."""
+        """Record that the next micro-step begins."""
         self._since = self._monotonic()
 
     @property
     def micro_step(self) -> timedelta | None:
-        """The longest of the last ones; None before any was measured."""
+        """Duration of the longest recent micro-step; None before the first measurement."""
         return timedelta(seconds=max(self._seconds)) if self._seconds else None
 
 
 def fits(micro_steps_left: int, micro_step: timedelta | None, save: timedelta | None, left: timedelta) -> bool:
-    """Whether so many more micro-steps and then the saves fit into the time that is left, with a margin of a half.
+    """Return whether the remaining micro-steps and the saves fit into the time left, with a margin of a half.
 
     Args:
-        micro_steps_left: Up to the boundary.
-        micro_step: How long one takes; None if nobody knows.
-        save: How long all that has to be written takes; None if nobody knows.
-        left: Until the end of the grace.
+        micro_steps_left: Micro-steps up to the boundary.
+        micro_step: Duration of one; None if unknown.
+        save: Duration of everything that has to be written; None if unknown.
+        left: Time until the end of the grace.
     """
     if micro_step is None or save is None:
         return False

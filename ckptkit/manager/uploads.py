@@ -1,10 +1,10 @@
-"""Uploads beside training: one thread, at the lowest priority, that always takes the newest commit.
+"""Uploads commits beside training, in one thread at the lowest priority; always takes the newest one.
 
-Guarantees: a commit that is offered is uploaded unless a newer one is offered first or the upload fails; a failure is
-logged, tried again with the next commit and told to the training thread as far as it wants to know; what was begun is
-ended before the interpreter ends, well or not. The thread lives only while there is something to do, and where none can
-be had (an interpreter on its way out makes none from Python 3.12 on), the caller's own thread uploads. Any thread may
-offer; the rest is for the training thread.
+Guarantees: an offered commit is uploaded unless a newer one is offered first or the upload fails. A failure is logged,
+tried again with the next commit, and reported to the training thread on request. An upload that has begun ends before
+the interpreter exits, successfully or not. The thread lives only while there is work. If no thread can be started (from
+Python 3.12 on, an interpreter that is exiting starts none), the caller's thread uploads. Any thread may call
+`Uploads.offer`; the other methods are for the training thread.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ _GLANCE_SECONDS = 0.5
 
 
 class Uploading(Protocol):
-    """What does the work: `ckptkit.run.upload.Uploader`, the seam for tests."""
+    """Does the uploads: `ckptkit.run.upload.Uploader`, or a replacement in tests."""
 
     size_bytes: int
     done_bytes: int
 
     def upload(self, name: CheckpointName) -> UploadOutcome:
-        """Have ``name`` at the mirror; raises whatever prevents it."""
+        """Upload ``name`` to the mirror; raises whatever prevents it."""
         ...
 
     def sweep(self) -> None:
-        """Remove what earlier attempts left there; after the first upload."""
+        """Remove what earlier attempts left there; called after the first upload."""
         ...
 
 
 class Uploads:
-    """The uploads of one attempt.
+    """Manages the uploads of one attempt.
 
     Args:
-        uploader: Does the work.
-        urls: Of the local root and of the mirror, for messages.
-        tries: How often an upload is tried where `finish` insists, the first time included.
+        uploader: Does the uploads.
+        urls: URLs of the local root and of the mirror, for messages.
+        tries: How often `finish` tries an upload, the first time included.
         tolerant: Whether a failed upload is a warning; otherwise the next `collect` raises it.
     """
 
@@ -66,24 +66,24 @@ class Uploads:
         self._last: CheckpointName | None = None
         self._failures_in_a_row = 0
         self._given_up: CheckpointName | None = None
-        self._void: CheckpointName | None = None  # the mirror can never have it
-        self._error: BaseException | None = None  # of the last upload, until one succeeds
+        self._void: CheckpointName | None = None  # the mirror can never receive it
+        self._error: BaseException | None = None  # error of the last upload, until one succeeds
         self._untold: BaseException | None = None
         self._stale: StaleAttemptError | None = None
         _finish_at_exit(self)
 
     @property
     def lag(self) -> int:
-        """How many commits there are since the newest one that is known to be at the mirror."""
+        """Number of commits since the newest one that is known to be at the mirror."""
         return len(self._behind)
 
     @property
     def under_way(self) -> CheckpointName | None:
-        """What is being uploaded."""
+        """Checkpoint that is being uploaded."""
         return self._under_way
 
     def begin(self, parent: CheckpointName | None) -> None:
-        """Upload what the attempt began with, if the mirror lacks it; then sweep there."""
+        """Upload the checkpoint that the attempt began with, if the mirror lacks it; then sweep there."""
         with self._lock:
             self._behind = [] if parent is None else [parent]
             self._waiting = parent
@@ -91,7 +91,7 @@ class Uploads:
         self._wake()
 
     def offer(self, name: CheckpointName) -> None:
-        """Have ``name``, the newest commit, uploaded next; one that waited before it never is."""
+        """Upload ``name``, the newest commit, next; drops one that still waits."""
         with self._lock:
             if name == self._last or self._stale is not None:
                 return
@@ -101,13 +101,13 @@ class Uploads:
         self._wake()
 
     def collect(self, *, tolerate: bool = False) -> None:
-        """Raise what the training thread has to know.
+        """Raise what the training thread must know.
 
         Args:
-            tolerate: Forget that an upload failed.
+            tolerate: Discard the failure of an upload.
 
         Raises:
-            StaleAttemptError: If another process took the run over at the mirror; again at each call.
+            StaleAttemptError: If another process took over the run at the mirror; at each call.
             SaveFailedError: If an upload failed and that is not tolerated; once.
         """
         if self._stale is not None:
@@ -117,10 +117,10 @@ class Uploads:
             raise self._lacking(error) from error
 
     def settle(self, seconds_left: Countdown) -> None:
-        """Wait until no upload is under way, or waits to be.
+        """Wait until no upload is under way or waiting.
 
         Raises:
-            TimeoutError: If that is not so in time; they go on.
+            TimeoutError: If the time runs out; the uploads go on.
         """
         if self._idle.is_set():
             return
@@ -131,10 +131,10 @@ class Uploads:
                 wait.reach(self._uploader.done_bytes)
 
     def try_again(self, *, given_up: bool = False) -> bool:
-        """Have the newest commit uploaded if it is not at the mirror; returns whether there was any need.
+        """Upload the newest commit if it is not at the mirror; returns whether that was necessary.
 
         Args:
-            given_up: Also if `finish` has given up on it.
+            given_up: Also if `finish` has given it up.
         """
         with self._lock:
             if not self._behind or self._stale is not None or self._behind[-1] == self._void:
@@ -146,12 +146,12 @@ class Uploads:
         return True
 
     def finish(self, seconds_left: Countdown) -> None:
-        """Wait until the newest commit is at the mirror, trying again a few times; once after it was given up.
+        """Wait until the newest commit is at the mirror; retries, but only once for a commit that was given up.
 
         Raises:
-            TimeoutError: As `settle`.
-            SaveFailedError: If the mirror does not take it.
-            StaleAttemptError: As `collect`.
+            TimeoutError: As in `settle`.
+            SaveFailedError: If the upload to the mirror fails.
+            StaleAttemptError: As in `collect`.
         """
         self.settle(seconds_left)
         for _ in range(1 if self._behind[-1:] == [self._given_up] else self._tries - 1):
@@ -168,7 +168,7 @@ class Uploads:
             if not self._idle.is_set():
                 return
             self._idle.clear()
-        # A daemon, because the interpreter joins others before it runs exit handlers, and a save may still come then.
+        # Daemon: the interpreter joins other threads before it runs exit handlers, and a save may still come then.
         thread = threading.Thread(target=self._run_quietly, name="ckptkit-mirror", daemon=True)
         try:
             thread.start()
@@ -185,13 +185,13 @@ class Uploads:
                 try:
                     if self._under_way is not None:
                         self._succeed(self._under_way, self._uploader.upload(self._under_way))
-                except BaseException as error:  # noqa: BLE001 - it is the training thread's, whatever it is
+                except BaseException as error:  # noqa: BLE001 - every error belongs to the training thread
                     self._fail(self._under_way, error)
                 else:
                     self._sweep()
-        except BaseException as error:  # noqa: BLE001 - likewise, such as that of an error that has no message
+        except BaseException as error:  # noqa: BLE001 - likewise, such as an error while making a message
             self._error = self._untold = error
-            self._idle.set()  # or who waits for this thread would for ever
+            self._idle.set()  # otherwise a thread that waits for this one would wait forever
 
     def _take(self) -> bool:
         with self._lock:
@@ -209,7 +209,7 @@ class Uploads:
             self._uploader.sweep()
         except StaleAttemptError as error:
             self._stale = error
-        except BaseException as error:  # noqa: BLE001 - space, and nothing else; no thread above would see it
+        except BaseException as error:  # noqa: BLE001 - costs space only, and no caller would see it
             _log.warning("what earlier attempts left at %s could not be removed yet: %s", self._mirror_url, error)
         else:
             self._sweep_due = False
@@ -219,7 +219,7 @@ class Uploads:
             if self._waiting == name:
                 self._waiting = None  # it was offered again meanwhile
             self._last = name
-            self._failures_in_a_row, self._error, self._untold = 0, None, None  # what is made up for stops nobody
+            self._failures_in_a_row, self._error, self._untold = 0, None, None  # a later success cancels a failure
             if outcome == "void":
                 self._void = name
                 self._error = StorageError("an attempt gave it up there half uploaded, so that it can never be there")
@@ -263,7 +263,7 @@ class Uploads:
 
 
 def _finish_at_exit(uploads: Uploads) -> None:
-    """Wait for uploads under way when the interpreter ends; saves that end then may still offer one."""
+    """Wait for uploads under way at interpreter exit; saves that end then may still offer one."""
     reference = weakref.ref(uploads)
 
     def finish() -> None:
@@ -271,6 +271,6 @@ def _finish_at_exit(uploads: Uploads) -> None:
         if there is not None:
             there.settle(countdown(None))
 
-    # Before those of any save, hence done after them.
+    # Added before any save's callback, so it runs after them.
     AT_EXIT.add(finish)
     weakref.finalize(uploads, AT_EXIT.discard, finish).atexit = False

@@ -1,1 +1,1 @@
-"""The only part of ckptkit that imports MindSpore: train cell, state, data position, callback, demo."""
+"""Holds the only part of ckptkit that imports MindSpore: train cell, state, data position, callback, demo."""

@@ -1,7 +1,7 @@
-"""One life of the demo's training: run as ``python -m ckptkit.mindspore.demo PLAN``, once per process.
+"""Runs one life of the demo's training: ``python -m ckptkit.mindspore.demo PLAN``, once per process.
 
-Trains a small convolutional network on real digits with K=4 and kills itself with SIGKILL where the plan says.
-Before anything may kill it, each micro-step's digests are appended to the trace file, durably, so that
+Trains a small convolutional network on real digits with K=4 and kills itself with SIGKILL according to the plan.
+Before any kill, each micro-step's digests are appended to the trace file, durably, so that
 `ckptkit.cli.commands.demo` can compare the lives of an interrupted run with an uninterrupted one.
 """
 
@@ -39,16 +39,16 @@ SAVE_EVERY_MICRO_STEPS = 5  # coprime to K, so that saves fall on every micro-st
 
 @dataclass(frozen=True)
 class Plan:
-    """What one process has to do.
+    """Specifies what one process has to do.
 
     Attributes:
         root: The run root, a path or a URL.
         trace: File that the digests are appended to.
         mode: Execution mode of MindSpore.
-        seed: Of the network and of the order of the data.
-        kill_after: Micro-step at whose end to die, before a save may be taken there; 0 for none.
+        seed: Seed of the network and of the order of the data.
+        kill_after: Micro-step at whose end to die, before any save there; 0 for none.
         kill_in_save_after: Micro-step from which on to die inside the next write of a save; 0 for none.
-        kill_at_epoch: Epoch (from 1) at whose end to die, before a save may be taken there; 0 for none.
+        kill_at_epoch: Epoch (from 1) at whose end to die, before any save there; 0 for none.
     """
 
     root: str
@@ -61,7 +61,7 @@ class Plan:
 
 
 class DigitNetwork(nn.Cell):
-    """Two convolutions with BatchNorm and a dense layer over 8 x 8 images; (N, 1, 8, 8) to (N, 10)."""
+    """Classifies 8 x 8 images by two convolutions with BatchNorm and a dense layer; (N, 1, 8, 8) to (N, 10)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,19 +78,19 @@ class DigitNetwork(nn.Cell):
         )
 
     def construct(self, images: ms.Tensor) -> ms.Tensor:
-        """Logits of each image."""
+        """Return the logits of each image."""
         return self.body(images)
 
 
 class WithLoss(nn.Cell):
-    """Mean cross entropy of a network over a micro-batch."""
+    """Computes the mean cross entropy of a network over a micro-batch."""
 
     def __init__(self, network: nn.Cell) -> None:
         super().__init__(auto_prefix=False)
         self.network = network
 
     def construct(self, images: ms.Tensor, labels: ms.Tensor) -> ms.Tensor:
-        """The mean over the micro-batch."""
+        """Return the mean over the micro-batch."""
         return ops.cross_entropy(self.network(images), labels)
 
 
@@ -103,13 +103,13 @@ class Trace(Callback):
         self._cell = cell
 
     def write(self, line: dict[str, Any]) -> None:
-        """Append ``line`` so that no kill can take it back."""
+        """Append ``line`` durably, so that it survives a kill."""
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def on_train_step_end(self, run_context: Any) -> None:
-        """Digest everything that the next micro-step depends on, and the batch that this one had."""
+        """Digest everything that the next micro-step depends on, and the batch of this one."""
         params = run_context.original_args()
         accumulators = {one.name for one in self._cell.accumulators}
         weights = {one.name for one in self._cell.network.get_parameters()}
@@ -128,7 +128,7 @@ class Trace(Callback):
 
 
 class Death(Callback):
-    """Kills this process where the plan says."""
+    """Kills this process according to the plan."""
 
     def __init__(self, plan: Plan, arm_storage: Callable[[], object]) -> None:
         super().__init__()
@@ -136,8 +136,8 @@ class Death(Callback):
         self._arm_storage = arm_storage
 
     def on_train_step_end(self, run_context: Any) -> None:
-        """Die in the middle of a cycle, or let the next save die."""
-        np.random.random()  # the training itself draws, so that a random state not restored would show
+        """Die in the middle of a cycle, or arm the next save to die."""
+        np.random.random()  # training draws, so that a random state that was not restored shows in the trace
         step = run_context.original_args().cur_step_num
         if step == self._plan.kill_after:
             die()
@@ -156,7 +156,7 @@ def die() -> None:
 
 
 def die_in_write(storage: Storage) -> None:
-    """End this process at the next write of the optimizer's state, with half of the file written."""
+    """Make the next write of the optimizer's state end this process, with half of the file written."""
     write = storage.write
 
     def die_halfway(key: str, stream: ByteStream, size_bytes: int) -> None:
@@ -171,7 +171,7 @@ def die_in_write(storage: Storage) -> None:
 
 
 def training_data(digits: Digits) -> ds.Dataset:
-    """30 batches per epoch in shuffled order, the last one smaller."""
+    """Return 30 batches per epoch in shuffled order, the last one smaller."""
     columns = {"image": digits.train_images, "label": digits.train_labels}
     return ds.NumpySlicesDataset(columns, shuffle=True).batch(BATCH_SIZE)
 
@@ -180,14 +180,14 @@ def live(plan: Plan) -> None:
     """Resume or start the run of ``plan``, train it to its end, and write the accuracy on held-out digits."""
     ms.set_context(mode=ms.GRAPH_MODE if plan.mode == "graph" else ms.PYNATIVE_MODE)
     ms.set_seed(plan.seed)
-    ms.manual_seed(plan.seed)  # set_seed leaves this generator alone, and MindSpore 2.7 begins it at random
+    ms.manual_seed(plan.seed)  # set_seed does not seed this generator, and MindSpore 2.7 starts it at random
     digits = load_digits()
     network = DigitNetwork()
     optimizer = nn.Adam(network.trainable_params(), learning_rate=0.01)
     cell = AccumulationTrainCell(WithLoss(network), optimizer, ACCUMULATION_STEPS, clip_norm=5.0)
 
     storage = open_storage(plan.root)
-    # Waits, so that there is something to resume from at each death, however slow the storage.
+    # Wait for saves, so that every death finds a checkpoint to resume from, even on slow storage.
     ckpt = CheckpointCallback(storage, save=SaveEvery(micro_steps=SAVE_EVERY_MICRO_STEPS), when_busy="wait")
     model, data = Model(cell), training_data(digits)
     point = ckpt.resume(model, data, EPOCHS)

@@ -1,9 +1,9 @@
-"""`world`: the ranks of the job that this process is one of, as MindSpore's communication knows them.
+"""Provides the ranks of this process's job, as MindSpore's communication knows them (`world`).
 
-Guarantees: without ``mindspore.communication.init()``, or with a group of one, it is
-`ckptkit.core.process_group.ALONE`. A gather returns once every rank has called it, in GRAPH and PYNATIVE; it does not
-only enqueue, and nor does a broadcast. One whose peer has left, or on CPU is later than 30 s, raises when MindSpore
-gives up. Training thread only, and never within a graph.
+Guarantees: without ``mindspore.communication.init()``, or with a group of one, `world` returns
+`ckptkit.core.process_group.ALONE`. A gather returns once every rank has called it, in GRAPH and PYNATIVE; neither a
+gather nor a broadcast only enqueues. If a peer has left, or on CPU is more than 30 s late, the call raises when
+MindSpore gives up. Training thread only, and never within a graph.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ckptkit.core.process_group import ALONE, World
 
 
 def world() -> World:
-    """The world as it is now; cheap, and a value."""
+    """Return the present world; cheap, and a value."""
     if not initialized():
         return ALONE
     size = get_group_size()
@@ -29,19 +29,19 @@ def world() -> World:
 
 
 def initialized() -> bool:
-    """Whether this process has joined a group, of one rank or more."""
+    """Return whether this process has joined a group, of one rank or more."""
     return bool(GlobalComm.INITED)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The default group of all ranks."""
+    """Implements the default group of all ranks."""
 
     rank: int
     size: int
 
     def gather(self, message: str) -> Sequence[str]:
-        """As `World`; as numbers, since what MindSpore offers for objects pickles them."""
+        """See `World`; sends numbers, since MindSpore's own object collectives use pickle."""
         data = np.frombuffer(message.encode(), np.uint8)
         sizes = [int(one[0]) for one in self._all(np.array([data.size], np.int32))]
         padded = np.zeros(-(-max(sizes) // 4) * 4 or 4, np.uint8)
@@ -50,7 +50,7 @@ class Ranks:
         return tuple(one.view(np.uint8)[:size].tobytes().decode() for one, size in zip(said, sizes, strict=True))
 
     def broadcast(self, message: str) -> str:
-        """As `World`; no rank holds more of it than one copy."""
+        """See `World`; each rank holds at most one copy of the message."""
         data = np.frombuffer(message.encode() if self.rank == 0 else b"", np.uint8)
         size = int(self._from_rank_0(np.array([data.size], np.int32))[0])
         padded = np.zeros(-(-size // 4) * 4 or 4, np.uint8)
@@ -64,7 +64,7 @@ class Ranks:
         return found
 
     def _all(self, mine: npt.NDArray[np.int32]) -> list[npt.NDArray[np.int32]]:
-        """The array of each rank, all of one shape; int32 is what every backend's collectives take."""
+        """Return the array of each rank, all of one shape; int32 is what every backend's collectives take."""
         found = [Tensor(np.zeros_like(mine)) for _ in range(self.size)]
         distributed.all_gather(found, Tensor(mine))
         return [one.asnumpy().copy() for one in found]  # waits: the call above only enqueues

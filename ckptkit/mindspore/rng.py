@@ -1,8 +1,8 @@
-"""The random state of a training process: Python's, NumPy's and MindSpore's.
+"""Captures and restores the random state of a training process: Python's, NumPy's and MindSpore's.
 
-Guarantees: `capture_rng` advances no generator, and `restore_rng` puts back all that `capture_rng` took. It
-does not cover state inside kernels (`nn.Dropout` on CPU; `ckptkit.mindspore.inspect` names such) nor generator
-objects of the user's own, which come by name as stateful objects. Main thread only.
+Guarantees: `capture_rng` advances no generator, and `restore_rng` restores everything that `capture_rng` took. It
+does not cover state inside kernels (`nn.Dropout` on CPU; `ckptkit.mindspore.inspect` names these) or the user's own
+generator objects, which are given by name as stateful objects. Main thread only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 
 def capture_rng() -> dict[str, Any]:
-    """The state of every process-wide generator, as plain values and arrays."""
+    """Return the state of every process-wide generator, as plain values and arrays."""
     seeds = _seed_module()
     return {
         **capture_host_rng(),
@@ -32,9 +32,9 @@ def capture_rng() -> dict[str, Any]:
 
 
 def restore_rng(state: Mapping[str, Any], keep: Collection[str] = ()) -> None:
-    """Put back what `capture_rng` took; call it last, since making an iterator or a seed draws from them.
+    """Restore what `capture_rng` took; call it last, since making an iterator or a seed draws random numbers.
 
-    Those of ``"python"`` and ``"numpy"`` that are in ``keep`` stay as they are.
+    The generators ``"python"`` and ``"numpy"`` are left unchanged if they are in ``keep``.
     """
     seeds = _seed_module()
     mindspore = state["mindspore"]
@@ -46,12 +46,12 @@ def restore_rng(state: Mapping[str, Any], keep: Collection[str] = ()) -> None:
 
 
 def capture_host_rng() -> dict[str, Any]:
-    """The state of the two generators that any Python code may draw from, ``"python"`` and ``"numpy"``."""
+    """Return the state of the two generators that any Python code may draw from, ``"python"`` and ``"numpy"``."""
     return {"python": random.getstate(), "numpy": np.random.get_state(legacy=False)}
 
 
 def restore_host_rng(state: Mapping[str, Any]) -> None:
-    """Put back those of the two that are in ``state``."""
+    """Restore those of the two generators that are in ``state``."""
     if "numpy" in state:
         np.random.set_state(state["numpy"])
     if "python" in state:
@@ -59,7 +59,7 @@ def restore_host_rng(state: Mapping[str, Any]) -> None:
 
 
 def host_rng_drawn(before: Mapping[str, Any]) -> frozenset[str]:
-    """Which of the two were drawn from since `capture_host_rng` gave ``before``."""
+    """Return which of the two were drawn from since `capture_host_rng` returned ``before``."""
     drawn = set()
     if random.getstate() != before["python"]:
         drawn.add("python")
@@ -72,9 +72,9 @@ def host_rng_drawn(before: Mapping[str, Any]) -> frozenset[str]:
 
 
 def seed_operators() -> None:
-    """Give MindSpore's operators a seed where none is set; without one, no checkpoint brings their draws back.
+    """Seed MindSpore's operators if no seed is set; without a seed, no checkpoint can restore their draws.
 
-    It is part of what `capture_rng` takes. The dataset's seed is another one.
+    `capture_rng` includes this seed. The dataset's seed is separate.
     """
     seeds = _seed_module()
     if seeds._GLOBAL_SEED is None:
@@ -83,7 +83,7 @@ def seed_operators() -> None:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Leave Python's and NumPy's generators as they were; ``mindspore.dataset.config.set_seed`` seeds both."""
+    """Restore Python's and NumPy's generators afterwards; ``mindspore.dataset.config.set_seed`` seeds both."""
     before = capture_host_rng()
     try:
         yield
@@ -92,7 +92,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def _seed_module() -> Any:
-    # Private, and there is no public way: per-operator seeds of PyNative live in these two names. The package
-    # attribute of the same name is a function, hence sys.modules. Should they move, AttributeError says so at
-    # the first capture, and tests/with_mindspore/test_rng.py fails.
+    # Private, without a public alternative: PyNative keeps its per-operator seeds in these two names. The package
+    # attribute of the same name is a function, hence sys.modules. If they move, the first capture raises
+    # AttributeError and tests/with_mindspore/test_rng.py fails.
     return sys.modules["mindspore.common.seed"]

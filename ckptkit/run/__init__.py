@@ -1,10 +1,9 @@
-"""One run on storage, format version 1 and its protocol (design section 3, ``docs/format.md``).
+"""Manages one run on storage: attempts, saves, what a start resumes from, retention (``docs/format.md``).
 
-A save goes through ``write`` (shards, rank file, manifest), ``commit`` (COMMIT, last) and ``retain`` (what may
-go afterwards); ``save`` puts the three in order. A start goes through ``find`` (what is there), ``choose`` (candidates,
-by ``lineage``), ``read`` and ``verify`` (documents and bytes); ``attempt`` puts them in order and fences earlier
-starts, ``sweep`` removes what those left. ``catalogue`` lists checkpoints, from a ``survey`` where it must be cheap.
-``names`` knows where everything lies.
-
-With a mirror, ``mirrored`` opens an attempt over ``two_roots``, and ``uploader`` takes commits from one to the other.
+A save: `saver` checks the `fence`, writes the files with `ckptkit.checkpoint`, commits, and calls `retention`.
+A start: `index` lists the run, `lineage` follows parents, `resolve` orders the candidates, `attempt` applies one and
+creates the attempt document, and `sweep` removes what earlier attempts left. `rank_protocol` does this for many ranks.
+With a mirror: `two_roots` opens the attempt over both roots, and `upload` copies each commit to the mirror.
+Besides: `catalog` lists checkpoints for users, `event_log` stores and reads events, `origin` reads ``run.json``.
+The files of one checkpoint belong to `ckptkit.checkpoint`; threads and the time of a save belong to `ckptkit.manager`.
 """

@@ -1,12 +1,13 @@
 """Opens an attempt: chooses a checkpoint, applies it, and fences every earlier start of the run.
 
-The order is the protocol: list, choose, read, verify, apply; make sure that what was really applied stays; create
-``attempts/N+1.json`` with that as parent; list again. So a wrong model fails before it fences a running job, and of two
-starts the last one wins. Guarantees: the returned attempt's parent is exactly what the target holds, and no newer
-commit was on its lineage when it opened. Training thread only, once per process and run.
+The order is the protocol (``docs/format.md``, Starting): list, choose, read, verify, apply; make sure that the applied
+checkpoint stays; create ``attempts/N+1.json`` with it as parent; list again. So a wrong model fails before it fences a
+running job, and of two starts the last one wins. Guarantees: the parent of the returned attempt is exactly the
+checkpoint that the target holds, and no newer commit was on its lineage when it opened. Threads: the training thread
+only, once per process and run.
 
-What an attempt is opened for: a training state, here or in all ranks of a job, that takes a checkpoint over.
-Guarantees nothing by itself. Training thread only.
+A `Target` takes over a checkpoint in this rank (`OneRank`) or in all ranks of a job. It guarantees nothing by itself.
+Threads: the training thread only.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ from ckptkit.run.resolve import Choice, choose, first_choice
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")
-_ROUNDS = 50  # each round lost means that somebody else made progress; nobody loses that often by chance
+_ROUNDS = 50  # a lost round means that another process made progress; this many are no coincidence
 
 
 @dataclass(frozen=True)
 class Applied:
-    """The outcome of trying the candidates of a choice."""
+    """Holds the outcome of trying the candidates of a choice."""
 
     contents: Contents | None
     passed_over: tuple[PassedOver, ...]
@@ -65,14 +66,14 @@ class Applied:
 
 @dataclass(frozen=True)
 class Opening:
-    """How to open an attempt.
+    """Says how to open an attempt.
 
     Attributes:
-        checkpoint: ``"latest"`` or a name.
-        rewind: Go back to the named one even if the run already grew from it.
-        host: Told to others in messages.
+        checkpoint: ``"latest"`` or the name of a checkpoint.
+        rewind: Go back to the named checkpoint even if the run already continued from it.
+        host: The host that other processes show in messages.
         now: The clock; for people, never for ordering.
-        new_token: Gives 32 fresh random hexadecimal digits.
+        new_token: Returns 32 new random hexadecimal digits.
     """
 
     checkpoint: str
@@ -84,12 +85,12 @@ class Opening:
 
 @dataclass(frozen=True)
 class Opened:
-    """An attempt that owns the run, and what it started from.
+    """Holds an attempt that owns the run, and what it started from.
 
     Attributes:
-        document: Its own.
-        contents: Of the checkpoint that was applied; None for a fresh start.
-        run_id: That of ``run.json``; empty where that cannot be read, and in ranks above 0.
+        document: The document of the attempt.
+        contents: The contents of the applied checkpoint; None for a fresh start.
+        run_id: The id in ``run.json``; empty if that file is corrupt, and in ranks above 0.
     """
 
     document: AttemptDocument
@@ -105,21 +106,22 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
 
     Args:
         storage: The run root.
-        opening: How.
-        target: Takes over the contents of a checkpoint, or begins afresh; may be asked several times.
-        copies: Where a checkpoint lies, in the order in which to try its copies; default: at ``storage`` alone.
+        opening: How to open it.
+        target: Takes over the contents of a checkpoint, or begins afresh; may be called several times.
+        copies: Returns the roots that have a checkpoint, in the order to try them; default: ``storage`` alone.
 
     Raises:
         ResumeError: If ``target`` refuses, the run has no attempt number left, or is a copy that has not ended.
         CheckpointNotFoundError: If the named checkpoint does not exist.
-        CorruptCheckpointError: If every candidate is corrupt, which names each; or there were some, and all are gone.
+        CorruptCheckpointError: If every candidate is corrupt (names each), or if there were checkpoints and all are
+            gone.
         StaleAttemptError: If another start overtook this one.
         StorageError: If the storage failed; no conclusion was drawn from it.
     """
-    storage.probe()  # now and not after an hour of training, nor after gigabytes were read
+    storage.probe()  # fail now, not after gigabytes of reading or an hour of training
     abandoned: set[int] = set()
     copies = copies or (lambda name: [storage])
-    run = read_run(storage)  # a newer format raises: before anything is applied
+    run = read_run(storage)  # a newer format raises here, before anything is applied
     for _ in range(_ROUNDS):
         index = Index(storage, ignoring=abandoned)
         refuse_unfinished(storage, index, run)
@@ -131,7 +133,7 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
         except CheckpointNotFoundError:
             if choice.branch is not None:
                 raise
-            continue  # retention of a running attempt removed it meanwhile: list again
+            continue  # the retention of a running attempt removed it meanwhile: list again
         run_id = _ensure_run(storage, index, opening)
         document = _document(index.highest + 1, choice, applied, opening)
         if not _parent_stays(document, copies):
@@ -152,13 +154,14 @@ def open_attempt(storage: Storage, opening: Opening, target: Target, copies: Cop
 
 
 def _refuse_replaced(storage: Storage, attempt: AttemptDocument) -> None:
-    """Give the number back if another process was at work under it: this one's document came late, and replaced its.
+    """Delete this attempt's document if another process already works under its number.
 
-    Only where a lease takes the place of conditions (``docs/adr/0016-conditions-and-leases.md``): a folder is made
-    after its attempt's document. The other process puts that back at its next save.
+    This happens only where a lease replaces conditional writes (``docs/adr/0016-conditions-and-leases.md``): this
+    document came late and replaced the other one. A folder under the number shows it, since a folder is created after
+    its attempt's document. The other process puts its document back at its next save.
 
     Raises:
-        StaleAttemptError: If so.
+        StaleAttemptError: If another process works under the number.
     """
     if not list_names(storage, checkpoints_prefix(attempt.attempt)):
         return
@@ -189,7 +192,7 @@ def _apply_first(
         return Applied(contents, tuple(passed_over))
     if choice.first is not None:
         if choice.branch is None and first_choice(storage, ignoring)[1] != choice.first:
-            # What was found corrupt was the newest once: the others may be gone because there are newer ones.
+            # The corrupt one was the newest when listed: the others may be gone because newer ones exist now.
             raise CheckpointNotFoundError(f"the newest checkpoint is not {choice.first} any more")
         each = "\n  ".join(f"{one.checkpoint}: {one.reason}" for one in passed_over)
         raise CorruptCheckpointError(
@@ -201,7 +204,7 @@ def _apply_first(
 
 
 def _with_way_on(error: StorageError, name: CheckpointName, choice: Choice) -> StorageError:
-    """``error``, which nothing is concluded from, with what the user may conclude: the option that goes around it."""
+    """Add to ``error`` the option that continues from the checkpoint before ``name``, if there is one."""
     older = None
     if choice.branch is None:
         with contextlib.suppress(CkptKitError):
@@ -215,7 +218,7 @@ def _with_way_on(error: StorageError, name: CheckpointName, choice: Choice) -> S
 
 
 def _apply(places: Sequence[Storage], name: CheckpointName, index: Index, target: Target) -> Contents:
-    """Apply the first copy of ``name`` that is whole."""
+    """Apply the first copy of ``name`` that is not corrupt."""
     problems: list[str] = []
     for storage in places:
         try:
@@ -255,10 +258,10 @@ def _ensure_run(storage: Storage, index: Index, opening: Opening) -> str:
             data = create_once(storage, RUN, encode(fresh))
         run = decode(data, RunDocument, RUN)
     except CorruptCheckpointError as error:
-        # It holds an id and a date; no checkpoint depends on it, so it must not keep a run from going on.
+        # The file holds an id and a date. No checkpoint depends on it, so it must not stop the run.
         _log.warning("%s; the run goes on, since no checkpoint depends on this file", error)
         return ""
-    refuse_unfinished(storage, index, run)  # a copy may have begun since this start looked
+    refuse_unfinished(storage, index, run)  # a copy may have begun after this start read run.json
     return run.run_id
 
 
@@ -280,26 +283,26 @@ def _document(number: int, choice: Choice, applied: Applied, opening: Opening) -
 
 
 def _parent_stays(document: AttemptDocument, copies: Copies) -> bool:
-    """Have the parent survive a power loss, before a document that survives names it; False if it has gone.
+    """Make the parent survive a power loss before a durable document names it; return False if the parent is gone.
 
-    A local file system shows a COMMIT before its folder was fsynced, and whoever made it may have died in between.
-    To ask for its void tells, and where retention has just removed it, brings nothing back.
+    A local file system shows a COMMIT before its folder is fsynced, and the writer may have died in between. Trying to
+    create the COMMIT as void makes it durable. If retention has just removed it, this does not bring it back.
     """
     parent = CheckpointName.parse(document.parent) if document.parent is not None else None
     if parent is None:
         return True
     for storage in copies(parent):
-        with contextlib.suppress(CorruptCheckpointError):  # of two copies, the one that was not taken
+        with contextlib.suppress(CorruptCheckpointError):  # the copy that was not applied may be corrupt
             if not storage.is_remote and isinstance(void(storage, parent, document.token), Void):
                 return False
     return True
 
 
 def _still_newest(storage: Storage, own: set[int], choice: Choice, document: AttemptDocument, opening: Opening) -> bool:
-    """Whether the choice would be the same now, as if the own new attempts did not exist."""
+    """Whether the choice would be the same now, without regard to the attempts that this start created."""
     if document.parent is not None:
         parent = CheckpointName.parse(document.parent)
-        assert parent is not None  # noqa: S101 - it was a candidate, hence parsed before
+        assert parent is not None  # noqa: S101 - it was a candidate, so its name has been parsed
         try:
             committed(storage, parent)
         except CheckpointNotFoundError:
@@ -323,45 +326,45 @@ def _warn_of(passed_over: tuple[PassedOver, ...], document: AttemptDocument, url
 
 
 class Restorable(Protocol):
-    """The half of `ckptkit.snapshot.Capturable` that takes a state over."""
+    """Describes the half of `ckptkit.snapshot.Capturable` that restores a state."""
 
     def apply(self, contents: Contents) -> None:
-        """Take over ``contents``, all of it or nothing: what reading it overwrote is out of use until another call."""
+        """Apply all of ``contents`` or nothing; memory that reading it overwrote is unusable until another call."""
         ...
 
     def begin(self, root: str) -> None:
-        """Take the state as it is for a fresh start at ``root``; raises if it is not one."""
+        """Use the current state for a fresh start at ``root``; raise if it is not a fresh one."""
         ...
 
 
 class Target(Protocol):
-    """The seam between the protocol of a start and the one rank, or the many, that it starts."""
+    """Separates the protocol of a start from the one rank, or the many ranks, that it starts."""
 
     def take(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> Contents:
-        """Load and apply ``opened`` in every rank, and return what this one applied; raises what any of them raised."""
+        """Load and apply ``opened`` in every rank; return what this rank applied, and raise what any rank raised."""
         ...
 
     def begin(self, root: str) -> None:
-        """Begin afresh at ``root`` in every rank; raises what any of them raised."""
+        """Begin afresh at ``root`` in every rank; raise what any rank raised."""
         ...
 
 
 class OneRank:
-    """The `Target` of a job of one rank.
+    """Implements `Target` for a job of one rank.
 
     Args:
-        state: Its state.
+        state: The state of this rank.
     """
 
     def __init__(self, state: Restorable) -> None:
         self._state = state
 
     def take(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> Contents:
-        """As `Target`."""
+        """See `Target`."""
         contents = load(storage, opened, report=report)
         self._state.apply(contents)
         return contents
 
     def begin(self, root: str) -> None:
-        """As `Target`."""
+        """See `Target`."""
         self._state.begin(root)

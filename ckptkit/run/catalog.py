@@ -1,13 +1,14 @@
-"""Lists checkpoints for people and programs: what is there, how far it is, how large.
+"""Lists checkpoints with progress and size, and tells why each one is still kept.
 
-Guarantees: reads and never writes; a checkpoint whose documents are corrupt is listed with the reason. How much of them
-is looked at differs: `list_checkpoints` all, `latest_checkpoint` all but the rank files, `list_rows` the manifest and
-what the listing tells. None reads shards: what is proven is `ckptkit.checkpoint.verify`'s. Any thread.
+Guarantees: this module reads and never writes. A checkpoint whose documents are corrupt is listed with the reason.
+`list_checkpoints` checks all documents, `latest_checkpoint` all but the rank files, and `list_rows` only the manifest
+and what the listing shows. None of them reads shards or proves a checkpoint sound (`ckptkit.checkpoint.verify`).
 
-Why a checkpoint is still there, as far as names and attempts tell. Guarantees: what is said follows from the protocol
-(``docs/format.md``, Retention): the two newest commits of the lineage always stay, what is off the lineage goes by
-hand only. Policies lie nowhere on storage, so of everything else no more is known than that the run's own policy has
-left it. Any single thread.
+`why_kept` uses names and attempts. Guarantees: its answer follows from the protocol (``docs/format.md``, Retention).
+The two newest commits of the lineage always stay, and checkpoints off the lineage are only removed by hand. Policies
+are not stored, so for any other checkpoint it only knows that the run's own policy has kept it.
+
+Threads: any; `why_kept` is used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.resolve import Candidates, Head, Look, choose, first_choice, newest_head
 from ckptkit.storage import Storage
 
-_LOOKS = 10  # a running job may remove what was found; so often in a row it does not
+_LOOKS = 10  # a running job may remove the checkpoint that was found, but not this many times in a row
 Reason = Literal["latest", "newest-two", "policy", "off-lineage", "unknown"]
 
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """One committed checkpoint.
+    """Describes one committed checkpoint.
 
     Attributes:
-        name: What `resume(checkpoint=...)` takes.
-        attempt: Number of the attempt that wrote it.
-        progress: Where it stands; None where its documents cannot be read.
+        name: Its name, as `resume(checkpoint=...)` takes it.
+        attempt: The number of the attempt that wrote it.
+        progress: Its progress; None if its documents cannot be read.
         created_at: ISO 8601, by the clock of the writing process; for people only.
-        size_bytes: Of all shards.
-        metrics: Given at the save; None for one that was not finite.
-        problem: Why it cannot be used, as far as was looked; None where nothing was found.
+        size_bytes: The size of all shards.
+        metrics: The metrics given at the save; None for a value that was not finite.
+        problem: Why it cannot be used, as far as it was checked; None if no problem was found.
     """
 
     name: str
@@ -64,15 +65,15 @@ class CheckpointInfo:
 
 @dataclass(frozen=True)
 class Rows:
-    """The newest checkpoints, as far as a listing and their manifests tell.
+    """Describes the newest checkpoints, from a listing and their manifests.
 
     Attributes:
-        shown: Oldest attempt first.
-        left_out: How many older ones there are.
-        latest: Name of the one that a start would try first; None for a fresh start, or where that is an error.
-        problem: That error.
-        new_bytes: By name what lies in the folder itself, so without the frozen shards that an attempt shares.
-        kept: By name why it is still there; empty where there is a ``problem``.
+        shown: The checkpoints, oldest attempt first.
+        left_out: How many older checkpoints there are.
+        latest: The name of the checkpoint that a start would try first; None for a fresh start or with a ``problem``.
+        problem: The error that a start would raise, if any.
+        new_bytes: By name, the bytes in the checkpoint's own folder, without the frozen shards that an attempt shares.
+        kept: By name, why the checkpoint is still there; empty if there is a ``problem``.
     """
 
     shown: list[CheckpointInfo]
@@ -84,7 +85,7 @@ class Rows:
 
 
 def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
-    """Every committed checkpoint, oldest attempt first, with all its documents looked at; 16 at a time.
+    """List every committed checkpoint, oldest attempt first; check all its documents, 16 checkpoints at a time.
 
     Raises:
         StorageError: If the storage failed.
@@ -108,13 +109,13 @@ def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
 
 
 def latest_checkpoint(storage: Storage) -> CheckpointInfo | None:
-    """The checkpoint that a start would try first, or None for a fresh start.
+    """Return the checkpoint that a start would try first, or None for a fresh start.
 
-    It takes four requests (the list of ``attempts/``, COMMIT, that attempt's document and the manifest) beside the list
-    pages of the newest attempt's folders, more only where that attempt has no commit. Rank files are not looked at.
+    This takes four requests (the list of ``attempts/``, COMMIT, that attempt's document, the manifest) and the list
+    pages of the newest attempt's folders; more only if that attempt has no commit. It does not read rank files.
 
     Raises:
-        ResumeError: If the run is a copy of which no attempt has arrived yet.
+        ResumeError: If the run is an unfinished copy that has no attempt yet.
         CkptKitError: As `choose`.
     """
     for _ in range(_LOOKS):
@@ -134,7 +135,7 @@ def latest_checkpoint(storage: Storage) -> CheckpointInfo | None:
 
 
 def _newest(storage: Storage) -> tuple[CheckpointName | None, Commit | Void | CorruptCheckpointError | None]:
-    """The name of the newest commit, and its COMMIT."""
+    """Return the name of the newest commit, and its COMMIT."""
     glance = Glance(storage)
     for name in reversed(glance.names_of(max(glance.attempts, default=0))):
         if glance.is_committed(name) and not glance.is_foreign(name):
@@ -146,12 +147,10 @@ def _newest(storage: Storage) -> tuple[CheckpointName | None, Commit | Void | Co
 
 
 def list_rows(storage: Storage, most: int | None) -> Rows:
-    """The newest ``most`` checkpoints, or all, for one read each and one for each of their attempts.
+    """List the newest ``most`` checkpoints, or all, with one read for each and one for each of their attempts.
 
-    What no longer fits its manifest is not noticed.
-
-    That is: a COMMIT or a manifest altered within its form, an attempt's document and the insides of rank files are
-    for ``verify``.
+    Compares the files with the manifest by size only. Use `ckptkit verify` to find a COMMIT or a manifest altered
+    within its form, a damaged attempt document, or damaged contents of rank files.
 
     Raises:
         StorageError: If the storage failed.
@@ -184,14 +183,14 @@ def _row(storage: Storage, files: Mapping[str, int], name: CheckpointName) -> Ch
 
 
 def _read_manifest(storage: Storage, files: Mapping[str, int], name: CheckpointName) -> Manifest:
-    """The manifest of ``name``, compared with what the listing says of the files beside it."""
+    """Read the manifest of ``name``, and compare it with the listed files of the folder."""
     size_bytes = files.get(MANIFEST)
     if size_bytes is None:
         raise missing(storage, name, name.manifest_key)
     if size_bytes > MAX_DOCUMENT_BYTES:
         raise CorruptCheckpointError(f"{name.manifest_key} has {size_bytes} bytes, too many for a document")
     try:
-        # Not more than was listed: a storage may take memory for all that it is allowed to read.
+        # Limit the read to the listed size: a storage may allocate memory for all that it is allowed to read.
         data = storage.read(name.manifest_key, size_bytes)
     except FileNotFoundError as error:
         raise missing(storage, name, name.manifest_key) from error
@@ -231,12 +230,12 @@ def _unusable(name: CheckpointName, error: CkptKitError) -> CheckpointInfo:
 
 @dataclass(frozen=True)
 class Kept:
-    """Why one checkpoint is there.
+    """Tells why one checkpoint is still there.
 
     Attributes:
-        reason: ``latest`` and ``newest-two`` stay whatever the policy says; ``policy`` is the run's own;
-            ``off-lineage`` is of a branch that was given up; ``unknown`` where an attempt's document cannot be read.
-        parent_of: The attempt that went on from it, where that is on the lineage.
+        reason: ``latest`` and ``newest-two`` stay under every policy; ``policy``: the run's own policy has kept it;
+            ``off-lineage``: it is on an abandoned branch; ``unknown``: an attempt's document cannot be read.
+        parent_of: The attempt on the lineage that continued from it, if any.
     """
 
     reason: Reason
@@ -244,7 +243,7 @@ class Kept:
 
 
 def why_kept(look: Look, names: Sequence[CheckpointName]) -> Mapping[CheckpointName, Kept]:
-    """Why each of ``names`` is there; costs a read for each attempt of the lineage that is among them.
+    """Tell why each of ``names`` is still there; takes a read for each attempt of the lineage that is among them.
 
     Raises:
         StorageError: If the storage failed.
@@ -270,7 +269,7 @@ def why_kept(look: Look, names: Sequence[CheckpointName]) -> Mapping[CheckpointN
 
 
 def _segments(head: Head, lowest: int) -> list[Segment]:
-    """The lineage from the newest attempt on, as far as attempts from ``lowest`` on are concerned."""
+    """Return the segments of the lineage of ``head``, newest first, down to attempt ``lowest``."""
     found = []
     for segment in head.lineage:
         found.append(segment)

@@ -1,8 +1,8 @@
-"""Writes and reads the files below ``events/``: each is written once, and never changed.
+"""Writes and reads the segment files below ``events/``, which are created once and never change.
 
-Guarantees: what `EventLog.send` has stored is durable and is stored once, also when a reply was lost; an `EventLog`
-writes to its own attempt's files only, and holds at most one segment that it could not store. A reader is given every
-segment that parses and each reason why another one does not. One thread at a time.
+Guarantees: a segment that `EventLog.send` stored is durable and is stored once, even if a reply was lost. An `EventLog`
+writes only files of its own attempt, and holds at most one segment that is not stored yet. A reader gets every
+segment that parses, and the reason why any other one does not. Threads: one at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ckptkit.storage import Storage
 
 
 class EventLog:
-    """The segments of one attempt.
+    """Stores the segments of one attempt.
 
     Args:
         storage: The run root.
@@ -35,9 +35,9 @@ class EventLog:
         self._unsent: bytes | None = None
 
     def take(self, events: Sequence[Event]) -> int:
-        """Make the next segment of as many of ``events`` as it holds, from the first on; returns how many.
+        """Put the first ``events``, as many as fit, into the next segment and return how many.
 
-        They are the log's from now on. Only after a `send` that returned.
+        From then on they belong to the log. Call this only after a `send` that returned.
         """
         assert self._unsent is None  # noqa: S101 - one segment at a time
         if self._next > MAX_SEGMENTS:
@@ -46,14 +46,14 @@ class EventLog:
         return count
 
     def send(self) -> None:
-        """Store the segment that was made last, unless it is stored.
+        """Store the last segment, unless it is already stored.
 
         Raises:
-            StorageError: If it is not known whether it is; the next call tries the same bytes again.
+            StorageError: If it is unknown whether the segment is stored; the next call tries the same bytes again.
         """
         if self._unsent is None:
             return
-        # Whatever else may lie there is not of this attempt, to which the name belongs: it stays, for readers to name.
+        # The name belongs to this attempt, so other content there is foreign. It stays; readers report it.
         create_once(self._storage, segment_key(self._attempt.attempt, self._next), self._unsent, MAX_SEGMENT_BYTES)
         self._next += 1
         self._unsent = None
@@ -61,11 +61,11 @@ class EventLog:
 
 @dataclass(frozen=True)
 class EventFiles:
-    """What lies below ``events/``.
+    """Holds what was read below ``events/``.
 
     Attributes:
-        segments: Those that parse, by attempt and number.
-        problems: Why others do not, by key.
+        segments: The segments that parse, ordered by attempt and number.
+        problems: Why other segments cannot be used, by key.
     """
 
     segments: Sequence[Segment]
@@ -73,7 +73,7 @@ class EventFiles:
 
 
 def segments_of(storage: Storage, attempt: int) -> list[str]:
-    """Keys of the files of ``attempt``, the last one first, so that those that are left have no gap."""
+    """List the keys of the segments of ``attempt``, last first, so that a deletion that stops halfway leaves no gap."""
     files = map(parse_segment, storage.list(EVENTS, f"a{attempt:06d}-").files)
     return [segment_key(*place) for place in sorted(filter(None, files), reverse=True)]
 
@@ -83,7 +83,7 @@ def read_events(storage: Storage, documents: Documents) -> EventFiles:
 
     Args:
         storage: The run root.
-        documents: Of its attempts, to tell whose tokens those are.
+        documents: The documents of its attempts, to check the tokens in the segments.
 
     Raises:
         StorageError: If the storage failed.
@@ -124,7 +124,7 @@ def _wrong_with(segment: Segment, place: tuple[int, int], documents: Documents) 
     try:
         token = documents.document(header.attempt).token
     except (CorruptCheckpointError, FormatVersionError):
-        return None  # whose they are cannot be told; the attempt's document is a problem of its own
+        return None  # the token cannot be checked; the attempt's unreadable document is a separate problem
     if token != header.token:
         return f"{segment_key(*place)} has another token than {attempt_key(header.attempt)}"
     return None

@@ -1,7 +1,7 @@
-"""The fence: whether an attempt still owns its run, asked before every write that others could suffer from.
+"""Checks the fence: whether an attempt still owns its run, before every write that could harm another job.
 
-Guarantees: an attempt is told apart by the token in its document and not by its number, so that a job whose run was
-removed, moved or begun anew stops. It decides from what it reads, once; the threads are those of the callers.
+Guarantees: an attempt is identified by the token in its document, not by its number, so a job stops if its run was
+removed, moved or begun anew. Each check decides from one look at the storage. Threads: those of the callers.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _log = logging.getLogger("ckptkit")
 
 
 def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: str | None = None) -> None:
-    """Make sure that ``attempt`` still owns the run: none is later, and its document is still its own.
+    """Check that ``attempt`` still owns the run: no later attempt exists, and its document is unchanged.
 
     Args:
         storage: The run root.
-        attempt: The attempt that wants to go on writing.
-        put_back: The id of its run. With it, its document is created again if somebody deleted it; without the
-            document, none of its commits could be read.
+        attempt: The attempt that wants to continue writing.
+        put_back: The id of its run. If given, a deleted attempt document is created again; without it, none of the
+            attempt's commits could be read.
 
     Raises:
         StaleAttemptError: If a later attempt exists, or another process began the run anew.
-        StorageError: If the own document is gone and may not be put back: in the middle of a save, what was written
-            of that save may be gone too.
+        StorageError: If the attempt's own document is gone and ``put_back`` is not given: in the middle of a save, the
+            files already written may be gone too.
     """
     numbers = list_attempts(storage)
     highest = max(numbers, default=0)
@@ -55,7 +55,7 @@ def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: str | N
 
 
 def _may_be(data: bytes, attempt: AttemptDocument) -> bool:
-    """Whether ``data`` is the document of ``attempt``, perhaps damaged: that gives the run to nobody else."""
+    """Whether ``data`` is the document of ``attempt``; a damaged one counts, since it gives the run to nobody else."""
     try:
         return decode(data, AttemptDocument, attempt_key(attempt.attempt)).token == attempt.token
     except CorruptCheckpointError:
@@ -65,9 +65,9 @@ def _may_be(data: bytes, attempt: AttemptDocument) -> bool:
 
 
 def _tell_of_replaced(storage: Storage, attempt: AttemptDocument) -> None:
-    """Say how to use the own commits again, where a start put its document over the own one.
+    """Log how to recover the attempt's commits, if another start replaced its document.
 
-    It began from the same checkpoint then; a run that was begun anew has another one, or none.
+    Such a start has the same parent. A run that was begun anew has another parent, or none.
     """
     index = Documents(storage)
     try:
@@ -76,7 +76,7 @@ def _tell_of_replaced(storage: Storage, attempt: AttemptDocument) -> None:
         own = list_names(storage, checkpoints_prefix(attempt.attempt))
         newest = next((name for name in reversed(own) if index.is_foreign(name)), None)
     except (CkptKitError, FileNotFoundError):
-        return  # the process ends with an error in any case
+        return  # the caller raises an error in any case
     if newest is not None:
         _log.warning(
             "a start that stood still for too long replaced %s below %s. Nothing was deleted. To go on from %s, stop "
@@ -86,14 +86,14 @@ def _tell_of_replaced(storage: Storage, attempt: AttemptDocument) -> None:
 
 
 def _put_back(storage: Storage, attempt: AttemptDocument, run_id: str | None) -> bytes:
-    """Create the document of ``attempt`` again, and return what is there in the end."""
+    """Create the document of ``attempt`` again, and return the content that is there afterwards."""
     key = attempt_key(attempt.attempt)
     what = f"{key} below {storage.url} is gone, which this process made: somebody deleted the run, or a part of it"
     if run_id is None:
         raise StorageError(f"{what}. This save is given up; the next one puts the file back.")
     run = read_run(storage)
     if run is not None and run.run_id != run_id:
-        raise _begun_anew(storage, attempt)  # with lower numbers, so that the own document would take it over
+        raise _begun_anew(storage, attempt)  # the new run has lower numbers: this document would take it over
     _log.warning("%s. It is put back, and saves go on; earlier checkpoints may be gone.", what)
     return create_once(storage, key, encode(attempt))
 
@@ -107,7 +107,7 @@ def _begun_anew(storage: Storage, attempt: AttemptDocument) -> StaleAttemptError
 
 
 def _host_of(storage: Storage, number: int) -> str:
-    """Where an attempt runs, for messages, as far as its document tells."""
+    """Return " on <host>" of an attempt for messages; empty if its document cannot be read."""
     key = attempt_key(number)
     try:
         return f" on {decode(storage.read(key, MAX_SEALED_BYTES), AttemptDocument, key).host}"

@@ -1,15 +1,18 @@
-"""Finds checkpoints by listing: what is there, and what is committed.
+"""Finds checkpoints by listing, and determines which ones are committed.
 
-Guarantees: only names and create-only markers decide, never a clock, a modification time or a pointer file; a
-failed listing is an error and never an empty run; a COMMIT that does not parse counts as a (corrupt)
-checkpoint, never as an uncommitted folder. It does not open checkpoints: that is `ckptkit.checkpoint.open`; what a
-start should try is `ckptkit.run.resolve`'s. An `Index` or a `Glance` is one look and grows stale; any single thread.
+Guarantees: only names and create-only markers decide, never a clock, a modification time or a pointer file. A failed
+listing is an error and never an empty run. A COMMIT that does not parse counts as a corrupt checkpoint, never as an
+uncommitted folder.
 
-Tells what is committed from one walk of ``checkpoints/``: no COMMIT is read to learn that it is one. Guarantees: the
-answer is that of reading each COMMIT, but for one thing: a void marker alone in its folder is taken for one by its
-size, since nothing is there that could be listed, restored or removed. Sealed documents and void markers are canonical
-to the byte, so a void has one size and a COMMIT is always larger. It does not prove a COMMIT sound: that is
-`ckptkit.checkpoint.open`. One look at the run, which grows stale; any single thread.
+`Index` and `Glance` read each COMMIT on demand. `Folders`, and `Survey` with it, determine what is committed from one
+walk of ``checkpoints/``, without reading each COMMIT. Guarantees: the answer is the same as from reading, except that
+a COMMIT alone in its folder with the size of a void marker counts as void: the folder has nothing to list, restore or
+remove. Sealed documents and void markers are canonical to the byte, so a void marker has one size and a COMMIT is
+always larger.
+
+This module does not open checkpoints and does not prove that a COMMIT is sound (`ckptkit.checkpoint.open`), and it
+does not choose what a start should try (`ckptkit.run.resolve`). Every object is one look at the run and becomes stale.
+Threads: any, one at a time.
 """
 
 from __future__ import annotations
@@ -32,13 +35,13 @@ from ckptkit.format.layout import (
 from ckptkit.storage import Storage
 
 _FEW_VOIDS = 2
-_SOME = "0" * 32  # tokens and digests are of one length
+_SOME = "0" * 32  # all tokens and digests have this length
 
 VOID_BYTES = len(encode(Void(void_by=_SOME)))
 
 
 def by_attempt(names: Iterable[CheckpointName]) -> Mapping[int, Sequence[CheckpointName]]:
-    """Names by the attempt that wrote them, in the same order."""
+    """Group names by the attempt that wrote them, and keep their order."""
     found: dict[int, list[CheckpointName]] = {}
     for name in names:
         found.setdefault(name.attempt, []).append(name)
@@ -46,7 +49,7 @@ def by_attempt(names: Iterable[CheckpointName]) -> Mapping[int, Sequence[Checkpo
 
 
 class Documents:
-    """Documents of attempts and COMMITs, read when asked for and then kept.
+    """Reads attempt documents and COMMITs on demand, and caches them.
 
     Args:
         storage: The run root.
@@ -56,10 +59,10 @@ class Documents:
         self._storage = storage
         self._documents: dict[int, AttemptDocument] = {}
         self._commits: dict[CheckpointName, Commit | Void | CorruptCheckpointError | None] = {}
-        self._voids = 0  # that were found
+        self._voids = 0  # void markers found so far
 
     def document(self, attempt: int) -> AttemptDocument:
-        """The document of ``attempt``.
+        """Return the document of ``attempt``.
 
         Raises:
             CorruptCheckpointError: If it is missing or does not parse.
@@ -77,7 +80,7 @@ class Documents:
         return self._documents[attempt]
 
     def commit(self, name: CheckpointName) -> Commit | Void | CorruptCheckpointError | None:
-        """The COMMIT of ``name``, or the error that it gives; None where there is none."""
+        """Return the COMMIT of ``name``, or the error from reading it; None if there is no COMMIT."""
         if name not in self._commits:
             try:
                 self._commits[name] = read_commit(self._storage, name)
@@ -86,9 +89,9 @@ class Documents:
         return self._commits[name]
 
     def is_committed(self, name: CheckpointName) -> bool:
-        """Whether the folder has a COMMIT that is not void; one that does not parse counts.
+        """Whether the folder has a COMMIT that is not void; a COMMIT that does not parse counts.
 
-        Where many jobs died in their saves, void markers that are alone in their folders are not read one by one.
+        Where many saves have failed, void markers that are alone in their folders are not read one by one.
         """
         if name not in self._commits and self._voids >= _FEW_VOIDS and name in self._bare_voids:
             return False
@@ -98,7 +101,7 @@ class Documents:
 
     @cached_property
     def _bare_voids(self) -> frozenset[CheckpointName]:
-        """By size, as `ckptkit.run.index.Folders` has it."""
+        """Folders that hold only a void marker, by its size, as in `ckptkit.run.index.Folders`."""
         files: dict[str, list[tuple[str, int]]] = {}
         for key, size_bytes in self._storage.walk(f"{CHECKPOINTS}/").items():
             _, folder, file = key.split("/", 2)
@@ -107,36 +110,36 @@ class Documents:
         return frozenset(name for name in bare if name is not None)
 
     def is_foreign(self, name: CheckpointName) -> bool:
-        """Whether the COMMIT of ``name`` is by another process than the one whose attempt this is.
+        """Whether a process other than the owner of its attempt created the COMMIT of ``name``.
 
-        Somebody removed or moved the run while that process trained, and began it anew: what it committed since is no
-        part of this run, although its name says so.
+        The run was removed or moved while that process trained, and begun anew. What that process committed since does
+        not belong to this run, although the name suggests it.
         """
         commit = self.commit(name)
         try:
             return isinstance(commit, Commit) and commit.token != self.document(name.attempt).token
         except (CorruptCheckpointError, FormatVersionError):
-            return False  # whose it is cannot be told
+            return False  # the owner is unknown
 
 
 class Index(Documents):
-    """One look at a whole run: all names are listed at once, and each COMMIT is read when it is asked for.
+    """Looks at a whole run once: lists all names at once, and reads each COMMIT on demand.
 
     Args:
         storage: The run root.
-        ignoring: Attempt numbers to treat as if they had never been.
+        ignoring: Attempt numbers to treat as if they did not exist.
 
     Attributes:
-        names: Of all folders, in order.
-        attempts: Numbers of those with a document.
-        documented: The same, with those that are ignored.
-        orphans: Numbers of attempts that have folders and no document.
-        highest: The highest number of an attempt, also of one whose document is gone.
+        names: The names of all folders, in order.
+        attempts: The numbers of the attempts that have a document, without the ignored ones.
+        documented: The same, with the ignored ones.
+        orphans: The numbers of the attempts that have folders and no document.
+        highest: The highest attempt number, even if that attempt's document is gone.
     """
 
     def __init__(self, storage: Storage, ignoring: Collection[int] = ()) -> None:
         super().__init__(storage)
-        # In this order: a folder is made after its attempt's document, so no listed one lacks it.
+        # Folders first: a folder is created after its attempt's document, so every listed folder has one.
         self.names = self._list_names()
         self.documented = list_attempts(storage)
         self.attempts = self.documented - set(ignoring)
@@ -145,11 +148,11 @@ class Index(Documents):
         self.highest = max([0, *self.documented, *self._by_attempt])
 
     def names_of(self, attempt: int) -> Sequence[CheckpointName]:
-        """Folders of ``attempt``, committed or not, in order."""
+        """Return the folders of ``attempt``, committed or not, in order."""
         return self._by_attempt.get(attempt, ())
 
     def has_forgotten(self, attempt: int) -> bool:
-        """Whether ``attempt`` may have been a start that came to nothing, which a later one removed."""
+        """Whether ``attempt`` may have been a start that committed nothing and that a later start removed."""
         return attempt < self.highest and attempt not in self.documented and attempt not in self._by_attempt
 
     def _list_names(self) -> tuple[CheckpointName, ...]:
@@ -157,17 +160,17 @@ class Index(Documents):
 
 
 class Glance(Documents):
-    """One look at a run that lists the folders of an attempt only when they are asked for.
+    """Looks at a run once, and lists the folders of an attempt only on demand.
 
-    It knows of no attempt whose document is gone, so what it does not find, an `Index` may.
+    It does not know attempts whose document is gone, so an `Index` may find more.
 
     Args:
         storage: The run root.
-        ignoring: Attempt numbers to treat as if they had never been.
+        ignoring: Attempt numbers to treat as if they did not exist.
 
     Attributes:
-        attempts: Numbers of those with a document.
-        orphans: None.
+        attempts: The numbers of the attempts that have a document, without the ignored ones.
+        orphans: Always empty.
     """
 
     def __init__(self, storage: Storage, ignoring: Collection[int] = ()) -> None:
@@ -178,7 +181,7 @@ class Glance(Documents):
         self._rest: Mapping[int, Sequence[CheckpointName]] | None = None
 
     def names_of(self, attempt: int) -> Sequence[CheckpointName]:
-        """As `Index.names_of`; who asks for more than two attempts is given those of one listing of all."""
+        """Return what `Index.names_of` does; from the third attempt on, one listing of all folders serves."""
         if attempt not in self._asked and len(self._asked) < 2:
             self._asked[attempt] = list_names(self._storage, checkpoints_prefix(attempt))
         if attempt in self._asked:
@@ -189,19 +192,19 @@ class Glance(Documents):
 
 
 def commit_bytes(manifest_bytes: int) -> int:
-    """The size of a sound COMMIT that vouches for a manifest of ``manifest_bytes``."""
+    """Return the size of a sound COMMIT for a manifest of ``manifest_bytes``."""
     return len(encode(Commit(token=_SOME, manifest_digest=_SOME, manifest_size_bytes=manifest_bytes).sealed()))
 
 
 class Folders:
-    """What lies in the checkpoint folders.
+    """Walks the checkpoint folders once, and holds the sizes of their files.
 
     Args:
         storage: The run root.
-        attempt: Whose folders; None for all.
+        attempt: The attempt whose folders to walk; None for all.
 
     Attributes:
-        names: Of all folders that hold a file, in order.
+        names: The names of all folders that hold a file, in order.
     """
 
     def __init__(self, storage: Storage, attempt: int | None = None) -> None:
@@ -211,24 +214,24 @@ class Folders:
         self.names = tuple(sorted(self._files))
 
     def files(self, name: CheckpointName) -> Mapping[str, int]:
-        """Sizes of the files of ``name`` by their paths in its folder."""
+        """Return the sizes of the files of ``name``, by path in its folder."""
         return self._files.get(name, {})
 
     def is_uncommitted(self, name: CheckpointName) -> bool:
-        """Whether the folder has no COMMIT, neither a real nor a void one."""
+        """Whether the folder has neither a real nor a void COMMIT."""
         return COMMIT not in self.files(name)
 
     def may_be_void_with_data(self, name: CheckpointName) -> bool:
-        """Whether a file lies beside a COMMIT of the size of a void marker."""
+        """Whether the folder holds a COMMIT with the size of a void marker, and other files."""
         files = self.files(name)
         return files.get(COMMIT) == VOID_BYTES and len(files) > 1
 
     def is_bare_void(self, name: CheckpointName) -> bool:
-        """Whether a COMMIT of the size of a void marker is all that the folder holds."""
+        """Whether the folder holds only a COMMIT with the size of a void marker."""
         return self.files(name) == {COMMIT: VOID_BYTES}
 
     def is_committed(self, name: CheckpointName) -> bool:
-        """Whether the folder has a COMMIT that is not void; one that does not parse counts."""
+        """Whether the folder has a COMMIT that is not void; a COMMIT that does not parse counts."""
         if self.may_be_void_with_data(name):
             if name not in self._doubtful:
                 self._doubtful[name] = self._is_real(name)
@@ -236,10 +239,10 @@ class Folders:
         return self.files(name).get(COMMIT, VOID_BYTES) != VOID_BYTES
 
     def shows_end_of(self, attempt: int) -> bool:
-        """Whether an attempt without a commit can be told from one whose commits are away.
+        """Whether ``attempt``, without a commit in this walk, certainly has none, rather than unreachable ones.
 
-        Either a folder of its own is there, which is void, or two commits of later ones, which do without it. Else
-        ``checkpoints/`` may be an empty mount point, and what it needs is needed again.
+        Either one of its folders exists, which is then void, or two commits of later attempts, which do not need it.
+        Otherwise ``checkpoints/`` may be an empty mount point, and the attempt's files are still needed.
         """
         newest = list(islice(filter(self.is_committed, reversed(self.names)), 2))
         return any(name.attempt == attempt for name in self.names) or (
@@ -254,16 +257,16 @@ class Folders:
 
 
 class Survey(Index):
-    """One look at a whole run that reads next to no COMMIT; it costs more pages of listing than an `Index`.
+    """Looks at a whole run once and reads hardly any COMMIT; it lists more pages than an `Index`.
 
     Attributes:
-        folders: What the walk found.
+        folders: The folders that the walk found.
     """
 
     folders: Folders
 
     def is_committed(self, name: CheckpointName) -> bool:
-        """As `Index.is_committed`, from the walk."""
+        """Return what `Index.is_committed` does, from the walk."""
         return self.folders.is_committed(name)
 
     def _list_names(self) -> tuple[CheckpointName, ...]:

@@ -1,8 +1,9 @@
-"""Which checkpoints belong to the history of an attempt, and which were left behind by a takeover.
+"""Determines which checkpoints belong to the lineage of an attempt, and which a takeover left behind.
 
-An attempt's lineage is its own commits, its parent, the parent's attempt up to the parent, and so on. A commit
-above a parent (a zombie that was late, saves below a corrupt latest) is not on it. A lineage of a thousand attempts
-costs a read each, so who may stop early walks an `Ancestry`. Over an `AttemptLookup`; any single thread.
+The lineage of an attempt is its own commits, its parent, the commits of the parent's attempt up to the parent, and so
+on. Commits above a parent are not on it, for example late commits of a zombie, or those that a start passed over as
+corrupt. Each attempt costs one read, so a caller that can stop early walks an `Ancestry`. Documents are read through
+an `AttemptLookup`. Threads: any, one at a time.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from ckptkit.format.layout import CheckpointName, attempt_key
 
 
 class AttemptLookup(Protocol):
-    """Gives attempt documents by number."""
+    """Looks up attempt documents by number."""
 
     def document(self, attempt: int) -> AttemptDocument:
-        """The document of ``attempt``; CorruptCheckpointError if it is missing or cannot be read."""
+        """Return the document of ``attempt``; raise CorruptCheckpointError if it is missing or cannot be read."""
         ...
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of one attempt: all of it, or up to and including ``last``."""
+    """Holds a segment of a lineage: all commits of one attempt, or those up to and including ``last``."""
 
     attempt: int
     last: CheckpointName | None
@@ -37,12 +38,12 @@ class Segment:
 
 @dataclass(frozen=True)
 class Lineage:
-    """Segments from the newest attempt back to a fresh start.
+    """Holds the segments from the newest attempt back to a fresh start.
 
     Attributes:
-        segments: Newest first; only of attempts whose document can be read, since without it nothing that an
-            attempt wrote can be checked.
-        broken: Why it could not be followed further, or None where it ends at a fresh start.
+        segments: Newest first. Only attempts whose document can be read have one, since nothing that an attempt wrote
+            can be checked without its document.
+        broken: Why the lineage could not be followed further; None if it ends at a fresh start.
         broken_at: The attempt whose document cannot be read, or None.
     """
 
@@ -55,18 +56,18 @@ class Lineage:
 
 
 class Ancestry:
-    """A lineage that is read from the newest attempt on, only as far as it is looked at. One thread.
+    """Reads a lineage lazily, from the newest attempt back. One thread.
 
-    Iterating gives its segments newest first, from the beginning each time; no document is read twice.
+    Each iteration yields the segments newest first, from the beginning; no document is read twice.
 
     Args:
-        attempts: Gives the documents.
-        newest: Where to begin.
+        attempts: Looks up the documents.
+        newest: The attempt to begin with.
 
     Attributes:
-        newest: The attempt that it begins with.
-        broken: As that of `Lineage`, once the last segment was asked for.
-        broken_at: Likewise.
+        newest: The attempt that the lineage begins with.
+        broken: As in `Lineage`, once an iteration has reached the end.
+        broken_at: As in `Lineage`, once an iteration has reached the end.
     """
 
     def __init__(self, attempts: AttemptLookup, newest: int) -> None:
@@ -84,14 +85,14 @@ class Ancestry:
             at += 1
 
     def down_to(self, attempt: int) -> Iterator[Segment]:
-        """Its segments, newest first, as far as there may be any of ``attempt`` or a later one."""
+        """Yield the segments, newest first, until no further one can be of ``attempt`` or a later attempt."""
         for segment in self:
             yield segment
-            if segment.attempt <= attempt:  # parents only ever point to lower attempts
+            if segment.attempt <= attempt:  # a parent is always of a lower attempt
                 return
 
     def whole(self) -> Lineage:
-        """All of it, read to the end."""
+        """Read the lineage to the end."""
         segments = tuple(self)
         return Lineage(segments, self.broken, self.broken_at)
 
@@ -111,20 +112,20 @@ class Ancestry:
 
 
 def trace(attempts: AttemptLookup, newest: int) -> Lineage:
-    """Follow the parents from ``newest`` back to the end."""
+    """Read the whole lineage of ``newest``, following parents to the end."""
     return Ancestry(attempts, newest).whole()
 
 
 def segment_before(document: AttemptDocument) -> Segment | None:
-    """Where the lineage goes on before ``document``'s attempt; None where that was a fresh start.
+    """Return the next older segment after the attempt of ``document``; None if that attempt was a fresh start.
 
     Raises:
-        CorruptCheckpointError: If its parent cannot be one.
+        CorruptCheckpointError: If its parent is not the name of a checkpoint of an earlier attempt.
     """
     if document.parent is None:
         return None
     parent = CheckpointName.parse(document.parent)
-    # Parents only ever point to lower attempts, which is also why the walk ends.
+    # A parent is always of a lower attempt, so the walk ends.
     if parent is None or parent.attempt >= document.attempt:
         raise CorruptCheckpointError(
             f"{attempt_key(document.attempt)} names the parent {document.parent[:80]!r}, "

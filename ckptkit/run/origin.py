@@ -1,7 +1,7 @@
-"""Where a run came from, and whether the copy that made it has ended.
+"""Reads where a run came from, and detects a copy or an import that has not ended.
 
-Guarantees: a copy, or an import, that has not ended is told from a run by what lies there, before anybody starts on it:
-it may hold no checkpoint yet, and would look like a run to begin afresh. Any thread.
+Guarantees: a copy or import that has not ended is detected from the files at the root, before a training starts there.
+It may hold no checkpoint yet, and would otherwise look like a new run. Threads: any.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ckptkit.storage import Storage
 
 
 def read_run(storage: Storage) -> RunDocument | None:
-    """``run.json``, or None where it is absent or corrupt: no checkpoint depends on it.
+    """Read ``run.json``; return None if it is absent or corrupt, since no checkpoint depends on it.
 
     Raises:
         FormatVersionError: If it was written by a newer format.
@@ -27,7 +27,7 @@ def read_run(storage: Storage) -> RunDocument | None:
 
 
 def refuse_unfinished(storage: Storage, index: Index, run: RunDocument | None) -> None:
-    """Raise ResumeError if ``run``, that of ``storage``, is of a copy or an import whose last file is not there."""
+    """Raise ResumeError if ``run``, read from ``storage``, is a copy or an import whose last file is missing."""
     if run is None or run.copied_from is None or run.copied_from.last_attempt in index.attempts:
         return
     if run.copied_from.run_id is None and run.copied_from.url.endswith((".ckpt", ".safetensors")):
@@ -44,7 +44,7 @@ def refuse_unfinished(storage: Storage, index: Index, run: RunDocument | None) -
 
 
 def refuse_emptied(storage: Storage, run: RunDocument | None) -> None:
-    """Raise CorruptCheckpointError if ``run`` came with a checkpoint from elsewhere; asked where there is none."""
+    """Raise CorruptCheckpointError if ``run`` was copied or imported; call this only if it has no checkpoint."""
     if run is not None and run.copied_from is not None:
         raise CorruptCheckpointError(
             f"{storage.url} came from {run.copied_from.url} with at least one checkpoint, and holds none at all. If "

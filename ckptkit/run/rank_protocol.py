@@ -1,11 +1,11 @@
-"""Opens an attempt for a job of many ranks: rank 0 runs the protocol, and the others do what it says.
+"""Opens an attempt for a job of many ranks: rank 0 runs the protocol, and the other ranks follow its orders.
 
-Rank 0's `Leader` stands where the state of a job of one rank does: when the protocol takes a checkpoint, it tells
-the others which one, with the tables of all its files, and every rank reads and applies its own part. How that went in
-each rank is gathered before the protocol goes on, so that a part that is corrupt for one rank makes all of them go one
-checkpoint back, and what one refuses all refuse. Guarantees: on return every rank holds the state of the same
-checkpoint and the same attempt, or every rank has raised. Other ranks read no listing and choose nothing. Training
-thread only, in all ranks at the same time.
+On rank 0, `Leader` takes the place that `ckptkit.run.attempt.OneRank` has in a job of one rank. When the protocol takes
+a checkpoint, it sends the name and the tables of all its files to the others, and every rank reads and applies its own
+part. The outcomes of all ranks are gathered before the protocol continues. So if a part is corrupt for one rank, all
+ranks go back one checkpoint, and if one rank refuses, all refuse. Guarantees: on return every rank holds the state of
+the same checkpoint and the same attempt, or every rank has raised. Ranks above 0 list nothing and choose nothing.
+Threads: the training thread only, in all ranks at the same time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ckptkit.storage import Storage
 
 
 class Failure(BaseModel):
-    """An error on its way to other ranks."""
+    """Carries an error to other ranks."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -48,11 +48,11 @@ class Failure(BaseModel):
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """``error`` as words."""
+        """Record the class and the text of ``error``."""
         return cls(kind=type(error).__name__, text=str(error))
 
     def error(self, rank: int) -> Exception:
-        """It as an error of the same kind that names ``rank``; one of no kind that ckptkit has is a `ResumeError`."""
+        """Return an error of the same class that names ``rank``; a `ResumeError` if ckptkit has no such class."""
         kind = getattr(errors, self.kind, None)
         if isinstance(kind, type) and issubclass(kind, CkptKitError):
             return kind(f"rank {rank}: {self.text}")
@@ -60,15 +60,15 @@ class Failure(BaseModel):
 
 
 class Counted(Restorable, Protocol):
-    """What is led: a state that says where it stands."""
+    """Adds the progress of the run to a `Restorable` state."""
 
     def progress(self) -> Progress:
-        """Where the run stands now."""
+        """Return the current progress of the run."""
         ...
 
 
 class _Order(BaseModel):
-    """What rank 0 tells the others to do next."""
+    """Tells the other ranks what to do next."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -76,13 +76,13 @@ class _Order(BaseModel):
     name: str | None = None
     commit: Commit | None = None
     manifest: Manifest | None = None
-    tables: list[RankManifest] = []  # without the ranks' own state: each reads its own
+    tables: list[RankManifest] = []  # without the state of the ranks: each rank reads its own
     attempt: AttemptDocument | None = None
     failure: Failure | None = None
 
 
 class _Outcome(BaseModel):
-    """How it went in one rank."""
+    """Reports the outcome of an order in one rank."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -91,11 +91,11 @@ class _Outcome(BaseModel):
 
 
 class Leader:
-    """Rank 0's `ckptkit.run.attempt.Target`: the states of all ranks.
+    """Implements `ckptkit.run.attempt.Target` on rank 0 for the states of all ranks.
 
     Args:
         world: The ranks.
-        state: Rank 0's own.
+        state: The state of rank 0.
     """
 
     def __init__(self, world: World, state: Counted) -> None:
@@ -105,30 +105,30 @@ class Leader:
 
     @property
     def rank(self) -> int:
-        """As `ckptkit.core.process_group.World`."""
+        """See `ckptkit.core.process_group.World`."""
         return self._world.rank
 
     @property
     def size(self) -> int:
-        """As `ckptkit.core.process_group.World`."""
+        """See `ckptkit.core.process_group.World`."""
         return self._world.size
 
     def gather(self, message: str) -> Sequence[str]:
-        """As `ckptkit.core.process_group.World`; after one that failed there is nobody to tell anything."""
+        """See `ckptkit.core.process_group.World`; after a failed call, nothing more is sent to the ranks."""
         self._is_severed = True
         words = self._world.gather(message)
         self._is_severed = False
         return words
 
     def broadcast(self, message: str) -> str:
-        """As `gather`."""
+        """See `gather`."""
         self._is_severed = True
         said = self._world.broadcast(message)
         self._is_severed = False
         return said
 
     def take(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> Contents:
-        """As `ckptkit.run.attempt.Target`."""
+        """See `ckptkit.run.attempt.Target`."""
         order = _Order(
             do="take",
             name=str(opened.name),
@@ -148,17 +148,17 @@ class Leader:
         return applied[0]
 
     def begin(self, root: str) -> None:
-        """As `ckptkit.run.attempt.Target`."""
+        """See `ckptkit.run.attempt.Target`."""
         _tell(self, _Order(do="begin"))
         self._together(functools.partial(self._state.begin, root))
 
     def go(self, opened: Opened) -> None:
-        """Tell the others that the attempt is open; raises if one of them cannot see that."""
+        """Tell the other ranks that the attempt is open; raise if one of them cannot see its document."""
         _tell(self, _Order(do="go", attempt=opened.document))
         self._together(lambda: None)
 
     def stop(self, error: BaseException) -> None:
-        """Tell the others that the start has failed, if they can be told anything."""
+        """Tell the other ranks that the start has failed, if they can still be reached."""
         if not self._is_severed:
             _tell(self, _Order(do="stop", failure=Failure.of(error)))
 
@@ -176,11 +176,11 @@ class Leader:
 
 
 def lead(world: World, state: Counted, open_it: Callable[[Leader], Opened]) -> Opened:
-    """Open an attempt as rank 0; raises what ``open_it`` does, in every rank.
+    """Open an attempt as rank 0; raise what ``open_it`` raises, in every rank.
 
     Args:
         world: The ranks.
-        state: Rank 0's own.
+        state: The state of rank 0.
         open_it: Opens the attempt for a `ckptkit.run.attempt.Target`.
     """
     leader = Leader(world, state)
@@ -189,22 +189,22 @@ def lead(world: World, state: Counted, open_it: Callable[[Leader], Opened]) -> O
     except Exception as error:
         leader.stop(error)
         raise
-    leader.go(opened)  # last: what goes wrong in it, every rank learns from it
+    leader.go(opened)  # outside the `try`: a failure in it already reaches every rank
     return opened
 
 
 def follow(world: World, storage: Storage, state: Counted) -> Opened:
-    """Do as rank 0 says, in any other rank, until the attempt is open.
+    """Follow the orders of rank 0, in any other rank, until the attempt is open.
 
     Raises:
-        CkptKitError: What made the start fail, here or in another rank.
+        CkptKitError: The error that made the start fail, in this or another rank.
     """
     applied: Contents | None = None
     own: BaseException | None = None
     while True:
         order = _Order.model_validate_json(world.broadcast(""))
         if order.do == "go":
-            assert order.attempt is not None  # noqa: S101 - rank 0 sends it with this word
+            assert order.attempt is not None  # noqa: S101 - rank 0 sends it with this order
             opened = Opened(order.attempt, applied)
             own, outcomes = _act(world, functools.partial(_see, storage, order.attempt), state)
             failures = {rank: one.failure for rank, one in enumerate(outcomes) if one.failure is not None}
@@ -222,7 +222,7 @@ def follow(world: World, storage: Storage, state: Counted) -> Opened:
 
         def act(order: _Order = order, taken: list[Contents] = taken) -> None:
             opened = _received(storage, order, world)
-            contents = load(storage, opened, _home(world, opened), sizes_known=True)  # rank 0 compared them
+            contents = load(storage, opened, _home(world, opened), sizes_known=True)  # rank 0 compared the sizes
             state.apply(contents)
             taken.append(contents)
 
@@ -231,7 +231,7 @@ def follow(world: World, storage: Storage, state: Counted) -> Opened:
 
 
 def _see(storage: Storage, attempt: AttemptDocument) -> None:
-    """Raise ResumeError unless the document that rank 0 made is there for this rank, too."""
+    """Raise ResumeError unless this rank also sees the attempt document that rank 0 created."""
     key = attempt_key(attempt.attempt)
     try:
         there = storage.read(key, MAX_SEALED_BYTES)
@@ -246,7 +246,7 @@ def _see(storage: Storage, attempt: AttemptDocument) -> None:
 
 
 def _received(storage: Storage, order: _Order, world: World) -> OpenedCheckpoint:
-    """The checkpoint that rank 0 opened, with the own rank's state, which is read here."""
+    """Return the checkpoint that rank 0 opened, with this rank's own state, which is read here."""
     name = CheckpointName.parse(order.name or "")
     assert name is not None  # noqa: S101 - as in `follow`
     assert order.commit is not None  # noqa: S101
@@ -259,7 +259,7 @@ def _received(storage: Storage, order: _Order, world: World) -> OpenedCheckpoint
 
 
 def _home(world: World, opened: OpenedCheckpoint) -> int:
-    """Whose part is this rank's; in a world of another size, whose it takes what no rule can fold from."""
+    """Return the rank whose part this rank takes; with another world size, that part supplies what no rule can fold."""
     return world.rank % opened.manifest.world_size
 
 
@@ -268,20 +268,21 @@ def _tell(world: World, order: _Order) -> None:
 
 
 def _act(world: World, act: Callable[[], None], state: Counted) -> tuple[BaseException | None, list[_Outcome]]:
-    """Do something in this rank as in all others, and learn how it went in each; the own error is not raised."""
+    """Run ``act`` in this rank and gather the outcomes of all ranks; return this rank's error instead of raising it."""
     own: BaseException | None = None
     try:
         act()
         mine = _Outcome(progress=state.progress())
-    except Exception as error:  # noqa: BLE001 - the others wait for the word, whatever it is; it is raised later
+    except Exception as error:  # noqa: BLE001 - the other ranks wait for the outcome; the error is raised later
         own, mine = error, _Outcome(failure=Failure.of(error))
     return own, [_Outcome.model_validate_json(one) for one in world.gather(mine.model_dump_json())]
 
 
 def _gravest(own: BaseException | None, failures: dict[int, Failure], me: int) -> BaseException:
-    """Of what went wrong in several ranks, what decides: anything, before a removed one, before a corrupt one.
+    """Return the failure that decides: any other error, before a removed checkpoint, before a corrupt checkpoint.
 
-    After a corrupt or a removed checkpoint the protocol tries another, which must not hide what ends a start.
+    After a corrupt or a removed checkpoint the protocol tries another one, which must not hide an error that ends the
+    start.
     """
     ranked = sorted(failures.items(), key=lambda item: (_lightness(item[1]), item[0]))
     rank, failure = ranked[0]

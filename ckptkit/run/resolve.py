@@ -1,11 +1,12 @@
-"""Chooses by names and markers: in which order a start should try the checkpoints of a run.
+"""Chooses the checkpoints that a start should try, in order, and opens the one that a user asks for.
 
-Guarantees: the answer is that of the protocol (``docs/format.md``, Starting), from as few requests as it takes: no
-document and no COMMIT is read before it is needed, so that a run of thousands of either starts as soon as a small one.
-What follows the first candidate is found when it is asked for. Any single thread.
+The choice uses names and markers. Guarantees: it follows the protocol (``docs/format.md``, Starting) with as few
+requests as possible. No document and no COMMIT is read before it is needed, so a run with thousands of them starts as
+fast as a small one. The candidates after the first are looked up on demand.
 
-Opens the checkpoint that a person means: the latest, or one by name. Guarantees: reads documents and never writes;
-"latest" is what a start would try first, and where a running job removes it meanwhile, the next one. Any single thread.
+`open_wanted` opens the latest checkpoint, or one by name. Guarantees: it reads documents and never writes. "latest" is
+what a start would try first; if a running job removes that meanwhile, the next one is opened. Threads: any, one at a
+time.
 """
 
 from __future__ import annotations
@@ -26,37 +27,37 @@ from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.storage import Storage
 
 LATEST = "latest"
-_LOOKS = 10  # a running job may remove what was found; so often in a row it does not
+_LOOKS = 10  # a running job may remove the checkpoint that was found, but not this many times in a row
 
 
 class Look(AttemptLookup, Protocol):
-    """One look at a run, such as `ckptkit.run.index.Index`."""
+    """Gives one look at a run, such as `ckptkit.run.index.Index`."""
 
     attempts: frozenset[int]
     orphans: frozenset[int]
 
     def names_of(self, attempt: int) -> Sequence[CheckpointName]:
-        """Folders of ``attempt``, committed or not, in order."""
+        """Return the folders of ``attempt``, committed or not, in order."""
         ...
 
     def commit(self, name: CheckpointName) -> Commit | Void | CorruptCheckpointError | None:
-        """The COMMIT of ``name``, or the error that it gives; None where there is none."""
+        """Return the COMMIT of ``name``, or the error from reading it; None if there is no COMMIT."""
         ...
 
     def is_committed(self, name: CheckpointName) -> bool:
-        """Whether the folder has a COMMIT that is not void; one that does not parse counts."""
+        """Whether the folder has a COMMIT that is not void; a COMMIT that does not parse counts."""
         ...
 
     def is_foreign(self, name: CheckpointName) -> bool:
-        """Whether the COMMIT of ``name`` is by another process than the one whose attempt this is."""
+        """Whether a process other than the owner of its attempt created the COMMIT of ``name``."""
         ...
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Committed checkpoints of a lineage, newest first; each iteration finds them anew, in the same look.
+    """Iterates over the committed checkpoints of a lineage, newest first; each iteration searches the same look again.
 
-    Those of another process are among them, so that a start passes them over as loudly as corrupt ones.
+    Foreign commits (`Look.is_foreign`) are included, so that a start reports them as it does corrupt ones.
     """
 
     look: Look
@@ -71,13 +72,13 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a start should try, in order.
+    """Holds what a start should try, in order.
 
     Attributes:
-        first: The newest that counts; None for a fresh start.
+        first: The newest checkpoint that counts; None for a fresh start.
         candidates: Newest first, ``first`` included; empty for a fresh start.
-        branch: The checkpoint that the user named, where this start begins a branch at it.
-        passed_over: What had to be left aside before any candidate was looked at.
+        branch: The checkpoint that the user named, if this start begins a branch at it.
+        passed_over: What was passed over before any candidate was looked at.
     """
 
     first: CheckpointName | None
@@ -88,11 +89,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Head:
-    """The attempt that a start goes on from: the newest that committed anything, or that a person branched off.
+    """Holds the attempt that a start continues: the newest that committed anything, or that began a branch.
 
     Attributes:
-        lineage: Its own.
-        first: The newest commit on it that is by the process whose attempt it is.
+        lineage: The lineage of this attempt.
+        first: The newest commit on the lineage that is not foreign.
     """
 
     lineage: Ancestry
@@ -100,18 +101,18 @@ class Head:
 
 
 def choose(index: Index, checkpoint: str = "latest", *, rewind: bool = False) -> Choice:
-    """Which checkpoints a start should try.
+    """Choose the checkpoints that a start should try.
 
     Args:
         index: A fresh look at the run.
-        checkpoint: ``"latest"``, or the name of one.
-        rewind: With a name: go back to it even if the newest lineage already grew from it.
+        checkpoint: ``"latest"``, or the name of a checkpoint.
+        rewind: With a name: go back to it even if the newest lineage already continued from it.
 
     Raises:
         CheckpointNotFoundError: If the named checkpoint is not committed.
-        CorruptCheckpointError: If there are commits, but no attempt document leads to them; or documents that name
-            commits, but none is there; or a document without which it cannot be told whether the lineage already grew
-            from the named one.
+        CorruptCheckpointError: If there are commits, but no attempt document leads to them; if documents name commits,
+            but none exists; or if a document is unreadable that shows whether the lineage already continued from the
+            named checkpoint.
     """
     head, passed_over = newest_head(index)
     if checkpoint != "latest" and (rewind or head is None or not _went_on(index, head, checkpoint)):
@@ -127,10 +128,10 @@ def choose(index: Index, checkpoint: str = "latest", *, rewind: bool = False) ->
 def first_choice(
     storage: Storage, ignoring: Collection[int] = (), glance: Glance | None = None
 ) -> tuple[Look, CheckpointName | None]:
-    """What `choose` gives first for ``"latest"``, and the look that tells; lists the newest attempt's folders only.
+    """Return the look and the first choice of `choose` for ``"latest"``; list only the newest attempt's folders.
 
-    Where that attempt has nothing, it asks more; raises as `choose` does. A ``glance`` that was made just before saves
-    making one.
+    If that attempt has no commit, more requests are made. Raises what `choose` raises. Pass a ``glance`` that was just
+    made to save making another.
     """
     glance = glance or Glance(storage, ignoring)
     head, _ = newest_head(glance)
@@ -141,9 +142,9 @@ def first_choice(
 
 
 def newest_head(look: Look) -> tuple[Head | None, tuple[PassedOver, ...]]:
-    """The head of the run, and what was passed over to find it."""
+    """Find the head of the run; also return what was passed over."""
     passed_over: dict[str, PassedOver] = {}
-    empty: list[int] = []  # attempts that committed nothing; what another process did under their number does not count
+    empty: list[int] = []  # attempts without a commit of their own; foreign commits under their number do not count
     head: Head | None = None
     numbers = sorted(look.attempts | look.orphans, reverse=True)
     for attempt in numbers if any(map(look.names_of, numbers)) else _down_to_readable(look, numbers):
@@ -160,7 +161,7 @@ def newest_head(look: Look) -> tuple[Head | None, tuple[PassedOver, ...]]:
 
 
 def _head_at(look: Look, attempt: int, passed_over: dict[str, PassedOver]) -> Head | None:
-    """What a start goes on from if ``attempt`` is the one; None if nothing on its lineage counts."""
+    """Make the head that begins with ``attempt``; return None if no commit on its lineage counts."""
     lineage = Ancestry(look, attempt)
     candidates = Candidates(look, lineage)
     first = next((name for name in candidates if not look.is_foreign(name)), None)
@@ -180,19 +181,20 @@ def _pass_over_foreign(look: Look, committed: Iterable[CheckpointName], passed_o
 
 
 def _chosen(look: Look, empty: Iterable[int], head: Head | None, passed_over: dict[str, PassedOver]) -> Head | None:
-    """The head of the newest of the ``empty`` attempts whose parent a person chose, which nothing else remembers.
+    """Return the head of the newest ``empty`` attempt whose parent a user named, which only its document records.
 
-    Any other of them has no say in where a start goes on: others may have gone on from its parent, before it or after,
-    on a root that it did not see, or while it was starting, so that retention removed its parent. But the newest one
-    whose document can be read has looked at those before it: if it went on from where ``head`` is, and passed nothing
-    over, nobody had chosen otherwise, and none of their documents is read, however many there are.
+    The other empty attempts do not decide where a start continues. Another attempt may have continued from their
+    parent, before or after, on a root that they did not see; or while they were starting, so that retention removed
+    their parent. But the newest one whose document can be read has looked at all before it. If its parent is the first
+    commit of ``head`` and it passed nothing over, no user had chosen otherwise. Then none of the earlier documents is
+    read, however many there are.
     """
     for attempt in empty:
         try:
             document = look.document(attempt)
             before = segment_before(document)
         except CorruptCheckpointError as error:
-            if not isinstance(error.__cause__, FileNotFoundError):  # else forgotten since, by a start beside this one
+            if not isinstance(error.__cause__, FileNotFoundError):  # a concurrent start may have removed it since
                 key = attempt_key(attempt)
                 passed_over.setdefault(key, PassedOver(checkpoint=key, reason=str(error)))
             continue
@@ -200,7 +202,8 @@ def _chosen(look: Look, empty: Iterable[int], head: Head | None, passed_over: di
             chosen = _head_at(look, attempt, passed_over) if look.is_committed(before.last) else None
             if chosen is not None:
                 return chosen
-            # Perhaps a mirror that is away has it: who starts then, says so, and is not taken for who saw it.
+            # An unreachable mirror may have it. The start records this, so that later starts do not conclude that it
+            # saw that checkpoint.
             reason = f"it went back to {document.branch}, which is not there to go on from"
             passed_over.setdefault(attempt_key(attempt), PassedOver(checkpoint=attempt_key(attempt), reason=reason))
         if document.parent == (str(head.first) if head is not None else None) and not document.passed_over:
@@ -220,9 +223,9 @@ def _named(index: Index, checkpoint: str) -> CheckpointName:
 
 
 def _went_on(index: Index, head: Head, checkpoint: str) -> bool:
-    """Whether ``head`` went on from ``checkpoint`` after somebody had named it.
+    """Whether ``head`` continued from ``checkpoint`` after a user had named it.
 
-    The attempt that it was named for may be on no lineage: it died before it committed, or what it did is corrupt.
+    The attempt that it was named for may be on no lineage: it died before it committed, or its commits are corrupt.
     """
     name = CheckpointName.parse(checkpoint)
     if name is None:
@@ -258,12 +261,12 @@ def _refuse_orphans(index: Index, passed_over: tuple[PassedOver, ...]) -> None:
 
 
 def _refuse_emptied(index: Index) -> None:
-    """Raise where documents show that there were commits: an empty folder may be a disk that is not mounted."""
+    """Raise if documents show that there were commits: an empty folder may be a disk that is not mounted."""
     for number in _down_to_readable(index, sorted(index.documented, reverse=True)):
         try:
             parent = index.document(number).parent
         except CorruptCheckpointError:
-            continue  # it shows nothing
+            continue  # an unreadable document shows nothing
         if parent is not None:
             raise CorruptCheckpointError(
                 f"{attempt_key(number)} goes on from the checkpoint {parent}, but {CHECKPOINTS}/ holds none at all. If "
@@ -273,7 +276,7 @@ def _refuse_emptied(index: Index) -> None:
 
 
 def _down_to_readable(look: Look, newest_first: Iterable[int]) -> Iterator[int]:
-    """Attempts down to the first whose document can be read: whoever made that one looked at all before it."""
+    """Yield attempts down to the first whose document can be read: that attempt looked at all before it."""
     for attempt in newest_first:
         yield attempt
         with contextlib.suppress(CorruptCheckpointError):
@@ -282,7 +285,7 @@ def _down_to_readable(look: Look, newest_first: Iterable[int]) -> Iterator[int]:
 
 
 def _newest_committed(index: Index, most: int) -> list[str]:
-    """Names of the last few commits, on whatever lineage, oldest first."""
+    """Return the names of the newest ``most`` commits of any lineage, oldest first."""
     newest_first = islice(filter(index.is_committed, reversed(index.names)), most)
     return [str(name) for name in newest_first][::-1]
 
@@ -291,10 +294,10 @@ def open_wanted(storage: Storage, checkpoint: str = LATEST) -> OpenedCheckpoint:
     """Read and check the documents of ``checkpoint``.
 
     Raises:
-        CheckpointNotFoundError: If there is no such checkpoint, or none at all; names those that there are.
+        CheckpointNotFoundError: If there is no such checkpoint, or none at all; lists those that exist.
         CorruptCheckpointError: If a document is missing or altered; names it.
         FormatVersionError: If it was written by a newer format.
-        ResumeError: If the run is a copy of which no attempt has arrived yet.
+        ResumeError: If the run is an unfinished copy that has no attempt yet.
         StorageError: If the storage failed.
     """
     if checkpoint != LATEST:
@@ -324,14 +327,14 @@ def _open_named(storage: Storage, checkpoint: str) -> OpenedCheckpoint:
         try:
             return _open(storage, name)
         except CheckpointNotFoundError:
-            pass  # the next look says which ones there are
+            pass  # the survey below lists those that exist
     found = choose(Survey(storage), checkpoint, rewind=True).first
-    assert found is not None  # noqa: S101 - a named one is there, or was refused
+    assert found is not None  # noqa: S101 - a named checkpoint exists, or `choose` has raised
     return _open(storage, found)
 
 
 def _open(storage: Storage, name: CheckpointName) -> OpenedCheckpoint:
-    # In this order: without COMMIT there is nothing to be read, and an attempt that never was is no corrupt one.
+    # COMMIT first: without it there is nothing to read, and a missing attempt document is not corruption.
     documents = Documents(storage)
     if not documents.is_committed(name):
         raise CheckpointNotFoundError(f"the checkpoint {name} is not committed (any more)")

@@ -1,11 +1,11 @@
-"""Removes the checkpoints that are no longer wanted, by policy.
+"""Removes the checkpoints that the keep policy no longer wants.
 
-Guarantees: runs after a commit and never before one; keeps the two newest commits of the lineage, the parent
-until this attempt has two commits of its own, everything off the lineage and everything it cannot parse,
-whatever the policy says; looks for a later attempt before each round and then deletes nothing. COMMIT goes
-first, so a reader never takes a part for a whole. What it read once it remembers for as long as it is listed; before
-it deletes, it reads the two newest commits and what vouches for them anew. Writer thread, or training thread while no
-save is under way.
+Guarantees: retention runs after a commit and never before one. Whatever the policy says, it keeps the two newest
+commits of the lineage, the parent until this attempt has two commits of its own, everything off the lineage, and
+everything that it cannot parse. Before each round it looks for a later attempt; if there is one, it deletes nothing.
+COMMIT is removed first, so a reader never takes a partly removed checkpoint for a whole one. What was read is cached
+as long as it is listed; before a deletion, the two newest commits and their attempts' documents are read again.
+Threads: the writer thread, or the training thread while no save is running.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Names = Sequence[CheckpointName]
 
 
 class Retention:
-    """What one attempt keeps.
+    """Applies the keep policy of one attempt.
 
     Args:
         storage: The run root.
         attempt: The attempt that owns the run.
-        policy: What to keep beyond what is always kept.
+        policy: What to keep in addition to what is always kept.
     """
 
     def __init__(self, storage: Storage, attempt: AttemptDocument, policy: KeepPolicy) -> None:
@@ -51,18 +51,18 @@ class Retention:
         self._metrics: dict[CheckpointName, Mapping[str, float]] = {}
 
     def prune(self) -> list[CheckpointName]:
-        """Remove the checkpoints of the own lineage that nothing asks to keep; returns them, oldest first.
+        """Remove the checkpoints of this attempt's lineage that need not be kept; return them, oldest first.
 
         Raises:
             StaleAttemptError: If a later attempt exists; nothing was deleted.
-            StorageError: If the storage failed. A checkpoint that lost its COMMIT and nothing else yet is for the
-                sweep of the next attempt.
+            StorageError: If the storage failed. If a checkpoint has lost only its COMMIT so far, the sweep of the next
+                attempt removes the rest.
         """
         check_fence(self._storage, self._attempt)
         listed = self._list()
         doomed = self._doomed(listed)
         for name in doomed:
-            self._commits.pop(name, None)  # first: where this fails halfway, it is looked at again
+            self._commits.pop(name, None)  # first, so that after a partial removal COMMIT is read again
             remove_checkpoint(self._storage, name)
         left = {name.attempt for name in listed if isinstance(self._commits.get(name), Commit)}
         for number in sorted({name.attempt for name in doomed} - left):
@@ -71,15 +71,15 @@ class Retention:
         return doomed
 
     def _list(self) -> list[CheckpointName]:
-        """Folders on the lineage, committed or not, newest first."""
-        if self._ancestry.broken is not None:  # somebody may have put the document back
+        """List the folders on the lineage, committed or not, newest first."""
+        if self._ancestry.broken is not None:  # the document may have been restored
             self._ancestry = Ancestry(self._documents, self._attempt.attempt)
         names: Names = list_names(self._storage)
-        # No further back than there are folders: a run may have been started a thousand times.
+        # Follow the lineage only as far back as there are folders: a run may have been started a thousand times.
         oldest = min((name.attempt for name in names), default=self._attempt.attempt)
         segments = {segment.attempt: segment for segment in self._ancestry.down_to(oldest)}
         names = [name for name in names if name in segments.get(name.attempt, ())]
-        # A COMMIT never changes, but a folder that was gone may be another one when it is there again.
+        # A COMMIT never changes, but a folder that disappeared may come back with another one.
         there = set(names)
         self._commits = {name: commit for name, commit in self._commits.items() if name in there}
         self._metrics = {name: metrics for name, metrics in self._metrics.items() if name in there}
@@ -87,7 +87,7 @@ class Retention:
 
     def _doomed(self, listed: Names) -> list[CheckpointName]:
         if not self._policy.needs_metrics:
-            # As if all that was not read were commits: then there are more of them, and more that nobody keeps.
+            # Count every unread folder as a commit: that can only add checkpoints to remove, never hide one.
             possible = [name for name in listed if isinstance(self._commits.get(name), Commit | None)]
             if not self._unwanted(possible, possible):
                 return []
@@ -99,8 +99,8 @@ class Retention:
         return doomed if doomed and self._can_be_read(newest_first[:2]) else []
 
     def _unwanted(self, newest_first: Names, judged: Names) -> list[CheckpointName]:
-        """What of ``judged`` may go, oldest first."""
-        # Until there are two own commits, the parent is one of these.
+        """Return the checkpoints of ``judged`` that may be removed, oldest first."""
+        # The parent is one of these until this attempt has two commits.
         spared = set(newest_first[:2])
         oldest_first = judged[::-1]
         kept = self._policy.keeps(
@@ -109,7 +109,7 @@ class Retention:
         return [name for name in oldest_first if name not in spared and str(name) not in kept]
 
     def _committed(self, listed: Names) -> list[CheckpointName]:
-        """Those of ``listed`` whose COMMIT parses; those of the two newest are not from memory."""
+        """Return the names in ``listed`` whose COMMIT parses; the two newest are read, not taken from the cache."""
         unread = [name for name in listed if name not in self._commits]
         each_of(unread, self._read_commit)
         anew = set(unread)
@@ -126,22 +126,22 @@ class Retention:
         try:
             commit: Commit | Void | CorruptCheckpointError | None = read_commit(self._storage, name)
             if isinstance(commit, Commit):
-                check_token(name, commit, self._document(name))  # another process's counts as nothing here, and stays
+                check_token(name, commit, self._document(name))  # a foreign commit raises: it does not count, and stays
         except CorruptCheckpointError as error:
             commit = error
         if commit is None:
-            self._commits.pop(name, None)  # not decided: somebody may still create it
+            self._commits.pop(name, None)  # undecided: a COMMIT may still be created
         else:
             self._commits[name] = commit
 
     def _can_be_read(self, newest: Names) -> bool:
-        """Whether the attempts' documents still vouch for ``newest``, which are of no use without them."""
+        """Whether the attempt documents of ``newest`` are still intact; without them no commit can be used."""
         documents = Documents(self._storage)
         try:
             documents.document(self._attempt.attempt)
             for name in newest:
                 commit = self._commits[name]
-                assert isinstance(commit, Commit)  # noqa: S101 - read right before
+                assert isinstance(commit, Commit)  # noqa: S101 - it was read just before
                 check_token(name, commit, documents.document(name.attempt))
         except CorruptCheckpointError as error:
             _log.warning("no checkpoint is removed this time: %s", error)
@@ -156,7 +156,7 @@ class Retention:
 
     def _learn_metrics(self, name: CheckpointName) -> None:
         commit = self._commits[name]
-        assert isinstance(commit, Commit)  # noqa: S101 - asked of commits only
+        assert isinstance(commit, Commit)  # noqa: S101 - called for commits only
         try:
             metrics = open_manifest(self._storage, name, commit).metrics
         except (CorruptCheckpointError, CheckpointNotFoundError) as error:

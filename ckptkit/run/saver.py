@@ -1,15 +1,17 @@
-"""One save from the first byte to retention, in the order that makes it safe.
+"""Runs one save in a safe order: `Saver` on rank 0, `PartSaver` on every other rank.
 
-Fence check, write, wait for the parts of other ranks, fence check, COMMIT, retention. Guarantees: a save that returns
-a name is committed and durable; one that raises left no checkpoint, and its folder is void or will be before this
-attempt's next save (after StaleAttemptError it is the later attempt's to decide); what was committed before is
-untouched either way. One save at a time, on the writer thread; `Saver.committed_at` may be asked by any thread.
+The order of `Saver`: fence check, write, wait for the parts of other ranks, fence check, COMMIT, retention.
+Guarantees: a save that returns a name is committed and durable. A save that raises left no checkpoint; its folder is
+void, or becomes void before this attempt's next save (after StaleAttemptError the later attempt decides). Earlier
+commits stay untouched either way.
 
-The saves of a rank above 0: its part of each checkpoint, which rank 0 commits or not. Guarantees: when a save returns,
-the part and the receipt for it are durable; whether all parts were committed is rank 0's to know, and to tell. This
-rank deletes nothing and creates no COMMIT, so that nothing it does, however late, can make a checkpoint or unmake one.
-One save at a time, on the writer thread; `PartSaver.committed_at` may be asked by any thread, `PartSaver.learn` is the
-training thread's.
+`PartSaver` writes the rank's part of each checkpoint; rank 0 decides whether to commit it. Guarantees: when a save
+returns, the part and its receipt are durable. Only rank 0 knows whether all parts were committed, and it tells the
+other ranks. Ranks above 0 delete nothing and create no COMMIT, so even a late write cannot create or destroy a
+checkpoint.
+
+Threads: one save at a time, on the writer thread. Any thread may call `Saver.committed_at` and
+`PartSaver.committed_at`. Only the training thread calls `PartSaver.learn`.
 """
 
 from __future__ import annotations
@@ -35,12 +37,12 @@ _log = logging.getLogger("ckptkit")
 
 @dataclass(frozen=True)
 class Saved:
-    """What a save left behind.
+    """Holds the result of a save.
 
     Attributes:
         checkpoint: The committed checkpoint.
-        written_bytes: Of this rank's shards; none if the progress was committed already.
-        removed: What retention removed after it.
+        written_bytes: Bytes written to this rank's shards; 0 if the progress was already committed.
+        removed: The checkpoints that retention removed after the save.
     """
 
     checkpoint: CheckpointName
@@ -49,24 +51,24 @@ class Saved:
 
 
 def forget_before(cycles: int, known: dict[tuple[int, int], Any]) -> None:
-    """Forget what is ``known`` of earlier cycles: progress goes back to the start of the running one at most."""
+    """Remove earlier cycles from ``known``: progress goes back at most to the start of the current cycle."""
     for at in [at for at in known if at[0] < cycles]:
         del known[at]
 
 
 class Saver:
-    """Saves of one attempt.
+    """Runs the saves of one attempt on rank 0.
 
     Args:
         storage: The run root.
         attempt: The attempt that owns the run.
-        run_id: Of the run that it was opened on.
-        retention: What to remove after a commit.
-        receipts: Waits for the parts of the other ranks, where there are any.
+        run_id: The id of the run that the attempt was opened on.
+        retention: Removes old checkpoints after a commit.
+        receipts: Waits for the parts of the other ranks; None without other ranks.
 
     Attributes:
-        frozen: The shards that its checkpoints share.
-        newest: Its last commit; any thread may look.
+        frozen: The shards that this attempt's checkpoints share.
+        newest: This attempt's last commit; any thread may read it.
     """
 
     def __init__(
@@ -91,33 +93,33 @@ class Saver:
         self.newest: CheckpointName | None = None
 
     def committed_at(self, progress: Progress) -> CheckpointName | None:
-        """This attempt's commit at ``progress``, which is not before the cycle of its newest one, if there is one."""
+        """Return this attempt's commit at ``progress``, if any; commits before the newest one's cycle are forgotten."""
         return self._committed.get((progress.cycles, progress.micro_step))
 
     def next_name(self, progress: Progress) -> CheckpointName:
-        """What a save at ``progress`` is to be called, while none is under way."""
+        """Return the name for the next save at ``progress``; call this only while no save is running."""
         at = (progress.cycles, progress.micro_step)
         return CheckpointName(self._attempt.attempt, *at, self._tries.get(at, 0) + 1)
 
     def give_up(self, number: int, why: str) -> None:
-        """Let the save ``number`` fail, because another rank's part of it will not come; any thread."""
+        """Make the save ``number`` fail, because another rank's part will not arrive; any thread may call this."""
         if self._receipts is not None:
             self._receipts.give_up(number, why)
 
     def hurry(self) -> None:
-        """Wait for other ranks no longer than some seconds more; any thread."""
+        """Wait at most a few more seconds for other ranks; any thread may call this."""
         if self._receipts is not None:
             self._receipts.hurry()
 
     def learn(self, name: CheckpointName) -> None:
-        """Nothing: this rank commits."""
+        """Do nothing: this rank commits."""
 
     def save(self, request: SaveRequest) -> Saved:
-        """Save what ``request`` holds; a progress that this attempt has committed is not saved again.
+        """Save the contents of ``request``, unless this attempt has already committed the same progress.
 
         Raises:
             StaleAttemptError: If a later attempt exists.
-            SaveFailedError: If the part of another rank did not come.
+            SaveFailedError: If the part of another rank did not arrive.
             StorageError: If the storage failed.
             ValueError: If the state cannot be stored.
         """
@@ -143,19 +145,19 @@ class Saver:
             self._offered.add(name)
             publish(self._storage, name, commit)
         except StaleAttemptError:
-            raise  # whatever lies there is the later attempt's to void
+            raise  # the later attempt voids the folder
         except Exception:
             self._give_up()
             if self.committed_at(request.staged.progress) is None:
                 raise
-            # Only the reply was lost: settling found the COMMIT in place.
+            # Only the reply was lost: the COMMIT was found in place.
         else:
             self._settle(name)
         shards_bytes = sum(shard.size_bytes for shard in request.staged.shards if not shard.frozen)
         return Saved(name, shards_bytes + self.frozen.written_bytes - frozen_bytes, self._prune())
 
     def _note_others(self, name: CheckpointName) -> None:
-        """This rank writes nothing into the folder; where there are others, they do, and it has to be voided."""
+        """Register the folder as undecided if other ranks write into it: it must be voided later."""
         if self._receipts is not None:
             self._begin(name)
 
@@ -175,7 +177,7 @@ class Saver:
             forget_before(name.cycles, known)
 
     def _decide(self) -> None:
-        """Void the folders of failed saves; one that turns out to be committed stays."""
+        """Void the folders of failed saves; keep a folder that turns out to be committed."""
         for name in tuple(self._undecided):
             try:
                 there = void(self._storage, name, self._attempt.token)
@@ -190,27 +192,27 @@ class Saver:
                 self._void.append(name)
 
     def _empty(self) -> None:
-        """Delete the data of void folders; only ever right after a fence check."""
+        """Delete the data of void folders; call this only right after a fence check."""
         for name in tuple(self._void):
             try:
                 remove_data(self._storage, name)
             except (StorageError, CorruptCheckpointError) as error:
-                # A void folder costs space and nothing else; it must not make the next save fail.
+                # A void folder only costs space; it must not make the next save fail.
                 _log.warning("a failed save's folder could not be emptied yet: %s", error)
             else:
                 self._void.remove(name)
 
     def _give_up(self) -> None:
         try:
-            # A full disk has no room for a void marker. Of a folder whose COMMIT was never tried, this process is the
-            # only one that could create it, so data may go first; of any other, not before it is void.
+            # A full disk has no room for a void marker. If COMMIT was never tried, only this process could create it,
+            # so the data may be deleted first. The data of any other folder stays until the folder is void.
             check_fence(self._storage, self._attempt)
             for name in self._undecided:
                 if name not in self._offered:
                     self._storage.delete(keys_below(self._storage, name.folder))
             self._decide()
         except (StorageError, StaleAttemptError) as error:
-            # The save's own error is on its way; the folder stays undecided and the next save decides it.
+            # The save's own error is being raised. The folder stays undecided until the next save.
             _log.warning("could not void a failed save yet, the next one will: %s", error)
 
     def _prune(self) -> tuple[CheckpointName, ...]:
@@ -218,23 +220,23 @@ class Saver:
             return tuple(self._retention.prune())
         except StaleAttemptError:
             raise
-        except Exception as error:  # noqa: BLE001 - also a keep policy's own: the checkpoint is committed either way
-            # Old ones that stay cost space and nothing else; reporting the save as failed would be untrue.
+        except Exception as error:  # noqa: BLE001 - even a keep policy may raise: the checkpoint is committed anyway
+            # Old checkpoints that stay only cost space; the save itself did not fail.
             _log.warning("the checkpoint is saved, but older ones could not be removed", exc_info=error)
             return ()
 
 
 class PartSaver:
-    """Saves of one rank of one attempt; what `ckptkit.run.saver.Saver` is for rank 0.
+    """Writes the parts of one rank above 0; the counterpart of `ckptkit.run.saver.Saver`.
 
     Args:
         storage: The run root.
-        attempt: The attempt that owns the run, as rank 0 told it.
-        rank: Which.
+        attempt: The attempt that owns the run, received from rank 0.
+        rank: The rank.
 
     Attributes:
         frozen: The shards that this rank's parts share.
-        newest: The last commit that rank 0 told of; any thread may look.
+        newest: The last commit that rank 0 reported; any thread may read it.
     """
 
     def __init__(self, storage: Storage, attempt: AttemptDocument, rank: int) -> None:
@@ -246,21 +248,21 @@ class PartSaver:
         self.newest: CheckpointName | None = None
 
     def committed_at(self, progress: Progress) -> CheckpointName | None:
-        """As `Saver.committed_at`, if rank 0 told of one."""
+        """Return what `Saver.committed_at` returns, as far as rank 0 has reported it."""
         return self._committed.get((progress.cycles, progress.micro_step))
 
     def next_name(self, progress: Progress) -> CheckpointName:
-        """A name that rank 0's word replaces."""
+        """Return a provisional name, which rank 0's name replaces."""
         return CheckpointName(self._attempt.attempt, progress.cycles, progress.micro_step)
 
     def give_up(self, number: int, why: str) -> None:
-        """Nothing: this rank waits for nobody."""
+        """Do nothing: this rank does not wait for other ranks."""
 
     def hurry(self) -> None:
-        """Nothing, for the same reason."""
+        """Do nothing: this rank does not wait for other ranks."""
 
     def learn(self, name: CheckpointName) -> None:
-        """Take notice of a commit."""
+        """Record a commit that rank 0 reported."""
         self._committed[(name.cycles, name.micro_step)] = name
         self.newest = name
         forget_before(name.cycles, self._committed)
@@ -279,7 +281,7 @@ class PartSaver:
             receipt = write_part(self._storage, self._attempt, request, self.frozen, self._rank)
             post(self._storage, request.name, receipt)
         except StaleAttemptError:
-            raise  # the folder is the later attempt's to empty, and rank 0 sees that attempt as well
+            raise  # the later attempt empties the folder, and rank 0 sees that attempt too
         except Exception:
             self._say_that_it_failed(request)
             raise
@@ -292,5 +294,5 @@ class PartSaver:
         try:
             post_failure(self._storage, request.name, self._rank, request.number)
         except StorageError as error:
-            # The save's own error is on its way; rank 0 learns of it at the next due save, or loses its patience.
+            # The save's own error is being raised. Rank 0 learns of it at the next due save, or its wait times out.
             _log.info("rank 0 could not be told that this rank's part failed: %s", error)

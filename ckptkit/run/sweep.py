@@ -1,9 +1,10 @@
 """Removes what dead attempts left: unfinished writes, the data of saves that never committed, frozen shards.
 
-Guarantees: nothing is deleted before its folder is known to be void; a COMMIT that lands meanwhile wins, and its folder
-and its attempt's frozen shards stay, as do those of an attempt of which not even a folder is there: it may be on a disk
-that is not mounted; what belongs to the own or a higher attempt, or cannot be told, is not touched; events stay, and so
-do the documents of attempts that committed. Committed folders cost no read. Training thread, once per start.
+Guarantees: no data is deleted before its folder is known to be void. A COMMIT that arrives meanwhile wins, and its
+folder and its attempt's frozen shards stay. The frozen shards of an attempt without any folder stay too: its folders
+may be on a disk that is not mounted. Files of the calling or a higher attempt, and files of unknown owner, are not
+touched. Events and the documents of attempts that committed stay. Committed folders cost no read. Threads: the training
+thread, once per start.
 """
 
 from __future__ import annotations
@@ -36,22 +37,22 @@ from ckptkit.run.origin import read_run
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")
-_FAILED_STARTS = 2  # that stay on record, so that only what is three starts old is forgotten
+_FAILED_STARTS = 2  # this many failed starts stay on record; only older ones are removed
 
 
 def sweep(storage: Storage, attempt: AttemptDocument, *, has_mirror: bool) -> list[CheckpointName]:
-    """Void, then empty, the uncommitted folders of earlier attempts; returns what was emptied.
+    """Void and then empty the uncommitted folders of earlier attempts; return the emptied ones.
 
     Args:
         storage: The run root.
         attempt: The attempt that owns the run.
-        has_mirror: Whether the run lies on two roots, which are told apart by the documents of all starts.
+        has_mirror: Whether the run lies on two roots, which are compared by the documents of all starts.
 
     Raises:
         StaleAttemptError: If a later attempt exists; nothing was deleted.
-        StorageError: If the storage failed; what is left is for the next sweep.
+        StorageError: If the storage failed; the next sweep removes the rest.
     """
-    folders = Folders(storage)  # many pages: before the fence check, so that what follows follows soon
+    folders = Folders(storage)  # this may take long: list before the fence check, so that deletions follow it closely
     check_fence(storage, attempt)
     _clear_unfinished(storage, attempt)
     earlier = [name for name in folders.names if name.attempt < attempt.attempt]
@@ -68,20 +69,20 @@ def sweep(storage: Storage, attempt: AttemptDocument, *, has_mirror: bool) -> li
 
 
 def remove_frozen(storage: Storage, attempt: int, token: str) -> None:
-    """Delete the frozen shards of ``attempt``, a dead one, if it has no commit left to refer to them.
+    """Delete the frozen shards of the dead ``attempt`` if it has no commit left that refers to them.
 
-    Folders of it without a COMMIT are void then, by ``token``.
+    First its folders without a COMMIT are voided, by ``token``.
     """
-    # A new look: a COMMIT that came before its void, or after the look before, is in no other answer.
+    # List again: a COMMIT that arrived after the earlier look, or before its void, shows only now.
     folders = Folders(storage, attempt)
     if any(map(folders.is_committed, folders.names)):
         return
-    # And another kind of look: what is deleted here, a commit that both looks missed could not do without.
+    # Then check in another way: a commit that both looks missed would need the shards that are deleted here.
     index = Documents(storage)
     names = list_names(storage, checkpoints_prefix(attempt))
     if any(map(index.is_committed, names)):
         return
-    # Where the removal of a COMMIT failed, a power loss may bring it back, unless a void has its place.
+    # If the removal of a COMMIT failed, a power loss may bring it back, unless a void marker has its place.
     undecided = [name for name in names if index.commit(name) is None]
     if all(_becomes_void(storage, name, token) for name in undecided):
         storage.delete(keys_below(storage, frozen_folder(attempt)))
@@ -90,21 +91,21 @@ def remove_frozen(storage: Storage, attempt: int, token: str) -> None:
 def _clear_unfinished(storage: Storage, attempt: AttemptDocument) -> None:
     def is_dead(key: str) -> bool:
         writer = attempt_of(key)
-        # run.json is there since this attempt was opened: whoever still creates it finds that out, without the file.
+        # run.json exists since this attempt was opened, so nobody needs the temporary file of another creation.
         return key == RUN or (writer is not None and writer < attempt.attempt)
 
-    # Of what is created by one small put, an object store keeps no half: no request is spent on it there.
+    # An object store keeps no half of a file created by one small put, so no request is spent there.
     small = () if storage.is_remote else (f"{EVENTS}/", RUN)
     try:
         for prefix in (f"{ATTEMPTS}/", f"{CHECKPOINTS}/", f"{FROZEN}/", *small):
             storage.clear_unfinished(prefix, is_dead)
     except StorageError as error:
-        # It may need rights of its own, and what is left costs space and nothing else: the rest must not wait for it.
+        # This may need extra permissions, and leftovers only cost space: the rest of the sweep must go on.
         _log.warning("unfinished writes of earlier attempts could not be cleared, a later start will: %s", error)
 
 
 def _is_dead(storage: Storage, folders: Folders, name: CheckpointName, attempt: AttemptDocument) -> bool:
-    """Whether ``name`` may be void and have data, after voiding it if it was uncommitted."""
+    """Void ``name`` if it is uncommitted; return whether it may be a void folder with data."""
     if not folders.is_uncommitted(name):
         return folders.may_be_void_with_data(name) and not folders.is_committed(name)
     return _becomes_void(storage, name, attempt.token)
@@ -118,14 +119,14 @@ def _becomes_void(storage: Storage, name: CheckpointName, token: str) -> bool:
 
 
 def _forget_failed_starts(storage: Storage, folders: Folders, attempt: AttemptDocument) -> None:
-    """Remove what is left of the starts between the parent's attempt and the own one: they came to nothing.
+    """Remove what is left of failed starts: attempts between the parent's and this one that committed nothing.
 
-    All but the last few, and that which ends a copy; only such as began with the same checkpoint, which this start has
-    read, so that it would have seen what they committed.
+    The last few stay, and so does the last attempt of a copy. Only starts from the same checkpoint are removed: this
+    attempt has read that checkpoint, so it would have seen their commits.
     """
     parent = CheckpointName.parse(attempt.parent or "")
     if parent is None or attempt.attempt - parent.attempt - 1 <= _FAILED_STARTS:
-        return  # without a parent, nothing shows that checkpoints/ is not away
+        return  # without a parent, checkpoints/ may be unreachable
     documents = Documents(storage)
     numbers = list_attempts(storage) | {name.attempt for name in folders.names}
     failed = sorted(number for number in numbers if parent.attempt < number < attempt.attempt)
@@ -134,12 +135,12 @@ def _forget_failed_starts(storage: Storage, folders: Folders, attempt: AttemptDo
     for place, number in enumerate(reversed(failed)):
         names = [name for name in folders.names if name.attempt == number]
         if any(map(folders.is_committed, names)):
-            return  # its attempt may have gone on from one of those below
+            return  # this attempt may have continued from a lower one
         if place < _FAILED_STARTS or number == ends_copy:
             continue
         if not all(map(folders.is_bare_void, names)) or not _began_alike(documents, number, attempt):
             return
-        # The document last: without it, nobody would look for the rest.
+        # The document last: without it, no later sweep would look for the rest.
         storage.delete([*(name.commit_key for name in names), *segments_of(storage, number)])
         storage.delete([attempt_key(number)])
 
@@ -153,9 +154,9 @@ def _began_alike(documents: Documents, number: int, attempt: AttemptDocument) ->
 
 
 def _remove_old_voids(storage: Storage, folders: Folders, attempt: AttemptDocument) -> None:
-    """Remove the void markers of attempts below those of the two newest commits of the own lineage.
+    """Remove the void markers of attempts below those of the two newest commits of this attempt's lineage.
 
-    A COMMIT that comes as late as that makes no difference any more: a start takes one of these two.
+    A COMMIT that arrives that late makes no difference: a start takes one of these two commits.
     """
     second = next(islice(filter(folders.is_committed, reversed(folders.names)), 1, None), None)
     voids = [name for name in folders.names if second and name.attempt < second.attempt and folders.is_bare_void(name)]

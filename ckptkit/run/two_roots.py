@@ -1,18 +1,19 @@
-"""A run that lies on two roots, seen as one while an attempt is opened: a local root and its mirror.
+"""Opens an attempt of a run that lies on a local root and its mirror, and keeps the two consistent.
 
-Guarantees: what either root has is there, so that lineages, branches and parents are those of the whole run; of two
-documents under one key the one that is whole counts, and a real COMMIT counts before a void one, which only says that
-this root's own folder never became a checkpoint. A file is created at the mirror first, which is the fence between
-jobs with different local roots, and then, byte by byte the same, at the local root. An error of either root is an
-error. Any thread.
+Attempts are numbered over both roots and have the same document on both, so a name means the same checkpoint on each.
+The order: look at both roots; choose from both; read and apply (the copy at the local root first, then the copy of the
+same checkpoint at the mirror, then an older checkpoint); create the document at the mirror, which fences every other
+job with this mirror, then at the local root; list both again. Guarantees: if the two roots went on separately, that is
+an error and no attempt is opened. A start that cannot reach the mirror does not take an emptied local root for a new
+run.
 
-Opens an attempt of a run that lies on a local root and on a mirror, and keeps the two one run. Attempts are numbered
-over both roots and have the same document on both, so that a name means the same checkpoint everywhere. The order:
-look at both, choose from both, read and apply (a copy at the local root first, then the same checkpoint's at the
-mirror, then an older one); create the document at the mirror, which fences every other job with this mirror, then at
-the local root; list both again. Guarantees: where both roots went on separately, that is an error and no attempt is
-opened; a start that could not look at the mirror does not take an emptied local root for a new run. Training thread,
-but for `share_documents`, which any thread may call.
+`TwoRoots` presents both roots as one storage. Guarantees: it has the files of either root, so lineages, branches and
+parents are those of the whole run. Of two documents under one key, the one that parses counts. A real COMMIT counts
+before a void one, which only says that the folder at that root never became a checkpoint. A file is created at the
+mirror first, which is the fence between jobs with different local roots, and then byte for byte the same at the local
+root. An error of either root is an error.
+
+Threads: any thread may use a `TwoRoots` or call `share_documents`; the other functions belong to the training thread.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ _log = logging.getLogger("ckptkit")
 
 
 class TwoRoots:
-    """A `ckptkit.storage.Storage` over two others, for looking and for creating small files.
+    """Combines two roots into one `ckptkit.storage.Storage`, to look at both and to create small files.
 
     Args:
-        local: Read first.
-        mirror: Created at first.
-        before_create: Called with a key before a file is created.
+        local: The root that is read first.
+        mirror: The root where files are created first.
+        before_create: Called with the key before a file is created.
     """
 
     def __init__(self, local: Storage, mirror: Storage, before_create: Callable[[str], None] | None = None) -> None:
@@ -56,48 +57,48 @@ class TwoRoots:
 
     @property
     def url(self) -> str:
-        """Of both, for messages."""
+        """The URLs of both roots, for messages."""
         return f"{self._local.url} with the mirror {self._mirror.url}"
 
     @property
     def is_remote(self) -> bool:
-        """Whether either is."""
+        """Whether either root is remote."""
         return self._local.is_remote or self._mirror.is_remote
 
     @property
     def window_bytes(self) -> int:
-        """That of the local root, which is read first."""
+        """The value of the local root, which is read first."""
         return self._local.window_bytes
 
     def copies(self, name: CheckpointName) -> Sequence[Storage]:
-        """The roots where ``name`` is committed, the local one first; a COMMIT that does not parse counts."""
+        """Return the roots where ``name`` is committed, local first; a COMMIT that does not parse counts."""
         return [root for root in (self._local, self._mirror) if _may_be_committed(root, name)]
 
     def probe(self) -> None:
-        """Probe the local root: whoever decided to use the mirror has probed that, which costs requests."""
+        """Probe the local root only: `reach` has already probed the mirror, which costs requests."""
         self._local.probe()
 
     def list(self, folder: str, prefix: str = "") -> Listing:
-        """What lies in the folder at either."""
+        """List the folder at both roots."""
         one, other = self._local.list(folder, prefix), self._mirror.list(folder, prefix)
         return Listing(one.folders | other.folders, {**other.files, **one.files})
 
     def walk(self, prefix: str) -> Mapping[str, int]:
-        """Files of either."""
+        """Walk both roots."""
         local = self._local.walk(prefix)
         return {**self._mirror.walk(prefix), **local}
 
     def read(self, key: str, max_bytes: int) -> bytes:
-        """The content at the local root, else at the mirror; of two documents the one that is whole."""
+        """Read from the local root, else from the mirror; of two documents, prefer the one that parses."""
         roots = [self._local, self._mirror]
         parse = _parser_of(key)
         if parse is None:
             return _first(roots, key, max_bytes)
         if key == RUN:
-            roots.reverse()  # the mirror's is what other machines go by
+            roots.reverse()  # other machines use the mirror's
         found: list[bytes] = []
         for root in roots:
-            data = b""  # what cannot be read is a document that does not parse
+            data = b""  # a document that cannot be read is one that does not parse
             try:
                 data = root.read(key, max_bytes)
                 if parse(data, key):
@@ -106,24 +107,24 @@ class TwoRoots:
             except FileNotFoundError:
                 continue
             except CorruptCheckpointError:
-                found.insert(0, data)  # before a void one: it may have been a checkpoint
+                found.insert(0, data)  # before a void COMMIT: this folder may have been a checkpoint
         if not found:
             raise FileNotFoundError(key)
         return found[0]
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
-        """From the local root, else from the mirror."""
+        """Read from the local root, else from the mirror."""
         try:
             return self._local.read_into(key, buffers, offset_bytes)
         except (FileNotFoundError, CorruptCheckpointError):
             return self._mirror.read_into(key, buffers, offset_bytes)
 
     def create(self, key: str, data: bytes) -> None:
-        """Create a file at the mirror, then at the local root; on return both have it, with this content.
+        """Create a file at the mirror, then at the local root; on return both have it with this content.
 
         Raises:
-            FileExistsError: If one of them has another content there.
-            StorageError: If it is not known to be at both.
+            FileExistsError: If one of them has other content there.
+            StorageError: If it is unknown whether both have it.
         """
         if self._before_create is not None:
             self._before_create(key)
@@ -132,16 +133,16 @@ class TwoRoots:
                 raise FileExistsError(f"{key} exists at {root.url}")
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
-        """Refused: a checkpoint is written at one root and uploaded to the other."""
+        """Raise NotImplementedError: a checkpoint is written at one root and uploaded to the other."""
         raise NotImplementedError("two roots are only looked at, and documents are created there")
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Take back what was created; each root has a retention of its own."""
+        """Delete the files at both roots, to undo `create`; each root has its own retention."""
         for root in (self._mirror, self._local):
             root.delete(keys)
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
-        """Refused, as `delete`."""
+        """Raise NotImplementedError: unfinished writes are cleared at each root."""
         raise NotImplementedError("two roots are only looked at, and documents are created there")
 
 
@@ -162,7 +163,7 @@ def _first(roots: Sequence[Storage], key: str, max_bytes: int) -> bytes:
 
 
 def _parser_of(key: str) -> Callable[[bytes, str], bool] | None:
-    """What parses the document ``key`` and says whether it counts before another one; None for any other file."""
+    """Return a parser of the document ``key`` that says whether to prefer it to another copy; None for other files."""
     if key == RUN:
         return lambda data, key: decode(data, RunDocument, key) is not None
     if key.startswith(f"{ATTEMPTS}/"):
@@ -173,17 +174,17 @@ def _parser_of(key: str) -> Callable[[bytes, str], bool] | None:
 
 
 def open_mirrored(local: Storage, mirror: Storage, opening: Opening, target: Target) -> Opened:
-    """Open the next attempt over both roots; as `ckptkit.run.attempt.open_attempt`.
+    """Open the next attempt over both roots, as `ckptkit.run.attempt.open_attempt` does.
 
     Raises:
         ResumeError: If the two roots went on separately.
-        StorageError: If one of them failed. Where the mirror did before the attempt was opened, `reach` tells.
+        StorageError: If one of them failed. Call `reach` first to find out whether the mirror can be used.
     """
     _refuse_separate(local, mirror)
 
     def complete_mirror(key: str) -> None:
-        # What was trained without the mirror must be on it before this attempt is: a later start looks at the highest
-        # number that both have, and concludes that all before it agree.
+        # The mirror must get the attempts that ran without it before this one: a later start compares the highest
+        # number that both roots have, and concludes that all lower ones agree.
         if key.startswith(f"{ATTEMPTS}/"):
             _bring_up_to_date(local, mirror, below=key)
 
@@ -192,21 +193,21 @@ def open_mirrored(local: Storage, mirror: Storage, opening: Opening, target: Tar
 
 
 def reach(mirror: Storage) -> None:
-    """Find out whether the mirror can be used at all.
+    """Check that the mirror can be used.
 
     Raises:
-        StorageError: If not.
+        StorageError: If it cannot.
     """
     mirror.probe()
     mirror.list(ATTEMPTS)
 
 
 def open_alone(local: Storage, mirror: Storage, opening: Opening, target: Target) -> Opened:
-    """Open the next attempt at the local root, because the mirror cannot be reached.
+    """Open the next attempt at the local root only, because the mirror cannot be reached.
 
     Raises:
-        StorageError: If the run has checkpoints, and none of them lies at the local root; or the newest start went on
-            from one that lies at the mirror alone, and committed nothing.
+        StorageError: If the run has checkpoints, but none at the local root; or if the newest start continued from a
+            checkpoint that only the mirror has, and committed nothing.
         CkptKitError: As `ckptkit.run.attempt.open_attempt`.
     """
     index = Index(local)
@@ -223,13 +224,13 @@ def open_alone(local: Storage, mirror: Storage, opening: Opening, target: Target
 
 
 def _refuse_older(local: Storage, mirror: Storage, index: Index) -> None:
-    """Raise StorageError if the newest start knew of a newer checkpoint than the local root has.
+    """Raise StorageError if the newest start continued from a newer checkpoint than the local root has.
 
-    To go on from an older one would set that aside, and no number would show it: this start has used its up.
+    Continuing from an older one would discard that checkpoint, and no attempt number would show it afterwards.
     """
     newest = next(name.attempt for name in reversed(index.names) if index.is_committed(name))
     later = sorted((number for number in index.attempts if number > newest), reverse=True)
-    document = next(iter(_documents(local, later)), None)  # whoever made that one looked at all before it
+    document = next(iter(_documents(local, later)), None)  # that attempt looked at all before it
     if document is None or document.branch is not None:
         return
     parent = CheckpointName.parse(document.parent or "")
@@ -242,12 +243,12 @@ def _refuse_older(local: Storage, mirror: Storage, index: Index) -> None:
 
 
 def share_documents(local: Storage, mirror: Storage, attempt: AttemptDocument) -> None:
-    """Give each root the documents of the attempts up to ``attempt`` that only the other has, and ``run.json``.
+    """Copy to each root ``run.json`` and the attempt documents up to ``attempt`` that only the other root has.
 
-    Retention and a start with one root alone can then follow the lineage as far as it goes there.
+    Retention, and a start with one root only, can then follow the lineage as far as it goes there.
 
     Raises:
-        StorageError: If one of the two failed; the same call goes on.
+        StorageError: If one of the roots failed; the same call continues.
     """
     here, there = _numbers(local), _numbers(mirror)
     up_to = range(1, attempt.attempt + 1)
@@ -260,7 +261,7 @@ def share_documents(local: Storage, mirror: Storage, attempt: AttemptDocument) -
 
 
 def _refuse_separate(local: Storage, mirror: Storage) -> None:
-    """Raise ResumeError unless both roots hold one run, or one of them nothing."""
+    """Raise ResumeError unless both roots hold the same run, or one of them is empty."""
     for root in (local, mirror):
         run = read_run(root)
         if run is not None and run.copied_from is not None:
@@ -277,23 +278,23 @@ def _refuse_separate(local: Storage, mirror: Storage) -> None:
 
 
 def _agree(local: Storage, mirror: Storage, numbers: Iterable[int]) -> bool:
-    """Whether the highest of ``numbers``, which both roots have, has one document; ResumeError where it has two."""
+    """Whether the highest readable of ``numbers`` has the same token at both roots; raise ResumeError if it differs."""
     for number in sorted(numbers, reverse=True):
         ours, theirs = _document(local, number), _document(mirror, number)
         if ours is None or theirs is None:
             continue
         if ours.token == theirs.token:
-            return True  # opened over both, or shared after that: so all before it agree
+            return True  # opened over both roots, or shared later: so all lower ones agree
         raise _separate(local, ours, mirror, theirs)
     return False
 
 
 def _bring_up_to_date(local: Storage, mirror: Storage, below: str) -> None:
-    """Create at the mirror the documents of attempts that were opened since it was last up to date.
+    """Create at the mirror the documents of the attempts that were opened locally since it was last up to date.
 
     Raises:
-        ResumeError: If somebody opened one there since `_refuse_separate` looked, under the number of a local one: once
-            the new document is on both, nothing tells that any more.
+        ResumeError: If another job has opened an attempt at the mirror since `_refuse_separate` looked, with the number
+            of a local one. Once the new document is on both roots, nothing shows that any more.
     """
     here, there = _numbers(local), _numbers(mirror)
     common = max(here & there, default=0)
@@ -326,7 +327,7 @@ def _numbers(storage: Storage) -> set[int]:
 
 
 def _documents(storage: Storage, numbers: Iterable[int]) -> Iterable[AttemptDocument]:
-    """Those of ``numbers`` that can be read."""
+    """Read the documents of ``numbers``, leaving out those that cannot be read."""
     return (document for number in numbers if (document := _document(storage, number)) is not None)
 
 

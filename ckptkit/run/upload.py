@@ -1,11 +1,11 @@
-"""Uploads committed checkpoints of the local root to its mirror, one at a time.
+"""Uploads committed checkpoints from the local root to its mirror, one at a time.
 
-Fence check, documents of attempts, `ckptkit.checkpoint.transfer`, fence check, COMMIT, retention: the order of
-`ckptkit.run.saver`, with the bytes that are committed at the local root. Guarantees: what is committed at the mirror is
-whole, and its lineage can be followed there; what an upload that ended early left there is finished by the next upload
-of the same checkpoint, or voided and removed after one of a later checkpoint. A folder of an earlier attempt is swept
-only after the first upload, since it may be the very checkpoint that this attempt began with, half uploaded. Any
-thread, one at a time.
+The order is that of `ckptkit.run.saver`, with the bytes committed at the local root: fence check, attempt documents,
+`ckptkit.checkpoint.transfer`, fence check, COMMIT, retention. Guarantees: a checkpoint committed at the mirror is
+whole, and its lineage can be followed there. The files of an upload that ended early are completed by the next upload
+of the same checkpoint, or voided and removed after the upload of a later one. Folders of earlier attempts are swept
+only after the first upload, since one of them may be the half-uploaded checkpoint that this attempt began with.
+Threads: any, one at a time.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ UploadOutcome = Literal["copied", "present", "void"]
 
 
 class Uploader:
-    """The uploads of one attempt.
+    """Uploads the checkpoints of one attempt.
 
     Args:
-        local: Where checkpoints are committed first.
-        mirror: Where they are uploaded to.
-        attempt: The attempt, which was opened over both.
-        run_id: Of the run that it was opened on.
-        policy: What the mirror keeps beyond what is always kept.
+        local: The root where checkpoints are committed first.
+        mirror: The root that they are uploaded to.
+        attempt: The attempt, opened over both roots.
+        run_id: The id of the run that the attempt was opened on.
+        policy: What the mirror keeps in addition to what is always kept.
 
     Attributes:
-        size_bytes: Of the newest upload, or of the one under way.
-        done_bytes: Of it, how many lie at the mirror.
+        size_bytes: The size of the current upload, else of the last one.
+        done_bytes: How many of these bytes are at the mirror.
     """
 
     def __init__(
@@ -63,21 +63,21 @@ class Uploader:
         self.done_bytes = 0
 
     def upload(self, name: CheckpointName) -> UploadOutcome:
-        """Have ``name`` committed at the mirror too, then remove there what is no longer wanted.
+        """Commit ``name`` at the mirror too, then apply retention there.
 
         Args:
             name: A checkpoint of the local root.
 
         Returns:
-            ``"copied"``; ``"present"``: it was there before; ``"void"``: the mirror's folder of that name may never
+            ``"copied"``; ``"present"``: it was already there; ``"void"``: the mirror's folder of that name can never
             become a checkpoint, because an attempt gave it up.
 
         Raises:
-            CheckpointNotFoundError: If it is not at the local root any more.
+            CheckpointNotFoundError: If the local root no longer has it.
             StaleAttemptError: If a later attempt exists at the mirror.
-            CorruptCheckpointError: If the local copy is damaged, or the mirror's COMMIT.
-            ResumeError: If another file lies in its place at the mirror.
-            StorageError: If one of the two failed. The same call goes on.
+            CorruptCheckpointError: If the local copy or the mirror's COMMIT is damaged.
+            ResumeError: If the mirror has another file in its place.
+            StorageError: If one of the roots failed. The same call continues the upload.
         """
         check_fence(self._mirror, self._attempt, put_back=self._run_id)
         if not self._has_documents:
@@ -90,7 +90,7 @@ class Uploader:
         try:
             self._copy(open_checkpoint(self._local, name, self._document(name)))
         except CkptKitError:
-            # Whoever took the run over has perhaps swept away what was uploaded so far, and that is what to tell.
+            # A later attempt may have swept the uploaded files; then StaleAttemptError is the error to raise.
             with contextlib.suppress(StorageError):
                 check_fence(self._mirror, self._attempt)
             raise
@@ -98,7 +98,7 @@ class Uploader:
         return "copied"
 
     def sweep(self) -> None:
-        """Remove at the mirror what earlier attempts left uncommitted; as `ckptkit.run.sweep.sweep`."""
+        """Sweep the mirror with `ckptkit.run.sweep.sweep`: remove what earlier attempts left uncommitted."""
         sweep(self._mirror, self._attempt, has_mirror=True)
 
     def _document(self, name: CheckpointName) -> AttemptDocument:
@@ -117,14 +117,14 @@ class Uploader:
         self.done_bytes += size_bytes
 
     def _tidy(self, name: CheckpointName) -> None:
-        """After a commit at the mirror: what is older than ``name`` there may go."""
+        """Remove old and abandoned files at the mirror after ``name`` was committed there."""
         self._begun.discard(name)
         try:
             self._retention.prune()
             self._remove_given_up()
         except StaleAttemptError:
             raise
-        except Exception as error:  # noqa: BLE001 - also a keep policy's own: the checkpoint is at the mirror either way
+        except Exception as error:  # noqa: BLE001 - even a keep policy may raise: the upload itself is done
             _log.warning(
                 "the upload is done, but older files at %s could not be removed", self._mirror.url, exc_info=error
             )

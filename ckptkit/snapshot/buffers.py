@@ -1,8 +1,7 @@
-"""Memory for what is copied of a capture: reused, aligned, and touched before it is needed.
+"""Manages the memory for copies of a capture: reused, aligned, and touched before it is needed.
 
-Guarantees: a buffer that was given back is given out again before a new one is made; each is made once, at its
-first use, so that a later copy meets no page fault. Buffers are given out by the training thread only; any thread gives
-them back.
+Guarantees: a returned buffer is handed out again before a new one is made. Each buffer is made once, at its first use,
+so that later copies cause no page faults. Only the training thread takes buffers; any thread returns them.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Buffer:
-    """`BUFFER_BYTES` of page-aligned memory.
+    """Holds `BUFFER_BYTES` of page-aligned memory.
 
     Attributes:
         memory: All of it.
-        filled_bytes: How much of it is in use, from its start.
-        pending_bytes: How much of that has not been read for the last time.
+        filled_bytes: Bytes in use, from the start.
+        pending_bytes: How many of these have yet to be read for the last time.
     """
 
     def __init__(self) -> None:
@@ -37,10 +36,10 @@ class Buffer:
 
 
 def _aligned(size_bytes: int) -> Bytes:
-    """Memory that can be huge pages, where there are any: copies into it are a tenth faster."""
-    pages = mmap.mmap(-1, size_bytes + _HUGE_PAGE_BYTES)  # what is not touched takes no memory
+    """Return memory that can use huge pages, if the system has them: copies into it are a tenth faster."""
+    pages = mmap.mmap(-1, size_bytes + _HUGE_PAGE_BYTES)  # untouched pages take no memory
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
+        with contextlib.suppress(OSError):  # a kernel without huge pages
             pages.madvise(mmap.MADV_HUGEPAGE)
     memory = np.frombuffer(pages, np.uint8)
     start = -memory.__array_interface__["data"][0] % _HUGE_PAGE_BYTES
@@ -48,12 +47,12 @@ def _aligned(size_bytes: int) -> Bytes:
 
 
 class BufferPool:
-    """The buffers of one manager.
+    """Owns the buffers of one manager.
 
     Attributes:
-        changed: Notified when a buffer comes back; guards everything that several threads share in a window.
-        limit_bytes: How much memory to have at most, unless a capture itself needs more, or the writer waits for a
-            slice and frees nothing before; at least one buffer.
+        changed: Notified when a buffer is returned; guards everything that several threads share in a window.
+        limit_bytes: Most memory to use, unless a capture itself needs more, or the writer waits for a slice and frees
+            nothing before it; at least one buffer.
     """
 
     def __init__(self) -> None:
@@ -64,11 +63,11 @@ class BufferPool:
 
     @property
     def made_bytes(self) -> int:
-        """The memory that all buffers take, in use or not."""
+        """Memory of all buffers, in use or not."""
         return self._made * BUFFER_BYTES
 
     def take(self, *, beyond_limit: bool = False) -> Buffer | None:
-        """A buffer, or None where the limit is reached and all are in use."""
+        """Return a buffer, or None if the limit is reached and all are in use."""
         with self.changed:
             if self._free:
                 return self._free.pop()
@@ -85,5 +84,5 @@ class BufferPool:
 
     @property
     def has_free(self) -> bool:
-        """Whether `take` gives a buffer without making one; the caller holds ``changed``."""
+        """Whether `take` can return a buffer without making one; the caller holds ``changed``."""
         return bool(self._free)

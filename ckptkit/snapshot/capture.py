@@ -1,7 +1,7 @@
-"""The seam between the manager, which knows files, and whatever holds a training state, which knows a framework.
+"""Defines the interface between the manager, which knows files, and training state, which depends on a framework.
 
-Guarantees nothing by itself. The thread rules are those of the implementation; the manager calls it from the
-training thread only.
+The module itself guarantees nothing. The implementation sets the thread rules; the manager calls it from the training
+thread only.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from ckptkit.core.progress import Progress
 class Capturable(Protocol):
     """Holds a training state that can be saved and restored.
 
-    The seam is this small because a manager needs no more to be exact: where the run is, all of it, all of it
-    back, and the word that there is nothing to bring back. The two methods about the start of a cycle are called
-    with ``mid_cycle="rewind"`` only.
+    The interface is small because a manager needs only this to be exact: the progress, the whole state, restoring it,
+    and the notice that there is nothing to restore. The two methods about the start of a cycle are called only with
+    ``mid_cycle="rewind"``.
     """
 
     @property
     def world(self) -> World:
-        """The ranks that train it together; `ckptkit.core.process_group.ALONE` where there is one."""
+        """The ranks that train this state together; `ckptkit.core.process_group.ALONE` for a single one."""
         ...
 
     def progress(self) -> Progress:
-        """Where the run stands now; cheap, called after every micro-step."""
+        """Return the current progress of the run; cheap, called after every micro-step."""
         ...
 
     def capture(self) -> Capture:
-        """References to the state as it is now, after waiting for every operation under way.
+        """Return references to the current state, after waiting for every operation under way.
 
-        Must advance no random generator.
+        Must not advance any random generator.
         """
         ...
 
     def guard(self, fence: Callable[[], None]) -> None:
-        """Call ``fence`` once, before anything changes a leaf of lifetime ``cycle`` again; later calls do no harm.
+        """Call ``fence`` once, before anything changes a leaf of lifetime ``cycle`` again; further calls are harmless.
 
-        Until then the leaves of the last capture that have this lifetime are read where they are. Whoever cannot tell
-        when they change gives all leaves the lifetime ``micro``, and never gets here.
+        Until then, the last capture's leaves of this lifetime are read in place. An implementation that cannot tell
+        when they change gives all leaves the lifetime ``micro``; then this method is never called.
         """
         ...
 
     def mark_cycle_start(self) -> Progress:
-        """Between two cycles, keep what `capture_cycle_start` needs in the next one; say where that is.
+        """Between two cycles, keep what `capture_cycle_start` needs in the next one; return the progress there.
 
         Raises:
             ResumeError: If a cycle of this training cannot begin again.
@@ -55,27 +55,27 @@ class Capturable(Protocol):
         ...
 
     def capture_cycle_start(self) -> Capture:
-        """As `capture`, of the state in which the running cycle began."""
+        """Do the same as `capture`, for the state in which the running cycle began."""
         ...
 
     def begin(self, root: str) -> None:
         """Take the state as it is for a fresh start at ``root``; called instead of `apply`, maybe more than once.
 
         Raises:
-            ResumeError: If it is not a fresh one, such as a training that has gone on already.
+            ResumeError: If the state is not fresh, for example because training has already gone on.
         """
         ...
 
     def apply(self, contents: Contents) -> None:
-        """Take over the state in ``contents``; may be called again with another.
+        """Take over the state in ``contents``; may be called again with other contents.
 
         Raises:
             StateMismatchError: If the two do not fit; raised before anything was changed.
             ResumeError: If the run could not continue exactly; raised before anything was changed.
-            CorruptCheckpointError: If the contents make no sense, which is raised before anything was changed; or if
-                reading them found altered bytes. An older checkpoint is tried. One that reads straight into its own
-                memory (`Contents.read_into`) is half overwritten then, and must refuse to go on and to be saved
+            CorruptCheckpointError: If the contents are inconsistent, raised before anything was changed; or if reading
+                them found altered bytes. The manager then tries an older checkpoint. A state that is read straight into
+                its own memory (`Contents.read_into`) is then half overwritten; it must refuse to go on and to be saved
                 until another `apply` has succeeded.
-            CheckpointNotFoundError, StorageError: From reading; the same holds.
+            CheckpointNotFoundError, StorageError: If reading failed; the same holds.
         """
         ...

@@ -1,7 +1,7 @@
-"""A part of a file that is being written: bytes that were copied, or live memory that is still good.
+"""Describes a part of a file that is being written: copied bytes, or live memory that is still unchanged.
 
-Guarantees nothing by itself: its fields are guarded by the condition of the pool (`ckptkit.snapshot.window` says who
-touches them when).
+The module itself guarantees nothing. The pool's condition guards the fields; `ckptkit.snapshot.window` says which
+thread touches them when.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ckptkit.snapshot.buffers import Buffer, Bytes
 
 
 class Piece(NamedTuple):
-    """Bytes ``[start, stop)`` of an extent, copied into ``buffer`` at ``offset_bytes``."""
+    """Holds bytes ``[start, stop)`` of an extent, copied into ``buffer`` at ``offset_bytes``."""
 
     start: int
     stop: int
@@ -23,15 +23,15 @@ class Piece(NamedTuple):
 
 
 class Extent:
-    """Consecutive bytes of a shard.
+    """Represents consecutive bytes of a shard.
 
     Attributes:
-        size_bytes: Of all of it.
-        held: Whether its memory stays as it is whatever training does: a header, or weights that are frozen.
-        taken_bytes: How far the writer has come, which reads from the front.
-        live_from: Below this, and from ``live_to`` on, its bytes are in ``pieces``.
+        size_bytes: Size of the extent.
+        held: Whether training never changes its memory: a header, or frozen weights.
+        taken_bytes: How far the writer has read; it reads from the front.
+        live_from: Bytes below this, and from ``live_to`` on, are in ``pieces``.
         live_to: See ``live_from``.
-        pieces: What was copied, in no particular order.
+        pieces: The copied pieces, in no particular order.
     """
 
     __slots__ = ("_live", "_source", "held", "live_from", "live_to", "pieces", "size_bytes", "taken_bytes")
@@ -48,20 +48,20 @@ class Extent:
 
     @property
     def all_copied(self) -> bool:
-        """Whether nothing of it is live that the writer has yet to read."""
+        """Whether the writer needs no more live memory of this extent."""
         return max(self.live_from, self.taken_bytes) >= self.live_to
 
     def live(self) -> Bytes | None:
-        """The live memory; None once it was let go. A source that copies is asked once, by the training thread."""
-        source = self._source  # once, because the writer may let go of it meanwhile
+        """Return the live memory; None after `let_go`. The training thread calls a copying source, once."""
+        source = self._source  # read once, because the writer may drop it meanwhile
         if self._live is None and source is not None:
             self._live = bytes_of(source() if callable(source) else source)
         return self._live
 
     def let_go(self) -> None:
-        """Hold no live memory any more."""
+        """Drop the live memory."""
         self._live = self._source = None
 
     def piece_at(self, at: int) -> Piece | None:
-        """The piece that holds byte ``at``."""
+        """Return the piece that holds byte ``at``, or None."""
         return next((piece for piece in self.pieces if piece.start <= at < piece.stop), None)

@@ -1,10 +1,10 @@
-"""Which part of a capture a rank stores, so that what all ranks hold alike is stored once, by all of them together.
+"""Decides which part of a capture a rank stores, so that the ranks together store replicated data once.
 
-Guarantees: the parts of all ranks hold every byte of a replicated leaf exactly once, and each is consecutive memory, so
-that a part is a view and no copy. Every rank works it out by itself from what the leaves are, which must be the same
-everywhere. Shares are as even as leaves allow: one is cut along its first axis that is longer than 1, so a state of a
-few leaves with few, huge rows has uneven ones. Frozen leaves are shared out by themselves, because most saves write the
-others only. Training thread only.
+Guarantees: the parts of all ranks hold every byte of a replicated leaf exactly once. Each part is consecutive memory,
+so that it is a view and not a copy. Every rank computes its part from the specs of the leaves, which must be the same
+in all ranks. Shares are as even as leaves allow: a leaf is cut along its first axis longer than 1, so a state of few
+leaves with few, huge rows has uneven shares. Frozen leaves are shared out separately, because most saves write only the
+others. Training thread only.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ckptkit.core.placement import Box
 from ckptkit.core.tensors import DTYPES, Array, Leaf, LeafSpec
 
 _CUTS_KEPT = 4  # with accumulators and without, and both again after the leaves changed
-_NOT_CUT = 32  # a leaf below this fraction of a share goes to one rank, which makes no share much larger
+_NOT_CUT = 32  # a leaf below this fraction of a share goes to one rank, which hardly enlarges its share
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """What to store of a leaf.
+    """Says what to store of a leaf.
 
     Attributes:
-        place: Of the leaf in the capture.
-        spec: The leaf's own where all of it is stored.
-        first: Element of the leaf, in C order, with which the piece begins.
+        place: Index of the leaf in the capture.
+        spec: The leaf's own spec if all of it is stored.
+        first: Index, in C order, of the leaf's element with which the piece begins.
     """
 
     place: int
@@ -52,7 +52,7 @@ class Partition:
         self._cuts: list[_Cut] = []
 
     def share(self, leaves: Sequence[Leaf], rank: int, ranks: int) -> tuple[Leaf, ...]:
-        """What ``rank`` of ``ranks`` stores of ``leaves``; all of it, unchanged, where it is alone."""
+        """Return what ``rank`` of ``ranks`` stores of ``leaves``; all leaves, unchanged, if it is the only rank."""
         if ranks == 1:
             return tuple(leaves)
         specs = tuple(leaf.spec for leaf in leaves)
@@ -65,7 +65,7 @@ class Partition:
 
 
 def _pieces(specs: Sequence[LeafSpec], rank: int, ranks: int) -> Iterator[_Piece]:
-    """In the order of ``specs``."""
+    """Yield the pieces in the order of ``specs``."""
     shares = {frozen: _Share(specs, frozen, rank, ranks) for frozen in (True, False)}
     for place, spec in enumerate(specs):
         if spec.placement == "replicated":
@@ -77,7 +77,7 @@ def _pieces(specs: Sequence[LeafSpec], rank: int, ranks: int) -> Iterator[_Piece
 
 
 class _Share:
-    """A rank's share of the replicated leaves that are frozen, or are not, laid end to end."""
+    """Computes a rank's share of the replicated leaves that are frozen, or that are not, laid end to end."""
 
     def __init__(self, specs: Sequence[LeafSpec], frozen: bool, rank: int, ranks: int) -> None:
         self._specs = specs
@@ -95,7 +95,7 @@ class _Share:
         self._start, self._stop = (self._cut_near(total * one // ranks) for one in (rank, rank + 1))
 
     def piece(self, place: int) -> _Piece | None:
-        """What of the leaf at ``place`` is in the share."""
+        """Return the part of the leaf at ``place`` that is in the share, or None."""
         spec = self._specs[place]
         if not spec.size_bytes:
             return _Piece(place, spec) if self._rank == 0 else None
@@ -115,7 +115,7 @@ class _Share:
         return _Piece(place, part, start // DTYPES[spec.dtype].itemsize)
 
     def _cut_near(self, at: int) -> int:
-        """The place nearest to byte ``at`` where a share may end; never decreasing in ``at``."""
+        """Return the offset nearest to byte ``at`` where a share may end; never decreases with ``at``."""
         number = bisect.bisect_right(self._starts, at) - 1
         if number == len(self._places):
             return at
@@ -130,7 +130,7 @@ def _cut_axis(spec: LeafSpec) -> int:
 
 
 def _row_bytes(spec: LeafSpec) -> int:
-    """Bytes between two places where the leaf may be cut."""
+    """Return the number of bytes between two offsets where the leaf may be cut."""
     return spec.size_bytes // next((size for size in spec.shape if size > 1), 1)
 
 

@@ -1,8 +1,8 @@
-"""Opens a window on a capture: copies at once what the next micro-step may change, and leaves the rest where it is.
+"""Opens a window on a capture: copies at once what the next micro-step may change, and leaves the rest in place.
 
-Guarantees: after `StagingArea.open` returns, nothing that a micro-step does changes what the writer will get; what an
-update does is fenced by the window. What is the same from save to save (which leaf lies in which file, which ones are
-copied) is planned once. The caller sees to it that the window before has been released. Training thread only.
+Guarantees: after `StagingArea.open` returns, no micro-step changes what the writer will get; the window's fence handles
+updates. What stays the same from save to save (which leaf lies in which file, which leaves are copied) is planned once.
+The caller must release the previous window first. Training thread only.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _PLANS_KEPT = 4  # with accumulators and without, and both again after a leaf wa
 
 @dataclass(frozen=True)
 class Handling:
-    """How to treat the leaves of one capture.
+    """Says how to treat the leaves of one capture.
 
     Attributes:
-        copy_all: Copy everything at once, because others than the train cell may write at any time.
-        by_slices: Let only the training thread look at live memory, slice by slice.
+        copy_all: Copy everything at once, because code other than the train cell may write at any time.
+        by_slices: Let only the training thread access live memory, slice by slice.
         demoted: Names of leaves that were declared frozen and are not.
-        settled: Names of frozen leaves that this attempt has written already.
-        rank: Whose share of the capture is staged.
-        ranks: In all.
+        settled: Names of frozen leaves that this attempt has already written.
+        rank: Rank whose share of the capture is staged.
+        ranks: Number of ranks.
     """
 
     copy_all: bool = False
@@ -49,7 +49,7 @@ class Handling:
 
 @dataclass(frozen=True)
 class _Run:
-    """Consecutive leaves of one dtype that are copied, by their places in the capture; one, or all fit a buffer."""
+    """Lists consecutive leaves of one dtype to copy, by index in the capture; a single leaf, or all fit one buffer."""
 
     dtype: str
     leaves: tuple[int, ...]
@@ -58,7 +58,7 @@ class _Run:
 
 @dataclass(frozen=True)
 class _InPlace:
-    """A leaf that is not copied, by its place in the capture."""
+    """Names a leaf that is not copied, by its index in the capture."""
 
     leaf: int
     size_bytes: int
@@ -75,14 +75,14 @@ class _Plan:
 
 
 class StagingArea:
-    """The buffers and plans of one manager.
+    """Owns the buffers and plans of one manager.
 
     Args:
         buffer_bytes: Memory for what the fence copies, None for a quarter of the state; a capture that has to copy more
-            than that takes what it needs.
+            takes what it needs.
         monotonic: Gives seconds.
-        is_remote: Whether the writer may be slow or stand still for minutes: None for ``buffer_bytes`` is then as much
-            as the state, and a fence that finds less full gives the save up once nothing moves.
+        is_remote: Whether the writer may be slow or stop for minutes. With None for ``buffer_bytes`` the memory is then
+            enough for the whole state. A fence with full buffers gives up the save if nothing moves.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class StagingArea:
         self._partition = Partition()
 
     def open(self, capture: Capture, cost: SaveCost, handling: Handling) -> Window:
-        """A window on what this rank stores of ``capture``.
+        """Open a window on what this rank stores of ``capture``.
 
         Raises:
-            ValueError: If two leaves have one name, or a reserved one.
+            ValueError: If two leaves have the same name, or one has a reserved name.
         """
         if any(callable(leaf.source) for leaf in capture.leaves):
             handling = replace(handling, by_slices=True)
@@ -132,7 +132,7 @@ class StagingArea:
     def _budget_bytes(self, size_bytes: int) -> int:
         if self._buffer_bytes is not None:
             return self._buffer_bytes
-        # Buffers have gaps, so a state fits into one and a half times its size; what is not needed is not made.
+        # Buffers have gaps, so a state fits into one and a half times its size; unneeded buffers are not made.
         return size_bytes + size_bytes // 2 if self._is_remote else size_bytes // 4
 
     def _extent(self, part: _Run | _InPlace, leaves: Sequence[Leaf], copying: _Copying) -> Extent:
@@ -143,7 +143,7 @@ class StagingArea:
         return extent
 
     def _plan(self, specs: tuple[LeafSpec, ...], handling: Handling) -> _Plan:
-        # The specs are the same objects from save to save, so this comparison is a quick one.
+        # The specs are the same objects from save to save, so this comparison is quick.
         found = next((one for one in self._plans if one.handling == handling and one.specs == specs), None)
         if found is None:
             found = _planned(specs, handling)
@@ -234,8 +234,8 @@ def _parts(shard: Shard, places: dict[str, int], handling: Handling) -> Iterator
 
 def _is_read_in_place(spec: LeafSpec, handling: Handling) -> bool:
     if spec.lifetime == "frozen" and spec.name in handling.settled:
-        return True  # its digest is compared with what was written, whatever it is by then
+        return True  # its digest is compared with what was written, even if it changes
     if handling.copy_all or spec.lifetime == "micro":
         return False
-    # Frozen and not written yet is read twice, which slices do not allow.
+    # A frozen leaf that is not written yet is read twice, which slices do not allow.
     return spec.lifetime == "cycle" or not handling.by_slices

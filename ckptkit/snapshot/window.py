@@ -1,15 +1,15 @@
-"""One capture while training goes on: read in place up to the fence, copied where training comes first.
+"""Provides one capture to the writer while training goes on: read in place up to the fence, copied where needed.
 
-Guarantees: every byte that the writer gets is as it was at the capture, wherever training and storage stall. The
-writer reads live memory without asking anybody and looks afterwards whether the fence has overtaken it: if so, it
-throws away what it read and takes the copy. So the fence never waits for the writer, except for memory: its copies
-stay within the pool's limit, but for one buffer where the writer itself waits for a slice. It does not know who else
-writes to the parameters: `Window.close` must be called before anybody does. Where the storage is remote, a fence that
-waits for memory while nothing moves gives the save up: the writer's next read raises, and training goes on. So does a
-writer that waits for slices of a thread that has ended. In a process that was forked off, a window is over.
+Guarantees: every byte that the writer gets is as it was at the capture, wherever training and storage stall. The writer
+reads live memory without a lock and then checks whether the fence has overtaken it; if so, it discards what it read and
+takes the copy. The fence therefore waits for the writer only for memory: its copies stay within the pool's limit, plus
+one buffer if the writer itself waits for a slice. The window cannot know which other code writes to the parameters:
+`Window.close` must be called before any of it does. On a remote storage, a fence that waits for memory while nothing
+moves gives up the save: the writer's next read raises, and training goes on. A writer that waits for slices from a
+thread that has ended also gives up. In a forked process, a window is over.
 
-Threads: `open_shard` and `release` are the writer's, everything else the training thread's. What they share is
-guarded by the pool's condition, which is never held while bytes are copied.
+Threads: `open_shard` and `release` are for the writer, everything else for the training thread. The pool's condition
+guards what they share; it is never held while bytes are copied.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ckptkit.snapshot.extent import Extent, Piece
 _log = logging.getLogger("ckptkit")
 
 _PATIENCE_SECONDS = 10.0
-_STANDSTILL_SECONDS = 120.0  # parts on a slow network take longer than one may think
+_STANDSTILL_SECONDS = 120.0  # parts on a slow network can take surprisingly long
 _STANDSTILL = (
     "the save was given up so that training could go on: its buffers were full, and the storage took "
     f"nothing for {_STANDSTILL_SECONDS:.0f} s. Give more memory with buffer_bytes=, or see to the storage"
@@ -46,19 +46,19 @@ _NO_TRAINER = (
 
 
 class Window:
-    """What the writer reads of one capture.
+    """Holds what the writer reads of one capture.
 
     Args:
-        progress: Of the capture.
-        state: Of the capture.
+        progress: Progress of the capture.
+        state: State of the capture.
         shards: The files.
-        extents: What each file consists of, in file order.
-        pool: Gives the buffers; those in use already belong to ``extents``.
-        cost: Where to add up what this window costs.
-        by_slices: Whether only the training thread may look at live memory.
+        extents: The contents of each file, in file order.
+        pool: Provides the buffers; those in use already belong to ``extents``.
+        cost: Receives the costs of this window.
+        by_slices: Whether only the training thread may access live memory.
         filling: A buffer that has room left.
         monotonic: Gives seconds.
-        gives_up: Whether a fence that waits for memory gives the save up when nothing has moved for two minutes.
+        gives_up: Whether a fence that waits for memory gives up the save when nothing has moved for two minutes.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Window:
         self._starving = False
         self._ended = False
         self._gives_up = gives_up
-        self._given_up = ""  # why
+        self._given_up = ""  # the reason
         self._trainer = threading.current_thread()
         self._process = os.getpid()
 
@@ -100,19 +100,19 @@ class Window:
             return not self._is_over() and any(not one.all_copied for one in self._open)
 
     def close(self, *, patient: bool = True) -> None:
-        """The fence: when this returns, training may change what it wants.
+        """Run the fence: after this returns, training may change anything.
 
-        Copies what the writer has not read yet, and waits for it where the buffers are full.
+        Copies what the writer has not read yet, and waits for the writer if the buffers are full.
 
         Args:
-            patient: Without it, it does not wait but takes the memory that it needs.
+            patient: If False, take the necessary memory instead of waiting.
         """
         if self._is_over():
             self._open = []
         if not self._open:
             return
         begun = self._monotonic()
-        # From the end, because the writer comes from the start; but it may not go ahead of slices.
+        # From the end, because the writer reads from the start; by slices the writer cannot read ahead.
         for extent in self._open if self.by_slices else reversed(self._open):
             while self._copy_some(extent, BUFFER_BYTES, wait=patient, beyond_limit=not patient):
                 pass
@@ -124,10 +124,10 @@ class Window:
         self.cost.stall_seconds += took
 
     def advance(self, micro_steps_left: int) -> None:
-        """Where memory is copied slice by slice, copy the next one; call between two micro-steps.
+        """Copy the next slice, if memory is copied by slices; call between two micro-steps.
 
         Args:
-            micro_steps_left: Until the update, so that the slices are of about one size.
+            micro_steps_left: Micro-steps until the update, so that the slices are of similar size.
         """
         if not self.by_slices or not self._open:
             return
@@ -145,23 +145,23 @@ class Window:
         self.cost.stall_seconds += self._monotonic() - begun
 
     def open_shard(self, number: int, *, last: bool = True) -> ShardReader:
-        """Read a file from its start.
+        """Open a file for reading from its start.
 
         Args:
-            number: Its place in ``shards``.
-            last: Whether this file is not read again, so that its buffers can be used for others.
+            number: Index of the file in ``shards``.
+            last: Whether this file is not read again, so that its buffers can be reused.
         """
         return ShardReader(self, self._extents[number], last=last)
 
     def release(self) -> None:
-        """The save has ended, well or not: let go of live memory and buffers."""
+        """Release live memory and buffers; the save has ended, successfully or not."""
         with self._changed:
             self._ended = True
             buffers = {id(piece.buffer): piece.buffer for file in self._extents for one in file for piece in one.pieces}
             if self._filling is not None:
                 buffers[id(self._filling)] = self._filling
             for buffer in buffers.values():
-                if buffer.pending_bytes or buffer is self._filling:  # all others are back already
+                if buffer.pending_bytes or buffer is self._filling:  # all others are returned already
                     self._pool.give_back(buffer)
             self._filling = None
             for file in self._extents:
@@ -171,7 +171,7 @@ class Window:
             self._changed.notify_all()
 
     def read(self, extent: Extent, at: int, out: Bytes, *, last: bool) -> None:
-        """Fill ``out`` from byte ``at`` of ``extent`` on; the writer's."""
+        """Fill ``out`` from byte ``at`` of ``extent`` on; for the writer."""
         done = 0
         while done < len(out):
             done += self._read_some(extent, at + done, out[done:], last=last)
@@ -189,7 +189,7 @@ class Window:
             count = min(len(out), extent.live_to - at)
         if piece is not None:
             return self._read_copy(piece, at, out, last=last)
-        assert live is not None  # noqa: S101 - only `release` lets go of what is neither copied nor read
+        assert live is not None  # noqa: S101 - only `release` drops memory that is neither copied nor read
         np.copyto(out[:count], live[at : at + count])
         if extent.held:
             return count
@@ -204,10 +204,10 @@ class Window:
         return count
 
     def _wait_for_slice(self) -> None:
-        """For the training thread's next one, or its fence."""
+        """Wait for the training thread's next slice or its fence."""
         if self._changed.wait(_STANDSTILL_SECONDS) or self._trainer.is_alive():
             return
-        # The main thread counts as dead while the interpreter ends, when it waits for this save, in slices.
+        # While the interpreter exits, the main thread counts as dead but waits for this save in slices.
         if self._trainer is not threading.main_thread():
             self._given_up = _NO_TRAINER
 
@@ -223,7 +223,7 @@ class Window:
         return count
 
     def _copy_some(self, extent: Extent, at_most_bytes: int, *, wait: bool, beyond_limit: bool = False) -> int:
-        """Copy at most a buffer of what is live of ``extent``; returns how much, 0 when nothing is left to copy."""
+        """Copy at most one buffer of live bytes of ``extent``; returns how many, 0 if nothing is left to copy."""
         buffer = self._room(extent, wait=wait, beyond_limit=beyond_limit)
         if buffer is None:
             return 0
@@ -257,16 +257,16 @@ class Window:
         return stop - first
 
     def _room(self, extent: Extent, *, wait: bool, beyond_limit: bool) -> Buffer | None:
-        """The buffer to fill next; None where there is none to be had, or nothing to put into it any more."""
+        """Return the buffer to fill next; None if there is none, or nothing is left to copy."""
         with self._changed:
             if self._is_over() or extent.all_copied:
                 return None
             if self._filling is not None and self._filling.filled_bytes < BUFFER_BYTES:
                 return self._filling
             if self._filling is not None and not self._filling.pending_bytes:
-                self._pool.give_back(self._filling)  # read already, while it was the one to fill
+                self._pool.give_back(self._filling)  # already read while it was being filled
             self._filling = None
-            # The buffers are full of what the writer comes to only after this slice: it would wait for ever.
+            # If the buffers hold only what the writer needs after this slice, waiting would never end.
             starving = self._starving
         buffer = self._pool.take(beyond_limit=starving or beyond_limit)
         if buffer is None and wait:
@@ -280,7 +280,7 @@ class Window:
         return None
 
     def _is_over(self) -> bool:
-        if os.getpid() != self._process:  # nobody reads here, and the lock may have been anybody's
+        if os.getpid() != self._process:  # the writer is not in this process, and any thread may have held the lock
             return True
         return self._ended or bool(self._given_up)  # another thread sets them
 
@@ -307,7 +307,7 @@ class Window:
 
 
 class ShardReader:
-    """The bytes of one shard, in order: a `ckptkit.storage.ByteStream`. The writer's."""
+    """Reads the bytes of one shard in order: a `ckptkit.storage.ByteStream`. For the writer."""
 
     def __init__(self, window: Window, extents: Sequence[Extent], *, last: bool) -> None:
         self._window = window
@@ -317,7 +317,7 @@ class ShardReader:
         self._at = 0
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Fill ``buffer``; returns how much, less than its length only at the end."""
+        """Fill ``buffer``; returns the number of bytes, less than its length only at the end."""
         out = np.frombuffer(buffer, np.uint8)
         done = 0
         while done < len(out) and self._next < len(self._extents):

@@ -1,4 +1,4 @@
-"""Where bytes rest: the seam that a run needs of a storage, and its backends."""
+"""Stores files: the `Storage` interface that a run needs, and its backends."""
 
 from ckptkit.storage.local import LocalStorage
 from ckptkit.storage.protocol import Listing, Storage

@@ -1,10 +1,11 @@
-"""Closes the files that are being written in every process that is forked off meanwhile.
+"""Closes files that are being written in every child process forked meanwhile.
 
-A data worker lives as long as training does: what it held open would take space on the disk long after retention has
-deleted it, and keep a network file system from removing the folder.
+A data worker lives as long as training does. A file that it holds open takes disk space long after retention has
+deleted it, and keeps a network file system from removing the folder.
 
-Guarantees: a descriptor between `hide` and `show` is closed in a child right after the fork, before it runs anything. A
-fork at the very moment between opening and `hide`, or between `show` and closing, may still inherit it. Any thread.
+Guarantees: a descriptor between `hide` and `show` is closed in a child right after the fork, before the child runs
+anything. A fork between opening and `hide`, or between `show` and closing, may still inherit it. Any thread may call
+these functions.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ _HIDDEN: set[int] = set()
 
 
 def hide(descriptor: int) -> int:
-    """Close ``descriptor`` in every process that is forked off from now on; returns it."""
+    """Close ``descriptor`` in every process forked from now on; returns ``descriptor``."""
     _HIDDEN.add(descriptor)
     return descriptor
 
 
 def show(descriptor: int) -> None:
-    """Call before closing ``descriptor``: its number may be that of another file right afterwards."""
+    """Undo `hide`. Call it before closing ``descriptor``: right afterwards another file may get its number."""
     _HIDDEN.discard(descriptor)
 
 
 def _close_in_child() -> None:
     for descriptor in _HIDDEN:
-        with contextlib.suppress(OSError):  # a network file system reports here what the parent is told as well
+        with contextlib.suppress(OSError):  # a network file system may fail here; the parent gets the same error
             os.close(descriptor)
     _HIDDEN.clear()
 

@@ -1,14 +1,14 @@
-"""New files written around the page cache, by a thread beside the one that makes the bytes.
+"""Writes new files past the page cache, in a thread beside the one that produces the bytes.
 
-A buffered write costs the training a core and its page cache; a direct one hardly any CPU, but it needs aligned
-memory. So the buffers belong to the writer and are filled by the caller: while one is on its way to the disk,
-the next is being filled. They are made at the first use, touched, and reused by every later file.
+A buffered write costs training a core and its page cache. A direct write needs hardly any CPU, but aligned memory. So
+the writer owns the buffers and the caller fills them: while one buffer is being written, the caller fills the next.
+The buffers are allocated and touched at the first use, and reused for every later file.
 
-Guarantees: the file's bytes are those that were put, in order, without padding, once `DirectFile.finish` has
-returned; where direct writes are refused, the same bytes go through the page cache. It does not fsync, and a
-file that was not finished may hold any part and padding. A writer's files may be written by any threads at once;
-each file belongs to one thread. The writing thread ends with its file, is a daemon only if its caller is, and
-has its caller's niceness, which threads inherit on Linux.
+Guarantees: once `DirectFile.finish` has returned, the file holds the bytes that were put, in order, without padding.
+Where direct writes are refused, the same bytes go through the page cache. Does not fsync. A file that was not finished
+may hold any part of the bytes, and padding. Threads: several threads may write files of one writer at the same time;
+each file belongs to one thread. The writing thread ends with its file, is a daemon only if its caller is, and has its
+caller's niceness, which threads inherit on Linux.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from ckptkit.storage.system_calls import SYSTEM, SystemCalls
 
 _log = logging.getLogger("ckptkit")
 
-ALIGNMENT_BYTES = 4096  # a disk with larger blocks refuses, and gets buffered writes
-BUFFER_BYTES = 4 << 20  # neither larger nor more of them were faster
+ALIGNMENT_BYTES = 4096  # a disk with larger blocks refuses direct writes and gets buffered ones
+BUFFER_BYTES = 4 << 20  # larger buffers, or more of them, were not faster
 BUFFERS = 2
 _REFUSALS = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP})
 
 
 class DirectWriter:
-    """The buffers of one storage, and whether its file system takes direct writes.
+    """Keeps the buffers of one storage and remembers whether its file system accepts direct writes.
 
     Args:
-        calls: The operating system.
+        calls: The system calls to use.
         buffer_bytes: Size of a buffer, a multiple of `ALIGNMENT_BYTES`.
-        buffers: How many a file gets. One set is kept; files written at the same time get sets of their own.
+        buffers: Number of buffers per file. One set is kept; files written at the same time get their own sets.
     """
 
     def __init__(
@@ -55,16 +55,16 @@ class DirectWriter:
         self._refused = False
 
     def begin(self, descriptor: int) -> DirectFile:
-        """Start to write the new and empty file that is open as ``descriptor``.
+        """Start to write the new, empty file that is open as ``descriptor``.
 
         Raises:
-            OSError: If there is no memory or no descriptor left, or the file is broken.
+            OSError: If no memory or no descriptor is left, or the file cannot be used.
         """
         direct = not self._refused
         if direct:
             try:
-                # Not at the open: where O_DIRECT is refused there, the new file is left behind all the same,
-                # and nobody could tell it from another's.
+                # Not in open(): a file system that refuses O_DIRECT there still leaves the new file behind,
+                # and it could not be told from a file of another process.
                 self._calls.set_direct(descriptor, True)
             except OSError as error:
                 if error.errno not in _REFUSALS:
@@ -97,17 +97,17 @@ class DirectWriter:
 
 
 class DirectFile:
-    """One file while it is written, from its first byte on; a context manager, to be entered at once.
+    """Writes one file from its first byte on; a context manager that must be entered at once.
 
-    ``buffer`` and ``put`` in turns, then ``finish``. Every buffer but the last has to be put whole.
+    Call ``buffer`` and ``put`` in turn, then ``finish``. Every buffer but the last must be put whole.
 
     Args:
-        calls: The operating system.
-        descriptor: The open file; it stays the caller's to close.
-        buffers: What to write from.
+        calls: The system calls to use.
+        descriptor: The open file; the caller closes it.
+        buffers: The buffers to write from.
         direct: Whether the descriptor is in direct mode.
-        on_refusal: Called when the first write shows that direct writes are refused; any thread.
-        on_end: Called with the buffers when nothing uses them any more.
+        on_refusal: Called, in any thread, when the first write shows that direct writes are refused.
+        on_end: Called with the buffers when they are no longer used.
     """
 
     def __init__(
@@ -135,8 +135,8 @@ class DirectFile:
         self._filled: SimpleQueue[tuple[memoryview, int] | None] = SimpleQueue()
         for buffer in buffers:
             self._free.put(buffer)
-        # Its own, closed by the thread: were it the caller's, one who leaves in a hurry (a second Ctrl-C) could
-        # close it under a write, which then would go to whatever file got the number next.
+        # A duplicate that the thread closes. A caller that leaves early (a second Ctrl-C) could close its own
+        # descriptor during a write, and the write would go to the next file that gets the number.
         self._descriptor = hide(os.dup(descriptor))
         self._thread = threading.Thread(target=self._run, name="ckptkit-io")
 
@@ -144,10 +144,10 @@ class DirectFile:
         try:
             self._thread.start()
         except RuntimeError:
-            # The process may have no more threads, or (Python 3.12.0) starts none while it ends: slower then, not lost.
+            # No more threads for this process, or (Python 3.12.0) it is ending: write in this thread, only slower.
             self._alone = True
         except BaseException:
-            self._filled.put(None)  # interrupted, and it may run
+            self._filled.put(None)  # interrupted: the thread may be running and must end
             raise
         return self
 
@@ -159,10 +159,10 @@ class DirectFile:
         self._on_end(self._buffers)
 
     def buffer(self) -> memoryview:
-        """The next buffer to fill, as soon as one is free.
+        """Return the next buffer to fill; waits until one is free.
 
         Raises:
-            OSError: If an earlier one could not be written.
+            OSError: If an earlier buffer could not be written.
         """
         buffer = self._free.get()
         if buffer is None:
@@ -170,10 +170,10 @@ class DirectFile:
         return buffer
 
     def put(self, buffer: memoryview, size_bytes: int) -> None:
-        """Let the first ``size_bytes`` of ``buffer`` be written; the caller touches it no more.
+        """Write the first ``size_bytes`` of ``buffer``; the caller must not touch the buffer afterwards.
 
         Raises:
-            OSError: If it is known already that they cannot be; mostly ``buffer`` or ``finish`` says so.
+            OSError: If the write has failed already; mostly ``buffer`` or ``finish`` reports it.
         """
         if not self._alone:
             self._filled.put((buffer, size_bytes))
@@ -182,10 +182,10 @@ class DirectFile:
         self._free.put(buffer)
 
     def finish(self) -> None:
-        """Wait until all is written.
+        """Wait until everything is written.
 
         Raises:
-            OSError: If it could not be.
+            OSError: If a write failed.
         """
         self._end()
         if not self._whole:
@@ -202,19 +202,19 @@ class DirectFile:
         return self._error or OSError(errno.EIO, "the file was given up")
 
     def _run(self) -> None:
-        """Write until the end or a failure; whatever that is, who waits for a buffer is told, or would for ever."""
+        """Write until the end or a failure; wakes the caller in every case, else it would wait forever for a buffer."""
         whole = False
         try:
             while (part := self._filled.get()) is not None and not self._given_up:
                 self._write(*part)
                 self._free.put(part[0])
             whole = part is None
-        except BaseException as error:  # noqa: BLE001 - it is the caller's, whatever it is
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the caller gets it
             self._fail(error)
         show(self._descriptor)
         try:
             os.close(self._descriptor)
-        except BaseException as error:  # noqa: BLE001 - a network file system says here what it could not write
+        except BaseException as error:  # noqa: BLE001 - a network file system reports failed writes here
             self._fail(error)
         self._whole = whole and self._error is None
         self._ended = True
@@ -222,7 +222,7 @@ class DirectFile:
 
     def _fail(self, error: BaseException) -> None:
         if self._error is not None:
-            return  # the first one says more
+            return  # the first error says more
         if not isinstance(error, OSError):
             died = OSError(errno.EIO, f"the writing thread died of {type(error).__name__}: {error}")
             died.__cause__ = error
@@ -246,7 +246,7 @@ class DirectFile:
             if not count:
                 raise OSError(errno.EIO, "the file system wrote nothing")
             done += count
-            # After a short write memory and file may be aligned no more, which a direct write would be refused for.
+            # After a short write, memory and file may be unaligned, and a direct write would be refused.
             if self._direct and done < size_bytes and done % ALIGNMENT_BYTES:
                 self._go_on_buffered()
         self._written_bytes += size_bytes
@@ -259,6 +259,6 @@ class DirectFile:
 
 
 def _touched(size_bytes: int) -> memoryview:
-    # Private, so that a forked worker has its own; populated, since a page fault costs more than the copy into it.
+    # Private, so that a forked worker has its own copy. Populated, since a page fault costs more than the copy.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
     return memoryview(mmap.mmap(-1, size_bytes, flags=flags))

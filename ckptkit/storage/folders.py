@@ -1,4 +1,4 @@
-"""Walks a storage that has folders, where one that has none would list by prefix. The threads are the callers'."""
+"""Walks the folders of a storage that cannot list by prefix at any depth. Runs in the caller's thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ckptkit.storage.protocol import Listing
 
 
 def walk_folders(list_folder: Callable[[str, str], Listing], prefix: str) -> dict[str, int]:
-    """As `ckptkit.storage.Storage.walk`, by as many calls of ``list_folder`` as there are folders."""
+    """Do the same as `ckptkit.storage.Storage.walk`, with one call of ``list_folder`` for each folder."""
     folder, _, start = prefix.rpartition("/")
     found: dict[str, int] = {}
     waiting = [(folder, start)]

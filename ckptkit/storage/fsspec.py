@@ -1,10 +1,10 @@
-"""A run root anywhere that fsspec reaches: the backend for every URL that has none of its own.
+"""Stores a run root through fsspec: the backend for every URL that has no backend of its own.
 
-Guarantees: the protocol's promises as far as the file system keeps fsspec's: nothing is taken from a listing cache,
-and a failure is never an answer. Create-only files are made by a lease, since few file systems of fsspec honour
-``mode="create"`` and none says whether it is atomic; threads of one process exclude each other. Not promised: a
-deadline and another try (the file system's own), durability beyond ``close``, and more than one transfer at a time.
-Any thread.
+Guarantees: keeps the promises of the `Storage` protocol as far as the file system keeps those of fsspec. Takes nothing
+from a listing cache, and never treats a failure as an answer. Creates create-only files with a lease, since few fsspec
+file systems honour ``mode="create"`` and none says whether it is atomic; threads of one process exclude each other.
+Does not guarantee deadlines or retries (the file system has its own), durability beyond ``close``, or more than one
+transfer at a time. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from ckptkit.storage.source import ByteStream, Source
 _log = logging.getLogger("ckptkit")
 _PIECE_BYTES = 8 << 20
 _WINDOW_BYTES = 32 << 20
-_CREATING = threading.Lock()  # also between storages on one root: each has a lease of its own
+_CREATING = threading.Lock()  # global, since two storages on one root have a lease each
 
 
 def open_generic(url: str, storage_options: Mapping[str, Any]) -> FsspecStorage:
-    """Open a run root by fsspec; ``settle`` in ``storage_options`` is the lease's, everything else the file system's.
+    """Open a run root with fsspec; ``settle`` in ``storage_options`` goes to the lease, the rest to the file system.
 
     Raises:
-        StorageError: If fsspec knows no such scheme, or the file system refuses the options.
+        StorageError: If ``settle`` is not a timedelta, fsspec does not know the scheme, or the file system refuses
+            the options.
     """
     options = dict(storage_options)
     settle = options.pop("settle", SETTLE)
@@ -43,7 +44,7 @@ def open_generic(url: str, storage_options: Mapping[str, Any]) -> FsspecStorage:
         raise StorageError(f"settle must be a timedelta, got {settle!r}")
     try:
         system, path = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
-    except Exception as error:  # some connect at once, and every file system of fsspec has errors of its own
+    except Exception as error:  # some connect at once, and every fsspec file system has its own errors
         hint = ""
         if "Protocol not known" in str(error):
             hint = ". Write a path, s3://bucket/folder, obs://bucket/folder, or a URL that fsspec knows"
@@ -52,13 +53,13 @@ def open_generic(url: str, storage_options: Mapping[str, Any]) -> FsspecStorage:
 
 
 class FsspecStorage:
-    """Files below ``path`` of a file system of fsspec.
+    """Stores files below ``path`` of an fsspec file system.
 
     Args:
-        url: As the user typed it, without secrets.
+        url: The URL as the user typed it, without secrets.
         system: An `fsspec.AbstractFileSystem`.
-        path: The root's, as ``system`` writes paths.
-        settle: Of the lease.
+        path: Path of the run root, as ``system`` writes paths.
+        settle: Settle time of the lease.
     """
 
     def __init__(self, url: str, system: Any, path: str, *, settle: timedelta = SETTLE) -> None:
@@ -71,21 +72,21 @@ class FsspecStorage:
 
     @property
     def url(self) -> str:
-        """The run root as the user typed it."""
+        """The run root as the user typed it, without secrets."""
         return self._url
 
     @property
     def is_remote(self) -> bool:
-        """Yes, as far as is known."""
+        """True: ckptkit cannot tell, so it assumes a network."""
         return True
 
     @property
     def window_bytes(self) -> int:
-        """Enough for a request to be worth its while."""
+        """32 MiB, enough to make a request efficient."""
         return _WINDOW_BYTES
 
     def probe(self) -> None:
-        """Find out whether files can be written here; leaves an empty one."""
+        """Check that files can be written here; leaves an empty file."""
         self.put(PROBE, b"")
         if not self._warned:
             self._warned = True
@@ -97,7 +98,7 @@ class FsspecStorage:
             )
 
     def list(self, folder: str, prefix: str = "") -> Listing:
-        """List what lies directly below ``folder`` and begins with ``prefix``."""
+        """List the entries directly below ``folder`` whose names begin with ``prefix``."""
         folders: set[str] = set()
         files: dict[str, int] = {}
         for name, size in self._entries(folder):
@@ -110,25 +111,25 @@ class FsspecStorage:
         return Listing(frozenset(folders), files)
 
     def walk(self, prefix: str) -> Mapping[str, int]:
-        """All files whose keys begin with ``prefix``."""
+        """Return the sizes in bytes of all files whose keys begin with ``prefix``."""
         return walk_folders(self.list, prefix)
 
     def exists(self, key: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether the file exists."""
         try:
             with self._errors("read", key):
                 self._forget()
-                # Not isfile(), which takes any error for absence.
+                # Not isfile(), which treats any error as absence.
                 return bool(self._system.info(self._at(key))["type"] != "directory")
         except FileNotFoundError:
             return False
 
     def read(self, key: str, max_bytes: int) -> bytes:
-        """The content of ``key``, cut after ``max_bytes + 1`` bytes."""
+        """Return the content of ``key``, cut after ``max_bytes + 1`` bytes."""
         return self._range(key, 0, min(self._size_bytes(key), max_bytes + 1))
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
-        """Fill ``buffers`` from ``offset_bytes`` on."""
+        """Fill ``buffers`` with the bytes from ``offset_bytes`` on; returns the number of bytes read."""
         size_bytes = self._size_bytes(key)
         begin = offset_bytes
         for buffer in buffers:
@@ -142,7 +143,7 @@ class FsspecStorage:
         return max(0, offset_bytes - begin)
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
-        """Write a new file; after a failure a part of it may lie there, and is not taken for the whole."""
+        """Write a new file; a failure may leave a part of it, which is not taken for the whole file."""
         source = Source(stream, size_bytes, f"{self._url}/{key}")
         if self.exists(key):
             raise StorageError(f"could not write {self._url}/{key}: it exists, and nothing is ever overwritten")
@@ -155,18 +156,18 @@ class FsspecStorage:
             while source.left_bytes:
                 piece = memory[: source.fill(memory)]
                 with self._errors("write", key):
-                    file.write(bytes(piece))  # not every file system takes, or lets go of, a view
+                    file.write(bytes(piece))  # not every file system accepts a view, or releases it
             source.expect_end()
             whole = True
         finally:
             with self._errors("write", key):
                 file.close()
                 if not whole:
-                    self._system.rm_file(self._at(key))  # closing may have published what there was
+                    self._system.rm_file(self._at(key))  # closing may have published a part
         self._forget()
 
     def put(self, key: str, data: bytes) -> None:
-        """Write a file, also over another one: for the lease."""
+        """Write a file, replacing an existing one; for the lease."""
         with self._errors("write", key):
             self._make_folder(key)
             self._system.pipe_file(self._at(key), data)
@@ -178,7 +179,7 @@ class FsspecStorage:
             self._lease.create(key, data)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove ``keys``, and folders that this empties where the file system has any."""
+        """Remove ``keys``, and the folders that become empty if the file system has folders."""
         for key in dict.fromkeys(keys):
             try:
                 with self._errors("delete", key):
@@ -190,7 +191,7 @@ class FsspecStorage:
             self._remove_if_empty(folder)
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
-        """Nothing: fsspec has no way to find what its file systems leave behind."""
+        """Return 0: fsspec cannot find what its file systems leave behind."""
         return 0
 
     def _at(self, key: str) -> str:
@@ -205,7 +206,7 @@ class FsspecStorage:
             return int(entry["size"])
 
     def _range(self, key: str, start: int, stop: int) -> bytes:
-        # Not an open file: some file systems share its position between threads.
+        # Not through an open file: some file systems share its position between threads.
         if start >= stop:
             return b""
         with self._errors("read", key):
@@ -221,7 +222,7 @@ class FsspecStorage:
         self._system.makedirs(self._at(key.rpartition("/")[0]), exist_ok=True)
 
     def _entries(self, folder: str) -> Iterator[tuple[str, int | None]]:
-        """Name and size of what is in ``folder``; no size for a folder."""
+        """Yield name and size of the entries of ``folder``; the size of a folder is None."""
         where = self._at(folder)
         try:
             with self._errors("list", folder):
@@ -232,7 +233,7 @@ class FsspecStorage:
         for entry in entries:
             path = str(entry["name"]).rstrip("/")
             if path.lstrip("/") == where.lstrip("/"):
-                continue  # some list the folder itself, or a file of that name
+                continue  # some file systems list the folder itself, or a file of that name
             if path.rpartition("/")[0].lstrip("/") != where.lstrip("/"):
                 raise StorageError(f"could not list {self._url}/{folder}: the file system lists {path!r} in it")
             name = path.rpartition("/")[2]
@@ -244,7 +245,7 @@ class FsspecStorage:
                 try:
                     self._system.rmdir(self._at(folder))
                 except FileNotFoundError:
-                    return  # where folders are only the names of files
+                    return  # this file system has no folders, only keys with slashes
             folder = folder.rpartition("/")[0]
 
     @contextmanager
@@ -258,7 +259,7 @@ class FsspecStorage:
             yield
         except StorageError:
             raise
-        except Exception as error:  # every file system of fsspec has errors of its own
+        except Exception as error:  # every fsspec file system has its own errors
             if isinstance(error, FileNotFoundError) and verb in ("read", "list", "delete"):
                 raise
             raise StorageError(f"could not {verb} {self._url}/{key}: {error}") from error

@@ -1,10 +1,10 @@
-"""Create-only files on a storage that cannot refuse to overwrite: a lease takes the place of the condition.
+"""Creates files with a lease, on a storage that cannot refuse to overwrite.
 
-Whoever wants to create a file writes its token into ``lease.json``, waits for the settle time, and goes on only if
-the token is still there (``docs/adr/0016-conditions-and-leases.md``). Guarantees: of writers whose last three requests,
-from the answer that the token stayed to the end of the put, together take less than the settle time, one creates a key
-and the others see it. It does NOT guarantee that where they take longer: two may both pass then.
-Any thread.
+A writer puts its token into ``lease.json``, waits for the settle time, and creates the file only if its token is still
+there (``docs/adr/0016-conditions-and-leases.md``). Guarantees: one writer creates a key and the others see it, as long
+as each writer's last three requests, from the answer that its token stayed to the end of the put, together take less
+than the settle time. Does NOT guarantee this if they take longer: two writers may then both create it. Any thread may
+call it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Protocol
 
 from ckptkit.errors import StorageError
 
-# The files at a root that are the storage's own, and no part of a run.
+# Files at a run root that belong to the storage and not to the run.
 LEASE = "lease.json"
 PROBE = "probe"
 
@@ -29,29 +29,29 @@ _MAX_BYTES = 1000
 
 
 class Overwritable(Protocol):
-    """A storage where the last put wins."""
+    """Interface of a storage where the last put wins."""
 
     def exists(self, key: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether the file exists."""
         ...
 
     def read(self, key: str, max_bytes: int) -> bytes:
-        """As `ckptkit.storage.Storage.read`."""
+        """Do the same as `ckptkit.storage.Storage.read`."""
         ...
 
     def put(self, key: str, data: bytes) -> None:
-        """Write a file, also over another one."""
+        """Write a file, replacing an existing one."""
         ...
 
 
 class Lease:
-    """Creates files of one run root, one writer at a time.
+    """Creates files below one run root, one writer at a time.
 
     Args:
-        storage: Where.
-        settle: For how long a token must stay to count.
-        wait: Waits for seconds.
-        new_token: Gives fresh random text.
+        storage: The storage to create files in.
+        settle: How long a token must stay in place before its writer goes on.
+        wait: Waits for the given number of seconds.
+        new_token: Returns a new random text.
     """
 
     def __init__(
@@ -66,20 +66,20 @@ class Lease:
         self._settle = settle
         self._wait = wait or threading.Event().wait
         self._new_token = new_token
-        self._own = threading.Lock()  # threads of one process need no lease between them
+        self._own = threading.Lock()  # threads of one process exclude each other without a lease
 
     def create(self, key: str, data: bytes) -> None:
         """Write ``key`` unless it exists.
 
         Raises:
-            FileExistsError: If it does.
-            StorageError: If others held the lease all the time, or the storage failed.
+            FileExistsError: If it exists.
+            StorageError: If other processes took the lease at every try, or the storage failed.
         """
         with self._own:
             for _ in range(_TRIES):
                 self._refuse_existing(key)
                 if self._take():
-                    self._refuse_existing(key)  # whoever had the lease before may have created it meanwhile
+                    self._refuse_existing(key)  # the previous holder of the lease may have created it meanwhile
                     self._storage.put(key, data)
                     return
         raise StorageError(

@@ -1,12 +1,13 @@
-"""A run root in a local (or locally mounted) file system.
+"""Stores a run root in a local (or locally mounted) file system.
 
-Guarantees: a file that was written, created or deleted stays so after a power loss, because files and the
-directories that name them, up to where their file system is mounted, are fsynced, in that order; ``create`` is atomic
-and never replaces (``link()``); an existing file is never overwritten. A file, a name or a folder whose fsync failed is
-taken away again, since a second fsync may succeed without it (``docs/adr/0030-power-loss.md``). Large files go around
-the page cache where the file system lets them (`ckptkit.storage.direct`). A file that cannot be read is corrupt if that
-is proven to be of this file alone; any other failure is one of the storage, from which nothing follows. It does not
-protect from a file system whose fsync lies. Any thread.
+Guarantees: a file that was written, created or deleted stays so after a power loss, because the file is fsynced first
+and then the directories that name it, up to the mount point. ``create`` is atomic and never replaces a file
+(``link()``). An existing file is never overwritten. A file, a name or a folder whose fsync failed is removed again,
+since a second fsync may succeed without having written it (``docs/adr/0030-power-loss.md``). Large files bypass the
+page cache where the file system allows it (`ckptkit.storage.direct`). An unreadable file is corrupt only if the fault
+is proven to be in this file alone (``docs/adr/0031-what-a-disk-cannot-give.md``); any other failure is one of the
+storage and says nothing about the file. Does not protect against a file system whose fsync lies. Any thread may call
+it.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ from ckptkit.storage.system_calls import SYSTEM
 
 LARGE_BYTES = 1 << 20
 
-# Small enough for the digest to find the bytes in the processor's cache; 1 to 4 MiB are alike.
+# Small enough that the digest finds the bytes in the processor's cache; 1 to 4 MiB are equally fast.
 WINDOW_BYTES = 2 << 20
 
 _T = TypeVar("_T")
 
 _FOLDER_TRIES = 5
-_MOST_DURABLE = 256  # a save makes a few, and its folders go again
-_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")  # of a create under way
-_MOST_BUFFERS = 1024  # IOV_MAX of Linux: of one system call
+_MOST_DURABLE = 256  # a save makes a few folders, which retention removes later
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")  # the file of an unfinished create
+_MOST_BUFFERS = 1024  # IOV_MAX on Linux: the limit of one system call
 
-# What is said of a place that cannot be read: by a disk, and by file systems with checksums.
+# What disks, and file systems with checksums, report for a place that cannot be read.
 _UNREADABLE = {errno.EIO, errno.ENODATA, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)}
-_NEIGHBOURS = 3  # of each folder
+_NEIGHBOURS = 3  # from each folder
 _SAMPLE_BYTES = 1 << 16
 
 _FULL = " See `df -h`; a run needs less with keep=ck.KeepLatest(2)."
@@ -57,11 +58,11 @@ _HINTS = {
 
 
 class LocalStorage:
-    """Files below ``root``, which is made at the first write.
+    """Stores files below ``root``, which is created at the first write.
 
     Args:
         root: A directory, existing or not.
-        large_files: Writes those of at least `LARGE_BYTES`.
+        large_files: Writes files of at least `LARGE_BYTES`.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, large_files: DirectWriter | None = None) -> None:
@@ -76,19 +77,19 @@ class LocalStorage:
 
     @property
     def is_remote(self) -> bool:
-        """No: also a network file system is written through this machine's cache."""
+        """False: even a network file system is written through this machine's cache."""
         return False
 
     @property
     def window_bytes(self) -> int:
-        """As much as a processor's cache holds."""
+        """2 MiB, which fit into a processor's cache."""
         return WINDOW_BYTES
 
     def probe(self) -> None:
-        """Nothing: the first file of a start, which comes before training, tells as much."""
+        """Do nothing: a start writes its first file before training, which is the same check."""
 
     def list(self, folder: str, prefix: str = "") -> Listing:
-        """List what lies directly below ``folder`` and begins with ``prefix``."""
+        """List the entries directly below ``folder`` whose names begin with ``prefix``."""
         folders: set[str] = set()
         files: dict[str, int] = {}
         with _storage_errors("list", self._root / folder):
@@ -104,36 +105,36 @@ class LocalStorage:
                     if entry.is_dir():
                         folders.add(entry.name)
                         continue
-                    # A file that vanishes between the two calls was deleted, which a listing may not show.
+                    # A file that vanishes between the two calls was deleted, and a listing may omit it.
                     with contextlib.suppress(FileNotFoundError):
                         files[entry.name] = entry.stat().st_size
         return Listing(frozenset(folders), files)
 
     def walk(self, prefix: str) -> Mapping[str, int]:
-        """All files whose keys begin with ``prefix``."""
+        """Return the sizes in bytes of all files whose keys begin with ``prefix``."""
         return walk_folders(self.list, prefix)
 
     def read(self, key: str, max_bytes: int) -> bytes:
-        """The content of ``key``, cut after ``max_bytes + 1`` bytes."""
+        """Return the content of ``key``, cut after ``max_bytes + 1`` bytes."""
 
         def whole(descriptor: int) -> bytes:
-            # A byte of room at least, so that a folder is asked for it, too, and refuses.
+            # At least one byte, so that reading a folder fails instead of returning nothing.
             data = bytearray(min(os.fstat(descriptor).st_size, max_bytes) + 1)
             return bytes(data[: _read_all(descriptor, [memoryview(data)], 0)])
 
         return self._read(key, whole)
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
-        """Fill ``buffers`` from ``offset_bytes`` on."""
+        """Fill ``buffers`` with the bytes from ``offset_bytes`` on; returns the number of bytes read."""
         return self._read(key, lambda descriptor: _read_all(descriptor, buffers, offset_bytes))
 
     def _read(self, key: str, read: Callable[[int], _T]) -> _T:
-        """What ``read`` gives for the open file, asked a second time where the disk cannot give it.
+        """Call ``read`` with the open file, and once more if the disk cannot read it.
 
         Raises:
-            CorruptCheckpointError: If this file cannot be read, and another one can.
+            CorruptCheckpointError: If this file cannot be read but another one can, or ``key`` is a folder.
         """
-        path = f"{self._root}/{key}"  # a restore calls this for every few MiB: no Path, no file object
+        path = f"{self._root}/{key}"  # a restore calls this for every few MiB, so no Path and no file object
         with _storage_errors("read", path):
             try:
                 return _with_open(path, read)
@@ -152,13 +153,13 @@ class LocalStorage:
                 ) from error
 
     def _neighbours(self, path: Path) -> Iterator[Path]:
-        """Some other files of this root, the nearest first."""
+        """Yield some other files of this root, the nearest first."""
         above = [folder for folder in path.parents if folder == self._root or self._root in folder.parents]
         for folder in (*above, *_entries(self._root)):
             yield from [one for one in _entries(folder) if one != path and one.is_file()][:_NEIGHBOURS]
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
-        """Write a new file and fsync it and its directories; after an error nothing of it is left."""
+        """Write a new file and fsync it and its directories; an error leaves nothing of it."""
         path = self._root / key
         source = Source(stream, size_bytes, path)
         with _storage_errors("write", path):
@@ -168,13 +169,13 @@ class LocalStorage:
             with _storage_errors("write", path):
                 SYSTEM.fsync_folder(path.parent)
         except BaseException:
-            # The page cache may have all of it while the disk has not: nobody could tell that from its bytes.
+            # The page cache may hold all of it while the disk does not, and reading it would not show that.
             with contextlib.suppress(OSError):
                 SYSTEM.unlink(path)
             raise
 
     def _fill(self, descriptor: int, source: Source, path: Path) -> None:
-        """Write all of ``source``, fsync it and close the file."""
+        """Write all of ``source``, fsync the file and close it."""
         try:
             if source.left_bytes < LARGE_BYTES:
                 _write_small(descriptor, source, path)
@@ -185,7 +186,7 @@ class LocalStorage:
                 SYSTEM.fsync(descriptor)
         except BaseException:
             show(descriptor)
-            with contextlib.suppress(OSError):  # network file systems fail again here, and the first error says more
+            with contextlib.suppress(OSError):  # a network file system fails again here; the first error says more
                 os.close(descriptor)
             raise
         show(descriptor)
@@ -193,7 +194,7 @@ class LocalStorage:
             os.close(descriptor)
 
     def _write_large(self, descriptor: int, source: Source, path: Path) -> None:
-        # The source is asked outside of the error handling: what it raises is not the storage's.
+        # Read the source outside of the error handling: its errors are not errors of the storage.
         with _storage_errors("write", path):
             begun = self._large_files.begin(descriptor)
         with begun as file:
@@ -213,7 +214,7 @@ class LocalStorage:
             self._make_folder(path.parent)
             is_new = not os.path.lexists(path) and _link_new(path, data)
             try:
-                # Also where it exists: "exists" is an answer that others build on, so it must be durable.
+                # Also if the file exists: others rely on the answer "exists", so it must be durable.
                 SYSTEM.fsync_folder(path.parent)
             except OSError:
                 if is_new:
@@ -223,7 +224,7 @@ class LocalStorage:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove ``keys`` and the folders below the first level that this empties; none behind a symbolic link."""
+        """Remove ``keys`` and the folders below the first level that become empty; refuses symbolic links there."""
         for folder in {(self._root / key).parent for key in keys}:
             self._refuse_links(folder)
         parents: set[Path] = set()
@@ -232,13 +233,13 @@ class LocalStorage:
             with _storage_errors("delete", path):
                 _remove(path)
                 parents.add(path.parent)
-        # Deepest first, so that a folder emptied by the removal of its last folder goes too.
+        # Deepest first, so that a folder that loses its last folder is removed, too.
         for parent in sorted(parents, key=lambda path: len(path.parts), reverse=True):
             with _storage_errors("delete", parent):
                 self._fsync_or_remove(parent)
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
-        """Remove the temporary files of creates that were killed, and folders in which nothing came to lie."""
+        """Remove temporary files of killed creates, and folders that stayed empty; returns how many."""
         folder, _, start = prefix.rpartition("/")
         files, empty = [], []
         for path, folders, names in self._below(folder, start):
@@ -254,10 +255,13 @@ class LocalStorage:
         return len(files) + len(empty)
 
     def _below(self, folder: str, start: str) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
-        """Key, folders and files of ``folder`` and of all below it whose names begin with ``start``; no link's."""
+        """Walk ``folder`` and the folders in it whose names begin with ``start``; does not follow links.
+
+        Yields key, folder names and file names; the files directly in ``folder`` are not filtered by ``start``.
+        """
 
         def refuse(error: OSError) -> None:
-            if not isinstance(error, FileNotFoundError):  # somebody removed it, or it was never there
+            if not isinstance(error, FileNotFoundError):  # it was removed, or never existed
                 raise error
 
         top = self._root / folder
@@ -269,7 +273,7 @@ class LocalStorage:
                 yield "" if key == "." else key, folders, names
 
     def _refuse_links(self, folder: Path) -> None:
-        # The first level may be a link, as to a larger disk: below it, only names of ckptkit's are looked at.
+        # The first level may be a link, for example to a larger disk: only ckptkit's own names below it are touched.
         while len(folder.relative_to(self._root).parts) > 1:
             if folder.is_symlink():
                 raise StorageError(
@@ -298,7 +302,7 @@ class LocalStorage:
                 self._make_folder(path.parent)
                 return SYSTEM.open_new(path)
             except FileNotFoundError:
-                # Another process removed the folder, which was empty, between the two calls.
+                # Another process removed the empty folder between the two calls.
                 if not remaining:
                     raise
         raise AssertionError("unreachable")
@@ -310,8 +314,8 @@ class LocalStorage:
             folder = folder.parent
         self._durable.difference_update(missing)
         if len(self._durable) > _MOST_DURABLE:
-            self._durable.clear()  # what is forgotten costs an fsync more
-        # Whoever made it may have died before its fsync; a mkdir in a shell has none.
+            self._durable.clear()  # each forgotten folder costs one more fsync
+        # The process that made it may have died before its fsync, and a shell's mkdir does not fsync.
         if folder not in self._durable:
             self._fsync_names(folder)
             self._durable.add(folder)
@@ -321,9 +325,9 @@ class LocalStorage:
             except FileExistsError as error:
                 if not one.is_dir():
                     _refuse_dangling(one)
-                    # A file in the folder's place; as FileExistsError it would mean that a create lost its race.
+                    # A file is in the folder's place. FileExistsError would mean that a create lost its race.
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(one)) from error
-            # The new name must be durable before anything below it claims to be.
+            # The new name must be durable before anything below it.
             try:
                 SYSTEM.fsync_folder(one.parent)
             except OSError:
@@ -333,7 +337,7 @@ class LocalStorage:
             self._durable.add(one)
 
     def _fsync_names(self, folder: Path) -> None:
-        """Make every name on the way to ``folder`` durable: as it is given, and as symbolic links lead there."""
+        """Make every name on the path to ``folder`` durable, both as given and with symbolic links resolved."""
         for end in {folder, folder.resolve()}:
             for one in (end, *end.parents):
                 if os.path.ismount(one):
@@ -343,17 +347,17 @@ class LocalStorage:
                 except PermissionError:
                     if self._root in one.parents:
                         raise
-                    # Above the root may be folders that this user can only pass through.
+                    # This user may be allowed to traverse a folder above the root, but not to open it.
 
 
 def _link_new(path: Path, data: bytes) -> bool:
-    """Publish ``data`` at ``path`` unless it exists; returns whether it was free."""
+    """Publish ``data`` at ``path`` unless it exists; returns whether ``path`` was free."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with os.fdopen(SYSTEM.open_new(temporary), "wb", buffering=0) as file:
             SYSTEM.write_all(file.fileno(), memoryview(data))
             SYSTEM.fsync(file.fileno())
-        # rename() would replace a rival's file; link() fails if there is one.
+        # rename() would replace the file of another process; link() fails instead.
         SYSTEM.link(temporary, path)
     except FileExistsError:
         return False
@@ -378,7 +382,7 @@ def _with_open(path: str, read: Callable[[int], _T]) -> _T:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What is in ``folder``; nothing where it is none, or cannot be listed."""
+    """Return the entries of ``folder``; none if it is not a folder or cannot be listed."""
     try:
         return sorted(folder.iterdir())
     except OSError:
@@ -386,7 +390,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _gives_bytes(path: Path) -> bool:
-    """Whether the disk gives the beginning of a file: not the page cache, which outlives a disk."""
+    """Return whether the disk gives the beginning of a file; drops its page cache, which outlives a disk."""
 
     def sample(descriptor: int) -> bool:
         if hasattr(os, "posix_fadvise"):  # not on macOS
@@ -420,7 +424,7 @@ def _remove(path: Path) -> None:
 
 
 def _refuse_dangling(path: Path) -> None:
-    """Raise StorageError where ``path`` is absent because a link leads nowhere: what is behind it is not gone."""
+    """Raise StorageError if ``path`` is absent because of a dangling link: the files behind it may still exist."""
     for one in (path, *path.parents):
         if one.is_symlink() and not one.exists():
             raise StorageError(
@@ -448,7 +452,7 @@ def _storage_errors(verb: str, path: Path | str) -> Iterator[None]:
 
 def _storage_error(verb: str, path: Path | str, error: OSError) -> StorageError:
     hint = _HINTS.get(error.errno or 0, "").format(folder=Path(path).parent)
-    if verb == "create" and error.errno in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP):  # of link()
+    if verb == "create" and error.errno in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP):  # from link()
         hint = (
             " ckptkit publishes with hard links, which this file system refuses;"
             " put the run on a file system that has them."

@@ -1,14 +1,14 @@
-"""The seam between a run and the place where its bytes rest.
+"""Defines the `Storage` interface between a run and the place where its files are stored.
 
-It is as small as the protocol of design section 3 allows, because every backend, every fault wrapper and every
-test must get all of it right: list, read, write, create, delete. There is no rename, no append, no
-overwrite and no modification time, since object stores have none that could be trusted. Two more verbs are about the
-storage itself: `Storage.probe` at a start, and `Storage.clear_unfinished` for what deaths leave behind.
+It has only the verbs that the commit protocol needs (``docs/adr/0001-commit-and-void.md``): list, read, write, create,
+delete. Every backend, every fault wrapper and every test must get all of them right. It has no rename, append,
+overwrite or modification time, since object stores have none that can be trusted. Two more verbs concern the storage
+itself: `Storage.probe` at a start, and `Storage.clear_unfinished` for what killed processes leave behind.
 
 Keys are plain relative paths with ``/`` below the run root (`ckptkit.format.documents.checked_key`). Absence is the
-builtin FileNotFoundError; a lost create-only race is the builtin FileExistsError; everything else that goes
-wrong is a `StorageError` with the backend's error as ``__cause__``. An error is never an answer: neither
-"absent" nor "empty". Calls block, and may come from any thread.
+builtin FileNotFoundError. A lost create-only race is the builtin FileExistsError. Any other failure is a
+`StorageError` with the backend's error as ``__cause__``. An error is never an answer: it means neither "absent" nor
+"empty". Calls block. Any thread may make them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ckptkit.storage.source import ByteStream
 
 @dataclass(frozen=True)
 class Listing:
-    """What lies directly below a folder; a folder that does not exist is an empty one.
+    """Holds the entries directly below a folder; a folder that does not exist is listed as empty.
 
     Attributes:
         folders: Names of the folders, in no particular order.
@@ -35,7 +35,7 @@ class Listing:
 
 @runtime_checkable
 class Storage(Protocol):
-    """One run root."""
+    """Reads and writes the files of one run root."""
 
     @property
     def url(self) -> str:
@@ -44,32 +44,32 @@ class Storage(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether bytes go over a network, so that a write may take long, or stand still for minutes."""
+        """Whether bytes go over a network, so that a write may be slow or stall for minutes."""
         ...
 
     @property
     def window_bytes(self) -> int:
-        """How much to ask of one `read_into` for full speed."""
+        """Number of bytes to request from one `read_into` for full speed."""
         ...
 
     def probe(self) -> None:
-        """Find out whether files can be written here, as far as a start can tell.
+        """Check that files can be written here, as far as a start can tell.
 
         Raises:
-            StorageError: If not; says what to change.
+            StorageError: If they cannot; the message says what to change.
         """
         ...
 
     def list(self, folder: str, prefix: str = "") -> Listing:
-        """List what lies directly below ``folder`` and has a name that begins with ``prefix``.
+        """List the entries directly below ``folder`` whose names begin with ``prefix``.
 
         Raises:
-            StorageError: If it could not be listed.
+            StorageError: If the folder could not be listed.
         """
         ...
 
     def walk(self, prefix: str) -> Mapping[str, int]:
-        """Sizes in bytes of all files, at any depth, whose keys begin with ``prefix``.
+        """Return the sizes in bytes of all files, at any depth, whose keys begin with ``prefix``.
 
         Raises:
             StorageError: If they could not be listed.
@@ -77,10 +77,10 @@ class Storage(Protocol):
         ...
 
     def read(self, key: str, max_bytes: int) -> bytes:
-        """The whole content of ``key``, or its first ``max_bytes + 1`` bytes if it is longer than that.
+        """Return the whole content of ``key``, or its first ``max_bytes + 1`` bytes if it is longer than that.
 
         Raises:
-            FileNotFoundError: If there is no such file.
+            FileNotFoundError: If the file does not exist.
             CorruptCheckpointError: If it is proven that this file can never be read, while others can.
             StorageError: If it could not be read.
         """
@@ -91,15 +91,15 @@ class Storage(Protocol):
 
         Args:
             key: The file.
-            buffers: Any number of flat, writable views of bytes, empty ones among them.
+            buffers: Any number of flat, writable views of bytes; some may be empty.
             offset_bytes: Where in the file to begin.
 
         Returns:
-            The bytes read, fewer than there is room for only at the end of the file.
+            The number of bytes read; less than the buffers hold only at the end of the file.
 
         Raises:
-            FileNotFoundError: If there is no such file.
-            CorruptCheckpointError: As `read`.
+            FileNotFoundError: If the file does not exist.
+            CorruptCheckpointError: As in `read`.
             StorageError: If it could not be read.
         """
         ...
@@ -107,47 +107,47 @@ class Storage(Protocol):
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
         """Write a new file of exactly ``size_bytes``; when this returns, it survives a power loss.
 
-        The buffers are the storage's, of its own choosing, so that bytes are copied once, to where the disk or
-        the network takes them from. ``stream`` is asked from the calling thread only, for each byte once, and
-        at the end for one byte more. What it raises reaches the caller as it is; a part of the file may lie
-        there then.
+        The storage chooses and owns the buffers, so that bytes are copied once, to where the disk or the network
+        takes them from. It reads ``stream`` in the calling thread only, each byte once, and asks for one byte
+        more at the end. An exception of ``stream`` reaches the caller unchanged; a part of the file may remain.
 
         Raises:
             StorageError: If the file could not be written whole, exists already (it stays as it is), or
-                ``stream`` has fewer bytes or more; a part of it may lie there.
+                ``stream`` has fewer bytes or more; a part of the file may remain.
         """
         ...
 
     def create(self, key: str, data: bytes) -> None:
-        """Publish a small file at once and only if ``key`` is free; when this returns, it is durable.
+        """Publish a small file atomically, and only if ``key`` is free; when this returns, it is durable.
 
         Raises:
             FileExistsError: If ``key`` exists, durably. After a lost reply it may be this call's own file.
-            StorageError: If it may or may not have been created.
+            StorageError: If the file may or may not have been created.
         """
         ...
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove files, and folders that this empties; absent ones are fine. Durable when this returns.
+        """Remove files, and folders that become empty; ignores absent ones. Durable when this returns.
 
         Raises:
-            StorageError: If one could not be removed; others may be.
+            StorageError: If one could not be removed; others may have been removed.
         """
         ...
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
-        """Remove what writes and creates that never ended have left, such as parts of uploads, or empty folders.
+        """Remove what unfinished writes and creates have left, such as parts of uploads, or empty folders.
 
-        What a listing shows as a file under the key itself is not meant: `delete` removes that.
+        Does not remove files that a listing shows under the key itself: `delete` does that.
 
         Args:
-            prefix: Where: only what was to become a key that begins with it.
-            is_dead: Whether nobody writes the given key any more; of a folder, which ends in ``/``, any key in it.
+            prefix: Remove only leftovers of keys that begin with this.
+            is_dead: Returns whether no process writes the given key any more; for a folder, which ends in ``/``,
+                whether no process writes any key in it.
 
         Returns:
-            How many were removed.
+            The number of leftovers removed.
 
         Raises:
-            StorageError: If one could not be removed; others may be.
+            StorageError: If one could not be removed; others may have been removed.
         """
         ...

@@ -1,8 +1,7 @@
-"""What a file is written from: a stream that is held to the size that was announced.
+"""Reads the stream that a file is written from, and checks it against the announced size.
 
-Guarantees: a stream that ends early, goes on for too long or miscounts is noticed before its file counts as
-written, in one place for all backends; what the stream itself raises passes through untouched. The thread that
-writes.
+Guarantees: a stream that ends early, is too long or miscounts is an error before its file counts as written, in one
+place for all backends. Exceptions of the stream itself pass through unchanged. Only the writing thread calls it.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from ckptkit.errors import StorageError
 
 
 class ByteStream(Protocol):
-    """Bytes in order, each given once; `io.BytesIO` is one."""
+    """Gives bytes in order, each once; `io.BytesIO` is one."""
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Fill ``buffer`` with the next bytes; returns how many, fewer than its length only at the end."""
+        """Fill ``buffer`` with the next bytes; returns their number, less than its length only at the end."""
         ...
 
 
 class Source:
-    """A stream that has to give ``size_bytes``, no more and no fewer.
+    """Reads a stream that must give exactly ``size_bytes``.
 
     Args:
-        stream: Whoever makes the bytes.
-        size_bytes: What it announced.
-        target: What is written from it; for messages.
+        stream: The stream that gives the bytes.
+        size_bytes: The announced number of bytes.
+        target: The file that is written from it; for messages.
     """
 
     def __init__(self, stream: ByteStream, size_bytes: int, target: object) -> None:
@@ -36,7 +35,7 @@ class Source:
         self.left_bytes = size_bytes
 
     def fill(self, buffer: memoryview) -> int:
-        """Put the next bytes into ``buffer``, as many as fit and are left; returns how many that is.
+        """Put the next bytes into ``buffer``, as many as fit and are left; returns their number.
 
         Raises:
             StorageError: If the stream gave another number of bytes.
@@ -53,10 +52,10 @@ class Source:
         return given
 
     def expect_end(self) -> None:
-        """Ask for one byte more, which must not be there.
+        """Check that the stream has no further byte.
 
         Raises:
-            StorageError: If it is.
+            StorageError: If it has one.
         """
         if self._stream.readinto(memoryview(bytearray(1))):
             raise StorageError(

@@ -1,7 +1,7 @@
-"""Every call with which ckptkit changes a disk: the seam at which tests write down, and inject, what disks do.
+"""Makes every system call with which ckptkit changes a disk; tests replace it to record calls and inject faults.
 
-`LocalStorage`, the direct writer under it and the files that commands write go through here, and through nothing else
-(``tests/test_layering.py``); nothing is decided here. Any thread.
+`LocalStorage`, its direct writer and the files that commands write go through here and nowhere else
+(``tests/test_layering.py``). It makes no decisions. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ Place = str | os.PathLike[str]
 
 
 class SystemCalls:
-    """The operating system's own; all raise OSError, and any of them may be refused, broken off or done in part."""
+    """Calls the operating system; every call may raise OSError, be interrupted, or be done only in part."""
 
     def open_new(self, path: Place) -> int:
-        """Make the file ``path``, which must not exist, and open it for writing."""
+        """Create the file ``path``, which must not exist, and open it for writing."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
 
     def set_direct(self, descriptor: int, direct: bool) -> None:
-        """Change O_DIRECT of an open file, which Linux checks as it does at the open."""
+        """Set or clear O_DIRECT of an open file; Linux checks it as in open()."""
         flag = getattr(os, "O_DIRECT", 0)
         if not flag:
             raise OSError(errno.EOPNOTSUPP, "this operating system has no O_DIRECT")
@@ -29,11 +29,11 @@ class SystemCalls:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | flag if direct else flags & ~flag)
 
     def pwrite(self, descriptor: int, data: memoryview, offset_bytes: int) -> int:
-        """Write a first part of ``data`` and return its length."""
+        """Write the beginning of ``data``, at most all of it; returns the number of bytes written."""
         return os.pwrite(descriptor, data, offset_bytes)
 
     def truncate(self, descriptor: int, size_bytes: int) -> None:
-        """Cut an open file after ``size_bytes``."""
+        """Truncate an open file to ``size_bytes``."""
         os.ftruncate(descriptor, size_bytes)
 
     def fsync(self, descriptor: int) -> None:
@@ -45,15 +45,15 @@ class SystemCalls:
         os.link(existing, new)
 
     def replace(self, old: Place, new: Place) -> None:
-        """Give a file another name, and take that from the file which has it."""
+        """Rename a file, replacing a file that has the new name."""
         os.replace(old, new)
 
     def unlink(self, path: Place) -> None:
-        """Take a name from a file."""
+        """Remove a name of a file."""
         os.unlink(path)
 
     def mkdir(self, path: Place) -> None:
-        """Make a folder."""
+        """Create a folder."""
         os.mkdir(path)
 
     def rmdir(self, path: Place) -> None:
@@ -61,7 +61,7 @@ class SystemCalls:
         os.rmdir(path)
 
     def fsync_folder(self, folder: Place) -> None:
-        """Open ``folder`` and fsync the names in it."""
+        """Open ``folder`` and fsync the names in it, then close it."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             self.fsync(descriptor)
@@ -69,7 +69,7 @@ class SystemCalls:
             os.close(descriptor)
 
     def write_all(self, descriptor: int, data: memoryview, offset_bytes: int = 0) -> None:
-        """Write all of ``data``, in however many calls."""
+        """Write all of ``data``, in as many calls as needed."""
         done = 0
         while done < len(data):
             count = self.pwrite(descriptor, data[done:], offset_bytes + done)

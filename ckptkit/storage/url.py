@@ -1,7 +1,7 @@
-"""From what a user types as a run root to a `Storage`.
+"""Opens the `Storage` for a run root that a user typed.
 
-The schemes that ckptkit knows are its own table, looked at first: no other package's entry point takes their place. Any
-other scheme is fsspec's.
+ckptkit looks up its own table of schemes first, so that no other package's entry point can replace them. Every other
+scheme goes to fsspec.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def open_storage(root: str | os.PathLike[str] | Storage, storage_options: Mappin
     Raises:
         TypeError: If it is none of these.
         ValueError: If it is an empty text.
-        StorageError: If the URL's scheme has no backend, names no place, or was given options that it does not take.
+        StorageError: If no backend takes the URL's scheme, the URL names no folder, or the backend refuses an option.
     """
     if isinstance(root, Storage):
         return root
@@ -68,14 +68,14 @@ def _open(text: str, options: dict[str, Any]) -> Storage:
 
 
 def for_a_person(root: str, storage_options: Mapping[str, Any], *, writes: bool = False) -> dict[str, Any]:
-    """``storage_options`` for somebody who waits: an endpoint that is not there is given up after some 10 s.
+    """Return ``storage_options`` for a person who waits: gives up an unreachable endpoint after about 10 s.
 
-    What the caller gave himself stays. A storage that has answered once gets the usual patience.
+    Options that the caller set stay. A storage that has answered once gets the usual timeouts.
 
     Args:
-        root: A path or a URL; where it is not one of S3 or OBS, nothing is changed.
-        storage_options: Of the caller.
-        writes: Whether files will be written, after which a store may be silent for longer.
+        root: A path or a URL; only options for S3 and OBS are changed.
+        storage_options: Options of the caller.
+        writes: Whether files will be written; a store may then be silent for longer, so the read timeout stays.
     """
     options = dict(storage_options)
     if _split(root)[0] not in _S3:
@@ -93,7 +93,7 @@ def for_a_person(root: str, storage_options: Mapping[str, Any], *, writes: bool 
 
 def _split(text: str) -> tuple[str | None, str]:
     if "://" not in text and "::" not in text:
-        return None, text  # without fsspec, which takes as long to import as a listing to make
+        return None, text  # do not import fsspec, which takes as long as a listing
     from fsspec.core import split_protocol
 
     scheme, path = split_protocol(text)
@@ -113,7 +113,7 @@ def _open_s3(scheme: str, path: str, options: Mapping[str, Any]) -> Storage:
 
 
 def _refuse_one_slash(text: str) -> None:
-    """Raise StorageError if ``text`` is a URL but for a slash: it would be a local folder, on one machine's disk."""
+    """Raise StorageError if ``text`` is a URL that lacks one slash: it would be a folder on one machine's disk."""
     match = re.fullmatch(r"([a-z][a-z0-9+]+):/([^/].*)", text)
     if match is None or os.path.exists(text):
         return
@@ -126,7 +126,7 @@ def _refuse_one_slash(text: str) -> None:
 
 
 def _refuse_web(text: str) -> NoReturn:
-    """Raise StorageError that says how a bucket is named, from an address as consoles of clouds show it."""
+    """Raise StorageError that says how to name a bucket, given an address as cloud consoles show it."""
     parts = urlsplit(text)
     scheme = "obs" if "obs." in parts.netloc or "huaweicloud" in parts.netloc else "s3"
     bucket, found, host = parts.netloc.partition(f".{scheme}.")

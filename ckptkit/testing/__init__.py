@@ -1,1 +1,1 @@
-"""Faults, contracts and comparisons for tests of ckptkit and of what is built on it."""
+"""Provides faults, contracts and comparisons for tests of ckptkit and of code that is built on it."""

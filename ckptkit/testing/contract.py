@@ -1,6 +1,6 @@
-"""`StorageContract`: the tests that every `ckptkit.storage.Storage` must pass.
+"""Provides `StorageContract`: the tests that every `ckptkit.storage.Storage` must pass.
 
-Subclass it, give the fixture ``storage`` and the two ``raw_`` methods, and pytest collects the rest::
+Subclass it, define the fixture ``storage`` and the two ``raw_`` methods, and pytest collects the rest::
 
     class TestMyStorage(StorageContract):
         @pytest.fixture
@@ -10,13 +10,13 @@ Subclass it, give the fixture ``storage`` and the two ``raw_`` methods, and pyte
         def raw_get(self, storage, key): ...
         def raw_put(self, storage, key, data): ...
 
-Guarantees: each promise of the protocol's docstrings is held by a test of its own, set up and looked at behind
-the storage's back, so that two wrongs do not make a right. What a power loss leaves behind is not tested here:
-that needs to know the backend. Needs pytest, which ckptkit itself does not.
+Guarantees: each promise in the docstrings of the protocol has its own test. Tests prepare and check files without the
+storage under test, so that two of its errors cannot hide each other. Does not test what a power loss leaves behind:
+such a test must know the backend. Needs pytest, which ckptkit itself does not.
 """
 
 # ruff: noqa: S101
-# A contract is made of assertions.
+# A contract consists of assertions.
 
 from __future__ import annotations
 
@@ -34,35 +34,35 @@ from ckptkit.storage import Storage
 
 _T = TypeVar("_T")
 _MIB = 1 << 20
-# None, one, around a block, around what backends take for a buffer or a part, and some of those with a rest.
+# Zero, one, around a block, around the buffers and parts of backends, and sizes that fill these only in part.
 _SIZES = [0, 1, 4095, 4096, 4097, _MIB - 1, _MIB, _MIB + 1]
 _SIZES += [4 * _MIB - 1, 4 * _MIB, 4 * _MIB + 1, 8 * _MIB, 12 * _MIB + 7, 17 * _MIB + 4099]
 
 
 class StorageContract:
-    """Base of a test class; see the module.
+    """Checks a storage; the base of a test class, see the module.
 
     Attributes:
-        many_files: More files than one answer of the backend lists, and than one request deletes.
+        many_files: A number of files larger than the backend lists in one answer or deletes in one request.
     """
 
     many_files = 1100
 
     @pytest.fixture
     def storage(self) -> Storage:
-        """An empty run root of the backend under test; the subclass gives it."""
+        """Return an empty run root of the backend under test; the subclass defines it."""
         raise NotImplementedError
 
     def raw_get(self, storage: Storage, key: str) -> bytes | None:
-        """The bytes at ``key`` without using ``storage``'s methods, or None; the subclass gives it."""
+        """Return the bytes at ``key``, or None, without using ``storage``'s methods; the subclass defines it."""
         raise NotImplementedError
 
     def raw_put(self, storage: Storage, key: str, data: bytes) -> None:
-        """Put ``data`` at ``key`` without using ``storage``'s methods; the subclass gives it."""
+        """Put ``data`` at ``key`` without using ``storage``'s methods; the subclass defines it."""
         raise NotImplementedError
 
     def test_it_is_a_storage(self, storage: Storage) -> None:
-        """It has the protocol's methods and a URL to show."""
+        """The storage has the protocol's methods and a URL."""
         assert isinstance(storage, Storage)
         assert storage.url
 
@@ -70,18 +70,18 @@ class StorageContract:
 
     @pytest.mark.parametrize("folder", ["a", "a/b", "a/b/c"])
     def test_a_missing_folder_lists_empty(self, storage: Storage, folder: str) -> None:
-        """Also where its parents are missing."""
+        """A missing folder is listed as empty, also if its parents are missing."""
         listing = storage.list(folder)
         assert (listing.folders, dict(listing.files)) == (frozenset(), {})
 
     def test_a_missing_folder_beside_others_lists_empty(self, storage: Storage) -> None:
-        """A name that begins another folder's name is not that folder."""
+        """A missing folder is listed as empty, even if another folder's name begins with its name."""
         self.raw_put(storage, "runs-2/file", b"1")
         listing = storage.list("runs")
         assert (listing.folders, dict(listing.files)) == (frozenset(), {})
 
     def test_a_listing_holds_what_lies_directly_below(self, storage: Storage) -> None:
-        """Files with their sizes, folders by name, nothing deeper and nothing from beside."""
+        """A listing holds the folder's own files with their sizes and its own folders, and nothing else."""
         for key, data in {"a/1": b"x", "a/2": b"", "a/b/3": b"xyz", "a/b/c/4": b"", "a2/5": b"", "6": b""}.items():
             self.raw_put(storage, key, data)
         listing = storage.list("a")
@@ -89,7 +89,7 @@ class StorageContract:
         assert dict(listing.files) == {"1": 1, "2": 0}
 
     def test_a_listing_is_not_cached(self, storage: Storage) -> None:
-        """What somebody else puts or takes after one listing is in the next one."""
+        """A listing shows what was put or removed after the previous listing."""
         assert not storage.list("a").files
         self.raw_put(storage, "a/1", b"x")
         assert dict(storage.list("a").files) == {"1": 1}
@@ -97,13 +97,13 @@ class StorageContract:
         assert not storage.list("a").files
 
     def test_a_long_listing_is_whole(self, storage: Storage) -> None:
-        """More entries than a page of an object store's answer."""
+        """A listing is complete, even with more entries than one page of an object store's answer holds."""
         for number in range(self.many_files):
             self.raw_put(storage, f"many/{number:04d}", b"")
         assert len(storage.list("many").files) == self.many_files
 
     def test_list_filters_names_by_prefix(self, storage: Storage) -> None:
-        """Of folders and files, and only directly below."""
+        """The prefix selects folders and files, and only those directly below the folder."""
         for key in ("a/x1", "a/x2/y", "a/y1", "a/y2/x", "ax/1", "x3"):
             self.raw_put(storage, key, b"1")
         listing = storage.list("a", "x")
@@ -126,7 +126,7 @@ class StorageContract:
         ],
     )
     def test_a_walk_finds_every_key_that_begins_so(self, storage: Storage, prefix: str, expected: set[str]) -> None:
-        """At any depth, with its size."""
+        """A walk finds every file whose key begins with the prefix, at any depth, with its size."""
         for number, key in enumerate(("a/1", "a/b/2", "a/b/c/3", "ab/4", "5")):
             self.raw_put(storage, key, b"x" * number)
         found = dict(storage.walk(prefix))
@@ -134,7 +134,7 @@ class StorageContract:
         assert all(size == len(self.raw_get(storage, key) or b"") for key, size in found.items())
 
     def test_a_long_walk_is_whole(self, storage: Storage) -> None:
-        """More files than a page of an object store's answer."""
+        """A walk is complete, even with more files than one page of an object store's answer holds."""
         for number in range(self.many_files):
             self.raw_put(storage, f"many/{number % 7}/{number:04d}", b"")
         assert len(storage.walk("many/")) == self.many_files
@@ -143,18 +143,18 @@ class StorageContract:
 
     @pytest.mark.parametrize(("max_bytes", "expected"), [(10, b"12345"), (5, b"12345"), (4, b"12345"), (2, b"123")])
     def test_read_returns_at_most_one_extra_byte(self, storage: Storage, max_bytes: int, expected: bytes) -> None:
-        """So that the caller sees that the file is longer."""
+        """A read returns at most one byte more than asked for, which shows that the file is longer."""
         self.raw_put(storage, "a/1", b"12345")
         assert storage.read("a/1", max_bytes) == expected
 
     def test_read_gives_an_empty_file(self, storage: Storage) -> None:
-        """Empty is not absent."""
+        """A read of an empty file returns no bytes and is not an error."""
         self.raw_put(storage, "a/1", b"")
         assert storage.read("a/1", 10) == b""
 
     @pytest.mark.parametrize("key", ["a/absent", "b/c/absent"])
     def test_reading_an_absent_file_is_file_not_found(self, storage: Storage, key: str) -> None:
-        """And no StorageError, which would mean that nothing is known."""
+        """An absent file is FileNotFoundError and not StorageError, which says nothing about the file."""
         self.raw_put(storage, "a/1", b"")
         with pytest.raises(FileNotFoundError) as raised:
             storage.read(key, 10)
@@ -164,7 +164,7 @@ class StorageContract:
         assert not isinstance(raised.value, StorageError)
 
     def test_a_read_is_not_cached(self, storage: Storage) -> None:
-        """A file that somebody else created after a failed read is found."""
+        """A read finds a file that was created after a failed read."""
         with pytest.raises(FileNotFoundError):
             storage.read("a/1", 10)
         self.raw_put(storage, "a/1", b"new")
@@ -179,7 +179,7 @@ class StorageContract:
     def test_read_into_is_short_only_at_end(
         self, storage: Storage, offset_bytes: int, size_bytes: int, expected: bytes
     ) -> None:
-        """And leaves the rest of the buffer alone."""
+        """A read is short only at the end of the file, and leaves the rest of the buffer unchanged."""
         self.raw_put(storage, "a/1", b"0123456789")
         buffer = bytearray(b"." * size_bytes)
         assert storage.read_into("a/1", [memoryview(buffer)], offset_bytes) == len(expected)
@@ -187,23 +187,23 @@ class StorageContract:
 
     @pytest.mark.parametrize("offset_bytes", [10, 11, 1000])
     def test_read_into_beyond_the_end_reads_nothing(self, storage: Storage, offset_bytes: int) -> None:
-        """Zero, not an error: the caller compares sizes."""
+        """A read beyond the end returns zero and is not an error: the caller compares sizes."""
         self.raw_put(storage, "a/1", b"0123456789")
         assert storage.read_into("a/1", [memoryview(bytearray(3))], offset_bytes) == 0
 
     @pytest.mark.parametrize("data", [b"", b"0123456789"])
     def test_a_read_of_zero_bytes_reads_nothing(self, storage: Storage, data: bytes) -> None:
-        """Object stores have no empty ranges; the backend sees to it."""
+        """A read into no memory returns zero; object stores have no empty ranges, so the backend must handle it."""
         self.raw_put(storage, "a/1", data)
         assert storage.read_into("a/1", [memoryview(bytearray())], 0) == 0
 
     def test_read_into_of_an_empty_file_reads_nothing(self, storage: Storage) -> None:
-        """Empty is not absent."""
+        """A read of an empty file returns zero and is not an error."""
         self.raw_put(storage, "a/1", b"")
         assert storage.read_into("a/1", [memoryview(bytearray(3))]) == 0
 
     def test_read_into_fills_a_large_buffer(self, storage: Storage) -> None:
-        """Whatever the backend reads at a time."""
+        """A read fills a buffer of any size, however much the backend reads at a time."""
         data = _pattern(5 * _MIB + 11)
         self.raw_put(storage, "a/1", data)
         buffer = bytearray(3 * _MIB + 7)
@@ -218,7 +218,7 @@ class StorageContract:
     def test_read_into_fills_one_buffer_after_the_other(
         self, storage: Storage, sizes: list[int], size_bytes: int
     ) -> None:
-        """Without a gap, and what is beyond the end of the file stays as it was."""
+        """A read fills the buffers without a gap, and leaves memory beyond the end of the file unchanged."""
         data = _pattern(size_bytes)
         self.raw_put(storage, "a/1", data)
         buffers = [bytearray(b"." * size) for size in sizes]
@@ -231,47 +231,47 @@ class StorageContract:
 
     @pytest.mark.parametrize("size_bytes", _SIZES)
     def test_a_file_of_any_size_is_written_whole(self, storage: Storage, size_bytes: int) -> None:
-        """In folders that did not exist; empty, around a block, and around any buffer that a backend may have."""
+        """A write makes missing folders and writes all bytes: none, about a block, and about a backend's buffers."""
         data = _pattern(size_bytes)
         storage.write("a/b/c/1", io.BytesIO(data), size_bytes)
         assert self.raw_get(storage, "a/b/c/1") == data
 
     def test_files_written_one_after_another_do_not_mix(self, storage: Storage) -> None:
-        """Buffers may be reused; what lay in them may not show, be the next file shorter or longer."""
+        """A file holds no bytes of an earlier file, shorter or longer, whose buffers the backend reuses."""
         files = {f"a/{number}": _pattern(size, number) for number, size in enumerate(_SIZES + _SIZES[::-1])}
         for key, data in files.items():
             storage.write(key, io.BytesIO(data), len(data))
         assert all(self.raw_get(storage, key) == data for key, data in files.items())
 
     def test_the_stream_is_asked_from_the_calling_thread(self, storage: Storage) -> None:
-        """For each byte once; it may read memory that only this thread may touch."""
+        """A write reads each byte once, in the calling thread: the stream may read memory of this thread only."""
         stream = _Watched(_pattern(17 * _MIB + 5))
         storage.write("a/1", stream, 17 * _MIB + 5)
         assert stream.threads == {threading.get_ident()}
         assert self.raw_get(storage, "a/1") == _pattern(17 * _MIB + 5)
 
     def test_a_written_file_is_listed_and_read(self, storage: Storage) -> None:
-        """At once."""
+        """A file is listed and readable as soon as it is written."""
         storage.write("a/1", io.BytesIO(b"12345"), 5)
         assert dict(storage.list("a").files) == {"1": 5}
         assert storage.read("a/1", 10) == b"12345"
 
     @pytest.mark.parametrize("size_bytes", [1, *_SIZES[1:]])
     def test_short_stream_is_storage_error(self, storage: Storage, size_bytes: int) -> None:
-        """By one byte, or by all."""
+        """A stream that lacks one byte, or all bytes, is a StorageError."""
         for number, given in enumerate((size_bytes - 1, 0)):
             with pytest.raises(StorageError, match=f"{size_bytes} bytes announced"):
                 storage.write(f"a/{number}", io.BytesIO(_pattern(given)), size_bytes)
 
     @pytest.mark.parametrize("size_bytes", _SIZES)
     def test_overlong_stream_is_storage_error(self, storage: Storage, size_bytes: int) -> None:
-        """By one byte."""
+        """A stream with one byte too many is a StorageError."""
         with pytest.raises(StorageError, match=f"{size_bytes} bytes announced"):
             storage.write("a/1", io.BytesIO(_pattern(size_bytes + 1)), size_bytes)
 
     @pytest.mark.parametrize("size_bytes", [6, 6 * _MIB])
     def test_write_never_overwrites(self, storage: Storage, size_bytes: int) -> None:
-        """A file that is there stays as it is, and the caller is told that its own was not written."""
+        """A write to an existing key raises StorageError, and the existing file stays as it is."""
         self.raw_put(storage, "a/1", b"first")
         with pytest.raises(StorageError):
             storage.write("a/1", io.BytesIO(bytes(size_bytes)), size_bytes)
@@ -282,7 +282,7 @@ class StorageContract:
     def test_what_the_stream_raises_reaches_the_caller(
         self, storage: Storage, size_bytes: int, error: type[BaseException]
     ) -> None:
-        """The very error: whoever makes the bytes is not the storage. Afterwards the storage works as before."""
+        """An exception of the stream reaches the caller unchanged, and the storage works as before afterwards."""
         raised = error("made by the source")
         stream = _Watched(_pattern(size_bytes), raised, after_bytes=size_bytes // 2)
         with pytest.raises(error) as caught:
@@ -294,7 +294,7 @@ class StorageContract:
     # create
 
     def test_create_publishes_the_bytes(self, storage: Storage) -> None:
-        """In folders that did not exist, and an empty file too."""
+        """A create makes missing folders and publishes the bytes; an empty file, too."""
         storage.create("a/b/c/1", b"abc")
         storage.create("a/empty", b"")
         assert self.raw_get(storage, "a/b/c/1") == b"abc"
@@ -302,7 +302,7 @@ class StorageContract:
 
     @pytest.mark.parametrize("there", [b"", b"first", b"second"])
     def test_create_never_replaces(self, storage: Storage, there: bytes) -> None:
-        """Not even an empty file, or an equal one."""
+        """A create replaces no existing file, not even an empty or an equal one."""
         self.raw_put(storage, "a/1", there)
         with pytest.raises(FileExistsError) as raised:
             storage.create("a/1", b"second")
@@ -310,14 +310,14 @@ class StorageContract:
         assert self.raw_get(storage, "a/1") == there
 
     def test_a_file_that_was_written_cannot_be_created(self, storage: Storage) -> None:
-        """The two verbs share one name space."""
+        """A create and a write share one name space."""
         storage.write("a/1", io.BytesIO(b"first"), 5)
         with pytest.raises(FileExistsError):
             storage.create("a/1", b"second")
         assert self.raw_get(storage, "a/1") == b"first"
 
     def test_a_deleted_key_is_free_again(self, storage: Storage) -> None:
-        """For create as for write."""
+        """A create and a write succeed at a key that was deleted."""
         storage.create("a/1", b"first")
         storage.delete(["a/1"])
         storage.create("a/1", b"second")
@@ -326,7 +326,7 @@ class StorageContract:
         assert self.raw_get(storage, "a/1") == b"third"
 
     def test_of_racing_creators_exactly_one_wins_each_key(self, storage: Storage) -> None:
-        """Eight threads, fifteen keys: one winner each, and the bytes are the winner's."""
+        """Of eight threads that create fifteen keys, one wins each key, and the file holds the winner's bytes."""
         keys = [f"race/{number:02d}" for number in range(15)]
         barrier = threading.Barrier(8)
 
@@ -346,7 +346,7 @@ class StorageContract:
                 assert self.raw_get(storage, key) == f"{thread}".encode() * 1000
 
     def test_create_is_atomic_for_readers(self, storage: Storage) -> None:
-        """Absent or whole, in a listing too, while others look at it all the time."""
+        """A file that is being created is absent or whole for concurrent reads and listings."""
         data = _pattern(64 * 1024)
         keys = [f"atomic/{number:02d}" for number in range(20)]
         done = threading.Event()
@@ -374,7 +374,7 @@ class StorageContract:
     # delete
 
     def test_delete_removes_the_named_files_and_no_others(self, storage: Storage) -> None:
-        """Also not one whose name begins with a removed one's."""
+        """A delete removes only the named files, and none whose name only begins with a removed name."""
         for key in ("a/1", "a/2", "a/10", "b/1"):
             self.raw_put(storage, key, b"x")
         storage.delete(["a/1", "b/1"])
@@ -382,13 +382,13 @@ class StorageContract:
 
     @pytest.mark.parametrize("keys", [[], ["absent"], ["no/such/folder/1"], ["a/absent", "a/1"], ["a/1", "a/1"]])
     def test_deleting_what_is_absent_is_fine(self, storage: Storage, keys: list[str]) -> None:
-        """And what is there among it goes."""
+        """A delete ignores absent and repeated keys, and removes the others."""
         self.raw_put(storage, "a/1", b"x")
         storage.delete(keys)
         assert (self.raw_get(storage, "a/1") is None) == ("a/1" in keys)
 
     def test_deleting_many_files_removes_all(self, storage: Storage) -> None:
-        """More than an object store takes in one request."""
+        """A delete removes all files, even more than an object store takes in one request."""
         keys = [f"many/{number:04d}" for number in range(self.many_files)]
         for key in keys:
             self.raw_put(storage, key, b"")
@@ -396,7 +396,7 @@ class StorageContract:
         assert not storage.list("many").files
 
     def test_delete_removes_emptied_folders_from_listing(self, storage: Storage) -> None:
-        """Nor one that thereby becomes empty itself; one that still holds something stays."""
+        """A delete removes folders that become empty, also those that held only such folders; others stay."""
         for key in ("top/gone/rank/1", "top/gone/2", "top/stays/3", "top/stays/rank/4"):
             self.raw_put(storage, key, b"x")
         storage.delete(["top/gone/2", "top/gone/rank/1", "top/stays/rank/4"])
@@ -407,7 +407,7 @@ class StorageContract:
     # the storage itself
 
     def test_probe_leaves_at_most_one_file(self, storage: Storage) -> None:
-        """However often it is made."""
+        """A probe leaves only the storage's own files, however often it is called."""
         storage.create("a/1", b"x")
         for _ in range(3):
             storage.probe()
@@ -415,7 +415,7 @@ class StorageContract:
         assert storage.clear_unfinished("", lambda key: True) == 0
 
     def test_nothing_that_is_finished_is_cleared(self, storage: Storage) -> None:
-        """However dead its writer."""
+        """A clear removes no finished file, even if its writer is dead."""
         storage.create("a/1", b"x")
         storage.write("b/2", io.BytesIO(_pattern(17 * _MIB)), 17 * _MIB)
         assert storage.clear_unfinished("", lambda key: True) == 0
@@ -424,7 +424,7 @@ class StorageContract:
     # from several threads
 
     def test_many_threads_may_use_one_storage(self, storage: Storage) -> None:
-        """Each with files of its own, in folders that appear and disappear under the others."""
+        """Threads with separate files do not disturb each other while folders appear and disappear."""
 
         def run(thread: int) -> bool:
             same = True
@@ -448,12 +448,12 @@ def _in_threads(count: int, run: Callable[[int], _T]) -> list[_T]:
 
 
 def _pattern(size_bytes: int, first: int = 0) -> bytes:
-    """Bytes that differ wherever a part could be misplaced: 251 is prime to every buffer size."""
+    """Return bytes that differ wherever a part could be misplaced: 251 is prime to every buffer size."""
     return (bytes(range(251)) * (size_bytes // 251 + 2))[first : first + size_bytes]
 
 
 class _Watched:
-    """A stream that records who asks it, and may raise when it has given ``after_bytes`` or would give more."""
+    """Gives bytes, records the threads that ask, and may raise rather than give more than ``after_bytes``."""
 
     def __init__(self, data: bytes, error: BaseException | None = None, after_bytes: int = 0) -> None:
         self._data = io.BytesIO(data)

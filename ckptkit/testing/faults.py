@@ -1,9 +1,9 @@
-"""A `Storage` that fails, dies or lets somebody else act at exactly the call that a test names.
+"""Injects faults into a `Storage`: it fails, dies or calls a function at exactly the call that a test names.
 
-Guarantees: without faults it behaves as the storage that it wraps; with one, everything that really reached the
-wrapped storage lies there and nothing else, so that what a test finds is what a crash at that moment leaves
-behind; after a `Killed` no call comes through any more. It does not tear what the wrapped storage makes atomic
-(``create``), and loses nothing that was written: a power loss that undoes writes is another test. Any thread.
+Guarantees: without faults it behaves like the wrapped storage. With a fault, the wrapped storage holds exactly what
+reached it, so that a test finds what a crash at that moment leaves behind. After a `Killed`, no call passes. Does not
+break up what the wrapped storage makes atomic (``create``), and loses nothing that was written: a power loss that
+undoes writes is another test. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ When = Literal["before", "during", "after"]
 READING: frozenset[Operation] = frozenset({"probe", "list", "walk", "read", "read_into"})
 MUTATING: frozenset[Operation] = frozenset({"write", "create", "delete", "clear_unfinished"})
 EVERY: frozenset[Operation] = READING | MUTATING
-# Those that a fault may break off halfway; a create is atomic, so it has no inside.
+# Operations that a fault may interrupt halfway; a create is atomic and cannot be.
 DIVISIBLE: frozenset[Operation] = frozenset({"write", "delete"})
 
 
 class Killed(BaseException):
-    """Stands for the death of the process: no ``except Exception`` of ours may see it and clean up after it."""
+    """Simulates the death of the process; a BaseException, so that no ``except Exception`` of ckptkit handles it."""
 
 
 class Call(NamedTuple):
-    """One call that reached a `FaultyStorage`.
+    """Records one call to a `FaultyStorage`.
 
     Attributes:
         operation: Name of the method.
-        keys: The keys of a delete, otherwise the one key or folder.
+        keys: The keys of a delete; none for a probe; otherwise the one key, folder or prefix.
     """
 
     operation: Operation
@@ -45,26 +45,26 @@ class Call(NamedTuple):
 
 
 class Fault:
-    """Something that happens at one call, and how often it did.
+    """Defines what happens at which calls, and counts how often it happened.
 
     Args:
         action: ``"error"`` raises a `StorageError`, as a failing server does; ``"kill"`` raises `Killed`; a
-            callable is called, and the storage's call goes on when it returns. Whatever the callable raises
-            ends the call, such as a `Killed` of its own.
-        operations: Which calls count: the names of `Storage`'s methods, such as `MUTATING`.
+            callable is called, and the storage's call goes on when it returns. Any exception of the callable,
+            such as its own `Killed`, ends the call.
+        operations: The calls that count: names of `Storage`'s methods, such as `MUTATING`.
         key: Shell pattern (``*`` also matches ``/``) that one of the call's keys must match.
-        nth: Happens at the ``nth`` call that counts, from 1.
-        times: At how many calls that count, from that one on; None for all.
-        when: ``"before"`` the call has any effect; ``"during"``: with half the bytes of a write at the key, or
-            half the keys of a delete gone; ``"after"``: all of it happened, but the reply is lost, be it an answer
-            such as FileExistsError.
+        nth: Number of the call that counts, from 1, at which the fault first happens.
+        times: Number of calls that count, from that one on, at which the fault happens; None for all.
+        when: ``"before"``: the call has had no effect; ``"during"``: half the bytes of a write are at the key, or
+            half the keys of a delete are removed; ``"after"``: the call has had its whole effect, but the reply
+            is lost, even if the reply is FileNotFoundError or FileExistsError.
 
     Attributes:
-        fired: How often it happened; a test that injects a fault asserts it.
+        fired: How often the fault happened; a test that injects a fault should assert it.
 
     Raises:
-        ValueError: If ``nth`` or ``times`` is less than 1, or ``when`` is ``"during"`` and ``operations`` has
-            none that could be broken off.
+        ValueError: If ``nth`` or ``times`` is less than 1, or ``when`` is ``"during"`` and none of ``operations``
+            can be interrupted.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Fault:
         self._seen = 0
 
     def strikes(self, call: Call) -> bool:
-        """Whether this fault happens at ``call``; counts it if it matches, so ask once per call."""
+        """Return whether the fault happens at ``call``; counts a matching call, so ask only once per call."""
         if call.operation not in self._operations:
             return False
         if not any(fnmatch.fnmatchcase(key, self._key) for key in call.keys or ("",)):
@@ -100,13 +100,13 @@ class Fault:
         since = self._seen - self._nth
         if since < 0 or (self._times is not None and since >= self._times):
             return False
-        # Checked here and not at the construction: of all operations, the nth decides which one it is.
+        # Checked here and not in the constructor: only the nth call shows which operation it is.
         if self.when == "during" and call.operation not in DIVISIBLE:
             raise AssertionError(f"a fault during {call.operation} was asked for; it is atomic")
         return True
 
     def happen(self, call: Call) -> None:
-        """Do it; returns only if the call shall go on."""
+        """Carry out the fault; returns only if the call goes on."""
         self.fired += 1
         if callable(self._action):
             self._action()
@@ -122,14 +122,14 @@ class Fault:
 
 
 class FaultyStorage:
-    """A `Storage` with faults in it, around a real one.
+    """Wraps a `Storage` and injects faults into its calls.
 
     Args:
-        inner: Where the calls go.
-        faults: What happens; of two faults at one call, the first one listed happens first.
+        inner: The wrapped storage.
+        faults: The faults; of two faults at one call, the first one listed happens first.
 
     Attributes:
-        calls: Every call that was made, those that failed included, in the order in which they began.
+        calls: All calls, including those that failed, in the order in which they began.
     """
 
     def __init__(self, inner: Storage, faults: Iterable[Fault] = ()) -> None:
@@ -141,12 +141,12 @@ class FaultyStorage:
 
     @property
     def url(self) -> str:
-        """That of the wrapped storage."""
+        """The URL of the wrapped storage."""
         return self._inner.url
 
     @property
     def is_dead(self) -> bool:
-        """Whether it saw a `Killed`, after which it does nothing any more."""
+        """Whether a `Killed` was raised in a call; every later call raises `Killed`."""
         return self._dead
 
     def inject(self, fault: Fault) -> Fault:
@@ -156,52 +156,52 @@ class FaultyStorage:
         return fault
 
     def clear(self) -> None:
-        """Forget all faults; a storage that is dead stays so."""
+        """Remove all faults; a dead storage stays dead."""
         with self._lock:
             self._faults.clear()
 
     @property
     def is_remote(self) -> bool:
-        """As the wrapped storage."""
+        """The value of the wrapped storage."""
         return self._inner.is_remote
 
     @property
     def window_bytes(self) -> int:
-        """As the wrapped storage."""
+        """The value of the wrapped storage."""
         return self._inner.window_bytes
 
     def probe(self) -> None:
-        """Probe through the faults."""
+        """Probe, with the faults."""
         with self._call("probe"):
             self._inner.probe()
 
     def list(self, folder: str, prefix: str = "") -> Listing:
-        """List through the faults."""
+        """List a folder, with the faults."""
         with self._call("list", folder):
             return self._inner.list(folder, prefix)
 
     def walk(self, prefix: str) -> Mapping[str, int]:
-        """List through the faults."""
+        """List all files, with the faults."""
         with self._call("walk", prefix):
             return self._inner.walk(prefix)
 
     def read(self, key: str, max_bytes: int) -> bytes:
-        """Read through the faults."""
+        """Read a file, with the faults."""
         with self._call("read", key):
             return self._inner.read(key, max_bytes)
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
-        """Read through the faults."""
+        """Read into buffers, with the faults."""
         with self._call("read_into", key):
             return self._inner.read_into(key, buffers, offset_bytes)
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
-        """Write through the faults; a write broken off leaves half of its bytes at the key."""
+        """Write a file, with the faults; an interrupted write leaves half of its bytes at the key."""
         with self._call("write", key) as inside:
             if inside is None:
                 self._inner.write(key, stream, size_bytes)
                 return
-            # A file of its own, so that every backend has a part there, also one that buffers or would discard it.
+            # A separate write of the first half, so that even a backend that buffers or discards parts leaves it.
             first = _FirstPart(stream, size_bytes // 2)
             self._inner.write(key, first, size_bytes // 2)
             inside.happen_now()
@@ -209,12 +209,12 @@ class FaultyStorage:
             self._inner.write(key, _Joined(first.given, stream), size_bytes)
 
     def create(self, key: str, data: bytes) -> None:
-        """Create through the faults."""
+        """Create a file, with the faults."""
         with self._call("create", key):
             self._inner.create(key, data)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete through the faults; a delete broken off has removed half of its keys."""
+        """Delete files, with the faults; an interrupted delete has removed half of its keys."""
         with self._call("delete", *keys) as inside:
             if inside is None:
                 self._inner.delete(keys)
@@ -225,13 +225,13 @@ class FaultyStorage:
             self._inner.delete(keys[half:])
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
-        """Clear through the faults."""
+        """Clear what is unfinished, with the faults."""
         with self._call("clear_unfinished", prefix):
             return self._inner.clear_unfinished(prefix, is_dead)
 
     @contextmanager
     def _call(self, operation: Operation, *keys: str) -> Iterator[_Inside | None]:
-        """One call with its faults before and after; yields the one that happens during it, if any."""
+        """Run the faults before and after one call; yields the fault that happens during it, if any."""
         call = Call(operation, keys)
         with self._lock:
             if self._dead:
@@ -245,7 +245,7 @@ class FaultyStorage:
             try:
                 yield next((_Inside(fault, call) for fault in struck if fault.when == "during"), None)
             except (FileNotFoundError, FileExistsError):
-                # These two are answers, and an answer can be lost too; a call that failed has none.
+                # These two are answers, and an answer can be lost, too; a failed call has no answer.
                 _after(struck, call)
                 raise
             _after(struck, call)
@@ -262,7 +262,7 @@ def _after(struck: list[Fault], call: Call) -> None:
 
 
 class _Inside(NamedTuple):
-    """A fault that is to happen in the middle of a call."""
+    """Holds a fault that happens in the middle of a call."""
 
     fault: Fault
     call: Call
@@ -272,7 +272,7 @@ class _Inside(NamedTuple):
 
 
 class _FirstPart:
-    """The first ``left_bytes`` of a stream, which are kept."""
+    """Gives the first ``left_bytes`` of a stream and keeps them."""
 
     def __init__(self, stream: ByteStream, left_bytes: int) -> None:
         self._stream = stream
@@ -290,7 +290,7 @@ class _FirstPart:
 
 
 class _Joined:
-    """Bytes that a stream has given already, and what it gives after them."""
+    """Gives bytes that a stream has given already, and then the rest of the stream."""
 
     def __init__(self, given: bytes, stream: ByteStream) -> None:
         self._given = memoryview(given)

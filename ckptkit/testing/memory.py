@@ -1,6 +1,6 @@
-"""`contents_of`: what a checkpoint of a capture would give back, without a checkpoint.
+"""Provides `contents_of`: the contents of a capture's checkpoint, without writing a checkpoint.
 
-Guarantees: the bits are those of the capture at the time of the call; nothing is ever corrupt. Any thread.
+Guarantees: the bits are those of the capture at the time of the call; they are never corrupt. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from ckptkit.core.tensors import Array
 
 
 class MemorySource:
-    """A `ckptkit.core.contents.Source` over arrays.
+    """Reads tensors from arrays; a `ckptkit.core.contents.Source`.
 
     Args:
-        tensors: By name, C-contiguous.
+        tensors: C-contiguous arrays by name.
     """
 
     def __init__(self, tensors: Mapping[str, Array]) -> None:
         self._tensors = tensors
 
     def read_into(self, targets: Mapping[str, memoryview], done: Callable[[str], None] | None = None) -> None:
-        """As `ckptkit.core.contents.Contents.read_into`."""
+        """Do the same as `ckptkit.core.contents.Contents.read_into`."""
         for name in self._tensors:
             if name in targets:
                 targets[name][:] = self._bytes(name)
@@ -32,7 +32,7 @@ class MemorySource:
                     done(name)
 
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
-        """As `ckptkit.core.contents.Contents.read_parts`."""
+        """Do the same as `ckptkit.core.contents.Contents.read_parts`."""
         for part in wanted:
             corner = zip(part.box.offsets, part.shape, strict=True)
             cut = self._tensors[part.name][tuple(slice(at, at + size) for at, size in corner)]
@@ -41,14 +41,14 @@ class MemorySource:
                 done(part.name)
 
     def peek(self, name: str) -> Array:
-        """As `ckptkit.core.contents.Contents.peek`."""
+        """Do the same as `ckptkit.core.contents.Contents.peek`."""
         return self._tensors[name]
 
     def prove(self, names: Collection[str]) -> None:
-        """Nothing: memory is right."""
+        """Do nothing: memory is not corrupt."""
 
     def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
-        """As `ckptkit.core.contents.Contents.differing`, each tensor a file of its own."""
+        """Do the same as `ckptkit.core.contents.Contents.differing`, as if each tensor had its own file."""
         return frozenset(name for name in self._tensors if name not in held or held[name] != self._bytes(name))
 
     def _bytes(self, name: str) -> memoryview:
@@ -56,7 +56,7 @@ class MemorySource:
 
 
 def contents_of(capture: Capture, checkpoint: str) -> Contents:
-    """What a checkpoint of ``capture`` would give back, under the name ``checkpoint``."""
+    """Return the contents that a checkpoint of ``capture`` with the name ``checkpoint`` would have."""
     arrays = {leaf.name: np.array(leaf.array, order="C") for leaf in capture.leaves}
     entries = {leaf.name: TensorInfo(leaf.dtype, leaf.shape, leaf.role) for leaf in capture.leaves}
     small = {name: array for name, array in arrays.items() if entries[name].role == "state"}

@@ -1,7 +1,8 @@
-"""Ranks as threads of one process: what many ranks do together, without a framework and in milliseconds.
+"""Runs ranks as threads of one process, to test many ranks together without a framework and in milliseconds.
 
-Guarantees: a gather returns in every rank what all of them said; one that waits for a rank whose function has ended, or
-longer than the timeout, raises in all that wait. Each rank is one thread; `run_ranks` returns after all have ended.
+Guarantees: a gather returns the messages of all ranks in every rank. A gather that waits for a rank whose function has
+ended, or longer than the timeout, raises in all waiting ranks. Each rank is one thread; `run_ranks` returns after all
+threads have ended.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class RankLostError(RuntimeError):
-    """A gather waited for a rank that is gone; as a framework would say it after its own timeout."""
+    """Reports a gather that waited for a lost rank, as a framework does after its own timeout."""
 
 
 class _Exchange:
@@ -48,7 +49,7 @@ class _Exchange:
 
 
 class ThreadWorld:
-    """The `ckptkit.core.process_group.World` of one of the threads."""
+    """Connects one thread to the other ranks; a `ckptkit.core.process_group.World`."""
 
     def __init__(self, exchange: _Exchange, rank: int) -> None:
         self._exchange = exchange
@@ -58,23 +59,23 @@ class ThreadWorld:
         self.gathers = 0
 
     def gather(self, message: str) -> Sequence[str]:
-        """As `ckptkit.core.process_group.World`."""
+        """Return the messages of all ranks; see `ckptkit.core.process_group.World`."""
         number, self._number = self._number, self._number + 1
         self.gathers += 1
         return self._exchange.gather(self.rank, number, message)
 
     def broadcast(self, message: str) -> str:
-        """As `ckptkit.core.process_group.World`."""
+        """Return the message of rank 0; see `ckptkit.core.process_group.World`."""
         return self.gather(message if self.rank == 0 else "")[0]
 
 
 @dataclass
 class Ended(Generic[Result]):
-    """How one rank's function ended.
+    """Holds how one rank's function ended.
 
     Attributes:
-        result: What it returned.
-        error: What it raised.
+        result: The return value of the function.
+        error: The exception of the function.
     """
 
     result: Result | None = None
@@ -87,8 +88,8 @@ def run_ranks(
     """Run ``function`` in each of ``size`` ranks and wait until all have ended.
 
     Args:
-        size: Ranks.
-        function: Gets its rank's world.
+        size: Number of ranks.
+        function: Called in each rank with that rank's world.
         timeout: How long a gather may wait.
     """
     exchange = _Exchange(size, timeout)
@@ -97,7 +98,7 @@ def run_ranks(
     def run(rank: int) -> None:
         try:
             ended[rank].result = function(ThreadWorld(exchange, rank))
-        except BaseException as error:  # noqa: BLE001 - it is what the caller wants to know
+        except BaseException as error:  # noqa: BLE001 - the caller gets every error
             ended[rank].error = error
         finally:
             exchange.leave(rank)
@@ -111,8 +112,8 @@ def run_ranks(
 
 
 def results_of(ended: Sequence[Ended[Result]]) -> list[Result]:
-    """What each rank returned; raises the first error that there was, of a rank that was not only left alone."""
+    """Return the results of all ranks; raises the first error, a RankLostError only if no rank raised another."""
     errors = [one.error for one in ended if one.error is not None]
     for error in sorted(errors, key=lambda one: isinstance(one, RankLostError)):
         raise error
-    return [one.result for one in ended]  # type: ignore[misc]  # no error, hence a result
+    return [one.result for one in ended]  # type: ignore[misc]  # a rank without an error has a result

@@ -1,8 +1,8 @@
-"""`NumpyRun`: a training run small enough to compare bit by bit, and without any framework.
+"""Provides `NumpyRun`: a training run without a framework, small enough to compare bit by bit.
 
-Guarantees: deterministic on one machine; two runs with equal options and as many micro-steps have equal digests,
-whatever was saved, killed and restored in between; the digest covers every bit that a later step depends on. It
-is not a model of anything. One thread.
+Guarantees: deterministic on one machine. Two runs with equal options and equally many micro-steps have equal digests,
+whatever was saved, killed and restored in between. The digest covers every bit that a later step depends on. Does not
+model any real training. Only one thread may call it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _Float32 = npt.NDArray[np.float32]
 
 
 class NumpyRun:
-    """Gradient accumulation with momentum, dropout-like noise and a frozen embedding, in NumPy.
+    """Trains in NumPy, with gradient accumulation, momentum, dropout-like noise and a frozen embedding.
 
-    It is a `ckptkit.snapshot.Capturable`: hand it to a `ckptkit.CheckpointManager` in the place of a model.
+    It is a `ckptkit.snapshot.Capturable`: pass it to a `ckptkit.CheckpointManager` instead of a model.
 
     Args:
-        seed: Of the initial weights and of the generator that every micro-step draws from.
+        seed: Seed of the initial weights and of the generator that every micro-step draws from.
         accumulation_steps: Micro-steps per update.
-        size: Elements of each tensor.
-        batches_per_epoch: After so many the epoch's number grows.
-        world: Where there are several ranks, each draws and accumulates on its own; an update takes the sum over all.
+        size: Number of elements of each tensor.
+        batches_per_epoch: Number of batches after which the epoch grows by one.
+        world: The ranks; each draws and accumulates on its own, and an update takes the sum over all.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class NumpyRun:
         self._fences: list[Callable[[], None]] = []
 
     def train_step(self) -> None:
-        """One micro-step; the last one of a cycle updates the weights."""
+        """Run one micro-step; the last one of a cycle updates the weights."""
         noise = self._rng.standard_normal(self.weights.size, np.float32)
         number = self.batches * self.world.size + self.world.rank
         batch = np.float32((number * 37 % 101) / 101)
@@ -82,19 +82,19 @@ class NumpyRun:
             self.accumulators[:] = sum(parts[1:], start=parts[0])
 
     def train_until(self, batches: int) -> Iterator[int]:
-        """Train up to ``batches`` in all, giving the number done after every micro-step."""
+        """Train up to ``batches`` in total; yields the number of batches done after every micro-step."""
         while self.batches < batches:
             self.train_step()
             yield self.batches
 
     def digest(self) -> str:
-        """Digest of every bit of the state."""
+        """Return a digest of every bit of the state."""
         tensors = (self.weights, self.embedding, self.moments, self.accumulators)
         parts = [digest_of(tensor.tobytes()) for tensor in tensors]
         return digest_of(canonical([*parts, self.batches, encode_tree(self._rng.bit_generator.state, "rng", [])]))
 
     def progress(self) -> Progress:
-        """Where the run stands."""
+        """Return the progress of the run."""
         return self._progress_at(self.batches)
 
     def _progress_at(self, batches: int) -> Progress:
@@ -111,7 +111,7 @@ class NumpyRun:
         )
 
     def capture(self) -> Capture:
-        """Live references to the state; accumulators only in mid-cycle, since they are zero at a boundary."""
+        """Return live references to the state; accumulators only in mid-cycle, since they are zero at a boundary."""
         return self._captured(self.progress(), self._rng.bit_generator.state)
 
     def guard(self, fence: Callable[[], None]) -> None:
@@ -124,14 +124,14 @@ class NumpyRun:
             self._fences.pop()()
 
     def mark_cycle_start(self) -> Progress:
-        """Keep the generator's state; nothing else but the accumulators changes within a cycle."""
+        """Keep the generator's state at a boundary; only it and the accumulators change within a cycle."""
         progress = self.progress()
         if progress.at_boundary:
             self._rng_at_cycle_start = self._rng.bit_generator.state
         return progress
 
     def capture_cycle_start(self) -> Capture:
-        """Live references to the state as it was when the running cycle began."""
+        """Return live references to the state as it was when the current cycle began."""
         first = self.batches - self.progress().micro_step
         return self._captured(self._progress_at(first), self._rng_at_cycle_start)
 
@@ -149,15 +149,15 @@ class NumpyRun:
         return Capture(progress, tuple(leaves), {"rng": rng})
 
     def begin(self, root: str) -> None:
-        """Any state may begin: what a run began with is no part of its checkpoints."""
+        """Accept any state: checkpoints do not hold what a run began with."""
 
     def apply(self, contents: Contents) -> None:
-        """Take over ``contents``.
+        """Restore the state from ``contents``.
 
         Raises:
-            StateMismatchError: If a tensor is missing, not known, or not of this run's shape, or K differs;
-                nothing was changed.
-            ResumeError: If it is of another number of ranks; nothing was changed.
+            StateMismatchError: If a tensor is missing, unknown, or has another shape or dtype than this run's, or K
+                differs; nothing was changed.
+            ResumeError: If the checkpoint has another number of ranks; nothing was changed.
         """
         targets = {"weights": self.weights, "embedding": self.embedding, "moments": self.moments}
         if not contents.progress.at_boundary:

@@ -1,4 +1,4 @@
-"""What acts on stored runs, beside or without a training: copy, verify, diff, prune, interchange, report, doctor.
+"""Acts on stored runs, during or without a training: copy, verify, diff, prune, interchange, report, doctor.
 
-Each has a package; the command line is `ckptkit.cli`. Nothing below imports them.
+Each has a package; the command line is `ckptkit.cli`. No lower package imports them.
 """

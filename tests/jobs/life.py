@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ from jobs.table import JOBS
 
 def main(name: str, folder: str, trace: str, kill: str | None = None) -> None:
     job = JOBS[name]
-    ms.device_context.cpu.op_tuning.threads_num(1)  # other splits of the work round otherwise, in any young process
+    with contextlib.suppress(RuntimeError):  # a forked process has it already
+        ms.device_context.cpu.op_tuning.threads_num(1)  # other splits of the work round otherwise, in any young process
     ms.set_context(mode=ms.GRAPH_MODE if job.mode == "graph" else ms.PYNATIVE_MODE)
     ms.set_seed(1)
     ms.manual_seed(1)

@@ -1,1 +1,1 @@
-"""The commands of ``ckptkit``, one module each, imported when it runs."""
+"""Implements the commands of ``ckptkit``: one module for each, imported when the command runs."""

@@ -1,8 +1,8 @@
-"""``ckptkit copy``: a run, or one checkpoint of it, from a root to another; what is there already is compared.
+"""Implements ``ckptkit copy``: copies a run, or one checkpoint, to another root, and compares what exists there.
 
-The JSON is ``{"source": str, "target": str, ...}`` with the fields of `ckptkit.tools.copy.inventory.Copied`. The bar,
-and without a terminal a line for each checkpoint, goes to stderr. Broken off at any moment, by Ctrl-C or otherwise,
-the same command copies the rest.
+The JSON is ``{"source": str, "target": str, ...}`` with the fields of `ckptkit.tools.copy.inventory.Copied`. A bar, or
+without a terminal a line for each checkpoint, goes to stderr. If the command is interrupted at any moment, by Ctrl-C
+or otherwise, the same command copies the rest.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def run_copy(
     target_options: Iterable[str],
     as_json: bool,
 ) -> int:
-    """Copy and print what became of it; returns the exit code.
+    """Copy and print the outcome; returns the exit code.
 
     Raises:
-        WrongUsageError: If an option cannot be meant, or the two roots are one.
-        CkptKitError: As `copy_run`.
+        WrongUsageError: If an option is invalid, or both roots are the same.
+        CkptKitError: As in `copy_run`.
     """
     request = CopyRequest(checkpoint, lambda: datetime.now(timezone.utc), lambda: secrets.token_hex(16))
     there = open_root(source, source_options, flag="--source-option")
@@ -75,17 +75,17 @@ def run_copy(
 
 
 class CopyBar(CheckpointBar):
-    """Shows how a copy goes on; a `ckptkit.tools.copy.inventory.CopyWatch`.
+    """Shows the progress of a copy; a `ckptkit.tools.copy.inventory.CopyWatch`.
 
     Args:
-        console: Where; without a terminal, a line for each checkpoint.
+        console: Where to draw the bar; without a terminal, prints a line for each checkpoint instead.
     """
 
     def __init__(self, console: Console) -> None:
         super().__init__(console, "comparing")
 
     def end(self, name: str, outcome: CopyOutcome) -> None:
-        """As in `ckptkit.tools.copy.inventory.CopyWatch`."""
+        """Show the outcome for one checkpoint; see `ckptkit.tools.copy.inventory.CopyWatch`."""
         self._ended += outcome in ("copied", "present")
         self._bar.update(self._task, description=self._describe())
         if not self._console.is_terminal:

@@ -1,7 +1,7 @@
-"""``ckptkit demo``: one training killed three times and resumed, beside the same training left alone.
+"""Implements ``ckptkit demo``: kills and resumes a training three times beside the same training uninterrupted.
 
-Both run in processes of their own (`ckptkit.mindspore.demo`); this one only starts them, compares what they
-traced and prints the verdict. It imports no MindSpore.
+Both run in separate processes (`ckptkit.mindspore.demo`). This module only starts them, compares their traces and
+prints the verdict. It does not import MindSpore.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ckptkit.storage import Listing, Storage
 MICRO_STEPS = 180  # 6 epochs of 30 batches
 NEEDED_ACCURACY = 0.95
 
-# What kills each life of the interrupted run; the last one is left to end.
+# What kills each life of the interrupted run; the last life runs to the end.
 DEATHS: tuple[tuple[str, dict[str, int]], ...] = (
     ("SIGKILL in mid-cycle", {"kill_after": 38}),
     ("SIGKILL while a save was being written", {"kill_in_save_after": 72}),
@@ -48,7 +48,7 @@ KINDS = {
 
 @dataclass
 class Life:
-    """What one process left behind."""
+    """Holds the trace and the exit code of one process."""
 
     death: str
     exit_code: int
@@ -62,7 +62,7 @@ def run_demo(root: str | None, mode: Literal["graph", "pynative"], seed: int) ->
     """Run the demo and print its table; returns the exit code.
 
     Raises:
-        WrongUsageError: If something lies at ``root``.
+        WrongUsageError: If ``root`` is not empty.
         StorageError: If the storage failed.
     """
     console = Console()
@@ -103,7 +103,7 @@ def run_demo(root: str | None, mode: Literal["graph", "pynative"], seed: int) ->
 
 @contextlib.contextmanager
 def _folder(storage: Storage | None) -> Iterator[Path]:
-    """Where traces and logs go: beside the runs if these are kept on this machine."""
+    """Give the folder for traces and logs: beside the runs if ``storage`` is on this machine, else temporary."""
     if storage is not None and not storage.is_remote:
         root = Path(storage.url)
         root.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def _start(
         "seed": seed,
         **when,
     }
-    # MindSpore writes compiler files into its working directory and much to its log.
+    # A scratch working directory, since MindSpore writes compiler files into it; and a log file, since it logs a lot.
     litter = folder / "scratch" / name
     litter.mkdir(parents=True)
     with (folder / f"{name}.log").open("wb") as log:
@@ -143,7 +143,7 @@ def _start(
 
 
 def _watch(process: subprocess.Popen[bytes], folder: Path, bars: Progress, shown: dict[Any, str]) -> None:
-    """Wait for ``process`` and keep the bars where the traces are."""
+    """Wait for ``process`` and update the bars from the traces."""
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=0.2)
@@ -187,7 +187,7 @@ def _verdict(console: Console, reference: Life, lives: list[Life]) -> int:
         table.add_row(_biography(life), *cells)
     console.print(table)
     begun_right = all(min(life.steps, default=0) == life.began_at + 1 for life in lives)
-    resumed = all(life.resumed_from for life in lives[1:])  # else nothing was tried
+    resumed = all(life.resumed_from for life in lives[1:])  # else the demo has shown nothing
     whole = set(reference.steps) == set(range(1, MICRO_STEPS + 1)) == set().union(*(life.steps for life in lives))
     accuracy, alone = lives[-1].accuracy or 0.0, reference.accuracy or 0.0
     console.print(

@@ -1,10 +1,10 @@
-"""``ckptkit diff``: what differs between two checkpoints, and by how much.
+"""Implements ``ckptkit diff``: shows what differs between two checkpoints, and by how much.
 
 The JSON is ``{"a": {"root": str, "checkpoint": str}, "b": {...}, "equal": bool, ...}`` with the fields of
 `ckptkit.tools.diff.checkpoints.Difference`: ``progress`` (counters that differ: [a, b]), ``ranks`` ([a, b]), ``roles``
 (counts of leaves), ``leaves`` (all that differ; ``divergence`` as `ckptkit.tools.diff.statistics.Divergence`, where a
-number that is not finite is null), ``state`` and ``suspicion`` (a text, or null); at the end ``read_bytes``. Reads,
-never writes.
+number that is not finite is null), ``state`` and ``suspicion`` (a text, or null); at the end ``read_bytes``. Reads
+and never writes.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def run_diff(
     exit_code: bool = False,
     as_json: bool,
 ) -> int:
-    """Compare ``a`` of ``root`` with ``b`` of the other root, or of the same; returns the exit code.
+    """Compare ``a`` of ``root`` with ``b`` of the other root, or of the same root; returns the exit code.
 
-    Without ``b`` it is the newest one; where ``a`` is no name then, it is the other root, and the newest of both are
-    compared.
+    ``b`` defaults to the newest checkpoint. If ``b`` and ``other_root`` are missing and ``a`` is neither ``latest`` nor
+    a checkpoint's name, ``a`` is the other root, and the newest checkpoints of both roots are compared.
 
     Raises:
-        WrongUsageError: If an option cannot be meant.
-        CkptKitError: As `ckptkit.tools.diff.checkpoints.compare`, and if one of the two does not exist.
+        WrongUsageError: If an option is invalid.
+        CkptKitError: As in `ckptkit.tools.diff.checkpoints.compare`, and if one of the two does not exist.
     """
     if b is None and other_root is None and a != LATEST and CheckpointName.parse(a) is None:
         a, other_root = LATEST, a

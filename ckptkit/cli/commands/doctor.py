@@ -1,10 +1,10 @@
-"""The command ``ckptkit doctor``: an examination, and what it finds as text or as JSON.
+"""Implements ``ckptkit doctor``: runs the examination and prints its report as text or as JSON.
 
 The JSON is ``{"exact": bool, "steps": int, "compared": int, "values": int, "lives": [...], "difference": {...} or
-null, "diagnosis": {...} or null, "other_losses": [...], "notes": [...]}``: a life has ``name``, ``began_at``,
+null, "diagnosis": {...} or null, "other_losses": [...], "notes": [...]}``. A life has ``name``, ``began_at``,
 ``ended_at``, ``killed_after`` and ``exit_code``; a difference ``step``, ``resumed_at``, ``life``, ``names`` and
-``progress``; a diagnosis ``code``, ``where``, ``cause``, ``fix`` and ``also``; ``other_losses`` are micro-steps whose
-reported loss alone differed. What is under way goes to stderr.
+``progress``; a diagnosis ``code``, ``where``, ``cause``, ``fix`` and ``also``. ``other_losses`` are micro-steps where
+only the reported loss differed. Progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ckptkit.tools.doctor.trial import Life
 def run_doctor(command: Sequence[str], options: Options, *, keep: str | None, as_json: bool) -> int:
     """Examine ``command`` and print the report; returns the exit code."""
     kept = Path(keep).absolute() if keep is not None else None
-    # As any other error: on its way out the life under way is ended.
+    # Exit by an exception, as for any other error: unwinding ends the running life.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         report = _examined(command, options, kept)
@@ -58,7 +58,7 @@ def _examined(command: Sequence[str], options: Options, kept: Path | None) -> Re
 
 
 def _failure(error: Exception, command: Sequence[str]) -> tuple[int, str]:
-    """The exit code and what to say."""
+    """Return the exit code and the message."""
     if isinstance(error, UnusableScriptError):
         return 2, str(error)
     if isinstance(error, FailedLifeError):
@@ -69,7 +69,7 @@ def _failure(error: Exception, command: Sequence[str]) -> tuple[int, str]:
 
 
 class _Lives:
-    """A line and a bar for each life, on stderr."""
+    """Shows a line and a bar for each life on stderr."""
 
     def __init__(self) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -84,13 +84,13 @@ class _Lives:
         self._progress.stop()
 
     def begins(self, words: str, steps: int) -> None:
-        """Another life begins, which has ``steps`` micro-steps to do."""
+        """Show that another life begins, with ``steps`` micro-steps to do."""
         if self._task is not None:
             self._progress.stop_task(self._task)
         self._task = self._progress.add_task(words, total=steps)
 
     def stepped(self, steps: int) -> None:
-        """The life has done so many micro-steps."""
+        """Show how many micro-steps the life has done."""
         if self._task is not None:
             self._progress.update(self._task, completed=steps)
 

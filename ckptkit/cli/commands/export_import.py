@@ -1,8 +1,7 @@
-"""``ckptkit export`` and ``ckptkit import``: weights to and from the files of other programs.
+"""Implements ``ckptkit export`` and ``ckptkit import``: convert weights to and from the files of other programs.
 
-The JSON of an export has the fields of `ckptkit.tools.interchange.Exported` and ``root``, that of an import those of
-`ckptkit.tools.interchange.Imported`. An export only reads the run; both begin nothing before their arguments are
-checked.
+The JSON of an export has the fields of `ckptkit.tools.interchange.Exported` and ``root``; that of an import has those
+of `ckptkit.tools.interchange.Imported`. An export only reads the run. Both check their arguments before they begin.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class NameOptions:
-    """How names were said to change: a map file, or rules."""
+    """Holds the typed options that rename tensors: a map file, or rules."""
 
     map_file: str | None
     renamed: Sequence[str]
     dropped: Sequence[str]
 
     def read(self) -> Renames:
-        """The rules; ValueError if they cannot be."""
+        """Return the rules; raises ValueError if they are invalid."""
         if self.map_file is None:
             return Renames.of(self.renamed, self.dropped)
         if self.renamed or self.dropped:
@@ -43,7 +42,7 @@ class NameOptions:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What to export, and as what."""
+    """Holds the options of an export."""
 
     file: str
     file_format: str | None
@@ -54,11 +53,11 @@ class ExportOptions:
 
 
 def run_export(root: str, checkpoint: str, options: Iterable[str], wanted: ExportOptions, *, as_json: bool) -> int:
-    """Write the file and say what is in it; returns the exit code.
+    """Write the file and print what it holds; returns the exit code.
 
     Raises:
-        WrongUsageError: If an argument cannot be meant, or the file exists.
-        CkptKitError: As `export_weights`.
+        WrongUsageError: If an argument is invalid, or the file exists.
+        CkptKitError: As in `export_weights`.
     """
     storage = open_root(root, options)
     with _as_usage():
@@ -80,11 +79,11 @@ def run_export(root: str, checkpoint: str, options: Iterable[str], wanted: Expor
 
 
 def run_import(file: str, root: str, options: Iterable[str], names: NameOptions, *, as_json: bool) -> int:
-    """Make the run and say what is in it; returns the exit code.
+    """Make the run and print what it holds; returns the exit code.
 
     Raises:
-        WrongUsageError: If an argument cannot be meant.
-        CkptKitError: As `import_weights`.
+        WrongUsageError: If an argument is invalid.
+        CkptKitError: As in `import_weights`.
     """
     storage = open_root(root, options, writes=True)
     with _as_usage():

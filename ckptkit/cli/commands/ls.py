@@ -1,9 +1,9 @@
-"""``ckptkit ls``: the newest checkpoints of a run as a table, or as JSON.
+"""Implements ``ckptkit ls``: lists the newest checkpoints of a run as a table or as JSON.
 
-The JSON is described in ``docs/cli.md``: each checkpoint with the fields of `ckptkit.run.catalog.CheckpointInfo`,
-of which ``progress`` is null where the checkpoint is corrupt, and with what `ckptkit.run.catalog.Rows` knows of it.
-What keeps a start from using any of them goes to stderr. A row costs one read, that of its manifest: COMMIT's own
-digest, the insides of the rank files and the shards are for ``ckptkit verify``. Reads, never writes.
+``docs/cli.md`` describes the JSON: each checkpoint has the fields of `ckptkit.run.catalog.CheckpointInfo`, of which
+``progress`` is null if the checkpoint is corrupt, and those of `ckptkit.run.catalog.Rows` about it. A problem that
+keeps a start from using any checkpoint goes to stderr. A row costs one read, that of its manifest. Does not check
+COMMIT's own digest, the contents of the rank files or the shards; use ``ckptkit verify``. Reads and never writes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ckptkit.run.catalog import CheckpointInfo, Kept, Rows, list_rows
 
 NEWEST = 50
 
-_WHY = {  # and where the terminal is narrow
+_WHY = {  # the text for a wide and for a narrow terminal
     "latest": ("latest", "latest"),
     "newest-two": ("one of the two newest", "newest"),
     "policy": ("policy of the run", "policy"),
@@ -32,7 +32,7 @@ _WHY = {  # and where the terminal is narrow
     "unknown": ("not known", "unknown"),
 }
 _COLUMNS = ("epoch/batch", "updates", "micro-step", "age", "size", "new bytes", "attempt")
-_LEFT_OUT = ("new bytes", "attempt")  # where the terminal is narrow
+_LEFT_OUT = ("new bytes", "attempt")  # in a narrow terminal
 _WIDE = 118
 
 
@@ -43,14 +43,14 @@ def run_ls(
 
     Args:
         root: A path or a URL.
-        options: Of its storage.
-        now: What ages are counted to.
-        as_json: As one document.
-        show_all: Not only the newest.
+        options: Options of its storage.
+        now: The time at which ages are computed.
+        as_json: Whether to print one JSON document.
+        show_all: Whether to list all checkpoints and not only the newest.
 
     Raises:
-        WrongUsageError: If an option cannot be meant.
-        CheckpointNotFoundError: If no run can be meant: the folder does not exist, or holds something else.
+        WrongUsageError: If an option is invalid.
+        CheckpointNotFoundError: If ``root`` cannot be a run: the folder does not exist, or holds something else.
         StorageError: If the storage failed.
     """
     storage = open_root(root, options)
@@ -107,7 +107,7 @@ def _print_table(url: str, rows: Rows, now: datetime) -> None:
 
 
 def _cells(info: CheckpointInfo, rows: Rows, now: datetime) -> dict[str, str]:
-    """By column, in the order of `_COLUMNS`."""
+    """Return the cells by column, in the order of `_COLUMNS`."""
     cells = dict.fromkeys(_COLUMNS, "-")
     cells["new bytes"], cells["attempt"] = size(rows.new_bytes[info.name]), str(info.attempt)
     at = info.progress

@@ -1,10 +1,10 @@
-"""``ckptkit prune``: removes checkpoints that nobody wants any more, also beside a job that is running.
+"""Implements ``ckptkit prune``: removes checkpoints that no policy keeps, also while a job is running.
 
 The JSON is ``{"root": str, "dry_run": bool, "checkpoints": [...], "remains": {name: bytes}, "frozen": {attempt: bytes},
-"freed_bytes": int, "problems": [str], "removed": [str], "emptied": [str], "spared": [str]}``: of each checkpoint
-``name``, ``size_bytes``, ``goes`` and ``why`` as planned; the last three lists are what was done
+"freed_bytes": int, "problems": [str], "removed": [str], "emptied": [str], "spared": [str]}``. Each checkpoint has
+``name``, ``size_bytes``, ``goes`` and ``why`` as planned. The last three lists are what was done
 (`ckptkit.tools.prune.prune.Pruned`), empty in a dry run. Asks on a terminal; without one, and with ``--json``, it
-wants to be told.
+needs ``--yes`` or ``--dry-run``.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ def run_prune(
 
     Args:
         root: A path or a URL.
-        keep: What to keep of the lineage, each as it was typed.
-        options: Of its storage.
-        branches: Remove what lies off the lineage, too.
-        dry_run: Only plan.
-        yes: Do not ask.
-        as_json: As one document.
-        ask: Asks the person; None where there is nobody to answer.
+        keep: The policies for the lineage, each as typed.
+        options: Options of its storage.
+        branches: Whether to remove checkpoints off the lineage, too.
+        dry_run: Whether to plan only.
+        yes: Whether to remove without asking.
+        as_json: Whether to print one JSON document.
+        ask: Asks the person; None if nobody can answer.
 
     Raises:
-        WrongUsageError: If an option cannot be meant, or it may neither ask nor act.
-        CheckpointNotFoundError: If no run can be meant: the folder does not exist, or holds something else.
-        CkptKitError: As `ckptkit.tools.prune.prune.prune`.
+        WrongUsageError: If an option is invalid or missing, or the command must ask and cannot.
+        CheckpointNotFoundError: If ``root`` cannot be a run: the folder does not exist, or holds something else.
+        CkptKitError: As in `ckptkit.tools.prune.prune.prune`.
     """
     rules = [Rule(one, parse_keep(one)) for one in keep]
     if not rules and not branches:
@@ -92,14 +92,14 @@ def run_prune(
 
 
 def asker() -> Callable[[str], bool] | None:
-    """Asks on the terminal; None where there is none."""
+    """Return a function that asks on the terminal; None without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
     return lambda question: typer.confirm(question, err=True)
 
 
 def parse_keep(text: str) -> KeepPolicy:
-    """The policy that ``text`` stands for; WrongUsageError if it is none."""
+    """Return the policy that ``text`` describes; raises WrongUsageError if it describes none."""
     kind, _, rest = text.partition(":")
     try:
         if kind == "latest":
@@ -108,7 +108,7 @@ def parse_keep(text: str) -> KeepPolicy:
             return KeepEvery(optimizer_steps=int(rest))
         if kind == "best":
             n, _, named = rest.partition(":")
-            metric, _, mode = named.rpartition(":")  # a metric's name may have colons of its own
+            metric, _, mode = named.rpartition(":")  # a metric's name may contain colons
             if metric and mode in ("max", "min"):
                 return KeepBest(int(n), metric, "max" if mode == "max" else "min")
     except ValueError as error:

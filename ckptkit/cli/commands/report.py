@@ -1,8 +1,8 @@
-"""``ckptkit report``: a run as one HTML page that works offline, or as JSON.
+"""Implements ``ckptkit report``: reports a run as one HTML page that works offline, or as JSON.
 
-The JSON is described in ``docs/report.md``: the fields of `ckptkit.tools.report.model.RunStory` and of what it has
-inside, times in ISO 8601, and what `ckptkit.tools.report.health` makes of it. Reads the run and never writes to it.
-With ``--json`` nothing is drawn, and plotly is not needed.
+``docs/report.md`` describes the JSON: the fields of `ckptkit.tools.report.model.RunStory` and its parts, times in ISO
+8601, and the verdict of `ckptkit.tools.report.health`. Reads the run and never writes to it. With ``--json`` it draws
+no page and does not need plotly.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def run_report(root: str, options: Iterable[str] = (), *, output: str, now: date
 
     Args:
         root: A path or a URL.
-        options: Of its storage.
-        output: Where the page goes; a page that is there stays until the new one is whole.
-        now: When the report is made.
-        as_json: As one document on stdout, and no page.
+        options: Options of its storage.
+        output: File of the page; an existing page stays until the new one is complete.
+        now: Time of the report.
+        as_json: Whether to print one JSON document to stdout instead of writing a page.
 
     Raises:
-        WrongUsageError: If an option cannot be meant, or plotly is not installed.
+        WrongUsageError: If an option is invalid, or the page needs plotly and it is not installed.
         CheckpointNotFoundError: If there is no run.
         StorageError: If the storage failed, or the page cannot be written.
     """
@@ -65,16 +65,16 @@ def _write(page: bytes, path: Path) -> None:
     from ckptkit.tools.interchange.atomic_file import NewFile
 
     try:
-        with NewFile(path.resolve(), len(page), overwrite=True) as file:  # a link stays one
+        with NewFile(path.resolve(), len(page), overwrite=True) as file:  # resolved, so that a link stays a link
             file.put(memoryview(page), 0)
             file.publish()
-    except ValueError as error:  # of the place
+    except ValueError as error:  # about the path
         raise StorageError(str(error)) from error
 
 
 def _need_plotly() -> None:
     try:
-        import plotly.graph_objects  # noqa: F401 - an optional dependency: whether it is there, and whole
+        import plotly.graph_objects  # noqa: F401 - checks that the optional dependency is installed and complete
     except ImportError as error:
         raise WrongUsageError(
             "the page needs plotly, which is not installed: pip install 'ckptkit[report]'. --json works without it"

@@ -1,7 +1,7 @@
-"""``ckptkit show``: what is inside a checkpoint, for people or as JSON.
+"""Implements ``ckptkit show``: shows what a checkpoint holds, as text or as JSON.
 
-The JSON is described in ``docs/cli.md``. Documents are read and compared with each other; of the bytes of tensors
-nothing is read but what ``--tensor`` asks for, and that is verified while it is read. Reads, never writes.
+``docs/cli.md`` describes the JSON. Documents are read and compared with each other. Tensor bytes are read only for
+``--tensor``, and verified while they are read. Reads and never writes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from ckptkit.storage import Storage
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to show beside the checkpoint itself.
+    """Holds what to show besides the checkpoint itself.
 
     Attributes:
-        rank: Whose files, tensors and state; None for all files, and the rest of rank 0.
+        rank: Rank whose files, tensors and state are shown; None for all files, and the rest of rank 0.
         tensors: Whether every tensor is listed.
-        tensor: Name of the one to look into.
-        histogram: Whether its histogram is wanted, too.
-        state: Whether what is no tensor is shown.
+        tensor: Name of the tensor to read.
+        histogram: Whether its histogram is shown, too.
+        state: Whether state that is not a tensor of the model is shown.
     """
 
     rank: int | None = None
@@ -50,7 +50,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class File:
-    """A file with tensors, and the rank that wrote it."""
+    """Holds a file with tensors, and the rank that wrote it."""
 
     rank: int
     shard: ShardEntry
@@ -58,14 +58,14 @@ class File:
 
 @dataclass(frozen=True)
 class Inside:
-    """One tensor, read and verified.
+    """Holds one tensor's numbers; the tensor was read and verified.
 
     Attributes:
-        name: Of the tensor.
-        info: What its file says of it.
+        name: Name of the tensor.
+        info: Its description in its file.
         digest: xxh3_128 of its bytes.
-        summary: Of its elements.
-        histogram: Likewise; None where it was not asked for.
+        summary: Summary of its elements.
+        histogram: Histogram of its elements; None if not asked for.
     """
 
     name: str
@@ -77,17 +77,17 @@ class Inside:
 
 @dataclass(frozen=True)
 class Shown:
-    """What was found; what was not asked for is None.
+    """Holds what was read from a checkpoint; what was not asked for is None.
 
     Attributes:
         url: The run root.
-        opened: The documents.
-        attempt: That of the attempt that wrote it.
-        rank: Whose tensors and state.
-        files: With tensors, by role.
-        tensors: By name.
-        tensor: The one to look into.
-        state: By section, encoded by `ckptkit.core.tree`.
+        opened: The documents of the checkpoint.
+        attempt: The document of the attempt that wrote it.
+        rank: Rank of the tensors and the state.
+        files: The files with tensors.
+        tensors: The listed tensors by name.
+        tensor: The tensor that was read.
+        state: State by section, encoded by `ckptkit.core.tree`.
     """
 
     url: str
@@ -109,19 +109,19 @@ def run_show(
     now: datetime,
     as_json: bool = False,
 ) -> int:
-    """Print it; returns the exit code.
+    """Print a checkpoint; returns the exit code.
 
     Args:
         root: A path or a URL.
         checkpoint: A name, or ``latest``.
-        options: Of the storage.
-        wanted: What beside the checkpoint itself.
-        now: What its age is counted to.
-        as_json: As one document.
+        options: Options of the storage.
+        wanted: What to show besides the checkpoint itself.
+        now: The time at which its age is computed.
+        as_json: Whether to print one JSON document.
 
     Raises:
-        WrongUsageError: If it has no such rank or tensor, or an option cannot be meant.
-        CkptKitError: As `open_wanted`, and as `Contents.read_into` for a tensor.
+        WrongUsageError: If the checkpoint has no such rank or tensor, or an option is invalid.
+        CkptKitError: As in `open_wanted`, and for a tensor as in `Contents.read_into`.
     """
     storage = open_root(root, options)
     shown = look(storage, checkpoint, wanted)
@@ -135,7 +135,7 @@ def run_show(
 
 
 def look(storage: Storage, checkpoint: str, wanted: Wanted) -> Shown:
-    """Read what ``wanted`` asks for; raises as `run_show`."""
+    """Read what ``wanted`` asks for; raises the same exceptions as `run_show`."""
     if wanted.histogram and wanted.tensor is None:
         raise WrongUsageError("--histogram is of one tensor: give --tensor NAME, too; --tensors lists the names")
     opened = open_wanted(storage, checkpoint)
@@ -188,7 +188,7 @@ def _inside(storage: Storage, opened: OpenedCheckpoint, rank: int, wanted: Wante
 
 
 def as_document(shown: Shown) -> dict[str, object]:
-    """What ``--json`` prints."""
+    """Return the document that ``--json`` prints."""
     manifest = shown.opened.manifest
     attempt = shown.attempt
     return {

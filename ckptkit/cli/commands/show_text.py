@@ -1,4 +1,4 @@
-"""What ``ckptkit show`` prints for people. Main thread."""
+"""Prints the text output of ``ckptkit show``. Only the main thread calls it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ckptkit.core.tensors import ROLES
 from ckptkit.core.tree import decode_tree
 from ckptkit.format.documents import AttemptDocument, Cost
 
-_MOST_FILES = 60  # a job of thousands of ranks has tens of thousands
-_MOST_ITEMS = 8  # of a list in the state: a generator's has hundreds of numbers
+_MOST_FILES = 60  # a job with thousands of ranks has tens of thousands
+_MOST_ITEMS = 8  # shown of a list in the state: a random generator's has hundreds of numbers
 _MOST_TEXT = 100
 _BAR = 40
 
@@ -115,7 +115,7 @@ def _print_files(console: Console, files: list[File]) -> None:
 
 
 def _short(key: str) -> str:
-    """``key`` without the checkpoint's own folder, which stands above the table."""
+    """Return ``key`` without the checkpoint's own folder, which is printed above the table."""
     top, _, rest = key.partition("/")
     return rest.partition("/")[2] if top == "checkpoints" else key
 
@@ -159,18 +159,18 @@ def _number(value: float | None) -> str:
 
 
 def bars(counted: Histogram) -> Iterator[str]:
-    """A line for each interval: where it lies, how many, and a bar."""
+    """Yield a line for each interval: its edges, its count and a bar."""
     most = max(counted.counts, default=0)
     if not most:
         yield "no finite elements"
     for low, high, count in zip(counted.edges, counted.edges[1:], counted.counts, strict=False):
-        # Whatever is there shows at least as a sliver.
+        # Rounded up, so that every count above zero shows a bar.
         bar = "#" * -(-count * _BAR // most)
         yield f"{low:>12.5g} .. {high:<12.5g} {count:>12}  {bar}".rstrip()
 
 
 def _tree(label: str, value: JsonValue, indent: str) -> Iterator[str]:
-    """Lines for a part of the state."""
+    """Yield the lines for a part of the state."""
     tag = next(iter(value)) if isinstance(value, dict) and len(value) == 1 else ""
     if tag.startswith("$") and isinstance(value, dict):
         yield from _tagged(label, tag, value[tag], indent)
@@ -198,7 +198,7 @@ def _items(label: str, items: list[JsonValue], indent: str) -> Iterator[str]:
 
 
 def _tagged(label: str, tag: str, inner: JsonValue, indent: str) -> Iterator[str]:
-    """Lines for what plain JSON has no word for; see `ckptkit.core.tree`."""
+    """Yield the lines for a value that JSON cannot represent directly; see `ckptkit.core.tree`."""
     if isinstance(inner, list):  # a tuple, or the pairs of a dict
         yield from _items(label, inner, indent)
         return
@@ -207,7 +207,7 @@ def _tagged(label: str, tag: str, inner: JsonValue, indent: str) -> Iterator[str
         return
     try:
         value = decode_tree({tag: inner}, {})
-    except ValueError:  # nothing that ckptkit writes; show what is there
+    except ValueError:  # not written by ckptkit; show it as it is
         value = _scalar(inner)
     yield f"{indent}{label}: {f'{len(value)} bytes' if isinstance(value, bytes) else value}"
 

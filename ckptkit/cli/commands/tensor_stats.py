@@ -1,8 +1,8 @@
-"""What the elements of one tensor are like: extremes, mean, spread, how many are zero, NaN or infinite, a histogram.
+"""Computes statistics of one tensor: extremes, mean, spread, counts of zero, NaN and infinite elements, a histogram.
 
-Guarantees: float64 arithmetic over blocks, so that a large tensor needs no second one's memory; NaN and infinities are
-counted and enter nothing else; integers up to 64 bits have exact extremes. Of complex numbers the magnitudes are looked
-at. Pure functions, any thread.
+Guarantees: uses float64 arithmetic over blocks, so that a large tensor does not need its memory twice. NaN and
+infinities are counted and excluded from everything else. Integers up to 64 bits have exact extremes. Complex numbers
+count by their magnitudes. Pure functions; any thread may call them.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Summary:
-    """The numbers of a tensor; what has no value, or none in float64, is None.
+    """Holds the statistics of a tensor; a value that does not exist, or not in float64, is None.
 
     Attributes:
-        count: Elements.
-        finite: Elements that are neither NaN nor infinite, of which all the others but the counts are.
-        minimum: The least.
-        maximum: The greatest.
-        mean: Their sum by ``finite``.
-        std: Of the population, not of a sample.
-        norm: The square root of the sum of their squares.
-        zeros: Of either sign.
-        nan: Not a number.
-        infinite: Of either sign.
+        count: Number of elements.
+        finite: Number of elements that are neither NaN nor infinite; only these enter the next five values.
+        minimum: The least element.
+        maximum: The greatest element.
+        mean: The sum divided by ``finite``.
+        std: Standard deviation of the population, not of a sample.
+        norm: The square root of the sum of squares.
+        zeros: Number of zeros of either sign.
+        nan: Number of NaN elements.
+        infinite: Number of infinite elements of either sign.
     """
 
     count: int
@@ -50,18 +50,18 @@ class Summary:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many finite elements lie between ``edges[i]`` and ``edges[i + 1]``, the last edge included."""
+    """Holds in ``counts[i]`` how many finite elements lie from ``edges[i]`` to ``edges[i + 1]``, last edge included."""
 
     edges: tuple[float, ...]
     counts: tuple[int, ...]
 
 
 def summarise(dtype: str, bits: Array) -> Summary:
-    """Look at a tensor, given as it lies on storage.
+    """Compute the statistics of a tensor, given as it is stored.
 
     Args:
         dtype: Name in `ckptkit.core.tensors.DTYPES`.
-        bits: Of any shape.
+        bits: The stored elements, in any shape.
     """
     nan = infinite = zeros = finite = 0
     total = squares = spread = 0.0
@@ -97,12 +97,12 @@ def summarise(dtype: str, bits: Array) -> Summary:
 
 
 def histogram(dtype: str, bits: Array, bins: int = 20) -> Histogram:
-    """Count the finite elements of a tensor in ``bins`` intervals of equal width, one where all are equal.
+    """Count the finite elements of a tensor in ``bins`` intervals of equal width; in one if all are equal.
 
     Args:
         dtype: Name in `ckptkit.core.tensors.DTYPES`.
-        bits: Of any shape.
-        bins: How many.
+        bits: The stored elements, in any shape.
+        bins: Number of intervals.
     """
     low, high = np.inf, -np.inf
     for block in _finite(dtype, bits):
@@ -111,9 +111,9 @@ def histogram(dtype: str, bits: Array, bins: int = 20) -> Histogram:
         return Histogram((), ())
     if low == high:
         return Histogram((low, high), (sum(block.size for block in _finite(dtype, bits)),))
-    scale = 1.0 if np.isfinite(high - low) else 0.25  # of the largest floats, the width is none
+    scale = 1.0 if np.isfinite(high - low) else 0.25  # the width of the largest floats overflows
     edges = np.linspace(low * scale, high * scale, bins + 1)
-    if not (np.diff(edges) > 0).all():  # neighbours among floats: there are fewer values than bins
+    if not (np.diff(edges) > 0).all():  # neighbouring floats: there are fewer values than bins
         edges = np.array([low, high]) * scale
     counts = np.zeros(len(edges) - 1, np.int64)
     for block in _finite(dtype, bits):

@@ -1,11 +1,11 @@
-"""``ckptkit verify``: every byte of a run, or of one checkpoint, against its digests.
+"""Implements ``ckptkit verify``: checks every byte of a run, or of one checkpoint, against its digests.
 
 The JSON is ``{"root": str, "checkpoints": [...], "problems": [...], "uncommitted": [str], "void": [str], "start": {...}
-or null, "files": int, "read_bytes": int}``. Each checkpoint has ``name``, ``outcome`` (``whole``, ``corrupt``,
-``removed``: by the job, meanwhile), ``size_bytes`` and ``problems``; each problem ``file``, ``message``, ``tensors``
-(in which the damage may lie), ``expected`` and ``found`` (digests, or null); ``start`` the fields of
-`ckptkit.tools.verify.run.Start`, null where one checkpoint was asked for. The bar, and without a terminal a line for
-each checkpoint, goes to stderr. Reads, never writes.
+or null, "files": int, "read_bytes": int}``. Each checkpoint has ``name``, ``outcome`` (``whole``, ``corrupt``, or
+``removed`` by the job meanwhile), ``size_bytes`` and ``problems``. Each problem has ``file``, ``message``, ``tensors``
+(those that may be damaged), ``expected`` and ``found`` (digests, or null). ``start`` has the fields of
+`ckptkit.tools.verify.run.Start`, and is null if one checkpoint was asked for. A bar, or without a terminal a line for
+each checkpoint, goes to stderr. Reads and never writes.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def run_verify(
     as_json: bool,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Prove the run and print what was found; returns the exit code.
+    """Verify the run and print the result; returns the exit code.
 
     Raises:
-        WrongUsageError: If an option cannot be meant, or a checkpoint and all of them are asked for.
-        CheckpointNotFoundError: If no run can be meant: the folder does not exist, or holds something else.
-        CkptKitError: As `ckptkit.tools.verify.run.audit`.
+        WrongUsageError: If an option is invalid, or both one checkpoint and all of them are asked for.
+        CheckpointNotFoundError: If ``root`` cannot be a run: the folder does not exist, or holds something else.
+        CkptKitError: As in `ckptkit.tools.verify.run.audit`.
     """
     if everything and checkpoint is not None:
         raise WrongUsageError(f"--all verifies every checkpoint; leave it out to verify {checkpoint} alone")
@@ -66,13 +66,13 @@ def run_verify(
 
 
 class VerifyBar(CheckpointBar):
-    """Shows how an audit goes on; a `ckptkit.tools.verify.run.AuditWatch`.
+    """Shows the progress of an audit; a `ckptkit.tools.verify.run.AuditWatch`.
 
     Args:
-        console: Where; without a terminal, a line for each checkpoint.
+        console: Where to draw the bar; without a terminal, prints a line for each checkpoint instead.
 
     Attributes:
-        read_bytes: So far.
+        read_bytes: Number of bytes read so far.
     """
 
     def __init__(self, console: Console) -> None:
@@ -82,13 +82,13 @@ class VerifyBar(CheckpointBar):
         self.read_bytes = 0
 
     def advance(self, size_bytes: int) -> None:
-        """As in `ckptkit.tools.verify.run.AuditWatch`."""
+        """Add ``size_bytes`` to the bytes read; see `ckptkit.tools.verify.run.AuditWatch`."""
         with self._lock:
             self.read_bytes += size_bytes
         super().advance(size_bytes)
 
     def end(self, name: str, outcome: ProofOutcome) -> None:
-        """As in `ckptkit.tools.verify.run.AuditWatch`."""
+        """Show the outcome for one checkpoint; see `ckptkit.tools.verify.run.AuditWatch`."""
         with self._lock:
             self._ended += 1
             self._corrupt += outcome == "corrupt"

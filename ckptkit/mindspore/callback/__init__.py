@@ -1,1 +1,1 @@
-"""`CheckpointCallback`: the hooks of ``Model.train`` and ``Model.fit``, and the session of one training behind them."""
+"""Implements `CheckpointCallback`: the hooks of ``Model.train`` and ``Model.fit``, and the session of one training."""

@@ -1,9 +1,9 @@
-"""`CheckpointCallback`: exact resume for ``Model.train`` and ``Model.fit``.
+"""Resumes ``Model.train`` and ``Model.fit`` exactly, by `CheckpointCallback`.
 
-Guarantees: what would make the resumed run differ (a forgotten ``initial_epoch``, other data, another K, a
-sinking dataset) is refused before the first batch; a save is taken between two micro-steps, the one due at an
-epoch's last micro-step after the epoch's evaluation; when training ends its last state is committed; when it
-is broken off by an exception, a save that has begun is finished. Main thread only.
+Guarantees: the callback refuses, before the first batch, what would make the resumed run differ (a forgotten
+``initial_epoch``, other data, another K, a sinking dataset). It saves between two micro-steps; a save due at an
+epoch's last micro-step is taken after the epoch's evaluation. At the end of training it commits the last state. If an
+exception ends training, a save that has begun is finished. Main thread only.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from ckptkit.storage import Storage, open_storage
 
 _log = logging.getLogger("ckptkit")
 
-# What StateManager calls its own arguments.
+# Names of StateManager's own arguments.
 _OPTIONS = ("train_cell", "dataset", "frozen", "augmentation", "on_k_change", "cycle", "strict", "elastic", "placement")
-_COMPANIONS = "callbacks"  # the name that the other callbacks' state has among the stateful objects
+_COMPANIONS = "callbacks"  # name of the other callbacks' state among the stateful objects
 
 
 class CheckpointCallback(Callback):
@@ -70,17 +70,16 @@ class CheckpointCallback(Callback):
         when_busy: As for `CheckpointManager`.
         on_save_error: As for `CheckpointManager`.
         mid_cycle: As for `CheckpointManager`.
-        window: As for `CheckpointManager`. Beside a callback of your own that acts within an epoch it is ``"off"``.
-        read_only: Callbacks of your own, or classes of them, that never change a parameter, so that beside them
-            there is a window.
+        window: As for `CheckpointManager`. A callback of your own that acts within an epoch turns it ``"off"``.
+        read_only: Callbacks of your own, or classes of them, that never change a parameter and so keep the window.
         buffer_bytes: As for `CheckpointManager`.
         on_save: As for `CheckpointManager`.
         on_k_change: As for `StateManager`.
-        cycle: Says K and the micro-step of a train cell other than ckptkit's, as for `StateManager`.
+        cycle: Reports K and the micro-step of a train cell other than ckptkit's, as for `StateManager`.
         strict: Refuse what cannot be resumed exactly (`nn.Dropout`, maps that draw from global generators) instead
             of warning.
         elastic: Accept a checkpoint of another number of ranks, as for `StateManager`.
-        placement: Says which parameters are not what they seem in a job of many ranks, as for `StateManager`.
+        placement: Corrects how parameters are placed in a job of many ranks, as for `StateManager`.
         storage_options: As for `CheckpointManager`.
         mirror: As for `CheckpointManager`: a remote root that follows a local one.
         mirror_keep: As for `CheckpointManager`.
@@ -90,14 +89,14 @@ class CheckpointCallback(Callback):
         check_replicas: As for `CheckpointManager`.
         events: As for `CheckpointManager`; the loss and the norm of the gradients are recorded, too.
         grace: As for `CheckpointManager`. Signals are watched while ``Model.train`` or ``Model.fit`` runs.
-        on_preempt: What follows SIGTERM or SIGUSR1, once the state of the last micro-step is saved. ``"exit"``:
-            `Preempted` ends the process with code 143, so that nothing after ``Model.train`` is run; so does the end of
-            ``grace``, if it comes first. ``"return"``: ``Model.train`` returns and `preempted` is True. ``"off"``:
-            nothing is watched, signals are left alone.
-        preempt_when: As for `CheckpointManager`: a file, or a callable, that asks for the same.
+        on_preempt: What happens after SIGTERM or SIGUSR1, once the state of the last micro-step is saved. ``"exit"``:
+            `Preempted` ends the process with code 143, so nothing after ``Model.train`` runs; the end of ``grace`` has
+            the same effect, if it comes first. ``"return"``: ``Model.train`` returns and `preempted` is True.
+            ``"off"``: nothing is watched, and signals are not handled.
+        preempt_when: As for `CheckpointManager`: a file or a callable that requests the same.
 
     Raises:
-        ValueError: If an option is none of those named.
+        ValueError: If an option has an unknown value.
         StorageError: If the root's URL has no backend.
     """
 
@@ -139,7 +138,7 @@ class CheckpointCallback(Callback):
         show_errors_briefly()
         self._new_manager = functools.partial(
             CheckpointManager,
-            open_storage(root, storage_options),  # now: a relative path means the folder that it means here
+            open_storage(root, storage_options),  # opened now: a relative path depends on the current directory
             save=save,
             keep=keep,
             when_busy=when_busy,
@@ -156,11 +155,11 @@ class CheckpointCallback(Callback):
             events=events,
             grace=grace,
             on_preempt=on_preempt,
-            # Now, as for the root.
+            # Made absolute now, as for the root.
             preempt_when=os.path.abspath(preempt_when) if isinstance(preempt_when, str | os.PathLike) else preempt_when,
         )
         self._read_only = tuple(read_only)
-        self._new_manager()  # so that a wrong option is an error here and not after the model is built
+        self._new_manager()  # raises on a wrong option here, not after the model is built
         self._save_evaluated = keep is not None and keep.needs_metrics
         self._stateful = dict(stateful or {})
         taken = sorted(self._stateful.keys() & {_COMPANIONS, *_OPTIONS})
@@ -172,7 +171,7 @@ class CheckpointCallback(Callback):
             raise ValueError(f'augmentation must be None or "stateless", got {augmentation!r}')
         self._new_state = functools.partial(
             StateManager,
-            # As it is given only where it can be asked again at a second resume.
+            # Other iterables may be exhausted at a second resume, hence the tuple.
             frozen=frozen if frozen is None or callable(frozen) or isinstance(frozen, str) else tuple(frozen),
             augmentation=augmentation,
             on_k_change=on_k_change,
@@ -187,22 +186,22 @@ class CheckpointCallback(Callback):
 
     @property
     def preempted(self) -> bool:
-        """Whether the last training was ended by a signal or ``preempt_when``, so that it is not complete."""
+        """Whether a signal or ``preempt_when`` ended the last training, so that it is incomplete."""
         return self._preempted if self._session is None else self._session.manager.preempted
 
     def resume(
         self, model: Model, dataset: ds.Dataset, epochs: int, *, checkpoint: str = "latest", rewind: bool = False
     ) -> ResumePoint:
-        """Restore the newest usable checkpoint into ``model``, position ``dataset``, take the run over.
+        """Restore the newest usable checkpoint into ``model``, position ``dataset`` and take over the run.
 
         Call it before every ``Model.train`` or ``Model.fit`` with this callback, also the first time.
 
         Args:
-            model: Made of an `AccumulationTrainCell`, or of anything else that trains.
+            model: Made of an `AccumulationTrainCell`, or of any other train cell.
             dataset: The pipeline that ``Model.train`` will get.
             epochs: The total since epoch 0, as ``Model.train`` will get it.
-            checkpoint: ``"latest"``, or the name of one to go on from.
-            rewind: With a name: go back to it even if the run already went on from there.
+            checkpoint: ``"latest"``, or the name of the checkpoint to continue from.
+            rewind: With a name: go back to that checkpoint even if the run has already continued from it.
 
         Returns:
             Where to begin; train nothing if it is ``complete``.
@@ -210,9 +209,9 @@ class CheckpointCallback(Callback):
         Raises:
             ResumeError: If the run could not continue exactly; says what to change.
             StateMismatchError: If the checkpoint does not fit the model; names the first leaves that differ.
-            CkptKitError: Any other of the tree, as for `CheckpointManager.restore`.
+            CkptKitError: Any of its other subclasses, as for `CheckpointManager.restore`.
             TypeError: If ``model`` or ``dataset`` is something else.
-            ValueError: If ``epochs`` is no positive number.
+            ValueError: If ``epochs`` is not a positive number.
         """
         self._drop_session()
         self._preempted = False
@@ -252,13 +251,13 @@ class CheckpointCallback(Callback):
         rewind: bool = False,
         **kwargs: Any,
     ) -> ResumePoint:
-        """`resume`, then ``Model.train`` from there with this callback last; ``kwargs`` go to it.
+        """Call `resume`, then ``Model.train`` from there with this callback last; ``kwargs`` are passed to it.
 
         Returns:
-            The point that training went on from.
+            The point that training continued from.
 
         Raises:
-            ValueError: If ``initial_epoch`` is among ``kwargs``: it is decided here.
+            ValueError: If ``initial_epoch`` is among ``kwargs``: `resume` decides it.
             CkptKitError: As `resume`, and what the saves raise.
             Preempted: After a signal; see ``on_preempt``.
         """
@@ -281,7 +280,7 @@ class CheckpointCallback(Callback):
         rewind: bool = False,
         **kwargs: Any,
     ) -> ResumePoint:
-        """`resume`, then ``Model.fit`` from there with this callback last; as `train`."""
+        """Call `resume`, then ``Model.fit`` from there with this callback last; as `train`."""
         _refuse_wrong_arguments("fit(model, epochs, dataset, valid_dataset)", model, dataset, epochs)
         callbacks = self._callbacks(kwargs)
         point = self.resume(model, dataset, epochs, checkpoint=checkpoint, rewind=rewind)
@@ -291,7 +290,7 @@ class CheckpointCallback(Callback):
         return point
 
     def __enter__(self) -> Self:
-        # Model.fit enters and leaves every callback once more for each evaluation.
+        # Model.fit enters and leaves every callback again for each evaluation.
         self._depth += 1
         return self
 
@@ -309,16 +308,16 @@ class CheckpointCallback(Callback):
         session.leave(kind, error, trace)
 
     def on_train_begin(self, run_context: Any) -> None:
-        """Check that ``Model`` begins where `resume` said, and put the last things in place."""
+        """Check that ``Model`` begins where `resume` said, and finish the restore."""
         session = self._active()
         session.begin(run_context.original_args(), self)
 
     def on_train_epoch_begin(self, run_context: Any) -> None:
-        """At the first epoch, hand the other callbacks their state back."""
+        """At the first epoch, restore the state of the other callbacks."""
         self._active().begin_epoch(run_context.original_args())
 
     def on_train_step_end(self, run_context: Any) -> None:
-        """Save if one is due; at an epoch's last batch that waits for the end of the epoch."""
+        """Save if one is due; a save at an epoch's last batch waits for the end of the epoch."""
         self._active().end_step(run_context.original_args(), run_context)
 
     def on_train_epoch_end(self, run_context: Any) -> None:
@@ -326,7 +325,7 @@ class CheckpointCallback(Callback):
         self._active().end_epoch(run_context.original_args(), run_context, save_evaluated=self._save_evaluated)
 
     def on_eval_begin(self, run_context: Any) -> None:
-        """Let other callbacks swap weights around an evaluation."""
+        """Run the fence, so that other callbacks can swap weights around an evaluation."""
         if self._session is not None:
             self._session.manager.fence()
 
@@ -357,11 +356,11 @@ class CheckpointCallback(Callback):
         try:
             yield
         except BaseException as error:
-            self._drop_session(error)  # also where it failed before any callback was entered
+            self._drop_session(error)  # also for a failure before any callback was entered
             raise
 
     def _drop_session(self, error: BaseException | None = None) -> None:
-        """Let go of a session that nobody will leave any more."""
+        """Close a session that no ``__exit__`` will close."""
         session, self._session = self._session, None
         if session is not None:
             self._depth = 0
@@ -377,7 +376,7 @@ class CheckpointCallback(Callback):
 
 
 def _refuse_wrong_arguments(call: str, model: Model, dataset: ds.Dataset, epochs: int) -> None:
-    """Raise TypeError or ValueError that shows the ``call``: its order is easily taken for another one."""
+    """Raise TypeError or ValueError that shows the ``call``, because its argument order is easily confused."""
     if not isinstance(model, Model) or not isinstance(dataset, ds.Dataset):
         raise TypeError(
             f"{call} takes a mindspore.train.Model and a mindspore.dataset pipeline, got "

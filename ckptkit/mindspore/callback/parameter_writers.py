@@ -1,7 +1,7 @@
-"""Who but the train cell may write to the parameters while a checkpoint still reads them.
+"""Finds callbacks that may write to the parameters while a checkpoint still reads them.
 
-Guarantees: a callback of the user's that acts while a checkpoint may still be read from live memory is named, unless it
-is declared to change nothing; whether it really does is not examined. MindSpore's own callbacks change only what a
+Guarantees: a user's callback that acts while a checkpoint may still be read from live memory is named, unless it is
+declared to change nothing; whether it really writes is not examined. MindSpore's own callbacks change only what a
 save copies anyway. Pure functions, any thread.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from mindspore.train import Callback, LambdaCallback
 
-# Those that run while a window may be open.
+# Hooks that run while a window may be open.
 _STEP_HOOKS = (
     "step_begin",
     "step_end",
@@ -20,8 +20,8 @@ _STEP_HOOKS = (
     "on_train_step_end",
     "on_train_epoch_begin",
 )
-# Preceded by a fence, unless callbacks follow the one that fences: these come after the save at the end of an epoch, or
-# stop an epoch when that one has seen its last step already.
+# Hooks after a fence, unless callbacks follow the one that fences: those run after the save at the end of an epoch, or
+# stop an epoch whose last step that one has already seen.
 _END_HOOKS = (
     "epoch_end",
     "end",
@@ -39,12 +39,12 @@ _END_HOOKS = (
 def may_write_in_window(
     callbacks: Sequence[Callback], read_only: Sequence[Callback | type[Callback]], *, followed: bool
 ) -> list[str]:
-    """Names of the classes of ``callbacks`` that run code of the user's while a window may be open.
+    """Return the class names of the ``callbacks`` that run user code while a window may be open.
 
     Args:
-        callbacks: Of the training.
-        read_only: Those, or their classes, that are declared to change no parameter.
-        followed: Whether some of them come after the one that saves and fences.
+        callbacks: Callbacks of the training.
+        read_only: Callbacks, or classes of them, that are declared to change no parameter.
+        followed: Whether some of ``callbacks`` come after the one that saves and fences.
     """
     hooks = _STEP_HOOKS + _END_HOOKS if followed else _STEP_HOOKS
     suspects = [one for one in callbacks if not _is_declared(one, read_only) and _acts(one, hooks)]
@@ -56,7 +56,7 @@ def _is_declared(callback: Callback, read_only: Sequence[Callback | type[Callbac
 
 
 def _acts(callback: Callback, hooks: Sequence[str]) -> bool:
-    # A LambdaCallback is MindSpore's, but what it runs is not.
+    # LambdaCallback is MindSpore's class, but it runs user code.
     return isinstance(callback, LambdaCallback) or any(not _is_known(callback, hook) for hook in hooks)
 
 

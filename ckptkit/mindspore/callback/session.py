@@ -1,4 +1,4 @@
-"""One ``Model.train`` or ``Model.fit``, from `CheckpointCallback.resume` to its end: what each hook does.
+"""Does the work of each hook for one ``Model.train`` or ``Model.fit``, from `CheckpointCallback.resume` to its end.
 
 Guarantees: those of `ckptkit.mindspore.callback.callback`, which owns a session and passes the hooks on. Main thread
 only.
@@ -28,7 +28,7 @@ _log = logging.getLogger("ckptkit")
 
 
 class TrainingSession:
-    """One ``Model.train`` or ``Model.fit``, from `CheckpointCallback.resume` to its end."""
+    """Runs one ``Model.train`` or ``Model.fit``, from `CheckpointCallback.resume` to its end."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class TrainingSession:
         """Check that ``Model`` begins as `CheckpointCallback.resume` prepared, and finish the restore.
 
         Raises:
-            ResumeError: If it does not; nothing was trained yet.
+            ResumeError: If it does not; nothing has been trained yet.
         """
         self.manager.watch_preemption()
         self._refuse_other_training(params)
@@ -70,7 +70,8 @@ class TrainingSession:
                 "two CheckpointCallbacks in one training: each would put the data where its own checkpoint was taken. "
                 "Keep one of them; with mirror= its checkpoints come to a second root as well"
             )
-        # Ranks may have different callbacks, such as a log in rank 0 only: where none can stop, no rank has to ask.
+        # Ranks may have different callbacks, such as a log in rank 0 only. If none in any rank can stop, later steps
+        # need no agreement.
         self._may_stop = self.manager.agree(any(may_stop(one) for one in callbacks))
         self._other_callbacks.bind(callbacks, self._state.stateful_objects(), self._state.has_all_of)
         self._state.judge_callbacks(callbacks)
@@ -79,44 +80,44 @@ class TrainingSession:
         if writers:
             self._give_up_window(writers)
         if params.optimizer is None:
-            # Model(cell) leaves it empty, and MindSpore's learning-rate callbacks then fail.
+            # Model(cell) leaves it empty, which makes MindSpore's learning-rate callbacks fail.
             params.optimizer = getattr(self._state.cell, "optimizer", None)
         params.cur_step_num = self._point.batches_delivered
         self._state.count_delivered(self._point.batches_delivered)
         self._position.iterator_made()
-        # This callback is the last one: what the others' on_train_begin changed or drew is undone.
+        # This callback is the last one: this undoes what the others' on_train_begin changed or drew.
         self._state.restore_again()
-        # Now, and not after the others' on_train_epoch_begin, which comes again where an epoch is resumed at its start.
+        # Mark here, before the others' on_train_epoch_begin, which runs again if an epoch is resumed at its start.
         self._state.mark_again()
 
     def begin_epoch(self, params: Any) -> None:
-        """At the first epoch, check its number and hand the other callbacks their state back."""
+        """At the first epoch, check its number and restore the state of the other callbacks."""
         if self._begun:
             return
         if params.cur_epoch_num != self._point.epoch + 1:
             raise ResumeError(_wrong_epoch(self._point.epoch, params.cur_epoch_num - 1))
         self._other_callbacks.restore()
         if self._point.batch:
-            # The others' on_train_epoch_begin came a second time in this epoch; what they did is undone.
+            # The others' on_train_epoch_begin ran a second time in this epoch: this undoes what it did.
             self._state.restore_again()
         self._state.trained()
         self._begun = True
 
     def end_step(self, params: Any, run_context: Any) -> None:
-        """Save if one is due; at an epoch's last batch that is for `end_epoch`."""
+        """Save if one is due; at an epoch's last batch `end_epoch` does that."""
         self._state.count_delivered(params.cur_step_num)
         self._state.observe_step(params.train_dataset_element, params.net_outputs)
         if params.cur_step_num > params.cur_epoch_num * self._size:
             raise ResumeError(self._other_size(params))
         if params.cur_step_num == params.cur_epoch_num * self._size:
-            self._state.end_epoch()  # before the evaluation, which is of the epoch's last weights
-            self._observe(params)  # after it, since it may call the optimizer
-            self.manager.fence()  # before it, too, and before every callback's on_train_epoch_end
+            self._state.end_epoch()  # before the evaluation, which uses the epoch's last weights
+            self._observe(params)  # after end_epoch(), which may call the optimizer
+            self.manager.fence()  # before the evaluation and before every callback's on_train_epoch_end
             self.manager.pause()
             return
         self._observe(params)
         if self._stops_here(run_context):
-            # Now, because on_train_epoch_end follows, where other callbacks take this half epoch for a whole one.
+            # Save now: on_train_epoch_end follows, where other callbacks treat this partial epoch as a whole one.
             self.manager.save_final(self._state)
         else:
             self.manager.step(self._state)
@@ -129,10 +130,10 @@ class TrainingSession:
         """Save if one is due after a whole epoch, with the metrics of its evaluation."""
         stopping = run_context.get_stop_requested()
         if params.cur_step_num != params.cur_epoch_num * self._size:
-            # request_stop ends an epoch early and still gets here; its last step dealt with that half epoch.
+            # request_stop ends an epoch early and still calls this; the last step has saved that partial epoch.
             if not stopping:
                 raise ResumeError(self._other_size(params))
-            self.manager.fence()  # as below: it may have been requested by a callback that follows this one
+            self.manager.fence()  # as below: a callback after this one may have requested the stop
             return
         stopping = self._agreed_stop(run_context)
         metrics = _numbers(params.get("eval_results") or {})
@@ -140,7 +141,7 @@ class TrainingSession:
         self._state.end(self._other_callbacks.early_stop())
         is_last = stopping or params.cur_epoch_num == self._epochs
         if is_last:
-            # A complete run is not trained again: the others' on_train_end has to be in its last checkpoint.
+            # A complete run is never trained again, so its last checkpoint must include the others' on_train_end.
             self.manager.expect_final()
         if metrics and save_evaluated and not is_last:
             self.manager.save(self._state, metrics)
@@ -149,16 +150,17 @@ class TrainingSession:
             self.manager.step(self._state, metrics)
         self._stop_if_preempted(run_context)
         if is_last:
-            self.manager.fence()  # the others' on_train_end, such as EarlyStopping's, come before this callback's
+            self.manager.fence()  # the others' on_train_end, such as EarlyStopping's, run before this callback's
 
     def _stop_if_preempted(self, run_context: Any) -> None:
-        if self.manager.preempted:  # by now in all ranks
+        if self.manager.preempted:  # all ranks know it by now
             run_context.request_stop()
 
     def _stops_here(self, run_context: Any) -> bool:
-        """Whether training stops after this micro-step, in all ranks or in none: at boundaries, where there are many.
+        """Return whether training stops after this micro-step, in all ranks or in none.
 
-        Until then a wish to stop is held back, since `Model` would follow it at once, in this rank alone.
+        Many ranks stop only at boundaries. Until then a request to stop is held back, since `Model` would follow it at
+        once, in this rank alone.
         """
         if self.manager.ranks == 1 or not self._may_stop:
             return bool(run_context.get_stop_requested())
@@ -178,9 +180,9 @@ class TrainingSession:
         return True
 
     def end(self) -> None:
-        """Commit the last state and say so."""
+        """Commit the last state and log it."""
         if self.manager.preempted:
-            return  # it was settled where training stopped, and the grace may be over
+            return  # the final save was decided when training stopped, and the grace period may be over
         at, metrics = self._metrics
         delivered = self._state.progress().batches_delivered
         name = self.manager.save_final(self._state, metrics if at == delivered else {})
@@ -190,7 +192,7 @@ class TrainingSession:
         )
 
     def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Let go of the run; an exception on its way is never hidden."""
+        """Release the run; an exception in flight is never hidden."""
         self._state.release_data()
         self.manager.__exit__(kind, error, trace)
 
@@ -228,7 +230,7 @@ class TrainingSession:
             type(one).__name__
             for one in after
             if self._other_callbacks.is_adapted(one)
-            or isinstance(one, LearningRateScheduler)  # its state is the optimizer's learning rate
+            or isinstance(one, LearningRateScheduler)  # it changes the optimizer's learning rate
             or any(one is other for other in stored)
         ]
         if late:
@@ -250,7 +252,7 @@ def _wrong_epoch(wanted: int, found: int) -> str:
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics that are single numbers; others, such as a confusion matrix, cannot rank anything."""
+    """Return the metrics that are single numbers; others, such as a confusion matrix, cannot rank checkpoints."""
     found = {}
     for name, value in metrics.items():
         if isinstance(value, str | bytes) or getattr(value, "size", 1) != 1:

@@ -1,1 +1,1 @@
-"""Data positions: how training data gets back to exactly the next batch; `ckptkit.data` is the public face."""
+"""Positions training data at exactly the next batch; the public module is `ckptkit.data`."""

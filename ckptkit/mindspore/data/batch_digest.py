@@ -1,8 +1,8 @@
-"""The digest of a batch: by it a resume sees whether it stands where it believes.
+"""Digests batches, so that a resume can check its position.
 
-Guarantees: equal digests mean equal bits, dtypes and shapes of every column, in order, up to a collision of
-xxh3_128; a MindSpore tensor and the NumPy array of the same bits are equal. Names of columns do not count. Any
-thread, as long as nobody writes into the batch.
+Guarantees: equal digests mean equal bits, dtypes and shapes of every column, in order, up to a collision of xxh3_128; a
+MindSpore tensor and the NumPy array of the same bits have equal digests. Column names do not count. Any thread, as long
+as no other thread writes into the batch.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _log = logging.getLogger("ckptkit")
 
 
 class Probe:
-    """Digests of batches that a checkpoint records; says once where there can be none."""
+    """Computes the batch digests that a checkpoint records; warns once if a batch cannot be digested."""
 
     def __init__(self) -> None:
         self._told = False
 
     def of(self, batch: Any) -> str | None:
-        """`digest_of`, and a warning where it is None."""
+        """Return `digest_of` the batch; warn if it is None."""
         digest = digest_of(batch)
         if digest is None and not self._told:
             self._told = True
@@ -35,7 +35,7 @@ class Probe:
 
 
 def digest_of(batch: Any) -> str | None:
-    """Digest of one batch: 32 hexadecimal digits, or None if something in it is neither array nor plain value."""
+    """Return the batch's digest, 32 hexadecimal digits, or None if it holds more than arrays and plain values."""
     columns = tuple(batch.values()) if isinstance(batch, dict) else batch
     digest = xxhash.xxh3_128()
     try:

@@ -1,8 +1,8 @@
-"""What of a ``mindspore.dataset`` pipeline must not change between two starts, and how a difference is told.
+"""Records what must not change in a ``mindspore.dataset`` pipeline between two starts, and describes differences.
 
-Guarantees: equal fingerprints deliver the same data under the same seed, as far as size, columns and workers tell;
-what the operations do, only the batches tell. Pure values but for `fingerprint`, which reads the pipeline.
-Main thread only.
+Guarantees: pipelines of equal fingerprints deliver the same data under the same seed, as far as size, columns and
+workers show. What the operations do, only the batches show. Pure values; only `fingerprint` reads the pipeline. Main
+thread only.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What of a pipeline must stay as it is, its seed apart.
+    """Holds what must not change in a pipeline, except its seed.
 
     Attributes:
         size: Batches per epoch.
         batch_size: Samples per batch.
         columns: Names, in order.
-        workers: Of the operations whose output may depend on their number, by name, the root first.
-        carried_seeds: Of `Augmented`, `EpochSampler` and `GlobalSampler`.
-        global_order: Of a `GlobalSampler` that alone decides the order, over all ranks.
+        workers: Name and number of workers of each operation whose output may depend on that number, the root first.
+        carried_seeds: Seeds of `Augmented`, `EpochSampler` and `GlobalSampler`.
+        global_order: The order of a `GlobalSampler` that alone decides it, over all ranks; otherwise None.
     """
 
     size: int
@@ -46,7 +46,7 @@ class Fingerprint:
     global_order: Mapping[str, int] | None = None
 
     def differences(self, recorded: Mapping[str, Any], matters: set[str]) -> list[str]:
-        """What differs from ``recorded``, one line each; of workers, only those of the operations in ``matters``."""
+        """Return the differences from ``recorded``, one line each; workers only of the operations in ``matters``."""
 
         def shown(values: Mapping[str, Any], name: str) -> Any:
             if name != "workers":
@@ -62,7 +62,7 @@ class Fingerprint:
 
 
 def fingerprint(dataset: ds.Dataset) -> Fingerprint:
-    """The fingerprint of ``dataset``; for some sources MindSpore runs the whole pipeline to learn its size."""
+    """Return the fingerprint of ``dataset``; for some sources MindSpore runs the whole pipeline to learn its size."""
     order = global_order(dataset)
     return Fingerprint(
         size=dataset.get_dataset_size(),

@@ -1,9 +1,9 @@
-"""One order of the samples for all ranks of a job, from which each derives its part.
+"""Defines one order of the samples for all ranks of a job, from which each rank derives its part.
 
-Guarantees: the order of an epoch depends on the seed and the epoch only, and is cut to whole global batches; in every
+Guarantees: the order of an epoch depends on the seed and the epoch only, and is cut to whole global batches. In every
 world the same samples make up a global batch, each is in one rank's part once, and an epoch ends at a boundary. So a
-position is one global number, and a run goes on in another world with the next sample. Values, any thread; a sampler is
-copied by MindSpore for every iterator.
+position is one global number, and a run continues in another world with the next sample. Values, any thread; MindSpore
+copies a sampler for every iterator.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class GlobalOrder:
-    """What must be the same in every world.
+    """Holds what must be the same in every world.
 
     Attributes:
-        num_samples: Of the source.
-        global_batch: Samples per optimizer step over all ranks; where K changes, a common multiple of them.
+        num_samples: Number of samples in the source.
+        global_batch: Samples per optimizer step over all ranks; if K changes, a common multiple of these.
         micro_batch: Samples per rank and micro-step.
-        seed: Together with the epoch it decides the order.
+        seed: Decides the order, together with the epoch.
         shuffle: False for the order of the source in every epoch.
 
     Raises:
-        ValueError: If a number is not positive, the seed negative, there is no whole global batch, or that is not made
-            of whole micro-batches.
+        ValueError: If a number is not an int or not positive, the seed is negative, there is no whole global batch, or
+            a global batch is not made of whole micro-batches.
     """
 
     num_samples: int
@@ -67,7 +67,7 @@ class GlobalOrder:
         return self.num_samples // self.global_batch * self.global_batch
 
     def micro_steps(self, world_size: int) -> int:
-        """Micro-steps of an epoch in a world of ``world_size``.
+        """Return the micro-steps of an epoch in a world of ``world_size``.
 
         Raises:
             ValueError: If a global batch is not made of whole micro-steps there.
@@ -82,7 +82,7 @@ class GlobalOrder:
         return self.per_epoch // (world_size * self.micro_batch)
 
     def numbers(self, epoch: int, rank: int, world_size: int) -> Numbers:
-        """``epoch * num_samples + index`` of one rank's samples, by micro-step: (steps, micro_batch)."""
+        """Return ``epoch * num_samples + index`` of one rank's samples, by micro-step: (steps, micro_batch)."""
         steps = self.micro_steps(world_size)
         order = epoch_order(self.num_samples, self.seed, epoch) if self.shuffle else np.arange(self.num_samples)
         dealt = order[: self.per_epoch].reshape(steps, world_size, self.micro_batch)
@@ -91,32 +91,32 @@ class GlobalOrder:
 
 
 class GlobalSampler(ds.Sampler):
-    """The sampler of one rank of a job; as `EpochSampler` it yields ``epoch * num_samples + index``.
+    """Yields ``epoch * num_samples + index`` for one rank of a job, as `EpochSampler` does for one process.
 
     Micro-step t of a world of N gives rank r the samples ``[t*N*B + r*B, t*N*B + (r+1)*B)`` of the epoch's order, where
-    B is ``micro_batch``. A run over it, with nothing else in the pipeline that reorders, goes on in another world with
+    B is ``micro_batch``. If nothing else in the pipeline reorders, a run over it continues in another world with
     ``elastic=True``::
 
         order = ck.data.GlobalSampler(len(digits), global_batch=256, micro_batch=16, seed=7)
         dataset = ck.data.Augmented(digits, augment, seed=7).dataset(["image", "label"], ranks=order).batch(16)
 
     Args:
-        num_samples: Of the source.
+        num_samples: Number of samples in the source.
         global_batch: Samples per optimizer step over all ranks: world size x K x micro-batch, the same in every world.
-            For a schedule of K a common multiple of them.
+            For a schedule of K, a common multiple of these.
         micro_batch: Samples per rank and micro-step.
-        seed: Together with the epoch it decides the order.
-        rank: Of this process; the one that it has when left out.
-        world_size: Ranks in all; likewise.
+        seed: Decides the order, together with the epoch.
+        rank: Rank of this process; detected by default.
+        world_size: Number of ranks; detected by default.
         shuffle: False for the order of the source in every epoch.
 
     Attributes:
-        order: The same in every world.
-        epoch: With which an iterator begins that is made now; 0 but while a resume makes its own.
+        order: The order, the same in every world.
+        epoch: The first epoch of an iterator that is made now; 0 except while a resume makes its own.
 
     Raises:
-        ValueError: As `GlobalOrder`; or if a global batch cannot be shared evenly by the ranks, or only one of ``rank``
-            and ``world_size`` is given, or the rank is none of them.
+        ValueError: As for `GlobalOrder`; or if the ranks cannot share a global batch evenly, only one of ``rank`` and
+            ``world_size`` is given, or the rank is out of range.
     """
 
     def __init__(
@@ -137,13 +137,13 @@ class GlobalSampler(ds.Sampler):
         self.epoch = 0
 
     def __iter__(self) -> Iterator[int]:
-        # MindSpore asks a copy of it, made for the iterator, once per epoch.
+        # MindSpore calls this once per epoch, on a copy made for the iterator.
         epoch, self.epoch = self.epoch, self.epoch + 1
         return iter(self.order.numbers(epoch, self.rank, self.world_size).reshape(-1).tolist())
 
 
 class GlobalIndices:
-    """The numbers of a rank's samples by micro-batch, for `ckptkit.data.resumable` and a loop of one's own.
+    """Yields the numbers of a rank's samples by micro-batch, for `ckptkit.data.resumable` and a custom loop.
 
     ::
 
@@ -152,7 +152,7 @@ class GlobalIndices:
         for numbers in batches:             # of this rank's next micro-batch, int64 (micro_batch,)
             epoch, indices = divmod(numbers, len(digits))
 
-    Its state is one global number beside the epoch, and means the same in every world. The arguments are those of
+    Its state is the epoch and one global number, and means the same in every world. The arguments are those of
     `GlobalSampler`.
     """
 
@@ -178,7 +178,7 @@ class GlobalIndices:
         return self._steps
 
     def __iter__(self) -> Iterator[Numbers]:
-        """The rest of the epoch that it is in; asked for more than that, it is in the next one."""
+        """Yield the rest of the current epoch; after its last micro-batch, the next epoch becomes current."""
         numbers = self.order.numbers(self._epoch, self.rank, self.world_size)
         while self._step < self._steps:
             self._step += 1
@@ -186,15 +186,15 @@ class GlobalIndices:
         self._epoch, self._step = self._epoch + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The order, the epoch, and how many samples of it all ranks together were given."""
+        """Return the order, the epoch, and the number of its samples given to all ranks together."""
         done = self._step * self.world_size * self.order.micro_batch
         return {"order": asdict(self.order), "epoch": self._epoch, "samples": done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on behind those samples.
+        """Continue after those samples.
 
         Raises:
-            ValueError: If the state is of another order, or this world's micro-steps do not end there.
+            ValueError: If the state has another order, or no micro-step of this world ends there.
         """
         if state["order"] != asdict(self.order):
             raise ValueError(f"the order of the samples was {state['order']}, it is {asdict(self.order)} now")
@@ -213,10 +213,10 @@ def _fitting(samples: int, order: GlobalOrder) -> str:
 
 
 def place_of(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Rank and number of ranks: those given, or this process's.
+    """Return the rank and the number of ranks: those given, or this process's.
 
     Raises:
-        ValueError: If only one of them is given, or the rank is none of the ranks.
+        ValueError: If only one of them is given, or the rank is out of range.
     """
     if (rank is None) != (world_size is None):
         raise ValueError("give both rank and world_size, or neither")

@@ -1,11 +1,10 @@
-"""The position of a Python iterable inside training: with a state of its own, or by counting.
+"""Positions a Python iterable inside training, by its own state or by counting.
 
-Guarantees: a batch counts once it was handed out; its digest, and the state of an iterable that has one, are taken
-right then, before anybody may change it in place. An iterable without a state is iterated again from its beginning,
-with the global generators as they were back then, and must give the same batches again. One with a state is put before
-the batch that was trained last and asked for it: a state that is behind is refused, any other doubt is logged, since
-a loader may learn from the loop; one that draws from the global generators cannot be asked, which is said. Main thread
-only.
+Guarantees: a batch counts once it was delivered. Its digest, and the state of an iterable that has one, are taken right
+then, before other code can change the batch in place. An iterable without a state is iterated again from its beginning,
+with the global generators as they were then, and must give the same batches. One with a state is put before the last
+trained batch and read: a state that is behind is refused; any other doubt is logged, since a loader may learn from the
+loop. One that draws from the global generators cannot be checked so; the log says so. Main thread only.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ _END = object()
 
 
 class IterablePosition:
-    """Puts an iterable at a position; one ``iter()`` of it is one epoch.
+    """Positions an iterable; one ``iter()`` of it is one epoch.
 
     Args:
-        iterable: With ``state_dict()`` and ``load_state_dict()``, or one that can be iterated again and again.
-        monotonic: Gives seconds, to foresee the cost of a replay.
+        iterable: One with ``state_dict()`` and ``load_state_dict()``, or one that can be iterated repeatedly.
+        monotonic: Gives seconds, to estimate the cost of a replay.
 
     Attributes:
-        own_draws: Of no generator: it draws in the training thread, so that what is restored there is enough.
+        own_draws: Empty: it draws in the training thread, so restoring the generators there is enough.
 
     Raises:
         TypeError: If it can be iterated once only and has no state.
@@ -50,7 +49,7 @@ class IterablePosition:
     def __init__(self, iterable: Iterable[Any], *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._iterable: Any = iterable
         self._has_state = hasattr(iterable, "state_dict") and hasattr(iterable, "load_state_dict")
-        # Not iter(iterable): to ask a loader for an iterator may start its workers.
+        # Do not call iter(iterable): that may start a loader's workers.
         if not self._has_state and isinstance(iterable, Iterator):
             raise TypeError(
                 f"a {type(iterable).__name__} can be iterated once only, so after a restart nothing could give its "
@@ -72,7 +71,7 @@ class IterablePosition:
 
     @property
     def delivered(self) -> int:
-        """Batches handed out since epoch 0.
+        """Batches delivered since epoch 0.
 
         Raises:
             ResumeError: If it was not prepared.
@@ -82,10 +81,10 @@ class IterablePosition:
         return self._delivered
 
     def at(self, delivered: int) -> tuple[int, int]:
-        """Where it stands; how long an epoch is, only iterating tells.
+        """Return the present epoch and batch; only iterating shows how long an epoch is.
 
         Raises:
-            ResumeError: If another number of batches was handed out.
+            ResumeError: If another number of batches was delivered.
         """
         if delivered != self._delivered:
             raise ResumeError(
@@ -95,10 +94,10 @@ class IterablePosition:
         return self._place
 
     def placed(self, recorded: Mapping[str, Any], delivered: int) -> tuple[int, int]:
-        """Where a checkpoint recorded it to be.
+        """Return the epoch and batch that a checkpoint recorded.
 
         Raises:
-            ResumeError: If it recorded that after another number of batches.
+            ResumeError: If it recorded them after another number of batches.
         """
         if recorded["delivered"] != delivered:
             raise ResumeError(
@@ -109,7 +108,7 @@ class IterablePosition:
         return epoch, batch
 
     def state(self, delivered: int) -> dict[str, Any]:
-        """Place, size, the iterable's own state, that before the last batch, and the last batch's digest."""
+        """Return place, size, the iterable's own state now and before the last batch, and the last batch's digest."""
         return {
             "iterable": self._kind,
             "size": self._size,
@@ -142,10 +141,10 @@ class IterablePosition:
             )
 
     def folded(self, recorded: Mapping[str, Any], ranks: int, onto: int) -> dict[str, Any]:
-        """As `Position`: of a `GlobalIndices`, whose own state is global.
+        """Do as `Position.folded`, for a `GlobalIndices`, whose own state is global.
 
         Raises:
-            ResumeError: If it is something else, whose order no other world has; or the place is not whole in this one.
+            ResumeError: If it is anything else, whose order differs between worlds; or the place does not fit this one.
         """
         if not isinstance(self._iterable, GlobalIndices) or recorded.get("iterable") != self._kind:
             raise ResumeError(
@@ -160,7 +159,7 @@ class IterablePosition:
         if order != asdict(self._iterable.order):
             raise ResumeError(f"the order of the samples was {order}, it is {asdict(self._iterable.order)} now")
         size, delivered, batch = (ranks * number // onto for number in numbers.values())
-        # Without the digest, since no rank of this world ever gives that batch.
+        # Drop the digest, since no rank of this world delivers that batch.
         return {**recorded, "size": size, "delivered": delivered, "place": (epoch, batch), "probe": None}
 
     def prepare(self, delivered: int, recorded: Mapping[str, Any] | None) -> None:
@@ -175,16 +174,16 @@ class IterablePosition:
         self._base = recorded["generators"] if recorded is not None else None
 
     def iterator_made(self) -> None:
-        """Nothing to undo."""
+        """Do nothing: there is nothing to undo."""
 
     def leave(self) -> None:
-        """Nothing to put back."""
+        """Do nothing: there is nothing to put back."""
 
     def batches(self, epochs: int) -> Iterator[tuple[int, Any]]:
-        """Epoch and batch of all that is left of ``epochs``; positioned when this returns.
+        """Return an iterator over epoch and batch of all that is left of ``epochs``, already positioned.
 
         Raises:
-            ResumeError: If it does not give the batches again that were trained, or the last of them.
+            ResumeError: If it does not repeat the trained batches, or the last of them.
         """
         if self._place[0] >= epochs:
             return iter(())
@@ -200,7 +199,7 @@ class IterablePosition:
         generators: Mapping[str, Any] | None = None
         while epoch < epochs:
             if iterator is None:
-                # Only now, with the random state of training in place: it may draw, and then as ever.
+                # Only now, with the random state of training in place: the iterable may draw here, as in any run.
                 generators = capture_host_rng()
                 if self._base is None and not self._has_state:
                     self._base = generators
@@ -228,13 +227,13 @@ class IterablePosition:
                 self._state = copy.deepcopy(self._iterable.state_dict())
 
     def _observe(self, batch: Any) -> None:
-        """Before the loop gets it, which may change it in place: its digest, and the state right after it."""
+        """Record the batch's digest and the state after it, before the loop gets the batch and may change it."""
         if self._has_state:
             self._before, self._state = self._state, copy.deepcopy(self._iterable.state_dict())
         self._probe = self._digests.of(batch)
 
     def _refuse_same_state(self, generators: Mapping[str, Any]) -> None:
-        """Raise ResumeError if a batch was given out of nothing: neither the state nor the ``generators`` moved."""
+        """Raise ResumeError if neither the state nor the ``generators`` changed with a batch."""
         if self._is_same_state(generators):
             raise ResumeError(
                 f"state_dict() of the {self._kind} is the same before and after the first batch of epoch "
@@ -243,7 +242,7 @@ class IterablePosition:
             )
 
     def _tell_of_same_state(self, generators: Mapping[str, Any]) -> None:
-        """Warn once if the last batch of an epoch was given so: the state had counted it before."""
+        """Warn once if the last batch of an epoch did not change the state, which then may count batches read ahead."""
         if not self._told_ahead and self._has_state and self._is_same_state(generators):
             self._told_ahead = True
             _log.warning(
@@ -254,16 +253,16 @@ class IterablePosition:
             )
 
     def _is_same_state(self, generators: Mapping[str, Any]) -> bool:
-        """Whether neither the state moved with the last batch, nor the ``generators`` since they were taken."""
+        """Return whether the last batch left the state, and the ``generators`` since they were taken, unchanged."""
         same = digest_of([self._before])
         return same is not None and same == digest_of([self._state]) and not host_rng_drawn(generators)
 
     def ends_epoch(self, delivered: int) -> bool:
-        """Whether an epoch is known to end there; False where the iterable has no length."""
+        """Return whether an epoch is known to end there; False if the iterable has no length."""
         return self._place[1] == self._size
 
     def _refuse_changed(self, batch: Any) -> None:
-        """Raise ResumeError if the loop changed a batch in place that is given again in the next epoch."""
+        """Raise ResumeError if the loop changed a batch in place that the next epoch gives again."""
         if digest_of(batch) != self._probe:
             raise ResumeError(
                 f"batch {self._delivered - 1} was changed in place, and the {self._kind} holds it: the next epoch "
@@ -272,7 +271,7 @@ class IterablePosition:
             )
 
     def _continued(self) -> Iterator[Any] | None:
-        """An iterator past all that was trained, by the iterable's own state; None at the beginning of an epoch."""
+        """Return an iterator past all trained batches, by the iterable's state; None at the beginning of an epoch."""
         if self._probe is not None:
             generators = capture_host_rng()
             iterator, last = self._read_again()
@@ -293,7 +292,7 @@ class IterablePosition:
         return iter(self._iterable) if self._place[1] else None
 
     def _read_again(self) -> tuple[Iterator[Any], Any]:
-        """An iterator from before the batch that was trained last, and that batch."""
+        """Return an iterator that began before the last trained batch, and that batch."""
         self._iterable.load_state_dict(copy.deepcopy(self._before))
         iterator = iter(self._iterable)
         last = next(iterator, _END)
@@ -303,7 +302,7 @@ class IterablePosition:
         return batch is not _END and digest_of(batch) == self._probe
 
     def _refuse_behind(self, following: Iterator[Any]) -> None:
-        """Raise ResumeError if the batch that was trained last is yet to come: that is proven, the contrary is not."""
+        """Raise ResumeError if the last trained batch is yet to come; finding it is proof, not finding it is not."""
         if any(map(self._is_probe, itertools.islice(following, _MOST_BEHIND))):
             raise ResumeError(
                 f"state_dict() of the {self._kind} was behind: from where it stood before batch {self._delivered - 1}, "
@@ -321,7 +320,7 @@ class IterablePosition:
         )
 
     def _replayed(self) -> Iterator[Any] | None:
-        """An iterator past all that was trained; None at the beginning of an epoch."""
+        """Return an iterator past all trained batches, by a replay; None at the beginning of an epoch."""
         before = capture_host_rng()
         if self._base is not None:
             restore_host_rng(self._base)

@@ -1,13 +1,13 @@
-"""What a ``mindspore.dataset`` pipeline is made of, and what of it decides how it can be positioned.
+"""Tells what a ``mindspore.dataset`` pipeline is made of, and how it can be positioned.
 
 Guarantees: `is_fast` is True only for what was measured to be exact, or what the user declared; `drawing_workers`
 lists only operations whose output depends on their number of workers. Reads the pipeline, changes nothing.
 Main thread only.
 
-Public attributes of the pipeline's nodes where there are any. ``operations``, ``per_batch_map``,
-``batch_size_func`` and ``python_multiprocessing`` are undocumented; where they cannot be seen any
-more, a node counts as the user's code and is replayed, and tests/with_mindspore/test_dataset.py fails.
-So is what is behind a function of ``get_sync_notifiers()``; tests/with_mindspore/test_positioning.py fails.
+Reads public attributes of the pipeline's nodes if there are any. ``operations``, ``per_batch_map``,
+``batch_size_func`` and ``python_multiprocessing`` are undocumented. If they are no longer visible, a node counts as the
+user's code and is replayed, and tests/with_mindspore/test_dataset.py fails. The object behind a function of
+``get_sync_notifiers()`` is undocumented too; if it changes, tests/with_mindspore/test_positioning.py fails.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import mindspore.dataset as ds
 from ckptkit.mindspore.data.global_order import GlobalOrder, GlobalSampler
 from ckptkit.mindspore.data.sampler import Augmented, EpochSampler
 
-# Not what is derived from them, whose order nobody knows.
+# Not their subclasses, whose order is unknown.
 _CARRY_EPOCHS = (EpochSampler, GlobalSampler)
 
-# Exact with fast recovery, measured one by one. Anything else is replayed, which is exact for every pipeline
-# that is deterministic at all. (MindSpore's own default is fast for all, and then random maps silently differ.)
+# Exact with fast recovery, each measured. Anything else is replayed, which is exact for every deterministic pipeline.
+# (MindSpore's own default is fast for all, and then random maps silently differ.)
 _FAST = {
     "NumpySlicesDataset",
     "MnistDataset",
@@ -40,9 +40,9 @@ _FAST = {
     "SkipDataset",
     "TakeDataset",
 }
-# With one epoch of what is below per epoch of theirs; but code in a BatchDataset is told the epoch's number.
+# These run one epoch of their child per epoch of their own; but code in a BatchDataset gets the epoch's number.
 _SAME_IN_EVERY_EPOCH = {"GeneratorDataset", "MapDataset", "ProjectDataset", "RenameDataset", "BatchDataset"}
-# Operations of MindSpore's that neither draw nor remember.
+# Operations of MindSpore that neither draw nor keep state.
 _FIXED = {
     "CenterCrop",
     "Decode",
@@ -57,26 +57,26 @@ _FIXED = {
 
 
 def nodes(dataset: ds.Dataset) -> Iterator[ds.Dataset]:
-    """Every node, the root first."""
+    """Yield every node, the root first."""
     yield dataset
     for child in dataset.children:
         yield from nodes(child)
 
 
 def describe(dataset: ds.Dataset) -> str:
-    """The pipeline in one line, from its root to its sources."""
+    """Describe the pipeline in one line, from its root to its sources."""
     return " <- ".join(_name(node) for node in nodes(dataset))
 
 
 def is_fast(dataset: ds.Dataset, *, stateless: bool) -> bool:
-    """Whether it may begin anywhere without replaying; ``stateless`` is the user's word for the code in it."""
+    """Return whether it may begin anywhere without a replay; ``stateless`` is what the user declares."""
     return all(_is_fast(node, stateless) for node in nodes(dataset))
 
 
 def drawing_workers(dataset: ds.Dataset, *, stateless: bool) -> list[tuple[str, int]]:
-    """Name and number of workers of each operation whose output depends on that number, the root first.
+    """Return name and number of workers of each operation whose output depends on that number, the root first.
 
-    The user's Python code counts 1 unless it runs in processes of its own, which MindSpore seeds one by one.
+    The user's Python code counts as 1 worker unless it runs in processes of its own, which MindSpore seeds one by one.
     """
     return [
         (_name(node), _workers(node, own=_is_own(node)))
@@ -86,7 +86,7 @@ def drawing_workers(dataset: ds.Dataset, *, stateless: bool) -> list[tuple[str, 
 
 
 def carried_seeds(dataset: ds.Dataset) -> list[int]:
-    """Seeds of `Augmented`, `EpochSampler` and `GlobalSampler` in it, which MindSpore's own seed does not move."""
+    """Return the seeds of `Augmented`, `EpochSampler` and `GlobalSampler`, which MindSpore's seed does not change."""
     holders = [
         one for node in nodes(dataset) for one in (getattr(node, "sampler", None), getattr(node, "source", None))
     ]
@@ -94,7 +94,7 @@ def carried_seeds(dataset: ds.Dataset) -> list[int]:
 
 
 def samplers_that_carry_epochs(dataset: ds.Dataset) -> list[EpochSampler | GlobalSampler]:
-    """All samplers of a pipeline in which nothing but they differs from epoch to epoch; of any other, none."""
+    """Return all samplers of a pipeline in which only they differ from epoch to epoch; of any other, none."""
     kinds = {type(node).__name__ for node in nodes(dataset)}
     samplers = [node.sampler for node in nodes(dataset) if hasattr(node, "sampler")]
     numbered = any(type(node).__name__ == "BatchDataset" and _is_own(node) for node in nodes(dataset))
@@ -103,25 +103,25 @@ def samplers_that_carry_epochs(dataset: ds.Dataset) -> list[EpochSampler | Globa
 
 
 def global_order(dataset: ds.Dataset) -> GlobalOrder | None:
-    """The order over all ranks that alone decides which batches it gives; None where there is none such."""
+    """Return the order over all ranks if it alone decides the batches; otherwise None."""
     samplers = samplers_that_carry_epochs(dataset)
     found = samplers[0] if len(samplers) == 1 else None
     return found.order if isinstance(found, GlobalSampler) else None
 
 
 def has_shuffle_buffer(dataset: ds.Dataset) -> bool:
-    """Whether MindSpore has to read what it skips, for one of its nodes."""
+    """Return whether MindSpore has to read what it skips, because of one of the nodes."""
     return any(type(node).__name__ == "ShuffleDataset" for node in nodes(dataset))
 
 
 def told_by_training(dataset: ds.Dataset) -> list[str]:
-    """Names of the conditions in it whose ``sync_update`` calls code of the user's."""
+    """Return the names of the conditions in it whose ``sync_update`` calls code of the user's."""
     pairs = {name: getattr(let_go, "__self__", None) for name, let_go in dataset.get_sync_notifiers().items()}
     return [name for name, pair in pairs.items() if getattr(pair, "callback", None) is not None]
 
 
 def python_code_here(dataset: ds.Dataset) -> list[str]:
-    """Types of the nodes in which code may run in this process that draws from its global generators."""
+    """Return the types of the nodes whose code may draw from this process's global generators."""
     return sorted({type(node).__name__ for node in nodes(dataset) if _runs_here(node)})
 
 
@@ -142,8 +142,8 @@ def _is_fast(node: ds.Dataset, stateless: bool) -> bool:
 
 
 def _is_fast_sampler(sampler: Any, stateless: bool) -> bool:
-    # A sampler of the user's own is Python code that may be random; where it does not inherit from ds.Sampler,
-    # MindSpore wraps it in an IterSampler, which does.
+    # A user's own sampler is Python code that may be random. If it does not inherit from ds.Sampler, MindSpore wraps
+    # it in an IterSampler, which does.
     if sampler is None or type(sampler) in _CARRY_EPOCHS:
         return True
     if isinstance(sampler, ds.Sampler) or not _of_mindspore(sampler):
@@ -156,7 +156,7 @@ def _is_augmented(node: ds.Dataset) -> bool:
 
 
 def _is_own(node: ds.Dataset) -> bool:
-    """Whether it runs code of the user's, a sampler apart."""
+    """Return whether the node runs user code, apart from a sampler."""
     kind = type(node).__name__
     if kind == "BatchDataset":
         return getattr(node, "per_batch_map", node) is not None or getattr(node, "batch_size_func", node) is not None
@@ -170,7 +170,7 @@ def _runs_here(node: ds.Dataset) -> bool:
         return True
     if _is_fast(node, stateless=False):
         return False
-    # Some of MindSpore's operations are Python code as well, and which ones is decided when they run.
+    # Some of MindSpore's operations are Python code too, and which ones is decided when they run.
     python = _is_own(node) or type(node).__name__ == "MapDataset"
     return python and (_workers(node, own=True) == 1 or getattr(node, "batch_size_func", None) is not None)
 
@@ -191,7 +191,7 @@ def _operations(node: ds.Dataset) -> Iterator[Any]:
 
 
 def _inner(operation: Any) -> Iterator[Any]:
-    # Compose holds a list and wraps functions; what only looks like one of the two is not of MindSpore.
+    # Compose holds a list and wraps functions; a user's class of the same name does not count.
     name = type(operation).__name__ if _of_mindspore(operation) else ""
     if name == "Compose":
         for one in operation.transforms:

@@ -1,18 +1,18 @@
-"""The position of a ``mindspore.dataset`` pipeline inside training.
+"""Positions a ``mindspore.dataset`` pipeline inside training.
 
-It is one number, the batches *delivered* to training since epoch 0, with the dataset seed in force when the
-iterator was made. Guarantees: a pipeline that is itself deterministic goes on with exactly the next batch, in
-the order of the epoch it is in; another size, batch size, seed, set of columns or number of drawing workers is
-refused before the first batch. So that the iterator that training itself makes is the positioned one, the
-dataset's two methods that make iterators are shadowed from `prepare` to `iterator_made`.
+The position is one number, the batches *delivered* to training since epoch 0, with the dataset seed in force when the
+iterator was made. Guarantees: a deterministic pipeline continues with exactly the next batch, in the order of its
+epoch; another size, batch size, seed, set of columns or number of drawing workers is refused before the first batch.
+Training makes its own iterator; so that it is positioned, the dataset's two methods that make iterators are shadowed
+from `prepare` to `iterator_made`.
 
-The digest of the last delivered batch, taken before anybody may change it in place, is compared with the batch that
-the pipeline gives there now. It is a net and no proof: batches that differ in a few random bits only (a lone flip) may
-agree there and differ later. What is positioned fast is decided by what is known to be exact; the net is under that.
+The digest of the last delivered batch, taken before other code can change it in place, is compared with the batch that
+the pipeline gives there now. This is a check, not a proof: batches that differ in a few random bits only (a lone flip)
+may agree there and differ later. Only pipelines known to be exact are positioned fast; the check comes in addition.
 
-A pipeline that draws from the process's global generators is replayed from where they stood when the run began,
-and they then stay where the replay leaves them. That is exact as long as nothing else draws from them while data
-is read; the log says so. Main thread only.
+A pipeline that draws from the process's global generators is replayed from their state when the run began, and they
+then stay where the replay leaves them. That is exact as long as nothing else draws from them while data is read; the
+log says so. Main thread only.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from ckptkit.mindspore.rng import capture_host_rng, host_rng_drawn, restore_host
 
 _log = logging.getLogger("ckptkit")
 
-_UNSET_SEED = 5489  # the default seed of std::mt19937: MindSpore's word for "not set", and then it is random
+_UNSET_SEED = 5489  # the default seed of std::mt19937; MindSpore takes it as "not set", and then seeds at random
 _ENDLESS = 2**31 - 1  # epochs; fast recovery refuses MindSpore's own -1
 _MAKERS = ("create_tuple_iterator", "create_dict_iterator")
 
@@ -52,23 +52,23 @@ Augmentation = Literal["stateless"] | None
 
 
 class DatasetPosition:
-    """Puts a pipeline at a position.
+    """Moves a pipeline to a position.
 
     Args:
-        dataset: The root of the pipeline, as ``Model.train`` gets it.
+        dataset: The root of the pipeline, as passed to ``Model.train``.
         augmentation: ``"stateless"`` declares that the user's own Python code in it depends on its input only,
             so that skipped batches need not be replayed.
         seed: The dataset seed of the run; None for the one that the process has set.
-        draw_seed: Gives the seed of a fresh start where the user has set none.
-        monotonic: Gives seconds, to foresee the cost of a replay.
+        draw_seed: Gives the seed of a fresh start if the user has set none.
+        monotonic: Gives seconds, to estimate the cost of a replay.
 
     Attributes:
         own_draws: The global generators that the pipeline itself was seen to draw from.
 
     Raises:
-        ResumeError: If positioning does not work in this process (dataset debug mode), or training tells the pipeline
-            what to do (``sync_wait`` with a callback).
-        ValueError: If ``augmentation`` is something else, or ``seed`` is MindSpore's word for "not set".
+        ResumeError: If positioning does not work in this process (dataset debug mode), or training controls the
+            pipeline (``sync_wait`` with a callback).
+        ValueError: If ``augmentation`` has another value, or ``seed`` is the one that means "not set" to MindSpore.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class DatasetPosition:
 
     @property
     def seed(self) -> int:
-        """In force when the iterator is made.
+        """The dataset seed in force when the iterator is made.
 
         Raises:
             ResumeError: Before `prepare`.
@@ -127,29 +127,29 @@ class DatasetPosition:
         return self._prepared()[0]
 
     def at(self, delivered: int) -> tuple[int, int]:
-        """Epoch, and batches of it delivered, after ``delivered`` batches."""
+        """Return the epoch, and the batches of it delivered, after ``delivered`` batches."""
         return divmod(delivered, self.size)
 
     def ends_epoch(self, delivered: int) -> bool:
-        """Whether an epoch ends with the batch ``delivered``."""
+        """Return whether an epoch ends with the batch ``delivered``."""
         return delivered % self.size == 0
 
     @property
     def delivered(self) -> int:
-        """Where the last `prepare` put it.
+        """Batches delivered, as of the last `prepare`.
 
         Raises:
-            ResumeError: If there was none.
+            ResumeError: Before `prepare`.
         """
         return self._prepared()[1]
 
     def placed(self, recorded: Mapping[str, Any], delivered: int) -> tuple[int, int]:
-        """As `at`: the size is the recorded one, or `check` has raised."""
+        """Do as `at`: the size is the recorded one, or `check` has raised."""
         return self.at(delivered)
 
     def state(self, delivered: int) -> dict[str, Any]:
-        """The fingerprint, the seed, the last delivered batch's digest, and the generators that it began with."""
-        probe = self._probe if delivered == self._probed else None  # of a loop that reads ahead and counts for itself
+        """Return the fingerprint, the seed, the last delivered batch's digest, and the generators' initial state."""
+        probe = self._probe if delivered == self._probed else None  # None if a loop reads ahead and counts for itself
         return {**asdict(self._fingerprint), "seed": self.seed, "probe": probe, "generators": self._base}
 
     def check(self, recorded: Mapping[str, Any]) -> None:
@@ -177,11 +177,11 @@ class DatasetPosition:
             )
 
     def folded(self, recorded: Mapping[str, Any], ranks: int, onto: int) -> dict[str, Any]:
-        """As `Position`; without the last batch's digest, since no rank of this world ever gives that batch.
+        """Do as `Position.folded`, without the last batch's digest, since no rank of this world delivers that batch.
 
         Raises:
-            ResumeError: If the order is not that of a `GlobalSampler` in both worlds, this pipeline's batches are no
-                micro-batches of it, or its epochs are not of the same samples.
+            ResumeError: If the order is not that of a `GlobalSampler` in both worlds, this pipeline's batches are not
+                micro-batches of it, or its epochs do not have the same samples.
         """
         order, before = self._fingerprint.global_order, recorded.get("global_order")
         if order is None or before is None:
@@ -205,16 +205,16 @@ class DatasetPosition:
                 f"{onto} x {self.size} = {onto * self.size} now; the same samples must make up an epoch in every world"
             )
         mine = self._seed_in_force()
-        # Of several ranks that go on from one, each may have a seed of its own; the order does not depend on it.
+        # When several ranks continue from one, each may have its own seed; the order does not depend on it.
         seed = mine if onto > ranks and mine != _UNSET_SEED else recorded["seed"]
         return {**recorded, "size": self.size, "probe": None, "seed": seed}
 
     def prepare(self, delivered: int, recorded: Mapping[str, Any] | None) -> None:
-        """Let the next iterator begin at the batch after ``delivered``; it is made as ever, by whom it may be.
+        """Let the next iterator begin at the batch after ``delivered``; any code may make it, as usual.
 
         Args:
             delivered: Batches since epoch 0; 0 on a fresh start.
-            recorded: `state` of the checkpoint, checked before; None on a fresh start.
+            recorded: `state` of the checkpoint, already checked; None on a fresh start.
         """
         if self._seed_before is None:
             self._seed_before = ds.config.get_seed()
@@ -230,7 +230,7 @@ class DatasetPosition:
         self._shadow()
 
     def iterator_made(self) -> None:
-        """Undo what was only for the making of the iterator.
+        """Undo what was only needed while the iterator was made.
 
         Raises:
             ResumeError: If no iterator of this dataset was made since `prepare`, or the seed was changed.
@@ -244,11 +244,11 @@ class DatasetPosition:
             )
 
     def nothing_left(self) -> None:
-        """Say that no iterator will be made: every epoch has been trained."""
+        """Declare that no iterator will be made: every epoch has been trained."""
         self._made = True
 
     def leave(self) -> None:
-        """Leave the process as it was before `prepare`, seed included: a later training may be another run."""
+        """Leave the process as it was before `prepare`, including the seed: a later training may be another run."""
         self.release()
         if self._seed_before is not None and ds.config.get_seed() == self._seed:
             with undisturbed():
@@ -274,11 +274,11 @@ class DatasetPosition:
             setattr(self.dataset, name, self._shadows[name])
 
     def _shadow_of(self, maker: Callable[..., Any]) -> Callable[..., Any]:
-        # A plain function: MindSpore copies the tree to make an iterator, and functions are copied as they are.
+        # Must be a plain function: MindSpore copies the tree to make an iterator, and does not copy functions.
         return lambda *args, **kwargs: self._positioned(maker, args, kwargs)
 
     def _positioned(self, maker: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What ``maker`` makes, moved to the next batch that training needs."""
+        """Call ``maker`` and move its iterator to the next batch that training needs."""
         self._check_seed()
         call = inspect.signature(maker).bind(self.dataset, *args, **kwargs)
         epochs = call.arguments.get("num_epochs", -1)
@@ -307,16 +307,16 @@ class DatasetPosition:
         self._probe, self._probed = self._digests.of(batch), delivered
 
     def _forwarded(self, make: Callable[[int], Any]) -> Any:
-        """An iterator by MindSpore's fast recovery; None if the last delivered batch turns out to be another one."""
+        """Return an iterator by MindSpore's fast recovery; None if it gives another batch as the last delivered one."""
         recovery = ds.config.get_fast_recovery()
         start = self._delivered - (self._probe is not None)
-        # MindSpore asks a sampler for the order of every epoch that it skips; these know where to begin.
+        # MindSpore asks a sampler for the order of every skipped epoch; these samplers can begin at a later epoch.
         samplers = samplers_that_carry_epochs(self.dataset)
         skipped_epochs = start // self.size if samplers else 0
         with undisturbed():
             try:
                 ds.config.set_fast_recovery(True)
-                # On the root, in batches. It sticks to the object, hence the reset.
+                # On the root, in batches. The object keeps the setting, hence the reset.
                 self.dataset.set_init_step(start - skipped_epochs * self.size)
                 for sampler in samplers:
                     sampler.epoch = skipped_epochs
@@ -329,7 +329,7 @@ class DatasetPosition:
             if self._probe is None:
                 return iterator
             found = digest_of(next(iterator, None))
-            # After an epoch's last batch an iterator ends once, and then goes on with the next epoch.
+            # After an epoch's last batch an iterator ends once, and then continues with the next epoch.
             if found == self._probe and (self._delivered % self.size or next(iterator, None) is None):
                 return iterator
             iterator.stop()
@@ -341,7 +341,7 @@ class DatasetPosition:
         return None
 
     def _replayed(self, make: Callable[[], Any]) -> Any:
-        """An iterator that has delivered and thrown away every batch that was trained."""
+        """Return an iterator that has delivered every trained batch, all discarded."""
         before = capture_host_rng()
         base = self._base if self._base is not None else before
         restore_host_rng(base)
@@ -353,7 +353,7 @@ class DatasetPosition:
             restore_host_rng(before)
             raise ResumeError(_another_batch(describe(self.dataset), self._delivered - 1))
         self.own_draws = host_rng_drawn(base) if self._base is not None else frozenset()
-        # Its threads read ahead and go on drawing: what they draw from is theirs.
+        # Its threads read ahead and keep drawing: leave the generators that they draw from alone.
         restore_host_rng({name: state for name, state in before.items() if name not in self.own_draws})
         if self.own_draws:
             _log.warning(
@@ -364,7 +364,7 @@ class DatasetPosition:
         return iterator
 
     def _let_go_on(self) -> None:
-        """Let what waits in the pipeline (``sync_wait``) pass one batch more."""
+        """Let what waits in the pipeline (``sync_wait``) pass one more batch."""
         for name in self.dataset.get_sync_notifiers():
             self.dataset.sync_update(name, num_batch=1)
 
@@ -396,7 +396,7 @@ class DatasetPosition:
 
 
 class _HandedOut:
-    """A MindSpore iterator that tells of each batch, and how many that makes, before it gives it."""
+    """Wraps a MindSpore iterator and reports each batch and the count before it delivers the batch."""
 
     def __init__(self, iterator: Any, delivered: int, tell: Callable[[Any, int], None]) -> None:
         self._iterator = iterator

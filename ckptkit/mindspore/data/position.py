@@ -1,4 +1,4 @@
-"""What a state manager asks of the data that feeds a training. Main thread only."""
+"""Defines the data interface that a state manager uses. Main thread only."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from typing import Any, Protocol
 
 
 class Position(Protocol):
-    """The seam between a checkpoint's state and its data: MindSpore pipelines and Python iterables differ below it.
+    """Connects a checkpoint's state and its data; implemented for MindSpore pipelines and Python iterables.
 
-    The order is `check` (changes nothing; in another world on what `folded` gave), `prepare`, then the consumer makes
-    its iterator, then `iterator_made`.
+    Call order: `check` (changes nothing; in another world it gets the result of `folded`), `prepare`, then the consumer
+    makes its iterator, then `iterator_made`.
     """
 
     @property
     def own_draws(self) -> Collection[str]:
-        """Global generators (``"python"``, ``"numpy"``) that stand where the data left them and must stay there."""
+        """Global generators (``"python"``, ``"numpy"``) that the data has positioned and that must not be restored."""
         ...
 
     def at(self, delivered: int) -> tuple[int, int]:
-        """Epoch, and batches of it delivered, after ``delivered`` batches since epoch 0."""
+        """Return the epoch, and the batches of it delivered, after ``delivered`` batches since epoch 0."""
         ...
 
     def placed(self, recorded: Mapping[str, Any], delivered: int) -> tuple[int, int]:
-        """As `at`, from what a checkpoint recorded; raises ResumeError if that contradicts itself."""
+        """Do as `at`, from what a checkpoint recorded; raise ResumeError if that contradicts itself."""
         ...
 
     def state(self, delivered: int) -> dict[str, Any]:
-        """What a checkpoint records after ``delivered`` batches, with the last one's digest as it was handed out."""
+        """Return what a checkpoint records after ``delivered`` batches, with the last one's digest as delivered."""
         ...
 
     def check(self, recorded: Mapping[str, Any]) -> None:
-        """Raise ResumeError, naming what differs, unless the data is what it was; changes nothing."""
+        """Raise ResumeError, naming what differs, unless the data is unchanged; changes nothing."""
         ...
 
     def folded(self, recorded: Mapping[str, Any], ranks: int, onto: int) -> dict[str, Any]:
-        """What a checkpoint of ``ranks`` recorded, as one of ``onto`` would have; for `check` and all that follows it.
+        """Convert the record of a checkpoint of ``ranks`` to one of ``onto``, for `check` and all later calls.
 
         Raises:
             ResumeError: If nothing guarantees that both worlds have one order of samples, or it does not fold.
@@ -47,7 +47,7 @@ class Position(Protocol):
         ...
 
     def iterator_made(self) -> None:
-        """Undo what was only for the making of the iterator."""
+        """Undo what was only needed while the iterator was made."""
         ...
 
     def leave(self) -> None:

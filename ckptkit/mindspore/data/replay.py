@@ -1,8 +1,8 @@
-"""Reads and discards the batches that were trained already.
+"""Reads and discards the batches that are already trained.
 
-Guarantees: the iterator stands after exactly that many batches, at a whole epoch also past its end; the cost is
-that of reading them, and it is said in the log (and shown by a bar on a terminal) as soon as it can be foreseen.
-Main thread only.
+Guarantees: the iterator stands after exactly that many batches; after a whole epoch, also past the epoch's end. The
+cost is that of reading them. It is logged (and shown by a bar on a terminal) as soon as it can be estimated. Main
+thread only.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ with undisturbed():  # rich draws from the global `random` when it is imported f
 
 _log = logging.getLogger("ckptkit")
 
-_FORESEEN_AFTER = 20  # batches; fewer where they take a second
+_FORESEEN_AFTER = 20  # batches; fewer if they take a second
 
 
 class Replay:
-    """One replay, with its progress.
+    """Runs one replay and reports its progress.
 
     Args:
-        batches: To read and discard.
+        batches: How many to read and discard.
         monotonic: Gives seconds.
-        console: Where the bar goes; nothing is drawn where it is no terminal.
+        console: Where the bar goes; nothing is drawn if it is not a terminal.
     """
 
     def __init__(self, batches: int, *, monotonic: Callable[[], float], console: Console | None = None) -> None:
@@ -42,7 +42,7 @@ class Replay:
         self._foreseen = False
 
     def run(self, read: Callable[[], Any]) -> Any:
-        """Call ``read`` once per batch and return what the last one gave."""
+        """Call ``read`` once per batch and return the last result."""
         _log.info("replaying the data up to batch %d, since parts of it may be random", self._batches)
         self._began = self._monotonic()
         columns = (TextColumn("replaying data"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -76,9 +76,9 @@ class Replay:
 def replay_epochs(
     iterator: Iterator[Any], batches: int, size: int, replay: Replay, let_go_on: Callable[[], None] = lambda: None
 ) -> Any:
-    """Move ``iterator`` past ``batches`` batches in epochs of ``size``; returns the last of them.
+    """Move ``iterator`` past ``batches`` batches in epochs of ``size``; return the last of them.
 
-    A MindSpore iterator ends once per epoch and then goes on with the next one. ``let_go_on`` is called after every
+    A MindSpore iterator ends once per epoch and then continues with the next one. ``let_go_on`` is called after every
     batch, as training would.
 
     Raises:

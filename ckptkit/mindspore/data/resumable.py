@@ -1,8 +1,8 @@
-"""`resumable`: the batches of one's own training loop, from where the last start got to.
+"""Provides `resumable`: the batches of a custom training loop, from where the last start got to.
 
-Guarantees: after ``manager.restore(state)``, one ``for`` loop delivers exactly the batches that are left of all
-epochs, and the checkpoint knows of each whether it was delivered. It iterates once per start. Main thread only: batches
-that another thread takes are refused at the next look at the counters.
+Guarantees: after ``manager.restore(state)``, one ``for`` loop delivers exactly the remaining batches of all epochs, and
+the checkpoint knows how many were delivered. It iterates once per start. Main thread only: if another thread takes
+batches, this is refused the next time the counters are read.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from ckptkit.mindspore.data.position import Position
 
 
 class Observer(Protocol):
-    """What the batches tell their state manager; a protocol, since that one knows `Resumable`."""
+    """Receives the progress of the batches; a protocol, since the state manager imports this module."""
 
     def count_delivered(self, batches: int) -> None:
-        """Batches since epoch 0, this one included."""
+        """Report the number of batches delivered since epoch 0, including this one."""
         ...
 
     def observe_step(self, batch: Any, outputs: Any) -> None:
-        """The batch that is trained next."""
+        """Report the batch that is trained next."""
         ...
 
     def expect_epoch_end(self, last: bool) -> None:
-        """Whether the batch that is trained next is the last of its epoch."""
+        """Report whether the batch that is trained next is the last of its epoch."""
         ...
 
     def end_epoch(self) -> None:
-        """The next batch, if there is one, belongs to another epoch than the last."""
+        """Report that the next batch, if any, belongs to another epoch than the last."""
         ...
 
     def iterator_made(self) -> None:
-        """The data stands where it should."""
+        """Report that the data is positioned."""
         ...
 
     def release_data(self) -> None:
-        """No batch will follow."""
+        """Report that no batch will follow."""
         ...
 
 
 class Counted(Position, Protocol):
-    """A position that knows how far it was prepared."""
+    """Adds the number of delivered batches to a position."""
 
     @property
     def delivered(self) -> int:
@@ -57,15 +57,15 @@ class Counted(Position, Protocol):
         ...
 
     def ends_epoch(self, delivered: int) -> bool:
-        """Whether an epoch is known to end with the batch ``delivered``, handed out last."""
+        """Return whether an epoch is known to end with the batch ``delivered``, the last one delivered."""
         ...
 
 
 class Resumable:
-    """The batches of all epochs; made by `resumable`.
+    """Iterates over the batches of all epochs; made by `resumable`.
 
     Attributes:
-        position: For the state manager.
+        position: The position, for the state manager.
     """
 
     def __init__(self, position: Counted, open_batches: Callable[[], Iterator[tuple[int, Any]]]) -> None:
@@ -78,7 +78,7 @@ class Resumable:
 
     @property
     def epoch(self) -> int:
-        """Zero-based epoch of the batch that was delivered last, or of the one to come where there was none yet.
+        """Zero-based epoch of the last delivered batch, or of the first one to come.
 
         Raises:
             ResumeError: Before the restore.
@@ -86,22 +86,22 @@ class Resumable:
         return self.position.at(self.position.delivered)[0] if self._epoch is None else self._epoch
 
     def bind(self, observer: Observer) -> None:
-        """Take note of the state manager that was made with these batches.
+        """Attach the state manager that was made with these batches.
 
         Raises:
-            ResumeError: If another one was.
+            ResumeError: If one is attached already.
         """
         if self._observer is not None:
             raise ResumeError("these batches belong to another StateManager; make new ones with resumable()")
         self._observer = observer
 
     def refuse_begun(self) -> None:
-        """Raise ResumeError if they are being iterated already, and so cannot be put anywhere else."""
+        """Raise ResumeError if they are being iterated already, and so cannot be repositioned."""
         if self._begun:
             raise ResumeError("these batches are being iterated already; make new ones, and restore before the loop")
 
     def refuse_another_thread(self) -> None:
-        """Raise ResumeError if another thread than this one took the last batch: nobody knows what it takes next."""
+        """Raise ResumeError if another thread took the last batch: what it takes next is unknown."""
         if self._taken_by not in (None, threading.get_ident()):
             raise ResumeError(
                 "another thread than the one that trains and saves takes the batches of resumable(), ahead of "
@@ -110,10 +110,10 @@ class Resumable:
             )
 
     def __iter__(self) -> Iterator[Any]:
-        """What is left, once.
+        """Yield the remaining batches, once.
 
         Raises:
-            ResumeError: Before the restore, a second time, or if the data cannot go on exactly.
+            ResumeError: Before the restore, a second time, or if the data cannot continue exactly.
         """
         if self._observer is None:
             raise ResumeError(
@@ -134,7 +134,7 @@ class Resumable:
         try:
             left = self._open()
             observer.iterator_made()
-            # Where nobody knows that a batch is the last of its epoch, the epoch is ended here, also after a restore.
+            # If the last batch of an epoch was not known to be the last, end the epoch here, also after a restore.
             running, inside = self.position.at(delivered)
             for epoch, batch in left:
                 if epoch != running or not inside:
@@ -160,7 +160,7 @@ def resumable(
     augmentation: Augmentation = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Resumable:
-    """The batches of ``dataset`` for one's own loop, resumed where the last start got to.
+    """Return the batches of ``dataset`` for a custom loop, resumed where the last start got to.
 
     ::
 
@@ -174,12 +174,12 @@ def resumable(
 
     Args:
         dataset: A MindSpore pipeline; or an iterable with ``state_dict()`` and ``load_state_dict()``, of which each
-            ``iter()`` delivers the rest of the epoch that its state is in; or one that can be iterated again and
-            again and gives the same batches (a list, a loader), which is replayed by counting.
-        epochs: The total since epoch 0; may be raised later, and the run goes on from where it ended.
-        seed: The dataset seed, of a MindSpore pipeline only; None for the one that the process has set.
-        augmentation: As for `StateManager`, of a MindSpore pipeline only.
-        monotonic: Gives seconds, to foresee the cost of a replay.
+            ``iter()`` delivers the rest of the epoch that its state is in; or one that can be iterated repeatedly
+            and gives the same batches each time (a list, a loader), which is replayed by counting.
+        epochs: The total since epoch 0; may be raised later, and the run continues from where it ended.
+        seed: The dataset seed, for a MindSpore pipeline only; None for the one that the process has set.
+        augmentation: As for `StateManager`, for a MindSpore pipeline only.
+        monotonic: Gives seconds, to estimate the cost of a replay.
 
     Raises:
         TypeError: If ``dataset`` is none of these: an iterator without a state is used up by its first start.
@@ -199,7 +199,7 @@ def resumable(
 
 
 def _batches_of(position: DatasetPosition, epochs: int) -> Iterator[tuple[int, Any]]:
-    """Epoch and batch of all that is left; positioned when this returns."""
+    """Return an iterator over epoch and batch of all that is left, already positioned."""
     epoch, done = position.at(position.delivered)
     if epoch >= epochs:
         position.nothing_left()

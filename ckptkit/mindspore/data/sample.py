@@ -1,11 +1,11 @@
-"""Random numbers that belong to a sample and not to a process.
+"""Gives random numbers that depend on the sample, not on the process.
 
-Guarantees: pure functions of non-negative integers of any size; distinct arguments give distinct streams, up to
-a collision of BLAKE2b at 128 bits. Whoever draws from them resumes exactly at no cost, because nothing has to be
+Guarantees: pure functions of non-negative integers of any size; distinct arguments give distinct streams, up to a
+collision of BLAKE2b at 128 bits. Code that draws only from them resumes exactly at no cost, since nothing has to be
 stored or replayed. Any thread, any process.
 
-The key of the Philox generator is the BLAKE2b digest (16 bytes, little endian) of the decimal numbers joined by
-slashes behind a word for the purpose: ``sample/<seed>/<epoch>/<index>``. It is fixed: stored runs depend on it.
+The key of the Philox generator is the BLAKE2b digest (16 bytes, little endian) of a word for the purpose and the
+decimal numbers, joined by slashes: ``sample/<seed>/<epoch>/<index>``. It must not change: stored runs depend on it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 
 def sample_rng(seed: int, epoch: int, index: int) -> np.random.Generator:
-    """The generator of one sample in one epoch.
+    """Return the generator of one sample in one epoch.
 
     For augmentation: draw crop, flip and noise from it, and from nothing else::
 
@@ -27,21 +27,21 @@ def sample_rng(seed: int, epoch: int, index: int) -> np.random.Generator:
             return image[top : top + 28, left : left + 28], label
 
     Args:
-        seed: Of the run.
+        seed: Seed of the run.
         epoch: Zero-based.
-        index: Of the sample in its source.
+        index: Index of the sample in its source.
 
     Raises:
-        TypeError: If one of them is no integer.
+        TypeError: If an argument is not an integer.
         ValueError: If one is negative.
     """
     return np.random.Generator(_philox("sample", seed, epoch, index))
 
 
 def epoch_order(num_samples: int, seed: int, epoch: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The order of the samples in one epoch, a permutation of ``range(num_samples)``: int64 (num_samples,).
+    """Return the order of the samples in one epoch, a permutation of ``range(num_samples)``: int64 (num_samples,).
 
-    It sorts raw bits of Philox, which NumPy keeps from version to version; `Generator.permutation` may change.
+    Sorts raw bits of Philox, which are the same in every version of NumPy; `Generator.permutation` may change.
     """
     return np.argsort(_philox("order", seed, epoch).random_raw(num_samples), kind="stable")
 

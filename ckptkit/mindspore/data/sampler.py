@@ -1,9 +1,9 @@
-"""Random order and random augmentation that resume exactly *and* at once.
+"""Provides random order and random augmentation that resume exactly *and* at once.
 
-Guarantees: what a pipeline over `Augmented` delivers depends on (seed, epoch, index of the sample) only, so that
-it can begin anywhere without replaying what came before, with any number of worker threads or processes. It
-does not see whether ``augment`` or the source keep state of their own: they must not. The sampler is copied by
-MindSpore for every iterator. What a `ckptkit.data.GlobalSampler` adds to that is the order over many ranks.
+Guarantees: what a pipeline over `Augmented` delivers depends on (seed, epoch, index of the sample) only, so it can
+begin anywhere without a replay, with any number of worker threads or processes. Does not detect state kept by
+``augment`` or the source: they must not keep any. MindSpore copies the sampler for every iterator. A
+`ckptkit.data.GlobalSampler` adds the order over many ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ckptkit.mindspore.data.sample import epoch_order, sample_rng
 
 
 class RandomAccess(Protocol):
-    """A source that gives any of its samples at any time, the same each time."""
+    """Gives any of its samples at any time, the same each time."""
 
     def __len__(self) -> int: ...
 
@@ -27,17 +27,17 @@ class RandomAccess(Protocol):
 
 
 class EpochSampler(ds.Sampler):
-    """A sampler that tells the source which epoch it is: it yields ``epoch * num_samples + index``.
+    """Yields ``epoch * num_samples + index``, which tells the source its epoch.
 
-    For a source of one's own: ``epoch, index = divmod(number, num_samples)``; `Augmented` does it by itself.
+    For a custom source: ``epoch, index = divmod(number, num_samples)``; `Augmented` does this itself.
 
     Args:
-        num_samples: Of the source.
-        seed: Together with the epoch it decides the order.
+        num_samples: Number of samples in the source.
+        seed: Decides the order, together with the epoch.
         shuffle: False for the order of the source in every epoch.
 
     Attributes:
-        epoch: With which an iterator begins that is made now; 0 but while a resume makes its own.
+        epoch: The first epoch of an iterator that is made now; 0 except while a resume makes its own.
 
     Raises:
         ValueError: If ``num_samples`` is not positive or ``seed`` negative.
@@ -52,14 +52,14 @@ class EpochSampler(ds.Sampler):
         self.epoch = 0
 
     def __iter__(self) -> Iterator[int]:
-        # MindSpore asks a copy of it, made for the iterator, once per epoch.
+        # MindSpore calls this once per epoch, on a copy made for the iterator.
         epoch, self.epoch = self.epoch, self.epoch + 1
         order = epoch_order(self.num_samples, self.seed, epoch) if self.shuffle else np.arange(self.num_samples)
         return iter((epoch * self.num_samples + order).tolist())
 
 
 class Augmented:
-    """A source whose samples are augmented at random, each from the generator of its seed, epoch and index.
+    """Augments the samples of a source at random, each by the generator of its seed, epoch and index.
 
     ::
 
@@ -72,9 +72,9 @@ class Augmented:
 
     Args:
         source: Has ``len()`` and gives any sample by its index.
-        augment: Gets a sample and a `numpy.random.Generator`, from which alone it may draw; returns the row as a
-            tuple of arrays, one per column.
-        seed: Of augmentation and order.
+        augment: Gets a sample and a `numpy.random.Generator`, the only source of randomness that it may use; returns
+            the row as a tuple of arrays, one per column.
+        seed: Seed of augmentation and order.
     """
 
     def __init__(
@@ -88,24 +88,24 @@ class Augmented:
         return len(self._source)
 
     def __getitem__(self, number: int) -> Any:
-        """The row of the sample that an `EpochSampler` numbered."""
+        """Return the row of the sample that an `EpochSampler` numbered."""
         epoch, index = divmod(int(number), len(self._source))
         return self._augment(self._source[index], sample_rng(self.seed, epoch, index))
 
     def dataset(
         self, column_names: Sequence[str], *, shuffle: bool = True, ranks: GlobalSampler | None = None, **options: Any
     ) -> ds.GeneratorDataset:
-        """The MindSpore pipeline over it, one row per sample.
+        """Return the MindSpore pipeline over it, one row per sample.
 
         Args:
-            column_names: Of the rows.
+            column_names: Names of the columns.
             shuffle: False for the order of the source in every epoch.
-            ranks: This rank's part of the samples, and their order, in a job of many; it says itself whether it
-                shuffles. Follow it by ``.batch(micro_batch)``.
-            **options: Go to `ds.GeneratorDataset`.
+            ranks: This rank's part of the samples and their order, in a job of many ranks; it has its own ``shuffle``.
+                Follow it by ``.batch(micro_batch)``.
+            **options: Passed to `ds.GeneratorDataset`.
 
         Raises:
-            ValueError: If ``options`` name another sampler, or ``ranks`` is of another number of samples.
+            ValueError: If ``options`` name another sampler, or ``ranks`` has another number of samples.
         """
         taken = sorted(options.keys() & {"sampler", "batch_sampler", "num_samples", "num_shards", "shard_id"})
         if taken:

@@ -1,4 +1,4 @@
-"""Real handwritten digits for the demo and the examples; ``SOURCE.md`` names their source and licence."""
+"""Loads real handwritten digits for the demo and the examples; ``SOURCE.md`` names their source and licence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 
 class Digits(NamedTuple):
-    """Digits, every fifth held out.
+    """Holds the digits, every fifth of them held out for testing.
 
     Attributes:
         train_images: (1438, 1, 8, 8) float32 from 0 to 1.

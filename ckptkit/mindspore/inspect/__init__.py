@@ -1,7 +1,7 @@
-"""What of a training no checkpoint can make exact, found before it begins.
+"""Finds what no checkpoint can make exact in a training, before it begins.
 
-Guarantees: pure inspection; nothing is changed, compiled or run. What is found is there; what code does that
-cannot be read (compiled extensions, callables out of containers) is not found. Main thread only.
+Guarantees: only inspects; changes, compiles and runs nothing. Everything reported exists. What unreadable code does
+(compiled extensions, callables from containers) is not found. Main thread only.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def find(
     named: Collection[object] = (),
     variables: Iterable[tuple[str, object]] = (),
 ) -> tuple[Finding, ...]:
-    """What would not be exact, in the present mode.
+    """Return what would not be exact in the current mode.
 
     Args:
         cell: The train cell, or the cells of a training without one.
         dataset: The pipeline that feeds it.
-        named: Objects that checkpoints hold by name: what they hold is not reported.
-        variables: Of the loop that trains, if it is one's own, each with its place; see `loop_variables`.
+        named: Objects that checkpoints hold by name. Their contents are not reported.
+        variables: Variables of a custom training loop, each with its place; see `loop_variables`.
     """
     cells = (cell,) if isinstance(cell, nn.Cell) else tuple(cell)
     found = list(find_in_cells(cells, {id(one) for one in named}, variables))

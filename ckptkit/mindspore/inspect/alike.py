@@ -1,7 +1,7 @@
-"""Tells which cells are alike, so that the code of a thousand layers is read once and not a thousand times.
+"""Tells which cells are alike, so that the code of a thousand layers is read once.
 
-Guarantees: of two cells that are alike, code names the same below both, but for values whose code nobody reads. Keeps
-the cells while it lives, and nothing beyond. Any thread.
+Guarantees: below two alike cells, code names the same things, except for values whose code is never read. Keeps
+the cells alive while the object lives, and nothing else. Any thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mindspore.ops import Primitive
 from ckptkit.mindspore.inspect.attributes import is_users, own_attributes
 from ckptkit.mindspore.inspect.carried import BARE
 
-# Code is not read of these, and not of what is in containers.
+# The code of these types is not read, nor the code of what is in containers.
 _VALUES = (type(None), bool, int, float, str, bytes, list, tuple, dict, np.ndarray)
 
 
@@ -26,17 +26,17 @@ class Alike:
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[object, ...], int] = {}
-        self._keys: dict[int, tuple[nn.Cell, Hashable]] = {}  # with the cells, so that no id is given away again
+        self._keys: dict[int, tuple[nn.Cell, Hashable]] = {}  # holds the cells, so that no id is reused
 
     def key(self, cell: nn.Cell) -> Hashable:
-        """Return what is equal for cells that are alike."""
+        """Return a key that is equal for alike cells."""
         if id(cell) not in self._keys:
-            self._keys[id(cell)] = cell, id(cell)  # for cells that hold each other
+            self._keys[id(cell)] = cell, id(cell)  # ends the recursion when cells hold each other
             own = own_attributes(cell)
             held = {name: one for name, one in own.items() if name not in BARE}
             held.update(own.get("_cells") or {})
             parts = type(cell), *((name, self._key_of(one)) for name, one in held.items())
-            # A number, since the key of a network would be as large as the network.
+            # A number: a nested key would be as large as the network.
             self._keys[id(cell)] = cell, ("cell", self._numbers.setdefault(parts, len(self._numbers)))
         return self._keys[id(cell)][1]
 

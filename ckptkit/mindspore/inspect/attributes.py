@@ -1,7 +1,7 @@
-"""What lies in an object of the user's and what it leads to, read without running code of the user's.
+"""Reads what a user's object holds and leads to, without running user code.
 
-Guarantees: no ``__getattr__``, ``__dict__`` property, descriptor, comparison or truth of the user's is asked. What
-only such code makes up is not there. Any thread.
+Guarantees: calls no ``__getattr__``, ``__dict__`` property, descriptor, comparison or truth test of the user's. What
+only such code creates is not found. Any thread.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _LIBRARIES = sys.stdlib_module_names | {
     *("builtins", "mindspore", "ckptkit", "numpy", "rich", "tqdm", "pytest", "_pytest", "pluggy", "xdist", "execnet"),
     *("IPython", "ipykernel", "tornado", "traitlets", "zmq"),
 }
-CACHED = type(functools.cache(lambda: None))  # what functools.cache and lru_cache put around a function
+CACHED = type(functools.cache(lambda: None))  # the wrapper that functools.cache and lru_cache make
 
 _DICT_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _MAX_ITEMS = 10_000  # of one container
-# Where they keep the function that they are made of.
+# The attribute in which each keeps the function that it wraps.
 _ACCESSORS = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
 
 
 def own_attributes(one: Any) -> Mapping[str, Any]:
-    """What ``vars(one)`` gives; nothing for an object without ``__dict__``, such as one with slots."""
+    """Return what ``vars(one)`` gives; nothing for an object without ``__dict__``, such as one with slots."""
     for kind in type(one).__mro__:
         descriptor = vars(kind).get("__dict__")
         if descriptor is not None:
@@ -39,7 +39,7 @@ def own_attributes(one: Any) -> Mapping[str, Any]:
 
 
 def attributes_of(one: Any) -> Iterator[tuple[str, Any]]:
-    """As `own_attributes`, and what lies in slots."""
+    """Yield the items of `own_attributes`, and what is in slots."""
     yield from own_attributes(one).items()
     for kind in type(one).__mro__:
         for name, slot in vars(kind).items():
@@ -50,9 +50,9 @@ def attributes_of(one: Any) -> Iterator[tuple[str, Any]]:
 
 
 def below(one: Any, without: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
-    """What ``one`` leads to, each as it is written after it: items, attributes, the variables that code names.
+    """Yield what ``one`` leads to, each with its suffix: items, attributes, the variables that code names.
 
-    Code of a library is not read, but what it closes over is: it may call a function of the user's.
+    Library code is not read, but its closures are: they may hold a function of the user's.
 
     Args:
         one: Any object.
@@ -81,7 +81,10 @@ def below(one: Any, without: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
 
 
 def named_in(names: Collection[str], *scopes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The variables of these ``names`` in the first of the ``scopes`` that has them; of modules what is named there."""
+    """Yield each of ``names`` from the first of ``scopes`` that has it.
+
+    Instead of a module of the user's, yields those of its variables that are in ``names``. Skips other modules.
+    """
     for name in names:
         value = next((scope[name] for scope in scopes if name in scope), UNKNOWN)
         if issubclass(type(value), types.ModuleType):
@@ -93,13 +96,13 @@ def named_in(names: Collection[str], *scopes: Mapping[str, Any]) -> Iterator[tup
 
 
 def names_in(code: types.CodeType) -> set[str]:
-    """Every name that ``code`` and the functions in it may look up outside of themselves."""
+    """Return every name that ``code`` and the functions in it may look up outside of themselves."""
     inner = (names_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
     return {*code.co_names, *code.co_freevars}.union(*inner)
 
 
 def is_users(module: Any) -> bool:
-    """Whether a module of that name is the user's, and no library's."""
+    """Return whether a module of that name belongs to the user, not to a library."""
     return str(module).partition(".")[0] not in _LIBRARIES
 
 
@@ -111,7 +114,7 @@ def _variables_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield name, cell.cell_contents
-        except ValueError:  # a variable that has no value yet
+        except ValueError:  # a variable without a value yet
             continue
     if is_users(function.__globals__.get("__name__")):
         yield from named_in(names_in(function.__code__), function.__globals__)
@@ -126,29 +129,29 @@ def _methods_of(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
 
 
 def attribute(owner: Any, name: str) -> Any:
-    """``owner.name``; `UNKNOWN`, which nothing else is, where it cannot be told."""
+    """Return ``owner.name``, or the unique `UNKNOWN` where it cannot be determined."""
     own = own_attributes(owner)
     if issubclass(type(owner), types.ModuleType):
         return own.get(name, sys.modules.get(f"{own.get('__name__')}.{name}", UNKNOWN))
     found = static(owner, name, own)
     if found is UNKNOWN:
-        # An nn.Cell keeps its cells and parameters beside its attributes.
+        # An nn.Cell keeps its cells and parameters in separate dicts.
         beside = [one for one in (own.get("_cells"), own.get("_params")) if isinstance(one, dict)]
         return next((dict.get(one, name) for one in beside if dict.__contains__(one, name)), UNKNOWN)
     if issubclass(type(owner), type):
         if isinstance(found, classmethod):
             return types.MethodType(found.__func__, owner)
         return found.__func__ if isinstance(found, staticmethod) else found
-    # What lies in the object itself is not bound to it. By identity: an array has no truth.
+    # The object's own attributes are not bound to it. Compare by identity: an array has no truth value.
     return found if own.get(name) is found else _bound(found, owner)
 
 
 def static(owner: Any, name: str, own: Mapping[str, Any]) -> Any:
-    """What `inspect.getattr_static` gives, in a fifth of its time; `UNKNOWN` where there is no such attribute.
+    """Return what `inspect.getattr_static` returns, in a fifth of its time; `UNKNOWN` without such an attribute.
 
     Args:
         owner: An object or a class.
-        name: Of the attribute.
+        name: Name of the attribute.
         own: `own_attributes` of the object.
     """
     if issubclass(type(owner), type):
@@ -156,7 +159,7 @@ def static(owner: Any, name: str, own: Mapping[str, Any]) -> Any:
     found = in_class(type(owner), name)
     if name not in own:
         return found
-    # As Python looks it up: what can be set is the class's.
+    # As in Python, a data descriptor of the class comes before the object's own attribute.
     of_class = found is not UNKNOWN and any(
         in_class(type(found), one) is not UNKNOWN for one in ("__set__", "__delete__")
     )
@@ -164,7 +167,7 @@ def static(owner: Any, name: str, own: Mapping[str, Any]) -> Any:
 
 
 def in_class(kind: type, name: str) -> Any:
-    """What a class or one that it is made of has by that name, as it lies there; `UNKNOWN` if there is none."""
+    """Return the unbound attribute of a class or its bases; `UNKNOWN` if there is none."""
     return next((vars(one)[name] for one in kind.__mro__ if name in vars(one)), UNKNOWN)
 
 
@@ -175,7 +178,7 @@ def _bound(found: Any, owner: Any) -> Any:
     if issubclass(kind, classmethod):
         return types.MethodType(found.__func__, type(owner))
     if issubclass(kind, property) and type(found.fget) is types.FunctionType:
-        return types.MethodType(found.fget, owner)  # stands for what it runs
+        return types.MethodType(found.fget, owner)  # stands for the function that it runs
     if kind in (types.FunctionType, CACHED):
         return types.MethodType(found, owner)
     compiled = kind in (types.MemberDescriptorType, types.MethodDescriptorType) or _is_cython(found)
@@ -183,7 +186,7 @@ def _bound(found: Any, owner: Any) -> Any:
 
 
 def _got(descriptor: Any, owner: Any) -> Any:
-    """What a slot holds, or a method in compiled code of NumPy or Python."""
+    """Return the value of a slot, or a bound method of compiled NumPy or Python code."""
     try:
         return descriptor.__get__(owner, type(owner))
     except AttributeError:  # an empty slot
@@ -191,10 +194,10 @@ def _got(descriptor: Any, owner: Any) -> Any:
 
 
 def owner_of(function: Any) -> Any:
-    """The object that a bound method belongs to; None of anything else."""
+    """Return the object that a bound method belongs to; None for anything else."""
     kind = type(function)
     if kind is types.MethodType:
-        # Around a callable of the user's it could not even be asked for its name.
+        # A method may also wrap a user's callable, where even reading its name could run user code.
         return (
             function.__self__
             if type(function.__func__) is types.FunctionType or _is_cython(function.__func__)

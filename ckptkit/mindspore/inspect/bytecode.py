@@ -1,9 +1,9 @@
-"""Which objects a piece of Python code names, read from its bytecode.
+"""Finds the objects that a piece of Python code names, by reading its bytecode.
 
-Guarantees: nothing of the user's is run, properties and descriptors included. It follows names through globals,
-closures, imports, attributes, simple assignments, nested functions, and into every function that it can
-resolve, each once; not through what calls return, containers, or arguments. So what is found is there, if
-perhaps behind a condition that is never true, and what is not found may still be. Any thread.
+Guarantees: runs no user code, not even properties and descriptors. Follows names through globals, closures, imports,
+attributes, simple assignments, nested functions, and into every function that it can resolve, each once. Does not
+follow return values, containers, or arguments. So everything found is in the code, possibly behind a condition that
+is never true; what is not found may still be used. Any thread.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from typing import Any
 
 from ckptkit.mindspore.inspect.attributes import CACHED, UNKNOWN, attribute, in_class, own_attributes
 
-_MOST = 5_000  # code objects read for one callable: a second or two, more than any augmentation calls
+_MOST = 5_000  # code objects read per callable: a second or two, more than any augmentation calls
 
 _STARTS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_GLOBAL", "LOAD_NAME")
 _CHAIN = (*_STARTS, "LOAD_ATTR")
 _STORES = ("STORE_FAST", "STORE_DEREF", "STORE_NAME")
 _CALLS = ("CALL", "CALL_FUNCTION", "CALL_METHOD", "CALL_FUNCTION_KW")
-# May stand between a name and what is done with it, and change neither.
+# These may stand between a name and its use, and change neither.
 _NEUTRAL = ("CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL", "COPY", "DUP_TOP", "SWAP", "ROT_TWO")
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 _NO_METHODS: Mapping[str, Any] = types.MappingProxyType({})
 
-# Where @ms.jit defines the function that it puts around the user's; test_findings.py tells if it moves.
+# Where @ms.jit defines the function that it wraps around the user's; test_findings.py fails if it moves.
 _JIT_MODULES = ("mindspore.graph.api", "mindspore.common.api")
 
 
 @dataclass(frozen=True)
 class Use:
-    """One place where code names an object.
+    """Describes one place where code names an object.
 
     Attributes:
         target: The object.
-        name: As it is written: ``np.random.rand``.
+        name: As written in the code: ``np.random.rand``.
         where: ``augment() in train.py:12``.
         compiled: Whether MindSpore compiles that code in any mode, because it is under ``@ms.jit``.
-        called_empty: Whether it is called right there without an argument, or with None alone.
+        called_empty: Whether it is called right there without arguments, or with None alone.
         sets: The attribute of it that is assigned there; empty where it is only named.
     """
 
@@ -63,23 +63,25 @@ class Use:
 def uses(
     code: Any, enters: Callable[[str], bool], *, compiled: bool = False, methods: Mapping[str, Any] = _NO_METHODS
 ) -> Iterator[Use]:
-    """Every object that ``code`` names, in order, with all that it calls.
+    """Yield every object that ``code`` and everything it calls name, in order.
 
     Args:
         code: A function, method, partial, class, or object with ``__call__``.
         enters: Whether to follow calls into functions of the module of that name.
-        compiled: Whether all of it is.
-        methods: What an attribute of that name is taken for where nobody knows whose it is, as of an argument.
+        compiled: Whether all of the code is compiled.
+        methods: What an attribute of that name stands for if its owner is unknown, such as an argument.
     """
     yield from (use for use in _Walk(enters, methods).run(code, compiled) if not use.sets)
 
 
 def assignments(code: Any, enters: Callable[[str], bool]) -> Iterator[Use]:
-    """Every assignment to an attribute in ``code`` and all that it calls; of `UNKNOWN` where its object is not known.
+    """Yield every assignment to an attribute in ``code`` and all that it calls.
+
+    The target is `UNKNOWN` where the object is not known.
 
     Args:
-        code: As of `uses`.
-        enters: As of `uses`.
+        code: As for `uses`.
+        enters: As for `uses`.
     """
     yield from (use for use in _Walk(enters).run(code, False) if use.sets)
 
@@ -90,13 +92,13 @@ def assignments_in_loops(
     scopes: tuple[Mapping[str, Any], Mapping[str, Any]],
     enters: Callable[[str], bool],
 ) -> Iterator[Use]:
-    """As `assignments`, in those parts of code that is running.
+    """Do as `assignments` for the given parts of running code.
 
     Args:
-        code: What is running.
-        loops: Offsets of its instructions.
+        code: The running code.
+        loops: Instruction offsets of the parts.
         scopes: Its local and its global variables.
-        enters: As of `uses`.
+        enters: As for `uses`.
     """
     walk, (own, module) = _Walk(enters), scopes
     walk.wait_for(_Frame(code, module, {}, False, code.co_name, known={**own}, loops=loops))
@@ -105,7 +107,7 @@ def assignments_in_loops(
 
 @dataclass
 class _Frame:
-    """What is known of a function whose code is read."""
+    """Holds what is known of a function whose code is read."""
 
     code: types.CodeType
     module: Mapping[str, Any]
@@ -123,12 +125,12 @@ class _Frame:
 
 
 class _Walk:
-    """Reads code objects one after the other, those of one function before those of what it calls."""
+    """Reads code objects one after the other, all of one function before those of what it calls."""
 
     def __init__(self, enters: Callable[[str], bool], methods: Mapping[str, Any] = _NO_METHODS) -> None:
         self._enters = enters
         self._methods = methods
-        self._visited: dict[Hashable, _Frame] = {}  # with the frames, so that no id is given away again
+        self._visited: dict[Hashable, _Frame] = {}  # holds the frames, so that no id is reused
         self._waiting: deque[_Frame] = deque()
 
     def run(self, target: Any, compiled: bool) -> Iterator[Use]:
@@ -179,19 +181,19 @@ class _Walk:
 
 
 def is_compiled(one: Any) -> bool:
-    """Whether it is what ``@ms.jit`` made of a function."""
+    """Return whether ``one`` is what ``@ms.jit`` made of a function."""
     if type(one) is not types.FunctionType or one.__globals__.get("__name__") not in _JIT_MODULES:
         return False
     return vars(one).get("__wrapped__") is not None
 
 
 def _named(frame: _Frame, methods: Mapping[str, Any]) -> Iterator[Use]:
-    """The objects that one code object names, nested code objects among them; each once."""
+    """Yield the objects that one code object names, including nested code objects, each once."""
     instructions = _in_loops(instructions_of(frame.code), frame.loops)
     file = Path(frame.code.co_filename).name
     target, name, line, imported = UNKNOWN, "", frame.code.co_firstlineno, _Import()
     seen = set()
-    owners: dict[str, Any] = {}  # of the attributes that were read last, for `owner.count += 1`
+    owners: dict[str, Any] = {}  # owners of the attributes read last, for `owner.count += 1`
     for index, one in enumerate(instructions):
         line = one.starts_line or line
         if one.opname == "STORE_ATTR":
@@ -225,7 +227,7 @@ def _named(frame: _Frame, methods: Mapping[str, Any]) -> Iterator[Use]:
 
 @functools.lru_cache(maxsize=1024)
 def instructions_of(code: types.CodeType) -> list[dis.Instruction]:
-    """What of ``code`` names something; kept, because a network has many cells of one class."""
+    """Return the instructions of ``code`` but the neutral ones; cached, since a network has many cells of one class."""
     return [one for one in dis.get_instructions(code) if one.opname not in _NEUTRAL]
 
 
@@ -236,7 +238,7 @@ def _in_loops(instructions: list[dis.Instruction], loops: Sequence[range] | None
 
 
 def _called_empty(following: Sequence[dis.Instruction]) -> bool:
-    """Whether instructions call what is on the stack with nothing, or with None alone."""
+    """Return whether the instructions call what is on the stack without arguments, or with None alone."""
     shape = [one for one in following if one.opname not in ("KW_NAMES", "LOAD_CONST") or one.argval is None]
     if not shape or (following[0] is not shape[0]):
         return False
@@ -246,7 +248,7 @@ def _called_empty(following: Sequence[dis.Instruction]) -> bool:
 
 
 class _Import:
-    """What the import statement being read has on the stack."""
+    """Tracks what the import statement being read has on the stack."""
 
     def __init__(self) -> None:
         self._constants: tuple[Any, Any] = (0, None)  # the level of a relative import, and the names after `import`
@@ -276,16 +278,16 @@ class _Import:
         return found
 
     def after(self, opcode: str) -> _Import:
-        """What there is after an instruction that is no part of an import, but may store what was imported."""
+        """Return the state after an instruction that is no part of an import but may store what was imported."""
         return _Import() if self.is_alias or opcode not in _STORES else self
 
 
 def functions_of(target: Any, inside: tuple[int, ...] = ()) -> Iterator[tuple[types.FunctionType, Any]]:
-    """The Python functions that calling ``target`` runs, each with its instance.
+    """Yield the Python functions that calling ``target`` runs, each with its instance.
 
     Args:
         target: What is called.
-        inside: ``id`` of the decorators around it, which may be put around each other in a circle.
+        inside: ``id`` of the decorators around it, since decorators may wrap each other in a cycle.
     """
     kind = type(target)
     if issubclass(kind, functools.partial):
@@ -312,7 +314,7 @@ def functions_of(target: Any, inside: tuple[int, ...] = ()) -> Iterator[tuple[ty
 
 
 def closure_of(function: types.FunctionType) -> dict[str, Any]:
-    """The variables that it has from around it; `UNKNOWN` where one has no value yet."""
+    """Return the function's closure variables; `UNKNOWN` for one without a value yet."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     return {name: _content(one) for name, one in cells}
 

@@ -1,7 +1,7 @@
-"""Finds what `construct` carries from call to call in plain attributes of its cell, which no checkpoint holds.
+"""Finds plain cell attributes in which `construct` carries state between calls; no checkpoint holds them.
 
-Guarantees: reads code and attributes; runs no code of the user's. What a condition stands before is no finding, since
-that is how values are kept that can be made again; nor is what is written and never read before. Any thread.
+Guarantees: reads code and attributes; runs no user code. Does not report assignments under a condition, by
+which code caches values that it can recompute, nor assignments to an attribute that was not read before. Any thread.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ BARE = frozenset(vars(nn.Cell())) | {
 
 
 def carried(cell: nn.Cell) -> Iterator[tuple[str, Any]]:
-    """The attributes with what they are now, in the order of the code."""
+    """Yield the attributes with their present values, in the order of the code."""
     construct = inspect.getattr_static(type(cell), "construct", None)
     if not isinstance(construct, types.FunctionType) or not is_users(construct.__module__):
         return
     own = {name: one for name, one in own_attributes(cell).items() if name not in BARE and _is_plain(one)}
     read: set[str] = set()
     found: dict[str, Any] = {}
-    behind = 0  # up to where what is there may be jumped over
+    behind = 0  # instructions before this offset may be jumped over
     for one in instructions_of(construct.__code__):
         if one.opcode in (*dis.hasjrel, *dis.hasjabs):
             behind = max(behind, one.argval)

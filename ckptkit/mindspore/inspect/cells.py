@@ -1,7 +1,7 @@
-"""What in the cells of a training cannot be exact: random operators, dead stock cells, state outside of them.
+"""Finds what cannot be exact in the cells of a training: random operators, dead stock cells, state outside the cells.
 
-Guarantees: changes nothing and runs no code of the user's. It reads the code of `construct` (see `code`), so a
-function around the train cell, such as one's own step under ``@ms.jit``, is not read. Main thread only.
+Guarantees: changes nothing and runs no user code. Reads the code of `construct` (see `uses`), so a function around the
+train cell, such as a custom step under ``@ms.jit``, is not read. Main thread only.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _REPLACE = "Use ckptkit.nn.Dropout, or ckptkit.nn.replace_dropout(network) for a
 def find_in_cells(
     cells: Iterable[nn.Cell], known: Collection[int], variables: Iterable[tuple[str, Any]] = ()
 ) -> Iterator[Finding]:
-    """Findings of the cells and all cells in them, each once, and of what else is used.
+    """Yield the findings of the cells, of all cells in them (each once), and of the loop's variables.
 
     Args:
         cells: What is trained: one cell, or network and optimizer.
         known: ``id`` of objects that checkpoints hold by name.
-        variables: Of the loop that trains, each with its place.
+        variables: Variables of the training loop, each with its place.
     """
     cells = tuple(cells)
     parameters = {id(one): one for cell in cells for one in all_of(cell)}
@@ -68,7 +68,7 @@ def find_in_cells(
 
 
 class _Code:
-    """What the code of cells names that draws random numbers; read once for cells that are alike."""
+    """Finds the random operators that the code of cells names; reads alike cells once."""
 
     def __init__(self) -> None:
         self._alike = Alike()
@@ -103,7 +103,7 @@ def _random(cell: nn.Cell, where: str, code: _Code) -> Iterator[Finding]:
     if isinstance(cell, nn.MultiheadAttention) and cell.dropout and _in_graph():
         yield _frozen_seed(f"{where}: its dropout={cell.dropout}")
     if isinstance(cell, Distribution):
-        return  # its construct names all that it can do; what is called of it is read where it is called
+        return  # its construct names all that it can do; each call of it is read at its call site
     reported = set()
     for use in code.random_uses(cell):
         found = _judged(use, where)
@@ -145,7 +145,7 @@ def _frozen_seed(where: str) -> Finding:
 
 
 def _carried(cell: nn.Cell, where: str) -> Iterator[Finding]:
-    if _in_graph():  # where no attribute but a Parameter can be assigned
+    if _in_graph():  # in GRAPH mode, construct can assign no attribute but a Parameter
         return
     for name, value in carried(cell):
         is_generator = isinstance(value, GENERATORS)
@@ -174,7 +174,7 @@ def _unseen(holder: Holder, where: str = "") -> Finding:
 
 
 def left_out(name: str, places: Sequence[str]) -> Finding:
-    """Of an object that is stored by ``name``, but for what is at ``places``."""
+    """Return the finding for an object stored by ``name`` without what is at ``places``."""
     return Finding(
         "unseen",
         f"the stateful object {name}",
@@ -185,7 +185,7 @@ def left_out(name: str, places: Sequence[str]) -> Finding:
 
 
 def _displaced(cell: nn.Cell, where: str, parameters: Collection[int]) -> Iterator[Finding]:
-    """Of a layer that is called though another one has taken its name."""
+    """Report a layer that is still called after another one has taken its name."""
     held = [one.name for one in cell.get_parameters(expand=False) if id(one) not in parameters]
     if held:
         why = f"an nn.SequentialCell still calls it, so {', '.join(held)} would be used and be in no checkpoint"
@@ -207,7 +207,7 @@ def _dead_accumulation(parameters: Iterable[ms.Parameter]) -> Iterator[Finding]:
 
 
 def _items(value: Any) -> Iterator[Any]:
-    """The value, or what is in it if it is a container; also where the user's class iterates otherwise."""
+    """Yield the value, or the items of a container, bypassing any ``__iter__`` of the user's."""
     if isinstance(value, dict):
         yield from dict.values(value)
     elif isinstance(value, list):

@@ -1,7 +1,7 @@
-"""Finds attributes that callbacks and loops set while training goes on, and that a compiled graph has as constants.
+"""Finds attributes that callbacks and loops set during training but a compiled graph treats as constants.
 
-Guarantees: reads code and attributes; runs no code of the user's. An object that code does not show (what a call
-returned, the items of a list) counts as any cell that has an attribute of that name. Any thread.
+Guarantees: reads code and attributes; runs no user code. Where code does not show which object is assigned to (the
+result of a call, an item of a list), any cell with an attribute of that name counts. Any thread.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ckptkit.mindspore.inspect.carried import BARE
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import locals_of, loops_ahead, running_frames
 
-_AT_BEGIN = ("__init__", "__new__", "begin", "on_train_begin")  # each start sets the same
+_AT_BEGIN = ("__init__", "__new__", "begin", "on_train_begin")  # every start sets these alike
 
 
 def constants_in_callbacks(callbacks: Iterable[Any], cells: Iterable[nn.Cell]) -> Iterator[Finding]:
-    """Findings of each attribute once; for GRAPH mode only, since PYNATIVE follows what is set.
+    """Yield one finding per attribute. For GRAPH mode only: PYNATIVE mode sees the new values.
 
     Args:
-        callbacks: Of the training.
-        cells: That it trains.
+        callbacks: The callbacks of the training.
+        cells: The cells that it trains.
     """
     sets = (
         (type(one).__name__, use) for one in callbacks for hook in _hooks(one) for use in assignments(hook, is_users)
@@ -38,7 +38,7 @@ def constants_in_callbacks(callbacks: Iterable[Any], cells: Iterable[nn.Cell]) -
 
 
 def constants_in_loops(cells: Iterable[nn.Cell]) -> Iterator[Finding]:
-    """As `constants_in_callbacks`, of the loops that are running or come next in the code that is running."""
+    """Do as `constants_in_callbacks` for loops that are running, or come next in the running code."""
     sets = (
         ("the loop", use)
         for _, frame in running_frames()
@@ -71,13 +71,13 @@ def _hooks(callback: Any) -> Iterator[Any]:
         for name, function in vars(kind).items() if is_users(kind.__module__) else ():
             if type(function) is types.FunctionType and name not in _AT_BEGIN:
                 yield types.MethodType(function, callback)
-    for name, function in own_attributes(callback).items():  # of a LambdaCallback
+    for name, function in own_attributes(callback).items():  # a LambdaCallback holds functions as attributes
         if type(function) is types.FunctionType and name not in _AT_BEGIN and is_users(function.__module__):
             yield function
 
 
 def _is_constant(cell: nn.Cell, name: str) -> bool:
-    """Whether it is a plain attribute that the code of the cell reads."""
+    """Return whether ``name`` is a plain attribute that the code of the cell reads."""
     own = own_attributes(cell)
     if isinstance(own[name], (nn.Cell, ms.Parameter, Primitive)):
         return False

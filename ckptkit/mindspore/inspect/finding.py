@@ -1,4 +1,4 @@
-"""`Finding`: one thing of a training that no checkpoint can make exact.
+"""Defines `Finding`: one thing in a training that no checkpoint can make exact.
 
 Pure values, any thread.
 """
@@ -13,17 +13,17 @@ Kind = Literal["operator", "pipeline", "stock", "unseen"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What would make a resumed run differ, or differs already without a restart.
+    """Describes what makes a resumed run differ, or makes two runs differ even without a restart.
 
     Attributes:
         kind: ``operator`` for random cells and operators, ``pipeline`` for Python code in the data pipeline,
-            ``stock`` for a cell of MindSpore's that does not work here, ``unseen`` for state that is in no
+            ``stock`` for a MindSpore cell that does not work here, ``unseen`` for state that is in no
             checkpoint.
         where: The cell or the code, such as ``network.drop (nn.Dropout)``.
         why: What is wrong with it.
         fix: What to do.
-        certain: Whether a resumed run was seen to differ; else it may: what else draws, or
-            whether training changes what is named, cannot be seen.
+        certain: True if a resumed run was seen to differ. False if it may differ: inspection cannot see what else
+            draws, or whether training changes what is named.
     """
 
     kind: Kind

@@ -1,7 +1,7 @@
 """Finds the user's functions that are running, and the variables that they are going to use.
 
-Guarantees: reads what lies there; runs no code of the user's. Of a notebook or a prompt, whose next lines nobody knows,
-every variable is taken as used. Main thread only.
+Guarantees: reads existing objects; runs no user code. The next lines of a notebook or a prompt are unknown, so there
+every variable counts as used. Main thread only.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _LOADS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDERE
 
 
 def loop_variables() -> Iterator[tuple[str, object]]:
-    """What the code that is running now is going to use, each with its place, that of the innermost function first."""
+    """Yield what the running code is going to use, each with its place, innermost function first."""
     for place, frame in running_frames():
         yield from ((f"{place}: {name}", value) for name, value in variables_ahead(frame))
 
 
 def running_frames() -> Iterator[tuple[str, types.FrameType]]:
-    """Those of the user's with what they are called, innermost first."""
+    """Yield the running user frames with their names, innermost first."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         if is_users(frame.f_globals.get("__name__")):
@@ -35,21 +35,21 @@ def running_frames() -> Iterator[tuple[str, types.FrameType]]:
 
 
 def locals_of(frame: types.FrameType) -> dict[str, Any]:
-    """The local variables as they are now, and nothing that keeps them alive.
+    """Return the local variables as they are now, without keeping them alive.
 
-    Python keeps what it gives of a function in its frame, and would so keep weights that the function deletes. It is
-    the same object that ``locals()`` gives there: where somebody has that, it is left alone.
+    Python caches a function's ``f_locals`` in its frame, which would keep alive weights that the function deletes, so
+    the cache is cleared. ``locals()`` in the function returns the same object; it is kept if other code holds it.
     """
     kept = frame.f_locals
     found = dict(kept)
-    # Two references are the frame's and ours, the third one that of the question.
+    # The three references: the frame's, our variable's, and getrefcount's argument.
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.getrefcount(kept) == 3:
         kept.clear()
     return found
 
 
 def loops_ahead(frame: types.FrameType) -> list[range]:
-    """Offsets of the instructions in loops that the code of ``frame`` is in, or is yet to come to."""
+    """Return the instruction offsets of the loops that ``frame`` is in or has not reached yet."""
     jumps = [one for one in dis.get_instructions(frame.f_code) if one.opcode in (*dis.hasjrel, *dis.hasjabs)]
     return [
         range(one.argval, one.offset + 1) for one in jumps if one.argval < one.offset and one.offset >= frame.f_lasti
@@ -57,7 +57,7 @@ def loops_ahead(frame: types.FrameType) -> list[range]:
 
 
 def variables_ahead(frame: types.FrameType) -> Iterator[tuple[str, object]]:
-    """What the code of ``frame`` names from where it is, and around the loops that it is in."""
+    """Yield what the code of ``frame`` names from its position on, and in the loops that it is in."""
     own = locals_of(frame)
     scopes = (own, frame.f_globals)
     if "__file__" not in frame.f_globals:
@@ -67,7 +67,7 @@ def variables_ahead(frame: types.FrameType) -> Iterator[tuple[str, object]]:
     begin = frame.f_lasti
     for one in instructions:
         if one.offset >= begin and one.opcode in (*dis.hasjrel, *dis.hasjabs):
-            begin = min(begin, one.argval)  # back to where a loop begins
+            begin = min(begin, one.argval)  # back to the start of the loop
     ahead = [one for one in instructions if one.offset >= begin]
     names = {one.argval for one in ahead if one.opname.startswith(_LOADS)}
     inner = (names_in(one.argval) for one in ahead if isinstance(one.argval, types.CodeType))

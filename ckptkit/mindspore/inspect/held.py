@@ -1,7 +1,7 @@
-"""Finds parameters that training code can reach and no checkpoint holds, each below the object that holds it.
+"""Finds parameters that training code can reach and no checkpoint holds, each with the object that holds it.
 
-Guarantees: runs no code of the user's. Each thing that is looked below has a limit of its own, nearest first, so that a
-large one hides no other. Main thread only.
+Guarantees: runs no user code. The search below each object has its own limit, nearest objects first, so that a large
+one hides no other. Main thread only.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from ckptkit.mindspore.inspect.attributes import below, is_users
 from ckptkit.mindspore.inspect.carried import BARE
 
 CONTAINERS = (dict, list, tuple, deque)
-_MOST = 5_000  # objects looked at below one thing
-# The scale of a StaticLossScaler and a table of rates, of which an optimizer keeps more than it uses, never change.
+_MOST = 5_000  # objects searched below one start object
+# These never change: the scale of a StaticLossScaler, and a table of rates, of which an optimizer keeps more than it
+# uses.
 _CONSTANT = (amp.StaticLossScaler, _IteratorLearningRate)
 _NOTHING = (str, bytes, int, float, type(None), np.ndarray, np.generic, Primitive, type, *_CONSTANT)
 _CODE = (FunctionType, MethodType, GeneratorType, functools.partial)
 
 
 class Holder(NamedTuple):
-    """What holds parameters that are in no checkpoint.
+    """Describes an object that holds parameters that are in no checkpoint.
 
     Attributes:
-        path: How it is written.
-        one: It.
-        held: What of it, by name.
+        path: The expression for the object.
+        one: The object.
+        held: Names of the parameters.
     """
 
     path: str
@@ -44,24 +45,24 @@ class Holder(NamedTuple):
 
 
 class Held:
-    """Looks for them below one thing after the other.
+    """Searches below one object after the other, each reached object once.
 
     Args:
-        known: ``id`` of every object that checkpoints hold, parameters among them.
+        known: ``id`` of every object that checkpoints hold, including parameters.
     """
 
     def __init__(self, known: Collection[int]) -> None:
         self._known = known
-        self._seen: dict[int, Any] = {}  # with the objects, so that no id is given away again
+        self._seen: dict[int, Any] = {}  # holds the objects, so that no id is reused
 
     def around(self, cell: nn.Cell) -> Iterator[Holder]:
-        """As `below`, for each attribute of a cell whose own parameters and cells are known, and for its code."""
+        """Do as `below` for the code and each attribute of a cell whose own parameters and cells are known."""
         for part, value in below(cell, BARE):
-            if self._may_lead_on(value):  # a thousand cells have some seventy attributes each that do not
+            if self._may_lead_on(value):  # skips the some seventy attributes per cell that lead nowhere
                 yield from self.below(part[1:], value)
 
     def below(self, path: str, value: Any) -> Iterator[Holder]:
-        """Each object at ``value`` and below that holds some, once."""
+        """Yield each object at ``value`` and below that holds such parameters, once."""
         found: dict[int, Holder] = {}
         waiting: deque[tuple[str, Any, Holder | None, str]] = deque([(path, value, None, "")])
         for _ in range(_MOST):
@@ -89,7 +90,7 @@ class Held:
     def _following(
         self, path: str, value: Any, holder: Holder | None, name: str
     ) -> Iterator[tuple[str, Any, Holder | None, str]]:
-        """What is below ``value``, with the object that a parameter there would be held by, and its name there."""
+        """Yield what is below ``value``, with the holder of any parameter there and the parameter's name in it."""
         if isinstance(value, CONTAINERS):
             holder = holder or Holder(path, value, [])
             yield from ((f"{path}{part}", one, holder, name) for part, one in below(value))

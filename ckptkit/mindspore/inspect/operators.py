@@ -1,10 +1,9 @@
-"""Which random operators of MindSpore resume exactly, and in which mode.
+"""Lists which random operators of MindSpore resume exactly, and in which mode.
 
-Guarantees: what is listed was measured on CPU with one process drawing twelve times and another one restored
-after the fourth, but for what has no kernel there. An operator in no table is taken for exact. The tables have all that
-MindSpore 2.10 offers: `tests/with_mindspore/test_operators.py` reads its code for what ends in a random operator, and
-fails where another version has more. What `mindspore.nn.probability` draws, it draws by these functions. Pure values,
-any thread.
+Guarantees: the entries were measured on CPU: one process drew twelve times, another was restored after the fourth draw.
+Operators without a CPU kernel were not measured. An operator in no table counts as exact. The tables cover MindSpore
+2.10: `tests/with_mindspore/test_operators.py` searches its code for functions that end in a random operator, and fails
+if another version has more. `mindspore.nn.probability` draws through these functions. Pure values, any thread.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ import mindspore.numpy as mnp
 from mindspore import Tensor, mint, nn, ops
 from mindspore.ops import Primitive
 
-# In PYNATIVE they take a new seed at every call, from state that checkpoints hold. A graph freezes the seed when
-# it is compiled and goes on inside of the kernel. (ops.randperm gives the same at every call, in either mode.)
+# In PYNATIVE mode these take a new seed at every call, from state that checkpoints hold. A graph freezes the seed at
+# compilation and continues inside the kernel. (ops.randperm gives the same at every call, in either mode.)
 _EXACT_IN_PYNATIVE = (
     "choice_with_mask",
     "dropout",
@@ -46,7 +45,7 @@ _EXACT_IN_PYNATIVE = (
     "uniform",
 )
 
-# Two seeded runs already differ, or the state is inside of the kernel in PYNATIVE, too.
+# Two seeded runs already differ, or the state is inside the kernel in PYNATIVE mode too.
 _NEVER_EXACT = (
     "bernoulli",
     "cauchy",
@@ -59,7 +58,7 @@ _NEVER_EXACT = (
     "uniform_candidate_sampler",
 )
 
-# They have no kernel on CPU: whether their draws come back was never measured.
+# These have no kernel on CPU: whether their draws can be restored was never measured.
 _UNMEASURED = (
     "mint.bernoulli",
     "mint.multinomial",
@@ -87,7 +86,7 @@ _UNMEASURED = (
     "Tensor.uniform_",
 )
 
-# Operator objects have their state inside of the kernel.
+# Operator objects keep their state inside the kernel.
 _PRIMITIVES = {
     "Bernoulli",
     "Cauchy",
@@ -128,7 +127,7 @@ DROPOUTS_OF_MINT = (mint.nn.Dropout, mint.nn.Dropout2d)
 
 @functools.cache
 def functional() -> dict[int, tuple[Any, str, Exact]]:
-    """By identity: the function, its public name, and where it is exact."""
+    """Return, by identity: the function, its public name, and where it is exact."""
     found: dict[int, tuple[Any, str, Exact]] = {}
     for name in _UNMEASURED:
         function = pkgutil.resolve_name(f"mindspore:{name}")
@@ -145,13 +144,13 @@ def functional() -> dict[int, tuple[Any, str, Exact]]:
 
 @functools.cache
 def methods() -> dict[str, Any]:
-    """Those of them that are methods of a Tensor, by name."""
+    """Return those of `functional` that are methods of a Tensor, by name."""
     random = functional()
     return {name: one for name, one in vars(Tensor).items() if id(one) in random}
 
 
 def is_random_primitive(one: object) -> bool:
-    """Whether it is an operator object, or its class, whose draws no checkpoint brings back."""
+    """Return whether ``one`` is an operator object or class whose draws no checkpoint can restore."""
     kind = one if isinstance(one, type) else type(one)
     if not issubclass(kind, Primitive) or kind.__name__ not in _PRIMITIVES:
         return False
@@ -159,7 +158,7 @@ def is_random_primitive(one: object) -> bool:
 
 
 def drops_nothing(dropout: nn.Cell) -> bool:
-    """Whether a dropout cell of MindSpore's has p = 0."""
+    """Return whether a MindSpore dropout cell has p = 0."""
     # nn.Dropout leaves the argument that was not given at its default: p at None, keep_prob at 0.5.
     p = getattr(dropout, "p", None)
     return p == 0 or getattr(dropout, "keep_prob", None) == 1

@@ -1,7 +1,7 @@
-"""What in a data pipeline cannot be exact: Python code that waits for training, or shares a generator.
+"""Finds Python code in a data pipeline that cannot be exact: it waits for training, or shares a generator.
 
-Guarantees: changes nothing, makes no iterator and runs no code of the user's. It reads the Python code that the
-pipeline would run (see `code`). Main thread only.
+Guarantees: changes nothing, creates no iterator and runs no user code. Reads the Python code that the pipeline would
+run (see `uses`). Main thread only.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ckptkit.mindspore.inspect.attributes import attribute, own_attributes, owne
 from ckptkit.mindspore.inspect.bytecode import Use, uses
 from ckptkit.mindspore.inspect.finding import Finding
 
-# The two generators that belong to the whole process, reached by functions that are methods of them.
+# The two process-wide generators; the module functions are methods of them.
 _PYTHON = random.random.__self__  # type: ignore[attr-defined]
 _NUMPY = np.random.rand.__self__  # type: ignore[attr-defined]
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
-_READS = ("getstate", "get_state")  # draw nothing and change nothing
+_READS = ("getstate", "get_state")  # these draw nothing and change nothing
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 _FRESH = (np.random.default_rng, np.random.RandomState, np.random.SeedSequence, random.Random)
 _FIX = "Let it draw from a generator made of (seed, epoch, index of the sample), such as ckptkit.data.sample_rng"
 
 
 def find_in_pipeline(dataset: ds.Dataset) -> Iterator[Finding]:
-    """Findings of the pipeline that ends in ``dataset``, each once."""
+    """Yield the findings of the pipeline that ends in ``dataset``, each once."""
     seen = set()
     for node in _nodes(dataset):
         for code, threads in ((_worker_code(node), _threads(node)), (_single_code(node), 1)):
@@ -67,7 +67,7 @@ def _judged(node: ds.Dataset, use: Use, threads: int | None) -> Finding | None:
         why = f"{use.name} is called by {threads} threads in no fixed order, so that no two runs agree"
         return Finding("pipeline", where, why, f"{_FIX}, or set num_parallel_workers=1 or python_multiprocessing=True")
     if not shared:
-        return None  # replaying the pipeline brings it to where it was
+        return None  # a replay of the pipeline restores its state
     library = "Python's `random`" if owner is _PYTHON else "`numpy.random`"
     if threads is None:
         why = (
@@ -89,7 +89,7 @@ def _nodes(dataset: ds.Dataset) -> Iterator[ds.Dataset]:
 
 
 def _threads(node: ds.Dataset) -> int | None:
-    """How many threads of this process run what `_worker_code` gives; None where other processes do."""
+    """Return how many threads of this process run what `_worker_code` yields; None if other processes run it."""
     workers: int = getattr(node, "num_parallel_workers", None) or ds.config.get_num_parallel_workers()
     if not getattr(node, "python_multiprocessing", False):
         return workers
@@ -97,7 +97,7 @@ def _threads(node: ds.Dataset) -> int | None:
 
 
 def _worker_code(node: ds.Dataset) -> Iterator[Any]:
-    """What a node's workers call for its samples; private names are asked for softly, as MindSpore may move them."""
+    """Yield what a node's workers call per sample. Private names are optional: MindSpore may move them."""
     yield from _operations(getattr(node, "operations", None))
     for name in ("per_batch_map", "predicate"):
         if callable(getattr(node, name, None)):
@@ -106,7 +106,7 @@ def _worker_code(node: ds.Dataset) -> Iterator[Any]:
 
 
 def _single_code(node: ds.Dataset) -> Iterator[Any]:
-    """What one thread calls whatever the number of workers is."""
+    """Yield what a single thread calls, regardless of the number of workers."""
     for name in ("batch_size_func", "element_length_function"):
         if callable(getattr(node, name, None)):
             yield getattr(node, name)
@@ -120,7 +120,7 @@ def _single_code(node: ds.Dataset) -> Iterator[Any]:
 
 def _methods(one: Any, names: tuple[str, ...]) -> Iterator[Any]:
     if type(one) in _FUNCTIONS:
-        yield one  # that makes a generator
+        yield one  # a function that makes a generator
         return
     for name in names:
         method = attribute(one, name) if one is not None else None
@@ -129,9 +129,9 @@ def _methods(one: Any, names: tuple[str, ...]) -> Iterator[Any]:
 
 
 def _operations(given: Any, *, in_python: bool = False) -> Iterator[Any]:
-    """The operations of a map that run in Python, and those inside of them.
+    """Yield the operations of a map that run in Python, and those inside them.
 
-    MindSpore's own have two bodies and use the one of what comes before them, unless they have but one.
+    An operation of MindSpore with two implementations uses that of the operation before it.
     """
     for one in given if isinstance(given, (list, tuple)) else [given]:
         if one is None:
@@ -145,7 +145,7 @@ def _operations(given: Any, *, in_python: bool = False) -> Iterator[Any]:
         if in_python:
             yield from _methods(one, ("_execute_py",))
         elif callable(getattr(one, "transform", None)):
-            yield one.transform  # a function that MindSpore has wrapped
+            yield one.transform  # a function wrapped by MindSpore
 
 
 def _module(code: Any) -> str:
@@ -154,6 +154,6 @@ def _module(code: Any) -> str:
 
 def _enters(module: str) -> bool:
     root = module.partition(".")[0]
-    if root == "mindspore":  # its augmentations in Python are code like the user's
+    if root == "mindspore":  # its Python augmentations are read like user code
         return module.startswith(("mindspore.dataset.vision", "mindspore.dataset.transforms"))
     return root not in ("numpy", "ckptkit") and root not in sys.stdlib_module_names

@@ -1,8 +1,7 @@
-"""What training code can reach and no checkpoint holds: attributes, closures, variables of the running script.
+"""Finds state that training code can reach and no checkpoint holds, in attributes, closures and script variables.
 
-Guarantees: it reads attributes as they lie in the objects, so that no property and no other code of the user's
-runs. It stops at a depth, at a number of finds below each thing that it is given, and at objects of libraries. Main
-thread only.
+Guarantees: reads stored attributes only, so that no property and no other user code runs. Stops at a depth, at a number
+of finds below each given object, and at objects of libraries. Main thread only.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from ckptkit.mindspore.inspect.carried import BARE
 from ckptkit.mindspore.inspect.value_digest import arrays_in, digest_of_value, in_words, is_plain, tensors_in
 
 _MAX_DEPTH = 5
-_MAX_FOUND = 1000  # below one thing: a large network must not hide what comes after it
+_MAX_FOUND = 1000  # per walk, so that a large network does not hide what comes after it
 _MAX_ITEMS = 64
 _CODE_KINDS = (FunctionType, MethodType, GeneratorType, functools.partial)
 
-# Of a dataset node: where it keeps the user's Python code. Public attributes but for the two of BatchDataset, whose
-# absence costs a name in a report and nothing else.
+# Where a dataset node keeps the user's Python code. These are public attributes except two of BatchDataset; if those
+# are missing, only a name is missing in a report.
 _CODE = ("operations", "source", "sampler", "predicate", "per_batch_map", "batch_size_func")
 
 
@@ -37,17 +36,17 @@ class Reachability:
 
     Args:
         stored: The parameters and buffers that a checkpoint holds.
-        weight_shapes: Of the weights, to recognise accumulated gradients by.
+        weight_shapes: Shapes of the weights, by which accumulated gradients are recognised.
 
     Attributes:
-        found: What was found, by its path.
+        found: The values found, by path.
     """
 
     def __init__(self, stored: Sequence[ms.Tensor], weight_shapes: set[tuple[int, ...]]) -> None:
         self._stored = {id(one) for one in stored}
         self._weight_shapes = weight_shapes
         self._visited: set[int] = set()
-        self._full = 0  # so many finds end the walk
+        self._full = 0  # the walk ends at this many finds
         self.found: dict[str, Unseen] = {}
 
     def walk(self, path: str, value: Any) -> None:
@@ -83,7 +82,7 @@ class Reachability:
 
 
 def code_of(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """Python code of the user's in a pipeline, each with its place."""
+    """Yield the user's Python code in a pipeline, each with its place."""
     for node in _nodes(dataset):
         for attribute in _CODE:
             value = getattr(node, attribute, None)
@@ -98,7 +97,7 @@ def _below(value: Any) -> Iterator[tuple[str, Any]]:
         yield from below(value)
     elif isinstance(value, dict | list | tuple):
         yield from itertools.islice(below(value), _MAX_ITEMS)
-    elif _top(kind.__module__) == "mindspore":  # such as amp.DynamicLossScaler, which is no cell
+    elif _top(kind.__module__) == "mindspore":  # such as amp.DynamicLossScaler, which is not a cell
         yield from ((path, one) for path, one in below(value) if isinstance(one, ms.Parameter))
 
 

@@ -1,10 +1,11 @@
-"""What an `nn.SequentialCell` really calls: its list of layers, which assigning an attribute leaves as it was.
+"""Finds the layers that an `nn.SequentialCell` really calls, and replaces cells by name.
 
-``seq.drop = other`` registers another layer, and the old one in ``cell_list`` is still called: it then belongs to no
-parameter list, no ``set_train`` and no checkpoint. ``seq[i] = other`` changes both. The list and the registered cells
-behind the names are MindSpore's own matter and asked for here only; where they are gone, every list is empty.
+The cell calls the layers in its ``cell_list``, which assigning an attribute does not change. ``seq.drop = other``
+registers another layer, but the old one in ``cell_list`` is still called, and is then in no parameter list, no
+``set_train`` and no checkpoint. ``seq[i] = other`` changes both. The list and the dict of registered cells are
+MindSpore internals, read only in this module; if they are missing, every list is empty.
 
-Guarantees: reads, but for `put`; runs no code of the user's. Main thread only.
+Guarantees: only `put` changes anything; runs no user code. Main thread only.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from ckptkit.mindspore.inspect.attributes import own_attributes
 
 
 def called_by(cell: nn.Cell) -> list[nn.Cell]:
-    """The layers that ``cell`` calls out of its list, in order; none for any cell but an `nn.SequentialCell`.
+    """Return the layers that ``cell`` calls from its list, in order; none for any cell but an `nn.SequentialCell`.
 
-    Nor for one whose own ``construct`` goes another way than through the list.
+    Also none if its own ``construct`` does not use the list.
     """
     if not isinstance(cell, nn.SequentialCell):
         return []
@@ -34,18 +35,18 @@ def called_by(cell: nn.Cell) -> list[nn.Cell]:
 
 
 def registered_in(cell: nn.Cell) -> Mapping[str, nn.Cell]:
-    """The cells that ``cell`` holds by name, also one that it holds by several; `nn.Cell.name_cells` tells one name."""
+    """Return the cells of ``cell`` under all their names; `nn.Cell.name_cells` gives only one name per cell."""
     cells = own_attributes(cell).get("_cells", {})
     return {name: one for name, one in cells.items() if one is not None}
 
 
 class Found(NamedTuple):
-    """A cell among those of a training.
+    """Describes a cell found in a training.
 
     Attributes:
-        name: From the root, such as ``network.seq.cell_list[1]``; empty for the root itself.
-        cell: It.
-        registered: Whether the root knows of it; otherwise an `nn.SequentialCell` calls it all the same.
+        name: Path from the root, such as ``network.seq.cell_list[1]``; empty for the root itself.
+        cell: The cell.
+        registered: False if the root does not know the cell but an `nn.SequentialCell` still calls it.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Found(NamedTuple):
 
 
 def cells_of(root: nn.Cell) -> Iterator[Found]:
-    """All cells that belong to ``root`` or are called by one that does, each once; after those that call them."""
+    """Yield each cell that belongs to ``root`` or is called by one that does, once, callers first."""
     waiting = deque(Found(name, cell, True) for name, cell in root.cells_and_names())
     seen = {id(one.cell) for one in waiting}
     while waiting:
@@ -69,12 +70,13 @@ def cells_of(root: nn.Cell) -> Iterator[Found]:
 
 
 def put(parent: nn.Cell, name: str, cell: nn.Cell) -> None:
-    """Make ``cell`` the one of that name in ``parent``, and the one that is called in its place."""
+    """Register ``cell`` under ``name`` in ``parent``, and call it in place of the old one."""
     before = registered_in(parent)
     place = list(before).index(name)
     listed = called_by(parent)
     setattr(parent, name, cell)
-    # By place, since another layer may be called than the one of that name; beside others that are in no list, itself.
+    # If all cells are in the list, replace by position, since the called layer may differ from the registered one.
+    # Otherwise replace the old cell itself.
     is_whole = len(listed) == len(before)
     for at in [place] if is_whole else [at for at, one in enumerate(listed) if one is before[name]]:
         parent.cell_list[at] = cell

@@ -1,7 +1,7 @@
-"""Plain values - numbers, texts, arrays, tensors, generators, containers of them - as a digest and as a few words.
+"""Digests and describes plain values: numbers, texts, arrays, tensors, generators and containers of them.
 
-Guarantees: equal bits give equal digests in every process; reading a generator does not advance it. A value that
-is not plain, or too large to be digested after every micro-step, is told apart before. Any thread.
+Guarantees: equal bits give equal digests in every process; reading a generator does not advance it. `is_plain` rejects
+a value that is not plain or too large to digest after every micro-step. Any thread.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _SETS = (set, frozenset)
 
 
 def is_plain(value: Any) -> bool:
-    """Whether `digest_of_value` takes ``value``, at a price that may be paid after every micro-step."""
+    """Return whether `digest_of_value` accepts ``value`` and is fast enough to run after every micro-step."""
     size_bytes = 0
     for items, (one, depth) in enumerate(_parts(value)):
         if items > _MAX_ITEMS or depth > _MAX_DEPTH:
             return False
         if isinstance(one, ms.Tensor):
-            if one.has_init:  # has no bits yet
+            if one.has_init:  # has no data yet
                 return False
             size_bytes += one.nbytes
         elif isinstance(one, np.ndarray | np.generic):
@@ -48,7 +48,7 @@ def is_plain(value: Any) -> bool:
 
 
 def digest_of_value(value: Any) -> str:
-    """The xxh3_128 of a plain value, types and shapes included."""
+    """Return the xxh3_128 of a plain value, including types and shapes."""
     hasher = xxhash.xxh3_128()
     for one, depth in _parts(value):
         if isinstance(one, ms.Tensor | np.ndarray | np.generic):
@@ -63,17 +63,17 @@ def digest_of_value(value: Any) -> str:
 
 
 def tensors_in(value: Any) -> Iterator[Any]:
-    """Every array and tensor in a plain value, as it is."""
+    """Yield every array and tensor in a plain value, unconverted."""
     return (one for one, _ in _parts(value) if isinstance(one, ms.Tensor | np.ndarray))
 
 
 def arrays_in(value: Any) -> Iterator[Array]:
-    """Every array and tensor in a plain value, as an array."""
+    """Yield every array and tensor in a plain value, as an array."""
     return map(_array, tensors_in(value))
 
 
 def in_words(value: Any) -> str:
-    """What a plain value is, in a few words."""
+    """Describe a plain value in a few words."""
     if isinstance(value, ms.Tensor | np.ndarray):
         array = _array(value)
         return repr(array.item()) if array.size == 1 else f"array {array.dtype}{array.shape}"
@@ -87,7 +87,7 @@ def in_words(value: Any) -> str:
 
 
 def _parts(value: Any, depth: int = 0) -> Iterator[tuple[Any, int]]:
-    """``value`` and all in it, in an order that does not depend on the process; generators as their state."""
+    """Yield ``value`` and everything in it, in an order equal in all processes; generators as their state."""
     state = generator_state(value)
     if state is not None:
         yield from _parts(state, depth)
@@ -106,7 +106,7 @@ def _parts(value: Any, depth: int = 0) -> Iterator[tuple[Any, int]]:
 
 
 def generator_state(value: Any) -> Any:
-    """What a random generator of Python's or NumPy's stands at; None of anything else."""
+    """Return the state of a Python or NumPy random generator; None for anything else."""
     if isinstance(value, np.random.Generator):
         return value.bit_generator.state
     if isinstance(value, np.random.RandomState):

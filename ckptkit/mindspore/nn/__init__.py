@@ -1,1 +1,1 @@
-"""Cells that are random and still resume exactly; the facade is `ckptkit.nn`."""
+"""Provides random cells that resume exactly; the facade is `ckptkit.nn`."""

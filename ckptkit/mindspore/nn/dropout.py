@@ -1,10 +1,10 @@
-"""`Dropout` whose masks are a function of numbers that a checkpoint holds.
+"""Implements `Dropout`, whose masks are a function of numbers that a checkpoint holds.
 
-Guarantees: the mask is computed from (key, step, index of the element) with 32-bit integers, so that it is the
-same in GRAPH and PYNATIVE, in every process and on every number of threads; key and step are parameters of the
-cell, so that any checkpoint of the network resumes the masks. It is no cryptographic generator. Under
+Guarantees: the mask is computed from (key, step, index of the element) with 32-bit integers, so it is the
+same in GRAPH and PYNATIVE, in every process and with any number of threads. Key and step are parameters of the
+cell, so any checkpoint of the network resumes the masks. The generator is not cryptographic. Under
 recomputation (``cell.recompute()``) the forward runs twice and would draw another mask for the gradient: do not
-recompute a block that holds it. Main thread only.
+recompute a block that holds this cell. Main thread only.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class Dropout(nn.Cell):
     """Zeroes elements with probability ``p`` while training, as `nn.Dropout`, and resumes exactly.
 
     The bits of an element are the MurmurHash3 finalizer (without its last step) of its index, keyed before and
-    within by two hashes of the cell's key and its step; it is kept where they are, as a signed number, at least
-    ``p * 2**32 - 2**31``. The step advances by one at every forward in training, never in evaluation.
+    within by two hashes of the cell's key and its step. The element is kept if these bits, as a signed number, are at
+    least ``p * 2**32 - 2**31``. The step advances by one at every forward in training, never in evaluation.
 
     Layers of one network draw different masks, also with one ``seed``: the key is a hash of the seed and of how
-    many layers were made before in this process. A resumed run takes the key out of the checkpoint, so a script
-    that makes more or fewer of them before goes on exactly all the same. A deep copy gets a key of its own.
+    many layers were made before in this process. A resumed run takes the key from the checkpoint, so a script
+    that makes more or fewer layers before still resumes exactly. A deep copy gets its own key.
     `mindspore.set_seed` has no influence.
 
     Args:
         p: Probability that an element is zeroed, in [0, 1). The others are scaled by ``1 / (1 - p)``.
-        seed: Another one gives other masks.
-        layer: Takes the place of the number of layers made before, for masks that do not depend on it.
+        seed: Another seed gives other masks.
+        layer: Replaces the number of layers made before, for masks that do not depend on it.
 
     Inputs:
         x: Float16 or float32, of any shape; less than 2**31 elements.
@@ -48,7 +48,7 @@ class Dropout(nn.Cell):
 
     Raises:
         ValueError: If ``p`` is outside of [0, 1).
-        TypeError: If ``seed`` or ``layer`` is no int.
+        TypeError: If ``seed`` or ``layer`` is not an int.
     """
 
     def __init__(self, p: float = 0.5, seed: int = 0, *, layer: int | None = None) -> None:
@@ -76,36 +76,36 @@ class Dropout(nn.Cell):
         bits = ops.arange(0, x.size, 1, dtype=ms.int32) ^ before
         bits = (bits ^ _shift(bits, 16)) * _FIRST ^ within
         bits = (bits ^ _shift(bits, 13)) * _SECOND
-        # Its last step only improves the low bits, which a comparison hardly looks at.
+        # The finalizer's last step only improves the low bits, which hardly affect a comparison.
         kept = ops.cast(bits >= self._threshold, x.dtype).reshape(x.shape)
-        # After the bits were computed from it, also where the graph compiler orders by dependence alone.
+        # Advance only after the bits are computed; the graph compiler orders by dependence alone.
         advanced = ops.assign_add(self.step, ops.depend(ms.Tensor(1, ms.int32), bits))
         return ops.depend(x * (kept * self._scale), advanced)
 
     def extend_repr(self) -> str:
-        """As `nn.Dropout`, with the seed."""
+        """Describe the layer as `nn.Dropout` does, with the seed."""
         return f"p={self.p}, seed={self.seed}"
 
     def __setstate__(self, state: Any) -> None:
-        # copy.deepcopy gets here, by which nn.TransformerEncoder makes its layers of one.
+        # copy.deepcopy calls this; nn.TransformerEncoder uses it to make its layers from one.
         super().__setstate__(state)
         self.key.set_data(ms.Tensor(_key(self.seed, next(_layers)), ms.int32))
 
 
 def _shift(bits: ms.Tensor, by: int) -> ms.Tensor:
-    """To the right with zeros; the operator repeats the sign."""
+    """Shift right and fill with zeros; the operator would repeat the sign."""
     return ops.bitwise_right_shift(bits, by) & ((1 << (32 - by)) - 1)
 
 
 def _mix(bits: ms.Tensor) -> ms.Tensor:
-    """The finalizer of MurmurHash3."""
+    """Apply the finalizer of MurmurHash3."""
     bits = (bits ^ _shift(bits, 16)) * _FIRST
     bits = (bits ^ _shift(bits, 13)) * _SECOND
     return bits ^ _shift(bits, 16)
 
 
 def _key(seed: int, layer: int) -> int:
-    """32 bits of both, signed: the same finalizer in Python, over the seed's low and high half and the layer."""
+    """Hash ``seed`` and ``layer`` to 32 bits, signed: the finalizer over the seed's low and high half and the layer."""
     bits = 0
     for part in (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, layer & 0xFFFFFFFF):
         bits = (bits ^ part) + 0x9E3779B9 & 0xFFFFFFFF

@@ -1,7 +1,7 @@
-"""`replace_dropout`: puts `Dropout` in place of the `nn.Dropout` of a network that somebody else has written.
+"""Replaces each `nn.Dropout` of an existing network with `Dropout` (`replace_dropout`).
 
-Guarantees: every other cell and parameter stays what it is, under its name; nothing is compiled or run. Main thread
-only, before the network is called for the first time: a graph that was compiled before goes on as it is.
+Guarantees: every other cell and parameter is unchanged and keeps its name; nothing is compiled or run. Main thread
+only, before the network's first call: a graph that is already compiled does not change.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from ckptkit.mindspore.nn.dropout import Dropout
 def replace_dropout(network: nn.Cell, *, seed: int = 0) -> nn.Cell:
     """Put a `Dropout` of the same ``p`` wherever ``network`` has an `nn.Dropout`; returns ``network``.
 
-    Those in an `nn.SequentialCell` included, also one that it calls though another layer has taken its name. Left alone
-    are layers with ``p=0``, and classes derived from `nn.Dropout` that compute something else. The parameters of the
-    new layers are named by where they are: ``blocks.0.drop.key``. So give it the whole network, before the
-    `StateManager` or `CheckpointCallback` sees it. They hold whole numbers: what takes all parameters of the network,
-    such as an average of them, must be made before. Layers that draw by other ways, such as `nn.Dropout2d`, stay; a
-    start names them.
+    This includes layers in an `nn.SequentialCell`, also one that it calls although another layer has taken its name.
+    Layers with ``p=0`` and classes derived from `nn.Dropout` that compute something else are not replaced. The
+    parameters of the new layers are named by their path: ``blocks.0.drop.key``. So pass the whole network, before the
+    `StateManager` or `CheckpointCallback` gets it. These parameters are integers: create anything that uses all
+    parameters of the network, such as an average of them, before this call. Layers that draw in other ways, such as
+    `nn.Dropout2d`, stay; a start names them.
 
     Args:
         network: Holds the layers; one that is itself an `nn.Dropout` cannot be changed in place.
         seed: As for `Dropout`.
 
     Raises:
-        TypeError: If ``network`` is no cell that could hold one.
+        TypeError: If ``network`` is not a cell that could hold a layer.
     """
     if not isinstance(network, nn.Cell) or _is_replaceable(network):
         raise TypeError(
@@ -43,20 +43,20 @@ def replace_dropout(network: nn.Cell, *, seed: int = 0) -> nn.Cell:
 
 
 def _running(parent: nn.Cell) -> dict[str, nn.Cell]:
-    """What ``parent`` calls, by the names that it has in ``parent``."""
+    """Return the cells that ``parent`` calls, by their names in ``parent``."""
     registered = registered_in(parent)
     listed = called_by(parent)
-    # As many: behind each name is one, though perhaps another than the one that the name stands for.
+    # With equal counts each name has one called cell, which may differ from the registered one.
     return dict(zip(registered, listed, strict=True)) if len(listed) == len(registered) else dict(registered)
 
 
 def _replace(parent: nn.Cell, name: str, cell: nn.Cell, full_name: str, seed: int) -> None:
     there = registered_in(parent)[name]
-    if not isinstance(there, Dropout):  # one that took the name only shall be called at last
+    if not isinstance(there, Dropout):  # a Dropout that is registered but not called is reused
         there = Dropout(_rate_of(cell), seed)
         there.set_train(cell.training)
     put(parent, name, there)
-    # Not what assigning gave them: a list puts its own prefix before, and forgets the path to itself.
+    # Assignment gives wrong names: a list adds its own prefix and omits the path to itself.
     there.key.name, there.step.name = f"{full_name}.key", f"{full_name}.step"
 
 
@@ -66,5 +66,5 @@ def _is_replaceable(cell: nn.Cell) -> bool:
 
 
 def _rate_of(dropout: nn.Cell) -> float:
-    # nn.Dropout leaves the argument that was not given at its default.
+    # nn.Dropout takes p or keep_prob; p is None if only keep_prob was given.
     return float(dropout.p) if dropout.p is not None else 1.0 - float(dropout.keep_prob)

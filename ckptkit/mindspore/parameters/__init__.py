@@ -1,4 +1,4 @@
-"""The tensors of a training: which there are, what each is for, and how stored bits come back into them.
+"""Finds the tensors of a training, says what each is for, and writes stored bits back into them.
 
-`parameters` finds them, `tracked` keeps their memory from save to save, `restore` and `apply` put bits back.
+`parameters` finds them, `tracked` keeps their memory from save to save, `restore` and `apply` write bits back.
 """

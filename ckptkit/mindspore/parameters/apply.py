@@ -1,13 +1,13 @@
-"""From stored bits to live MindSpore parameters, and to buffers likewise.
+"""Writes stored bits into live MindSpore parameters and buffers.
 
-Guarantees: the bits arrive unchanged, bfloat16 included, and are seen by graphs that are compiled already. The
+Guarantees: the bits arrive unchanged, bfloat16 included, and graphs that are already compiled see them. The
 caller has compared shapes and dtypes. Main thread only.
 
-They go into the parameter's own storage: ``set_data`` would give it another one, and in PYNATIVE the stock
-optimizers, whose update is a ``@jit`` function, go on with the storage that they were compiled with.
-(``ops.assign`` has no bfloat16 kernel on CPU.) Where ``asnumpy()`` gives that storage itself (CPU), `live_bytes` is
+The bits go into the parameter's own storage. ``set_data`` would give it another one, and in PYNATIVE the stock
+optimizers, whose update is a ``@jit`` function, continue with the storage that they were compiled with.
+(``ops.assign`` has no bfloat16 kernel on CPU.) Where ``asnumpy()`` returns that storage itself (CPU), `live_bytes` is
 written to directly; elsewhere `assign` copies. After a micro-step that raised, PYNATIVE still records gradients
-and refuses in-place writes to weights, hence `_no_grad`: private, and the only switch there is. Should it move,
+and refuses in-place writes to weights, hence `_no_grad`. It is private, and MindSpore has no other switch. If it moves,
 the import fails, and every restore with it.
 """
 
@@ -21,17 +21,17 @@ from ckptkit.core.tensors import Array
 
 
 def can_be_live() -> bool:
-    """Whether `live_bytes` may be asked at all: elsewhere what it compares may be a host's copy of the device's."""
+    """Return whether `live_bytes` may be used: elsewhere ``asnumpy()`` may return a host copy of device memory."""
     return bool(ms.get_context("device_target") == "CPU")
 
 
 def live_bytes(parameter: ms.Tensor, seen: Array | None = None) -> memoryview | None:
-    """The parameter's own storage, or None where ``asnumpy()`` copies; good until the next micro-step.
+    """Return the parameter's own storage, or None if ``asnumpy()`` copies; valid until the next micro-step.
 
     Args:
-        parameter: Of a training on CPU; see `can_be_live`.
-        seen: What ``asnumpy()`` gave just now, still alive; without it, it is asked, which waits for every operation
-            under way.
+        parameter: Parameter of a training on CPU; see `can_be_live`.
+        seen: What ``asnumpy()`` returned just now, still alive; without it, ``asnumpy()`` is called, which waits for
+            every running operation.
     """
     if seen is None:
         seen = parameter.asnumpy()
@@ -42,9 +42,9 @@ def live_bytes(parameter: ms.Tensor, seen: Array | None = None) -> memoryview | 
 
 
 def tensor_of(bits: Array, dtype: str) -> ms.Tensor:
-    """A new tensor with a copy of ``bits``; ``dtype`` is a name in `ckptkit.core.tensors.DTYPES`."""
+    """Return a new tensor with a copy of ``bits``; ``dtype`` is a name in `ckptkit.core.tensors.DTYPES`."""
     if dtype == "BF16":
-        # MindSpore's own NumPy dtype; absent with NumPy 2, where bfloat16 parameters do not work at all.
+        # MindSpore's own NumPy dtype. It is absent with NumPy 2, where bfloat16 parameters do not work at all.
         from mindspore.common import np_dtype
 
         bits = np.ascontiguousarray(bits).view(np_dtype.bfloat16).reshape(bits.shape)
@@ -58,6 +58,6 @@ def assign(parameter: ms.Tensor, bits: Array, dtype: str) -> None:
 
 
 def assign_zeros(parameter: ms.Tensor) -> None:
-    """Give ``parameter`` all zeros."""
+    """Set ``parameter`` to zeros."""
     with _no_grad():
         parameter.copy_(ms.Tensor(np.zeros_like(parameter.asnumpy())))

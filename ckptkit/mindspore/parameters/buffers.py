@@ -1,8 +1,8 @@
-"""Finds the buffers of cells (`nn.Cell.register_buffer`): tensors that a cell keeps and that are no parameters.
+"""Finds the buffers of cells (`nn.Cell.register_buffer`): tensors of a cell that are not parameters.
 
-Guarantees: every buffer of the cells is there once, persistent or not, under its path in the network, as in
-`nn.Cell.state_dict`; a name that stands for two is refused. What is registered anew or later is seen at the next look.
-A MindSpore without buffers has none. Main thread only.
+Guarantees: every buffer of the cells is found once, persistent or not, under its path in the network, as in
+`nn.Cell.state_dict`; a name used for two buffers is refused. Buffers registered again or later are found at the next
+call. A MindSpore without buffers has none. Main thread only.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Buffers:
     """Finds the buffers of ``cells``.
 
     Args:
-        cells: As of a training. Those of a train cell's ``network`` have their path in that network, because training
-            another way does not rename them.
-        parameters: Of these cells, whose names are taken.
+        cells: Cells of a training. Buffers in a train cell's ``network`` are named by their path in that network, so
+            that another train cell does not rename them.
+        parameters: Parameters of these cells; buffers must not have their names.
     """
 
     def __init__(self, cells: Sequence[nn.Cell], parameters: Mapping[str, ms.Parameter]) -> None:
@@ -35,18 +35,18 @@ class Buffers:
         self._kept = [vars(one)["_buffers"] for _, one in self._places if "_buffers" in vars(one)]
 
     def now(self) -> dict[str, ms.Tensor]:
-        """Return each by its name, as it is now.
+        """Return each present buffer by its name.
 
         Raises:
-            StateMismatchError: If two have one name, or one has that of a parameter.
+            StateMismatchError: If two buffers have one name, or one has the name of a parameter.
         """
         if len(self._kept) == len(self._places) and not any(self._kept):
-            return {}  # as most networks, in a tenth of the time
+            return {}  # shortcut for most networks, in a tenth of the time
         seen = {id(one) for one in self._parameters.values()}
         found: dict[str, ms.Tensor] = {}
         twice = []
         for prefix, cell in self._places:
-            # named_buffers() would take milliseconds of every save: it walks all cells.
+            # named_buffers() walks all cells, which would take milliseconds of every save.
             for key, one in vars(cell).get("_buffers", {}).items():
                 if one is None or id(one) in seen:
                     continue
@@ -65,7 +65,7 @@ class Buffers:
 
 
 def _places(cell: nn.Cell) -> Iterator[tuple[str, nn.Cell]]:
-    """The cells in ``cell`` with what the names of their buffers begin with; the network's of a train cell first."""
+    """Yield the cells in ``cell`` with the prefix of their buffers' names; a train cell's network comes first."""
     network = getattr(cell, "network", None)
     for root in (network, cell) if hasattr(cell, "optimizer") else (cell,):
         if isinstance(root, nn.Cell):

@@ -1,7 +1,7 @@
-"""Notices that cells hold other parameters or other cells than before, without walking through them.
+"""Detects that cells hold other parameters or other cells than before, without walking through them.
 
-Guarantees: whatever was put into a cell, replaced in it or taken out of it is noticed, without asking `nn.Cell`,
-which walks through all cells. Main thread only.
+Guarantees: anything added to a cell, replaced in it or removed from it is detected, without `nn.Cell`'s own methods,
+which walk through all cells. Main thread only.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 from mindspore import nn
 
-# Where nn.Cell keeps parameters and cells. Were they moved, `tests/with_mindspore/test_slots.py` would fail.
+# Where nn.Cell keeps parameters and cells. If these move, `tests/with_mindspore/test_slots.py` fails.
 _KEPT_IN = ("_params", "_cells")
 
 
 class CellChanges:
-    """Where ``cells`` and all cells in them keep what they are made of, with what is there now."""
+    """Remembers the present parameters and cells in ``cells`` and in all cells inside them."""
 
     def __init__(self, cells: Sequence[nn.Cell]) -> None:
         every = {id(one): one for root in cells for _, one in root.cells_and_names()}
@@ -26,7 +26,7 @@ class CellChanges:
         self._held = [*itertools.chain.from_iterable(one.values() for one in self._kept)]
 
     def are_changed(self) -> bool:
-        """Whether something there is another object than it was."""
+        """Return whether any of them has been added, replaced or removed."""
         if [*map(len, self._kept)] != self._sizes:
             return True
         now = itertools.chain.from_iterable(map(dict.values, self._kept))

@@ -1,12 +1,13 @@
-"""Refuses saves of a training whose optimizer goes on with memory that its parameters no longer have.
+"""Refuses saves of a training whose optimizer uses memory that its parameters no longer have.
 
-MindSpore compiles the update of its optimizers in PYNATIVE as well, and binds it to the memory that weights, moments
-and rates have at its first call. What `Parameter.set_data` replaces later is not updated, or not read, any more; after
-a resume, which compiles anew, it is. Seen on CPU with MindSpore 2.10; in GRAPH all is well.
+MindSpore compiles the update of its optimizers in PYNATIVE too, and binds it to the memory that weights, moments
+and rates have at its first call. After `Parameter.set_data` replaced that memory, the update no longer writes to, or
+reads from, the parameter; after a resume, which compiles anew, it does. Seen on CPU with MindSpore 2.10; GRAPH is not
+affected.
 
-Guarantees: a parameter that such an update uses, that got other memory after the first update, and was there at a look
-with an update after it, is named, once the second look comes. Costs nothing where nothing got other memory. Main thread
-only.
+Guarantees: if a parameter that such an update uses got other memory after the first update, it is named at the second
+check after that, provided that an update lies between the two checks. Costs nothing if no memory was replaced. Main
+thread only.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from ckptkit.mindspore.state.switches import mode_in_force
 
 
 class Detached:
-    """Looks at the parameters of the optimizers of ``cells``.
+    """Checks the memory of the parameters of the optimizers of ``cells``.
 
     Args:
-        cells: Of the training.
-        moved: Gives the names of those parameters that have other memory than when it was asked before.
-        name: That the cells were given by, for messages.
+        cells: Cells of the training.
+        moved: Returns the names of parameters whose memory has changed since its last call.
+        name: Name under which the cells were given, for messages.
     """
 
     def __init__(self, cells: Sequence[nn.Cell], moved: Callable[[], set[str]], name: str = "") -> None:
@@ -43,20 +44,20 @@ class Detached:
         self._moved_at = 0
 
     def begin(self, updates: int) -> None:
-        """So many updates were counted where this process begins."""
+        """Set the number of updates at which this process begins."""
         self._begun_at = updates
 
     def binds(self, updates: int) -> bool:
-        """Whether the first update of this process was made since the last call of `bind`."""
+        """Return whether this process has made its first update and `bind` has not been called yet."""
         return not self._bound and updates > self._begun_at and bool(self._names)
 
     def bind(self) -> None:
-        """Take the memory as that of the first update."""
+        """Record that the present memory is that of the first update."""
         self._bound = True
         self._ask()
 
     def refuse(self, updates: int) -> None:
-        """Raise ResumeError if one was updated without effect; called by each save."""
+        """Raise ResumeError if a parameter was updated without effect; every save calls this."""
         moved = self._ask() & self._names
         if not self._bound or mode_in_force() == "GRAPH":
             return
@@ -68,14 +69,14 @@ class Detached:
 
 
 class Addresses:
-    """Where the parameters of ``cell`` lie."""
+    """Tracks the memory addresses of the parameters of ``cell``."""
 
     def __init__(self, cell: nn.Cell) -> None:
         self._parameters = {one.name: one for one in all_of(cell)}
         self._seen: dict[str, int] = {}
 
     def moved(self) -> set[str]:
-        """Names of those that lie elsewhere than at the call before; see `CellParameters.moved`."""
+        """Return the names of parameters whose address changed since the last call; see `CellParameters.moved`."""
         now = {name: one.data_ptr() for name, one in self._parameters.items()} if can_be_live() else {}
         moved = {name for name, address in self._seen.items() if now.get(name) != address}
         self._seen = now
@@ -92,5 +93,5 @@ def _words(names: Sequence[str]) -> str:
 
 
 def _is_bound(optimizer: nn.Cell) -> bool:
-    """Whether some method of its class, or of one that it is made of, is compiled in any mode."""
+    """Return whether some method of its class, or of a base class, is compiled in any mode."""
     return any(is_compiled(one) for kind in type(optimizer).__mro__ for one in vars(kind).values())

@@ -1,8 +1,8 @@
-"""The mark on cells whose parameters are half of a checkpoint, because reading it failed in the middle.
+"""Marks cells whose parameters are partly restored, because reading a checkpoint failed midway.
 
-Guarantees: the mark lies on the cells themselves, so everybody who holds one of them sees it; until a restore has
-succeeded, `refuse_half_restored` raises for each. Only an `AccumulationTrainCell` asks for itself, at every call:
-nothing keeps other cells, or a network that is called directly, from running. Main thread only.
+Guarantees: the mark is on the cells themselves, so every holder of a cell sees it. Until a restore has succeeded,
+`refuse_half_restored` raises for each. Only an `AccumulationTrainCell` checks the mark itself, at every call; other
+cells, or a network that is called directly, still run. Main thread only.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _MARK = "_ckptkit_half_restored"
 
 
 def mark_half_restored(cells: Iterable[nn.Cell], checkpoint: str) -> None:
-    """Say that from now on ``cells`` hold some of ``checkpoint`` and some of what was there before."""
+    """Mark that from now on ``cells`` hold partly the values of ``checkpoint`` and partly earlier ones."""
     for cell in cells:
-        vars(cell)[_MARK] = checkpoint  # past nn.Cell's own bookkeeping
+        vars(cell)[_MARK] = checkpoint  # bypasses nn.Cell's attribute handling
 
 
 def clear_half_restored(cells: Iterable[nn.Cell]) -> None:
-    """Say that ``cells`` hold one state."""
+    """Remove the mark: ``cells`` hold one state."""
     for cell in cells:
         vars(cell).pop(_MARK, None)
 
 
 def half_restored_from(cells: Iterable[nn.Cell]) -> str | None:
-    """The checkpoint that one of ``cells`` is marked with, or None."""
+    """Return the checkpoint that one of ``cells`` is marked with, or None."""
     return next((vars(cell)[_MARK] for cell in cells if _MARK in vars(cell)), None)
 
 

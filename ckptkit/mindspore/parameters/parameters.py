@@ -1,8 +1,8 @@
-"""The parameters of the cells of a training: which they are, what each is for, how long its bits stay, how they return.
+"""Finds the parameters of a training's cells, gives each a role and a lifetime, and restores them.
 
-Guarantees: every parameter and every buffer of the cells is a leaf exactly once, under its own name; a name that stands
-for two is refused. A buffer may change at any time, so each save copies it. Main thread only; the arrays of
-`CellParameters.leaves` may be live memory, good as long as their lifetime says.
+Guarantees: every parameter and every buffer of the cells is a leaf exactly once, under its own name; a name used for
+two is refused. A buffer may change at any time, so each save copies it. Main thread only; the arrays of
+`CellParameters.leaves` may be live memory, valid as long as their lifetime says.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import mindspore as ms
 import xxhash
 from mindspore import nn
 from mindspore.boost import GradientAccumulation
-from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # mindspore.mint.optim's as well
+from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # also the base of mindspore.mint.optim's
 
 from ckptkit.core.contents import Contents, WantedPart
 from ckptkit.core.placement import Box, Placement
@@ -32,27 +32,27 @@ from ckptkit.mindspore.train.cell import AccumulationTrainCell
 PlacementByName: TypeAlias = Callable[[str], Placement | None]
 
 _WORDS = ("replicated", "per_rank")
-_SMALL_BYTES = 64 * 1024  # below this copying is cheaper than a fence
+_SMALL_BYTES = 64 * 1024  # below this, copying is cheaper than a fence
 
 
 class CellParameters:
-    """Every parameter of ``cells``, and every buffer.
+    """Holds every parameter and every buffer of ``cells``.
 
     Args:
-        cells: The cell that is called once per micro-batch, or network, optimizer and what else there is of a
-            training without one. A parameter that several share counts once.
-        frozen: Names of the networks' parameters that training never changes, or a predicate, which is asked about
+        cells: The cell that is called once per micro-batch, or, for a training without one, its network, optimizer and
+            any other cells. A parameter that several cells share counts once.
+        frozen: Names of the networks' parameters that training never changes, or a predicate, which is called for
             those only; None for none.
-        steady: Those of their optimizers whose parameters nothing changes but the last call of a cycle.
-        placement: Says where one lies in a job of many ranks, by its name, or None for what is known of it: replicated
-            are what an optimizer owns, what is declared frozen and the loss scale; each rank's own are the accumulators
-            and whatever else there is, such as the statistics that the forward pass of each rank takes of its batches.
+        steady: Those of their optimizers whose parameters only the last call of a cycle changes.
+        placement: Returns a parameter's placement in a job of many ranks, by its name, or None for the default. By
+            default, what an optimizer owns, what is declared frozen and the loss scale are replicated. The accumulators
+            and all else are per rank, such as the statistics that each rank's forward pass takes of its batches.
 
     Raises:
         StateMismatchError: If parameters or buffers of two cells have one name, or ``frozen`` names a parameter that
-            does not exist, that is no network's, or that an optimizer updates.
+            does not exist, that no network has, or that an optimizer updates.
         TypeError: If ``placement`` gives something else.
-        ValueError: If it gives a box that the parameter does not fit.
+        ValueError: If ``placement`` gives a box that does not fit the parameter.
     """
 
     def __init__(
@@ -63,7 +63,8 @@ class CellParameters:
         placement: PlacementByName | None = None,
     ) -> None:
         for cell in cells:
-            # What the first call does, where a cell has one name twice; names must be those from then on.
+            # The first call would do this, and rename parameters if a cell has one name twice. Do it before reading
+            # names.
             cell.check_names_and_refresh_name()
         self._cells = cells
         self._slots = CellChanges(cells)
@@ -94,23 +95,23 @@ class CellParameters:
         self._tracking_at_boundary: list[TrackedTensor] = []
 
     def cut(self) -> list[str]:
-        """Names of those of which this rank holds a part, by what was said of them."""
+        """Return the names of parameters of which this rank holds a part, according to ``placement``."""
         return sorted(name for name, one in self._placed.items() if isinstance(one, Box))
 
     def tensors(self) -> dict[str, ms.Tensor]:
-        """The parameters and buffers themselves, by name; buffers as the last look at the `leaves` found them."""
+        """Return the parameters and buffers by name; the buffers are those of the last call of `leaves`."""
         return {**self._by_name, **self._buffers}
 
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
 
     def __getitem__(self, name: str) -> Array:
-        """The bits of one parameter, which may be live memory."""
+        """Return the bits of one parameter, which may be live memory."""
         array: Array = self._by_name[name].asnumpy()
         return array
 
     def leaves(self, *, at_boundary: bool) -> list[Leaf]:
-        """Each as a leaf, after waiting for every operation under way; at a boundary without the accumulators.
+        """Return all leaves, after waiting for every running operation; at a boundary without the accumulators.
 
         Raises:
             ResumeError: If the cells have other parameters than when this was made.
@@ -152,34 +153,34 @@ class CellParameters:
         return self._tracking_at_boundary if at_boundary else self._tracking
 
     def moved(self) -> set[str]:
-        """Names of those that had other memory at a look at the `leaves` than at the one before, since this was asked.
+        """Return the names of tensors whose memory changed between two calls of `leaves`, since the last call of this.
 
-        Only memory that stays in place while it is trained tells anything: on CPU.
+        Only memory that stays in place during training is meaningful here: on CPU.
         """
         moved = self._moved.copy() if can_be_live() else set()
         self._moved.clear()
         return moved
 
     def rates(self) -> dict[str, str]:
-        """Digest by name of what a script gives an optimizer and the optimizer keeps as a parameter."""
+        """Return, by name, digests of the optimizer arguments that the optimizer keeps as parameters."""
         names = [name for name in self._by_name if name in self._owned and is_rate(name)]
         return {name: xxhash.xxh3_128_hexdigest(bytes_of(self[name]).data) for name in names}
 
     def digests(self) -> dict[str, str]:
-        """Digest by name of every parameter and buffer."""
+        """Return, by name, the digest of every parameter and buffer."""
         return {leaf.name: _digest(leaf) for leaf in self.leaves(at_boundary=False)}
 
     def steady_digests(self) -> dict[str, str]:
-        """Digest by name of every parameter that is taken not to change within a cycle."""
+        """Return, by name, the digest of every parameter that is assumed not to change within a cycle."""
         steady = [leaf for leaf in self.leaves(at_boundary=True) if leaf.lifetime != "micro"]
         return {leaf.name: _digest(leaf) for leaf in steady}
 
     def note_buffers(self) -> None:
-        """Remember the buffers as they are now, for `changed_buffers`."""
+        """Remember the present buffers, for `changed_buffers`."""
         self._buffers_before = self._digests_of_buffers(self.leaves(at_boundary=True))
 
     def changed_buffers(self, leaves: Sequence[Leaf]) -> list[str]:
-        """Names of those that are not as noted, of ``leaves`` that were taken just now."""
+        """Return the names of buffers that have changed since `note_buffers`, given ``leaves`` taken just now."""
         now = self._digests_of_buffers(leaves)
         return sorted(name for name, digest in self._buffers_before.items() if now.get(name) != digest)
 
@@ -187,7 +188,10 @@ class CellParameters:
         return {leaf.name: _digest(leaf) for leaf in leaves if leaf.name in self._buffers}
 
     def idle_bytes(self) -> tuple[int, int]:
-        """Bytes of the parameters that no optimizer owns and nobody declared frozen, and of all, buffers included."""
+        """Return the bytes of parameters that no optimizer owns and that are not declared frozen, and of all leaves.
+
+        The second number includes buffers.
+        """
         leaves = self.leaves(at_boundary=True)
         known = self._owned | self._frozen | self._buffers.keys()
         return sum(leaf.size_bytes for leaf in leaves if leaf.name not in known), sum(
@@ -195,45 +199,45 @@ class CellParameters:
         )
 
     def demote(self, names: Collection[str]) -> None:
-        """From now on take ``names`` as changing at every micro-step."""
+        """Treat ``names`` as changing at every micro-step from now on."""
         self._demoted |= set(names)
         self._tracking = []
 
     def stored(self, leaves: Mapping[str, Leaf], *, at_boundary: bool) -> dict[str, Leaf]:
-        """Those of all ``leaves`` that a checkpoint holds."""
+        """Return those of all ``leaves`` that a checkpoint holds."""
         return {name: leaf for name, leaf in leaves.items() if not (at_boundary and name in self._accumulators)}
 
     def mutable_leaves(self) -> Iterator[Leaf]:
-        """Those that a micro-step may change, but for the accumulators, which it changes for sure."""
+        """Return the leaves that a micro-step may change, without the accumulators, which it always changes."""
         return (leaf for leaf in self.leaves(at_boundary=True) if leaf.lifetime == "micro")
 
     def read_from(self, contents: Contents, seen: Mapping[str, Leaf]) -> None:
-        """Give each its stored value, read straight into its memory; accumulators that were left out become zero.
+        """Read each stored value straight into its parameter's memory; accumulators that were left out become zero.
 
         Args:
             contents: Compared with the parameters before.
             seen: All `leaves` by name, taken just now.
 
         Raises:
-            CkptKitError: As `Contents.read_into`; the parameters then hold anything.
+            CkptKitError: As `Contents.read_into`; the content of the parameters is then undefined.
         """
         landing = self._read(contents, seen, [name for name in self.tensors() if name in contents.entries])
         self._zero_absent(contents, landing)
 
     def of_networks(self) -> frozenset[str]:
-        """Names of what weights from elsewhere have to give: all but an optimizer's and a train cell's own."""
+        """Return the names that imported weights must give: all except an optimizer's and a train cell's own."""
         return self._of_networks
 
     def importable(self, contents: Contents) -> frozenset[str]:
-        """Those `of_networks`, and of the buffers, which MindSpore writes to no file of weights, what is there."""
+        """Return the names `of_networks` and the buffers in ``contents``; MindSpore's weight files have no buffers."""
         return self.of_networks() | (self._buffers.keys() & contents.entries.keys())
 
     def read_weights_from(self, contents: Contents, seen: Mapping[str, Leaf]) -> None:
-        """Give what is `importable` its stored values, and leave all else alone; as `read_from`."""
+        """Read the stored values of what is `importable` and leave all else unchanged; as `read_from`."""
         self._read(contents, seen, self.importable(contents))
 
     def read_again_from(self, contents: Contents) -> None:
-        """As `read_from`, after it, for what was changed since: reads only the files whose bytes are no longer here."""
+        """Restore again what changed after `read_from`; reads only the files whose bytes are no longer in memory."""
         seen = {leaf.name: leaf for leaf in self.leaves(at_boundary=False)}
         memory = RestoreTarget(self.tensors(), contents.entries, seen, ())
         live = {name: memory.live(name) for name in self.tensors() if name in contents.entries}
@@ -261,7 +265,7 @@ class CellParameters:
             return "accumulators"
         if name in self._weights or name in self._buffers:
             return "weights"
-        # What is neither the network's nor the optimizer's: a loss scale, or what a foreign cell holds for itself.
+        # The rest belongs to neither network nor optimizer: a loss scale, or a foreign cell's own parameters.
         return "optimizer" if self._accumulates or name not in self._of_networks else "weights"
 
     def _placement(self, name: str) -> Placement:
@@ -270,7 +274,7 @@ class CellParameters:
             return by_hand
         if name in self._accumulators:
             return "per_rank"
-        # What was declared frozen and changes all the same may change in each rank to something else.
+        # A parameter that was declared frozen but changes may change differently in each rank.
         still = name in self._frozen and name not in self._demoted
         return "replicated" if still or name in self._owned or name in self._agreed else "per_rank"
 
@@ -289,7 +293,7 @@ def _digest(leaf: Leaf) -> str:
 
 
 def all_of(cell: nn.Cell) -> list[ms.Parameter]:
-    """Its parameters, with the learning rates that experimental optimizers keep in a plain list."""
+    """Return the parameters of ``cell``, with the learning rates that experimental optimizers keep in a plain list."""
     rates = [
         rate for one in optimizers_of([cell]) for rate in getattr(one, "lrs", ()) if isinstance(rate, ms.Parameter)
     ]
@@ -301,13 +305,13 @@ def _by_id(parameters: Iterable[ms.Parameter]) -> dict[int, ms.Parameter]:
 
 
 def optimizers_of(cells: Sequence[nn.Cell]) -> list[nn.Cell]:
-    """Every optimizer among ``cells`` and what they consist of."""
+    """Return every optimizer among ``cells`` and the cells inside them."""
     kinds = (nn.Optimizer, ExperimentalOptimizer)
     return [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, kinds)]
 
 
 def _of_networks(cells: Sequence[nn.Cell]) -> frozenset[str]:
-    """Names of all parameters but those that train cells hold for themselves, such as a foreign one's loss scale."""
+    """Return the names of all parameters except train cells' own, such as a foreign cell's loss scale."""
     found: set[str] = set()
     for cell in cells:
         network = getattr(cell, "network", None)
@@ -322,14 +326,14 @@ def _of_networks(cells: Sequence[nn.Cell]) -> frozenset[str]:
 
 
 def _names_in_boosts(cells: Sequence[nn.Cell]) -> set[str]:
-    """Names of what each `boost.GradientAccumulation` holds beside the weights: the sums and their counter."""
+    """Return the names of what each `boost.GradientAccumulation` holds besides the weights: its sums and counter."""
     boosts = [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, GradientAccumulation)]
     weights = {id(one) for boost in boosts for one in boost.weights}
     return {one.name for boost in boosts for one in boost.get_parameters(expand=False) if id(one) not in weights}
 
 
 def _steady_names(owned: Sequence[tuple[nn.Cell, set[str]]], steady: Collection[nn.Cell]) -> set[str]:
-    """What the ``steady`` ones of the optimizers own and no other one writes."""
+    """Return the names that the ``steady`` optimizers own and no other optimizer writes."""
     found: set[str] = set()
     written: set[str] = set()
     for optimizer, names in owned:

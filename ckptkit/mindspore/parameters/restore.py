@@ -1,8 +1,8 @@
-"""Where the bytes of a checkpoint go on their way into parameters.
+"""Gives a checkpoint's bytes their memory on their way into parameters.
 
-Guarantees: after `RestoreTarget.filled` has been called for a name, the parameter of that name has the bytes; where
-they cannot be read into the parameter itself, one tensor at a time is gathered beside it, with those that lie in the
-same few windows of the stream. Main thread only.
+Guarantees: after `RestoreTarget.filled` has been called for a name, the parameter of that name has the bytes. Bytes
+that cannot be read into the parameter itself are gathered in other memory, one tensor at a time, with those in the same
+few windows of the stream. Main thread only.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ckptkit.mindspore.parameters.apply import assign, assign_zeros, can_be_live
 
 
 class RestoreTarget(Mapping[str, memoryview]):
-    """Memory for the tensors of parameters, by name; to be asked for right before it is filled.
+    """Provides memory for the tensors of parameters, by name; get each right before it is filled.
 
     Args:
         parameters: By name.
         entries: What is stored of each.
         seen: Leaves of these parameters, taken just now.
-        wanted: The names that this mapping has.
+        wanted: The names in this mapping.
     """
 
     def __init__(
@@ -42,19 +42,19 @@ class RestoreTarget(Mapping[str, memoryview]):
         self._gathered: dict[str, Array] = {}
 
     def live(self, name: str) -> memoryview | None:
-        """The memory of the parameter itself, or None."""
+        """Return the memory of the parameter itself, or None."""
         return live_bytes(self._parameters[name], self._seen[name].array) if self._live else None
 
     def __getitem__(self, name: str) -> memoryview:
         live = self.live(name)
         if live is not None:
             return live
-        # The leaf's shape and not the stored one, which is that of the whole where this rank has a part.
+        # Use the leaf's shape: if this rank has a part, the stored shape is that of the whole tensor.
         bits = self._gathered[name] = np.empty(self._seen[name].shape, DTYPES[self._entries[name].dtype])
         return bits.reshape(-1).view(np.uint8).data
 
     def __contains__(self, name: object) -> bool:
-        return name in self._wanted  # Mapping's own would ask for the memory
+        return name in self._wanted  # Mapping's own method would get the memory
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._wanted)
@@ -63,13 +63,13 @@ class RestoreTarget(Mapping[str, memoryview]):
         return len(self._wanted)
 
     def filled(self, name: str) -> None:
-        """All bytes of ``name`` are there."""
+        """Finish ``name``, all of whose bytes have been written."""
         bits = self._gathered.pop(name, None)
         if bits is not None:
             assign(self._parameters[name], bits, self._entries[name].dtype)
 
     def zero(self, name: str) -> None:
-        """Make ``name``, of which nothing is stored, all zeros."""
+        """Set ``name``, which is not stored, to zeros."""
         live = self.live(name)
         if live is not None:
             np.frombuffer(live, np.uint8).fill(0)

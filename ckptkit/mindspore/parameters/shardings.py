@@ -1,8 +1,8 @@
-"""Turns MindSpore's own description of a cut parameter into a `Box`.
+"""Converts MindSpore's own description of a cut parameter into a `Box`.
 
-Guarantees: what it does not know (fields of an embedding, uneven cuts, an optimizer group that is no run of replicas)
-it refuses. Worked out from MindSpore's source and by hand: no layout can be made on CPU, so it has never run on Ascend.
-Pure functions, any thread.
+Guarantees: it refuses what it does not support (fields of an embedding, uneven cuts, an optimizer group that is not a
+run of replicas). It was derived from MindSpore's source and by hand: CPU cannot make a layout, and it has never run on
+Ascend. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from ckptkit.core.placement import Box
 
 
 class Layout(NamedTuple):
-    """A value of ``cell.parameter_layout_dict``, which is a list of these in this order.
+    """Holds a value of ``cell.parameter_layout_dict``, which is a list of these in this order.
 
     Attributes:
         device_matrix: How the devices of the stage are arranged.
-        tensor_map: For each axis of the tensor the axis of the device matrix, counted from the right, along which it is
-            cut; -1 for one that is not. Empty where none is.
-        slice_shape: Of a part, after the group's cut; empty where MindSpore does not say.
-        field_size: 0, or of an embedding that is cut by fields.
-        uniform_split: Whether all parts are of one size.
-        opt_shard_group: Name of the group over which axis 0 is cut once more; empty for none.
-        full_shape: Of the whole.
+        tensor_map: For each axis of the tensor the axis of the device matrix along which it is cut, counted from the
+            right; -1 for an axis that is not cut. Empty if none is.
+        slice_shape: Shape of a part, after the group's cut; empty if MindSpore does not give it.
+        field_size: 0, or the size of an embedding that is cut by fields.
+        uniform_split: Whether all parts have one size.
+        opt_shard_group: Name of the group over which axis 0 is cut again; empty for none.
+        full_shape: Shape of the whole.
     """
 
     device_matrix: Sequence[int]
@@ -40,15 +40,15 @@ class Layout(NamedTuple):
 
 
 def box_of(layout: Layout, position: int, group: tuple[int, int] = (0, 1)) -> tuple[Box, tuple[int, ...]]:
-    """The part that a device holds, and its shape.
+    """Return the part that a device holds, and its shape.
 
     Args:
-        layout: Of the parameter.
-        position: Of the device in its stage: the rank, where there is one stage.
+        layout: Layout of the parameter.
+        position: Position of the device in its stage: the rank, if there is one stage.
         group: Rank and size of the device in ``opt_shard_group``, if that is not empty.
 
     Raises:
-        ValueError: If the layout is one of those that this cannot tell; says which.
+        ValueError: If the layout is one of those that this does not support; says which.
     """
     if layout.field_size or not layout.uniform_split:
         raise ValueError(

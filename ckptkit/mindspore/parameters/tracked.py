@@ -1,8 +1,8 @@
-"""A parameter or buffer from save to save: its memory is taken anew only where it has another one.
+"""Tracks a parameter or buffer from save to save, and reads its memory again only if the memory changed.
 
-Guarantees: the array of a leaf is the memory that the tensor has now, or on backends where looking copies it, what
-gives a copy of now. Asking takes less than a microsecond where nothing changed, a tenth of what taking it costs. Main
-thread only; whoever asks has waited for the operations under way (`synchronize`).
+Guarantees: the array of a leaf is the tensor's present memory or, on backends where reading copies, a function that
+copies it. A leaf that did not change costs less than a microsecond, a tenth of reading it. Main thread only; the caller
+has waited for the running operations (`synchronize`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _ASKED = 8
 
 
 class TrackedTensor:
-    """One parameter or buffer as a leaf.
+    """Tracks one parameter or buffer as a leaf.
 
     Args:
-        name: Of the leaf.
-        tensor: Itself.
-        role: Of the leaf.
-        lifetime_of: The leaf's lifetime by its size in bytes.
-        placement: Of the leaf.
-        deferred: Whether to look at it only when somebody needs its bits, because looking copies them.
-        moved: Gets its name each time that it has other memory than before.
+        name: Name of the leaf.
+        tensor: The parameter or buffer.
+        role: Role of the leaf.
+        lifetime_of: Returns the leaf's lifetime for its size in bytes.
+        placement: Placement of the leaf.
+        deferred: Whether to read the tensor only when its bits are needed, because reading copies them.
+        moved: Gets the leaf's name each time its memory has changed.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class TrackedTensor:
         self._leaf: Leaf | None = None
 
     def leaf(self) -> Leaf:
-        """It as it is now."""
+        """Return the tensor's present leaf."""
         tensor = self.tensor
         leaf = self._leaf
-        # The leaf's array holds the memory that it shows, so nothing else can have been given that address since.
+        # The leaf's array keeps its memory alive, so no other tensor can have got that address since.
         if (
             leaf is not None
             and tensor.data_ptr() == self._pointer
@@ -83,31 +83,31 @@ class TrackedTensor:
             self._placement,
         )
         if self._leaf is not None and self._leaf.spec == spec:
-            spec = self._leaf.spec  # the same object, for those who plan by it
+            spec = self._leaf.spec  # the same object, so that comparing specs with a plan stays fast
         self._shape, self._dtype, self._pointer = tensor.shape, tensor.dtype, tensor.data_ptr()
         if self._deferred and spec.lifetime != "micro":
             self._leaf = Leaf(spec, lambda: bits_of(tensor.asnumpy()))
             return self._leaf
         self._leaf = Leaf(spec, bits_of(array))
         if self._leaf.array.__array_interface__["data"][0] != self._pointer:
-            self._pointer = None  # a copy of now, such as of a transposed tensor: good for this once
+            self._pointer = None  # a copy, such as of a transposed tensor: valid for this save only
         return self._leaf
 
 
 def synchronize(tensors: Sequence[ms.Tensor]) -> None:
-    """Wait for every operation under way.
+    """Wait for every running operation.
 
-    Looking at one tensor does, since operations end in the order in which they began. Several are looked at because
-    only that was tried. (`ms.runtime.synchronize` logs an error on CPU.)
+    Reading one tensor does that, since operations end in the order in which they began. Several are read because only
+    that was tested. (`ms.runtime.synchronize` logs an error on CPU.)
     """
     for one in [*tensors[:: max(1, len(tensors) // _ASKED)], *tensors[-1:]]:
         one.asnumpy()
 
 
 def looking_copies(tensors: Sequence[ms.Tensor]) -> bool:
-    """Whether looking at a tensor gives a copy and not its memory; asked by behaviour, of the smallest one."""
+    """Return whether reading a tensor gives a copy and not its memory; tries it on the smallest one."""
     if not can_be_live():
-        return True  # where two looks may also share one copy
+        return True  # not tried: two reads may share one copy
     filled = [one for one in tensors if one.size]
     if not filled:
         return False

@@ -1,5 +1,5 @@
-"""`StateManager`: everything of a training beside its tensors, captured, compared with a checkpoint and restored.
+"""Captures, compares and restores all state of a training other than its tensors, by `StateManager`.
 
-`manager` asks each source of state; `compatibility` compares before anything is changed; `holders` stores objects of
-the user's; `rewind` and `reshard` go on at another place or with another number of ranks.
+`manager` asks each source of state; `compatibility` compares before anything is changed; `holders` stores the user's
+objects; `rewind` and `reshard` continue from another position or with another number of ranks.
 """

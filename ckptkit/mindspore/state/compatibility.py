@@ -1,7 +1,7 @@
 """Compares a checkpoint with a training before anything is changed, and its counters with each other.
 
-Guarantees: after all checks passed, the checkpoint fits leaf by leaf and the run can go on exactly; a
-disagreement raises and names what differs, and nothing is ever guessed. Changes nothing. Main thread only.
+Guarantees: after all checks passed, the checkpoint fits leaf by leaf and the run can continue exactly. A disagreement
+raises and names what differs; nothing is guessed. Changes nothing. Main thread only.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _RATES = (
 
 
 def is_rate(name: str) -> bool:
-    """Whether MindSpore's optimizers keep under that name what they were made with: learning rates, and momentum."""
+    """Return whether MindSpore's optimizers keep a constructor argument under ``name``: learning rate or momentum."""
     last = name.rpartition(".")[2]
     return last.startswith("learning_rate") or last == "momentum"
 
 
 def some(names: Sequence[str]) -> str:
-    """The first ``names`` and how many more there are, for a sentence."""
+    """Return the first ``names`` and how many more there are, for a sentence."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def listed(problems: Sequence[str]) -> str:
-    """The end of a message: a line for each of the first ``problems``, or, with ``CKPTKIT_DEBUG=1``, for all."""
+    """Return the end of a message: a line for each of the first ``problems``, or for all with ``CKPTKIT_DEBUG=1``."""
     shown = problems if wants_details() else problems[:_MOST_LISTED]
     left_out = len(problems) - len(shown)
     last = [f"and {left_out} more; CKPTKIT_DEBUG=1 lists them"] if left_out else []
@@ -51,7 +51,7 @@ def listed(problems: Sequence[str]) -> str:
 
 
 def difference(name: str, leaf: Leaf, stored: TensorInfo) -> str | None:
-    """How a stored tensor differs from the leaf of that name, or None."""
+    """Return how a stored tensor differs from the leaf of that name, or None."""
     placement = leaf.spec.placement
     shape = placement.global_shape if isinstance(placement, Box) else leaf.shape
     if (leaf.dtype, shape) == (stored.dtype, stored.shape):
@@ -64,7 +64,7 @@ def difference(name: str, leaf: Leaf, stored: TensorInfo) -> str | None:
 def check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
     """Raise StateMismatchError, naming the first leaves, unless the checkpoint holds exactly ``expected``."""
     stored = {name: one for name, one in contents.entries.items() if one.role != "state"}
-    # By role and place, the weights' first: one that was renamed then stands beside what it is called now.
+    # Sorted by role (weights first) and place, so that the old and new name of a renamed parameter are adjacent.
     problems: list[tuple[bool, int, str, str]] = []
     for place, name in enumerate(sorted(expected.keys() - stored.keys())):
         problems.append((expected[name].role != "weights", place, f"missing in the checkpoint: {name}", name))
@@ -86,7 +86,7 @@ def check_leaves(contents: Contents, expected: Mapping[str, Leaf]) -> None:
 
 
 def check_stateful(given: Collection[str], stored: Collection[str]) -> None:
-    """Raise StateMismatchError unless the same stateful objects are given as are stored."""
+    """Raise StateMismatchError unless the given stateful objects are those that are stored."""
     missing, extra = sorted(set(given) - set(stored)), sorted(set(stored) - set(given))
     if missing or extra:
         raise StateMismatchError(
@@ -97,9 +97,9 @@ def check_stateful(given: Collection[str], stored: Collection[str]) -> None:
 
 
 def check_same_training(contents: Contents, recorded: Mapping[str, Any] | None, mine: Mapping[str, Any] | None) -> None:
-    """Raise ResumeError if the train cell accumulates in another way than the one of the checkpoint.
+    """Raise ResumeError if the train cell accumulates in another way than the checkpoint's.
 
-    ``recorded`` and ``mine`` name the ways, None for a cell that is no `AccumulationTrainCell`.
+    ``recorded`` and ``mine`` describe the two ways; None for a cell that is not an `AccumulationTrainCell`.
     """
     if (recorded is None) != (mine is None):
         raise ResumeError(
@@ -118,7 +118,7 @@ def check_same_training(contents: Contents, recorded: Mapping[str, Any] | None, 
 
 
 def check_mode(contents: Contents, recorded: str | None, mine: str) -> None:
-    """Raise ResumeError if the training ran in another execution mode, where that was said."""
+    """Raise ResumeError if the checkpoint records another execution mode than ``mine``."""
     if recorded not in (None, mine):
         raise ResumeError(
             f"the checkpoint {contents.checkpoint} was taken in {recorded}_MODE, this process is in {mine}_MODE, which "
@@ -129,9 +129,9 @@ def check_mode(contents: Contents, recorded: str | None, mine: str) -> None:
 def check_cycle(
     contents: Contents, recorded: Mapping[str, Any] | None, schedule: AccumulationSchedule, *, may_change: bool
 ) -> int:
-    """K that the running cycle ends by; raise ResumeError unless it is as it was, or may change.
+    """Return K at which the running cycle ends; raise ResumeError if K or its schedule changed and may not.
 
-    A K that changed takes effect at the next boundary, which may be right here.
+    A changed K takes effect at the next boundary, which may be the current position.
     """
     progress = contents.progress
     found, wanted = progress.accumulation_steps, schedule.at(progress.updates)
@@ -149,7 +149,7 @@ def check_cycle(
 
 
 def words_of_steps(recorded: Sequence[Sequence[int]] | None, in_force: int) -> str:
-    """How a user would write a schedule; a function only by what it says now."""
+    """Return a schedule as a user would write it; for a function only its current K."""
     if recorded is None:
         return f"{in_force} at this step"
     if len(recorded) == 1:
@@ -158,7 +158,7 @@ def words_of_steps(recorded: Sequence[Sequence[int]] | None, in_force: int) -> s
 
 
 def check_data(contents: Contents, position: Position | None, recorded: Mapping[str, Any] | None) -> None:
-    """Raise ResumeError unless the data is what it was and the position is consistent with it."""
+    """Raise ResumeError unless the data is unchanged and the position is consistent with it."""
     if (position is None) != (recorded is None):
         raise ResumeError(
             f"{contents.checkpoint} was taken {'without' if recorded is None else 'with'} a dataset, and this training "
@@ -187,9 +187,9 @@ def prove_divisor(progress: Progress | CycleCounters, divisor: str, counted: flo
 
 
 def prove_updates(progress: Progress | CycleCounters, global_step: int | None, base: int | None) -> None:
-    """Raise ResumeError unless the optimizer's own counter grew by the updates that were counted.
+    """Raise ResumeError unless the optimizer's own counter grew by the counted updates.
 
-    An optimizer of the user's own may have the counter and never move it; then it proves nothing.
+    A user's optimizer may have the counter and never change it; then the counter proves nothing.
     """
     if global_step is None or base is None or global_step == base:
         return

@@ -1,7 +1,8 @@
-"""Looks once whether the forward pass leaves alone what is read in place while it runs.
+"""Checks once that the forward pass does not change parameters that a save reads in place while it runs.
 
-Guarantees: a parameter that the first micro-step of this process changes, and that only an update should, is copied by
-every save from then on, and named. One that is first written later is not noticed. Main thread only.
+Guarantees: if the first micro-step of this process changes a parameter that only an update should change, the parameter
+is named, and every save from then on copies it. A parameter that is first written later is not noticed. Main thread
+only.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _MUCH_BYTES = 64 << 20
 
 
 def watch_forward(cell: nn.Cell, parameters: CellParameters) -> None:
-    """Have ``cell`` compare the digests of its steady ``parameters`` around its next forward and backward pass."""
+    """Make ``cell`` compare the digests of its steady ``parameters`` around its next forward and backward pass."""
     if isinstance(cell, AccumulationTrainCell):
         _hint_at_idle(parameters)
         cell.watch(lambda: partial(_demote_changed, parameters, parameters.steady_digests()))

@@ -1,8 +1,7 @@
 """Refuses a fresh start with parameters that this process has trained since it began the same run with them.
 
-Guarantees: the mark lies on the tensors themselves, so that it is found by whoever wraps them anew; a start of the
-same root with other bits in one of them is refused. It looks at each fresh start only and holds no copies. Main thread
-only.
+Guarantees: the mark is on the tensors themselves, so any object that wraps them again finds it. A start of the same
+root is refused if a tensor's bits changed. It checks only at fresh starts and holds no copies. Main thread only.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ _MARK = "_ckptkit_begun"
 
 
 def mark_begun(parameters: CellParameters, root: str) -> None:
-    """Say that the run at ``root`` begins with ``parameters`` as they are."""
+    """Mark that the run at ``root`` begins with ``parameters`` as they are."""
     digests = parameters.digests()
     for name, one in parameters.tensors().items():
         vars(one)[_MARK] = (root, digests[name])
 
 
 def refuse_trained(parameters: CellParameters, root: str) -> None:
-    """Raise ResumeError if that was said of ``root`` before, and one of them has changed since; names some."""
+    """Raise ResumeError if ``parameters`` are marked for ``root`` and one of them has changed since; names some."""
     marks = {name: vars(one).get(_MARK) for name, one in parameters.tensors().items()}
     begun = {name: mark[1] for name, mark in marks.items() if mark is not None and mark[0] == root}
     if not begun:

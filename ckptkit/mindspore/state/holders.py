@@ -1,10 +1,10 @@
-"""Stores objects that do not say what of them belongs in a checkpoint.
+"""Stores objects that do not define their own checkpoint state.
 
-Guarantees: an object with ``state_dict()`` and ``load_state_dict()`` of its own is asked for them; of any other one,
+Guarantees: an object with its own ``state_dict()`` and ``load_state_dict()`` is stored by them. For any other object,
 every parameter that it holds, and every buffer of a cell, is stored under its place in it (``scale_value``,
-``_last_lr/0``), restored bit for bit into the storage that it has, and compared before anything is changed; of objects
-of the user's so are the plain attributes (numbers, texts, arrays, tensors, containers of them). What an object of
-MindSpore's changes, it keeps in parameters. Main thread only.
+``_last_lr/0``), compared before anything is changed, and restored bit for bit into its present storage. The plain
+attributes (numbers, texts, arrays, tensors, containers of them) of the user's objects are stored too. MindSpore's
+objects keep what they change in parameters. Main thread only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ckptkit.mindspore.state.compatibility import listed, some
 
 _log = logging.getLogger("ckptkit")
 
-_MAX_DEPTH = 8  # of containers and objects in an object; deeper ones are no state of it
+_MAX_DEPTH = 8  # of containers and objects in an object; deeper ones do not count as its state
 _CONTAINERS = (Mapping, list, tuple, deque)
 _OTHERS = (deque, Counter, defaultdict)  # containers that are stored, beside lists, tuples and dicts
 _DICTS = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
@@ -45,35 +45,35 @@ _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")  # in the text of a key: in another p
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Any object of the user's own that a checkpoint should hold."""
+    """Defines an object of the user's that a checkpoint can hold."""
 
     def state_dict(self) -> Any:
-        """Plain values, containers and NumPy arrays; must not advance the object."""
+        """Return plain values, containers and NumPy arrays; must not advance the object."""
         ...
 
     def load_state_dict(self, state: Any) -> None:
-        """Take over what `state_dict` returned, in another process."""
+        """Restore what `state_dict` returned, in another process."""
         ...
 
 
 @dataclass(frozen=True)
 class NamedAttributes:
-    """What `attributes` was given: an object, and the names of those of its attributes that are stored."""
+    """Holds the arguments of `attributes`: an object, and the names of its attributes to store."""
 
     owner: Any
     names: tuple[str, ...]
 
 
 def attributes(owner: Any, *names: str) -> NamedAttributes:
-    """Some attributes of an object, to be stored by name where its class cannot be given the two methods.
+    """Store some attributes of an object by name, if its class cannot be given the two methods.
 
     As in ``StateManager(..., trainer=ckptkit.attributes(trainer, "step", "accumulate_grads"))``, or in ``stateful=`` of
-    `CheckpointCallback`. A restore gives parameters in them their value where they are and assigns everything else.
-    What else the object holds is not stored.
+    `CheckpointCallback`. A restore writes parameters in place and assigns everything else. Other attributes of the
+    object are not stored.
 
     Args:
         owner: The object.
-        names: Of attributes that have a value when training begins: None, a number, a text, an array, a tensor, a
+        names: Names of attributes that have a value when training begins: None, a number, a text, an array, a tensor, a
             parameter, or a list, tuple or dict of these.
 
     Raises:
@@ -92,23 +92,23 @@ def attributes(owner: Any, *names: str) -> NamedAttributes:
 
 
 class _Place(NamedTuple):
-    """A parameter or buffer, which is written in place, or a value and what puts another one there."""
+    """Holds a parameter or buffer, which is written in place, or a value and the function that replaces it."""
 
     value: Any
     put: Callable[[Any], None] | None
 
     @property
     def packed(self) -> list[Any]:
-        """As what `ckptkit.core.tree` stores."""
+        """The value in the form that `ckptkit.core.tree` stores."""
         return _bits(self.value) if self.put is None else _packed(self.value)
 
 
 class ParameterHolder:
-    """The parameters and buffers of an object and its plain attributes, as a stateful object.
+    """Stores an object's parameters, buffers and plain attributes, as a stateful object.
 
     Args:
-        name: That the object was given by.
-        one: The object; what it holds is looked up each time.
+        name: Name under which the object was given.
+        one: The object; its contents are looked up each time.
     """
 
     def __init__(self, name: str, one: Any) -> None:
@@ -116,15 +116,15 @@ class ParameterHolder:
         self._one = one
 
     def parameters(self) -> list[ms.Parameter]:
-        """Each that it stores."""
+        """Return the parameters that it stores."""
         return [place.value for place in self._places().values() if isinstance(place.value, ms.Parameter)]
 
     def holds_tensors(self) -> bool:
-        """Whether there are parameters or buffers in it."""
+        """Return whether the object holds parameters or buffers."""
         return any(place.put is None for place in self._places().values())
 
     def not_stored(self) -> list[str]:
-        """Attributes that may be state and cannot be stored, each with its kind: generators, sets, queues."""
+        """Return attributes that may be state but cannot be stored, each with its kind: generators, sets, queues."""
         if isinstance(self._one, NamedAttributes) or not _is_users(self._one):
             return []
         bare = BARE if isinstance(self._one, nn.Cell) else ()
@@ -132,14 +132,14 @@ class ParameterHolder:
         return [f"{name} ({type(value).__name__})" for name, value in values if not fits(value)]
 
     def state_dict(self) -> dict[str, Any]:
-        """By place, of a parameter its dtype and its bits, which may be live memory, and of a value what it is."""
+        """Return, by place, a parameter's dtype and bits, which may be live memory, or a packed value."""
         return {place: one.packed for place, one in self._places().items()}
 
     def check(self, state: Any) -> None:
-        """Compare the parameters with what a checkpoint has, before anything is changed.
+        """Compare the parameters with those of a checkpoint, before anything is changed.
 
         Raises:
-            StateMismatchError: If they are others; names each one.
+            StateMismatchError: If they differ; names each one.
         """
         stored = state if isinstance(state, dict) else {}
         found = {place: packed for place, packed in stored.items() if packed[0] in DTYPES}
@@ -177,7 +177,7 @@ class ParameterHolder:
             _log.info("%s goes on with %s, from the checkpoint", self._name, some(taken))
 
     def _late(self, place: str) -> Callable[[Any], None] | None:
-        """What makes an attribute that the object had when it was stored, and in this process has not yet."""
+        """Return what sets an attribute that the stored object had and this one does not have yet."""
         if "/" in place or not _is_users(self._one):
             return None
         return partial(setattr, self._one, place.removeprefix("."))
@@ -194,17 +194,17 @@ class ParameterHolder:
 
 
 class GeneratorHolder:
-    """A random generator of Python's or NumPy's, as a stateful object."""
+    """Stores a random generator of Python or NumPy, as a stateful object."""
 
     def __init__(self, one: np.random.Generator | np.random.RandomState | random.Random) -> None:
         self._one = one
 
     def state_dict(self) -> Any:
-        """Where it stands."""
+        """Return the generator's state."""
         return generator_state(self._one)
 
     def load_state_dict(self, state: Any) -> None:
-        """Put it there."""
+        """Restore the generator's state."""
         if isinstance(self._one, np.random.Generator):
             self._one.bit_generator.state = state
         elif isinstance(self._one, np.random.RandomState):
@@ -214,14 +214,14 @@ class GeneratorHolder:
 
 
 def stateful_of(name: str, one: Any) -> Stateful:
-    """How the state of ``one``, given as ``name``, is stored.
+    """Return the stateful object that stores ``one``, given as ``name``.
 
     Raises:
-        TypeError: If it has neither the two methods nor a parameter, and is no random generator.
+        TypeError: If it has neither the two methods nor a parameter, and is not a random generator.
     """
     if isinstance(one, (np.random.Generator, np.random.RandomState, random.Random)):
         return GeneratorHolder(one)
-    # nn.Cell has both methods, but they take and give parameters, which have no place in a checkpoint.
+    # nn.Cell has both methods, but they take and return parameters, which a section cannot store.
     own = not isinstance(one, nn.Cell) or type(one).state_dict is not nn.Cell.state_dict
     if own and not isinstance(one, type) and all(_has(one, method) for method in ("state_dict", "load_state_dict")):
         return cast(Stateful, one)
@@ -236,7 +236,7 @@ def stateful_of(name: str, one: Any) -> Stateful:
 
 def _has(one: Any, method: str) -> bool:
     try:
-        return callable(getattr(one, method))  # as it will be called: an object may hand it on to another one
+        return callable(getattr(one, method))  # on the instance: it may delegate the method to another object
     except (AttributeError, LookupError):  # ``__getattr__ = dict.__getitem__`` raises KeyError
         return False
 
@@ -244,7 +244,7 @@ def _has(one: Any, method: str) -> bool:
 def _places(
     one: Any, place: str, put: Callable[[Any], None] | None, *, plain: bool, above: tuple[int, ...] = ()
 ) -> Iterator[tuple[str, _Place]]:
-    """What is stored of ``one``, by its place; ``plain`` says whether values are, beside parameters."""
+    """Yield what is stored of ``one``, by its place; ``plain`` says whether to store values besides parameters."""
     if isinstance(one, ms.Parameter):
         yield place or "value", _Place(one, None)
     elif plain and put is not None and _is_storable(one):
@@ -252,7 +252,7 @@ def _places(
     elif len(above) < _MAX_DEPTH and id(one) not in above:
         if isinstance(one, nn.Cell):
             if place:
-                return  # a tool (a scheduler's optimizer), and state of the training's cells
+                return  # a cell inside an object (a scheduler's optimizer) is state of the training's cells
             parameters = {parameter.name: parameter for parameter in one.get_parameters()}
             tensors = {**parameters, **Buffers([one], parameters).now()}
             yield from ((name, _Place(tensor, None)) for name, tensor in tensors.items())
@@ -263,7 +263,7 @@ def _places(
 
 
 def _children(one: Any, put: Callable[[Any], None] | None) -> Iterator[tuple[Any, Any, Callable[[Any], None] | None]]:
-    """Items or attributes, each with what replaces it, where something can; ``put`` replaces ``one`` itself."""
+    """Yield items or attributes, each with the function that replaces it, or None; ``put`` replaces ``one`` itself."""
     if isinstance(one, Mapping):
         for index, (key, value) in enumerate(one.items()):
             yield f"#{index}" if _ADDRESS.search(str(key)) else key, value, partial(setitem, one, key)
@@ -313,7 +313,10 @@ def _refuse_other_kinds(owner: Any, name: str) -> None:
 
 
 def fits(one: Any, inside: tuple[int, ...] = ()) -> bool:
-    """Whether all of it is stored: values, and parameters in containers; those that are ``inside`` have it in them."""
+    """Return whether all of ``one`` can be stored: values, and parameters in containers.
+
+    ``inside`` holds the ids of the containers around it.
+    """
     if isinstance(one, ms.Parameter) or _is_storable(one):
         return True
     if not isinstance(one, (dict, list, tuple)) or id(one) in inside:
@@ -322,7 +325,7 @@ def fits(one: Any, inside: tuple[int, ...] = ()) -> bool:
 
 
 def _is_storable(one: Any, inside: tuple[int, ...] = ()) -> bool:
-    """Whether it is a value without parameters that a checkpoint takes as a whole; ``inside`` as of `fits`."""
+    """Return whether ``one`` is a value without parameters that a checkpoint stores whole; ``inside`` as for `fits`."""
     if isinstance(one, ms.Tensor):
         return not isinstance(one, ms.Parameter) and not one.has_init
     if type(one) not in (dict, OrderedDict, list, tuple, *_OTHERS):
@@ -346,7 +349,7 @@ def _bits(one: ms.Tensor) -> list[Any]:
 
 
 def _packed(one: Any) -> list[Any]:
-    """As what `ckptkit.core.tree` stores; `_unpacked` gives it back, unless it is a parameter."""
+    """Return ``one`` in the form that `ckptkit.core.tree` stores; `_unpacked` reverses it, except for parameters."""
     if isinstance(one, ms.Tensor):
         return _bits(one) if isinstance(one, ms.Parameter) else ["tensor", _bits(one)]
     if _encodes(one):

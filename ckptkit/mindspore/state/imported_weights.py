@@ -1,7 +1,7 @@
-"""A checkpoint that `ckptkit.tools.interchange.import_weights` made: weights to begin with, and nothing else.
+"""Handles a checkpoint from `ckptkit.tools.interchange.import_weights`, which holds initial weights only.
 
-Guarantees: compares before anything is changed, and names the first leaves that do not fit. Pure but for the log; main
-thread only.
+Guarantees: compares before anything is changed, and names the first leaves that do not fit. Pure functions, except
+that they log; main thread only.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _log = logging.getLogger("ckptkit")
 
 
 def holds_weights_only(contents: Contents) -> bool:
-    """Whether all but the weights is to begin afresh."""
+    """Return whether everything except the weights begins afresh."""
     return IMPORTED in contents.state
 
 
 def check_weights(contents: Contents, leaves: Mapping[str, Leaf], wanted: Collection[str]) -> None:
-    """Raise StateMismatchError, naming the first leaves, unless the checkpoint gives just what is ``wanted``.
+    """Raise StateMismatchError, naming the first leaves, unless the checkpoint gives exactly what is ``wanted``.
 
     Args:
-        contents: Of the import.
-        leaves: Of this training.
-        wanted: Names of those that are weights; what is stored of the others is no more than left alone.
+        contents: Contents of the imported checkpoint.
+        leaves: Leaves of this training.
+        wanted: Names of the leaves that are weights; stored values of other leaves are ignored.
     """
     found = contents.entries.keys()
     problems = [f"not imported, but in this training: {name}" for name in sorted(set(wanted) - found)]

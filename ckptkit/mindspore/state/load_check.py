@@ -1,8 +1,8 @@
-"""Gives an object of the user's its stored state, and looks whether it took it.
+"""Gives a user's object its stored state, and checks that the object took it.
 
-Guarantees: an object that is afterwards as it was before, and not as it was stored, is refused, unless it is one that
-may take its state over later: a loader at its next iteration, a callback at the beginning of the training. Any other
-difference is told, but for what differs between two looks as well, such as a clock. Main thread only.
+Guarantees: an object that is unchanged afterwards, and differs from its stored state, is refused, unless it may take
+the state over later: a loader at its next iteration, a callback at the beginning of the training. Any other difference
+is reported, except values that also differ between two reads, such as a clock. Main thread only.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ckptkit.mindspore.state.holders import Stateful
 
 
 def give(name: str, one: Stateful, state: Any) -> str | None:
-    """Call ``load_state_dict`` and return what of the ``state`` was not taken, or None.
+    """Call ``load_state_dict`` and return a description of what was not taken from ``state``, or None.
 
     Args:
-        name: That the object was given by.
+        name: Name under which the object was given.
         one: The object.
-        state: What a checkpoint has of it.
+        state: State of the object in a checkpoint.
 
     Raises:
         ResumeError: If nothing was taken.
@@ -50,7 +50,7 @@ def give(name: str, one: Stateful, state: Any) -> str | None:
 
 
 def _digests(state: Any) -> dict[str, str]:
-    """By place in the state; taken at once, since a state may be the object's own lists."""
+    """Return digests by place, computed at once, since a state may be the object's own lists."""
     return {place: digest_of_value(one) for place, one in _places(state, "")}
 
 

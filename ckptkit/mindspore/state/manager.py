@@ -1,9 +1,9 @@
-"""`StateManager`: everything a checkpoint of a MindSpore training holds, and how it gets back.
+"""Captures and restores everything that a checkpoint of a MindSpore training holds, by `StateManager`.
 
-Guarantees: a capture is taken after every operation under way has ended and advances no generator; a restore
-compares every leaf, the accumulation steps, the data pipeline and its own counters before it changes
-anything, and then changes all of it, or, if reading fails, refuses to go on. It does not write files. Main thread
-only, between two micro-steps.
+Guarantees: a capture is taken after every running operation has ended and advances no generator. A restore compares
+every leaf, the accumulation steps, the data pipeline and its own counters before it changes anything; then it changes
+all of it or, if reading fails, refuses to continue. It does not write files. Main thread only, between two
+micro-steps.
 """
 
 from __future__ import annotations
@@ -76,44 +76,44 @@ _log = logging.getLogger("ckptkit")
 
 
 class StateManager:
-    """The whole state of one training, for `CheckpointManager.restore`, ``step`` and ``save``.
+    """Holds the whole state of one training, for `CheckpointManager.restore`, ``step`` and ``save``.
 
     Args:
         train_cell: The cell that is called once per micro-batch: an `AccumulationTrainCell`, or any other
             training cell, of which every call counts as a cycle unless there is a `CycleAdapter`. A loop without
-            a train cell gives its network, its optimizer and what else it has, as a list. Another
-            `AccumulationTrainCell`, such as that of a GAN's second network, comes by name. Their parameters and their
-            buffers (``register_buffer``, persistent or not) are stored.
-        dataset: The pipeline that feeds it, or what `ckptkit.data.resumable` made of it; None if the loop
+            a train cell gives a list of its network, its optimizer and any other cells. Give a further
+            `AccumulationTrainCell`, such as that of a GAN's second network, by name. The cells' parameters and buffers
+            (``register_buffer``, persistent or not) are stored.
+        dataset: The pipeline that feeds the cell, or the result of `ckptkit.data.resumable` for it; None if the loop
             positions its data itself.
-        frozen: Names of the network's parameters that training never changes, or a predicate, which is asked about
+        frozen: Names of the network's parameters that training never changes, or a predicate, which is called for
             those only. They are written once per attempt and shared by its checkpoints.
         augmentation: ``"stateless"`` declares that the user's own code in the dataset depends on its input only,
-            so that a resume need not replay the batches before; the first batch is checked either way.
-        on_k_change: What a restore does where the checkpoint was taken with other accumulation steps than the cell
-            has: ``"refuse"``, or ``"next_cycle"``, which ends the running cycle with the old ones and then goes on
-            with the new ones.
+            so that a resume need not replay the batches before; the first batch is checked in any case.
+        on_k_change: What a restore does if the checkpoint has other accumulation steps than the cell: ``"refuse"``, or
+            ``"next_cycle"``, which ends the running cycle with the old ones and then continues with the new ones.
         elastic: Accept a checkpoint of another number of ranks: its K, counters, data position and accumulators are
-            folded so that ranks x K x micro-batch stays, and the global order of a `ckptkit.data.GlobalSampler` goes
-            on. ``accumulation_steps`` of the train cell may be those for this world, or those of the world in which
-            the run began, which are then folded. Equal up to floating-point order; the log says what is not exact.
-        cycle: Says K and the micro-step of a train cell other than `AccumulationTrainCell`; not needed where
+            folded so that ranks x K x micro-batch stays, and the global order of a `ckptkit.data.GlobalSampler`
+            continues. ``accumulation_steps`` of the train cell may be those for this world, or those of the world in
+            which the run began, which are then folded. Equal up to floating-point order; the log says what is not
+            exact.
+        cycle: Reports K and the micro-step of a train cell other than `AccumulationTrainCell`; not needed if
             that cell has the two attributes of `CycleAdapter` itself.
         strict: Refuse what cannot be exact (see `findings`) instead of warning.
-        placement: Of many ranks, by the name of a parameter: ``"replicated"``, ``"per_rank"``, or a `Box` of the whole
-            tensor where a rank holds a part; None for what is known without being told. Replicated are what an
-            optimizer owns, what is declared frozen and the loss scale; all else is each rank's own.
-        **stateful: Objects with ``state_dict()`` and ``load_state_dict()``, random generators of NumPy's and Python's,
+        placement: For many ranks, maps the name of a parameter to ``"replicated"``, ``"per_rank"``, or a `Box` of the
+            whole tensor if a rank holds a part of it; None keeps the default. By default, what an optimizer owns, what
+            is declared frozen and the loss scale are replicated; all else is per rank.
+        **stateful: Objects with ``state_dict()`` and ``load_state_dict()``, random generators of NumPy and Python,
             or objects with parameters in them (`amp.DynamicLossScaler`, learning-rate schedulers, cells, a parameter),
-            stored by name; of objects of your own with their plain attributes. `attributes` of an object stores those
-            that it names. An `AccumulationTrainCell` is stored with its K and cycle, may be called in any rhythm, and
-            has no part in the others' ``end_epoch``: where its ``remainder`` is not ``"carry"``, the loop calls it
-            before the save.
+            stored by name; for objects of your own, with their plain attributes. `attributes` of an object stores those
+            that it names. An `AccumulationTrainCell` is stored with its K and cycle, and may be called in any rhythm.
+            The others' ``end_epoch`` does not include it: if its ``remainder`` is not ``"carry"``, the loop must call
+            its ``end_epoch`` before the save.
 
     Attributes:
         cell: The train cell; of several cells the first `AccumulationTrainCell`, or else the first.
-        position: Of the dataset; None without one.
-        last_batch: The columns that the last micro-step got, where somebody tells; see `observe_step`.
+        position: Position in the dataset; None without one.
+        last_batch: The columns that the last micro-step got, if reported; see `observe_step`.
         last_outputs: What the train cell returned for them.
 
     In one's own loop::
@@ -125,13 +125,13 @@ class StateManager:
 
     Raises:
         TypeError: If a stateful object has neither the two methods nor a parameter, a cell is not an `nn.Cell`,
-            ``cycle`` is no `CycleAdapter`, or ``placement`` gives something else.
-        ValueError: If an `AccumulationTrainCell` is among the cells or in them, beside the first of them, and has no
-            name, ``placement`` cuts parameters of an `AccumulationTrainCell` in a job of many ranks, an option is
-            none of those named, a box does not fit its parameter, ``cycle`` is given beside an
-            `AccumulationTrainCell`, which counts for itself, or ``augmentation`` beside a `ckptkit.data.resumable`.
-        StateMismatchError: If parameters or buffers of two cells have one name, or ``frozen`` names none, one that is
-            no network's, or one that an optimizer updates.
+            ``cycle`` is not a `CycleAdapter`, or ``placement`` gives something else.
+        ValueError: If an `AccumulationTrainCell` besides the first one, among the cells or inside them, has no name;
+            ``placement`` cuts parameters of an `AccumulationTrainCell` in a job of many ranks; an option has an unknown
+            value; a box does not fit its parameter; ``cycle`` is given with an `AccumulationTrainCell`, which counts
+            for itself; or ``augmentation`` is given with a `ckptkit.data.resumable`.
+        StateMismatchError: If parameters or buffers of two cells have one name, or ``frozen`` names no parameter, one
+            that no network has, or one that an optimizer updates.
     """
 
     def __init__(
@@ -192,32 +192,32 @@ class StateManager:
 
     @property
     def world(self) -> World:
-        """The ranks that this training is one of, as MindSpore's communication knows them now."""
+        """The ranks of this job, as MindSpore's communication knows them now."""
         return world()
 
     @property
     def ended(self) -> str | None:
-        """Why training ended for good, or None while it may go on."""
+        """Why training ended for good, or None while it may continue."""
         return self._ended
 
     def end(self, why: str | None) -> None:
-        """Record ``why`` training ended for good; a run that has ended is complete when it is started again."""
+        """Record ``why`` training ended for good; such a run is complete when it is started again."""
         self._ended = why
 
     def stateful_objects(self) -> list[Any]:
-        """The objects that are stored by name, as they were given, or of which attributes are."""
+        """Return the objects that are stored by name, as given; for `attributes`, the object that owns them."""
         return [one.owner if isinstance(one, NamedAttributes) else one for one in self._given.values()]
 
     def has_all_of(self, cell: nn.Cell) -> bool:
-        """Whether the checkpoints have all parameters of ``cell``."""
+        """Return whether the checkpoints have all parameters of ``cell``."""
         stored = {id(one) for one in self._parameters.tensors().values()}
         return all(id(one) in stored for one in cell.get_parameters())
 
     def findings(self) -> tuple[Finding, ...]:
-        """What of this training no checkpoint can make exact, in the present mode; runs nothing."""
+        """Return what no checkpoint of this training can make exact, in the present mode; runs nothing."""
         pipeline = self.position.dataset if isinstance(self.position, DatasetPosition) else None
         holders = {name: one for name, one in self._stateful.items() if isinstance(one, ParameterHolder)}
-        # Of an object that is not asked for its state, what is not stored is looked for as anywhere else.
+        # Objects without a state_dict() of their own are searched for unstored state like all other objects.
         named = [one for name, one in self._given.items() if name not in holders]
         named += [parameter for one in holders.values() for parameter in one.parameters()]
         left = tuple(left_out(name, one.not_stored()) for name, one in holders.items() if one.not_stored())
@@ -232,19 +232,19 @@ class StateManager:
         return (*found, *constants, *find_in_loops(stored))
 
     def _by_model(self) -> bool:
-        """Whether ``Model`` trains, so that what follows in the code that is running is no part of it."""
+        """Return whether ``Model`` trains; then the code after the running line is not part of the training loop."""
         return any(isinstance(one, OtherCallbacks) for one in self._given.values())
 
     def examined(self) -> tuple[Finding, ...]:
-        """As `findings`, but nothing where the code cannot be examined, which is logged once.
+        """Return `findings`, or nothing if the code cannot be examined, which is logged once.
 
         Raises:
-            ResumeError: If it cannot, and ``strict`` is set.
+            ResumeError: If the code cannot be examined and ``strict`` is set.
         """
         return self._examined(self.findings)
 
     def judge_callbacks(self, callbacks: Sequence[object]) -> None:
-        """Tell what ``callbacks`` do that no checkpoint can make exact.
+        """Report what ``callbacks`` do that no checkpoint can make exact.
 
         Raises:
             ResumeError: If ``strict`` refuses it.
@@ -256,7 +256,7 @@ class StateManager:
     def _examined(self, find_all: Callable[[], tuple[Finding, ...]]) -> tuple[Finding, ...]:
         try:
             return find_all()
-        except Exception as error:  # code of any kind is read: no surprise in it may stop a training
+        except Exception as error:  # the examined code is arbitrary; failing to read it must not stop a training
             if self._strict:
                 raise ResumeError(
                     "strict=True, but the code of this training could not be examined, so nobody knows whether it "
@@ -272,39 +272,39 @@ class StateManager:
             return ()
 
     def count_delivered(self, batches: int | None = None) -> None:
-        """Tell how many batches were delivered to training since epoch 0, or that it is one more.
+        """Set the number of batches delivered to training since epoch 0, or add one.
 
-        An `AccumulationTrainCell` counts its own calls; told both, a capture insists that they agree. For
+        An `AccumulationTrainCell` counts its own calls; with this call too, a capture requires that both agree. For
         any other cell, one's own loop has to call this after every batch; `CheckpointCallback` does it itself.
         """
         self._counting.deliver(batches)
 
     def end_epoch(self) -> None:
-        """Tell an `AccumulationTrainCell` that an epoch ended; another cell has no such thing."""
+        """Tell an `AccumulationTrainCell` that an epoch ended; does nothing for another cell."""
         self._counting.end_epoch()
 
     def expect_epoch_end(self, last: bool) -> None:
-        """Tell whether the next micro-step is the last of its epoch, so that `end_epoch` is done within it."""
+        """Set whether the next micro-step is the last of its epoch, so that it calls `end_epoch` itself."""
         self._counting.expect_epoch_end(last)
 
     def observe_step(self, batch: Any, outputs: Any) -> None:
-        """Keep references to what the last micro-step got and returned, until the next one."""
+        """Keep references to the inputs and outputs of the last micro-step, until the next one."""
         self.last_batch = batch
         self.last_outputs = outputs
 
     def observer(self) -> Observer:
-        """One that digests all of this state, for ``ckptkit doctor``; see `ckptkit.mindspore.state.observe`."""
+        """Return an observer of all this state for ``ckptkit doctor``; see `ckptkit.mindspore.state.observe`."""
         from ckptkit.mindspore.state.observe import StateObserver
 
         return StateObserver(self, self._parameters, self._stateful)
 
     def progress(self) -> Progress:
-        """Where the training stands.
+        """Return the position of the training.
 
         Raises:
             ResumeError: If the cell's and the data's counters disagree, so that no resume could be exact, if another
                 thread takes the batches of a `ckptkit.data.resumable`, or if a restore failed after it had changed
-                something, and none succeeded since.
+                something, and none has succeeded since.
         """
         refuse_half_restored([*self._cells, *self._others])
         if self._batches is not None:
@@ -342,11 +342,11 @@ class StateManager:
             ) from error
 
     def capture(self) -> Capture:
-        """References to the whole state as it is now.
+        """Return references to the whole state as it is now.
 
         Raises:
             ResumeError: As `progress`: such a checkpoint could not be resumed exactly. Or ``strict`` refuses.
-            TypeError: If something in the state has no place in a checkpoint; names it.
+            TypeError: If a checkpoint cannot store something in the state; names it.
         """
         progress = self.progress()
         leaves = self._parameters.leaves(at_boundary=progress.at_boundary)
@@ -361,11 +361,11 @@ class StateManager:
         self._counting.guard(fence)
 
     def mark_cycle_start(self) -> Progress:
-        """At a boundary, keep what `capture_cycle_start` needs in the cycle that begins; say where that is.
+        """At a boundary, keep what `capture_cycle_start` needs in the cycle that begins; return the position.
 
         Raises:
             ResumeError: If the cycle could not begin again: the forward pass changes parameters, or the train cell
-                is no `AccumulationTrainCell`.
+                is not an `AccumulationTrainCell`.
         """
         if not isinstance(self.cell, AccumulationTrainCell):
             raise ResumeError(
@@ -374,16 +374,16 @@ class StateManager:
             )
         check_rewindable(self.cell)
         self._marks_cycles = True
-        progress = self._progress()  # also where the parameters are half restored: this comes before a restore as well
+        progress = self._progress()  # not progress(): this also runs before a restore, with parameters half restored
         if progress.at_boundary:
             sections = self._sections(progress) if self._prepared else {}
             self._cycle_start = CycleStart(progress, sections, self._parameters.mutable_leaves())
         return progress
 
     def capture_cycle_start(self) -> Capture:
-        """References to the whole state as it was when the running cycle began.
+        """Return references to the whole state as it was when the running cycle began.
 
-        As it is now, where a restore from the middle of the running cycle left no beginning to go back to.
+        Returns the present state if a restore from the middle of the running cycle left no cycle start to go back to.
 
         Raises:
             ResumeError: If something else than the accumulators changed since then; names it.
@@ -398,22 +398,22 @@ class StateManager:
         return captured(start.progress, leaves, start.sections)
 
     def apply(self, contents: Contents) -> None:
-        """Take over a checkpoint: parameters, counters, user objects, data position, random state.
+        """Restore a checkpoint: parameters, counters, user objects, data position, random state.
 
         With a dataset, make its iterator next and then call `iterator_made`; `CheckpointCallback` does that.
 
-        The parameters are read straight into their memory, and whether they were altered is known only then. If
-        reading fails, they are half of the checkpoint, and nothing else has been changed: from then on `progress`,
-        `capture` and `begin` refuse, for every `StateManager` over one of these cells, as does a call of an
+        The parameters are read straight into their memory, and only then is it known whether they were altered. If
+        reading fails, they are partly those of the checkpoint, and nothing else has been changed: from then on
+        `progress`, `capture` and `begin` refuse, for every `StateManager` over one of these cells, as does a call of an
         `AccumulationTrainCell`, until another `apply` has succeeded. The call of any other cell, and of the network
         by itself, cannot be refused: do not train it after a restore that raised.
 
         Raises:
             StateMismatchError: If leaves or stateful objects differ; names the first of them. Nothing was changed.
-            ResumeError: If K, the data pipeline or the counters differ, the number of ranks does and ``elastic`` is
+            ResumeError: If K, the data pipeline or the counters differ, the number of ranks differs and ``elastic`` is
                 not set or does not fit, or ``strict`` refuses. Nothing was changed.
-            CorruptCheckpointError: If the stored state makes no sense: nothing was changed. Or if a file of the
-                parameters is altered: they are half restored, unless it was noticed by its size.
+            CorruptCheckpointError: If the stored state is malformed: nothing was changed. Or if a file of the
+                parameters is altered: they are half restored, unless the file's size revealed it.
             CheckpointNotFoundError, StorageError: If reading failed; the parameters may be half restored.
         """
         if self._batches is not None:
@@ -451,7 +451,7 @@ class StateManager:
             self.position.prepare(progress.batches_delivered, state["data"])
         self._prepared = True
         for name, one in self._stateful.items():
-            if isinstance(one, (ParameterHolder, OtherCallbacks)):  # which compare, or hand out later
+            if isinstance(one, (ParameterHolder, OtherCallbacks)):  # compared already, or restored later
                 one.load_state_dict(state["user"][name])
             else:
                 self._tell_of(give(name, one, state["user"][name]))
@@ -470,13 +470,13 @@ class StateManager:
         watch_forward(self.cell, self._parameters)
 
     def begin(self, root: str) -> None:
-        """Start afresh: settle the seeds of the data and of the operators where the user has set none.
+        """Start afresh: seed the data and the operators if the user has not.
 
         With a dataset, make its iterator next and then call `iterator_made`.
 
         Raises:
             ResumeError: If the train cell has been called already: a later resume could not begin there. Or if this
-                process began the run at ``root`` before and changed parameters since, which no checkpoint brings back.
+                process began the run at ``root`` before and changed parameters since, which no checkpoint can undo.
                 Or ``strict`` refuses. Or as `progress`.
         """
         if self._batches is not None:
@@ -488,7 +488,7 @@ class StateManager:
         self._prepare_afresh(root)
 
     def _begin_with(self, contents: Contents) -> None:
-        """Start afresh with imported weights: all else is as `begin` finds it."""
+        """Start afresh with imported weights; all else as in `begin`."""
         half = half_restored_from([*self._cells, *self._others])
         if half not in (None, contents.checkpoint):
             raise ResumeError(
@@ -530,7 +530,7 @@ class StateManager:
         watch_forward(self.cell, self._parameters)
 
     def iterator_made(self) -> None:
-        """Call right after the dataset's iterator was made: restores the random state once more.
+        """Restore the random state again; call right after the dataset's iterator was made.
 
         Raises:
             ResumeError: If the dataset seed was changed since the restore.
@@ -545,17 +545,17 @@ class StateManager:
         self.mark_again()
 
     def restore_random_state(self) -> None:
-        """Put the checkpoint's random state back, after something drew that must not have; else do nothing."""
+        """Restore the checkpoint's random state, after unwanted draws; does nothing without a restore."""
         if self._rng is not None:
             restore_rng(self._rng, keep=self.position.own_draws if self.position else ())
 
     def restore_again(self) -> None:
-        """Undo what others did to the state since `apply`; without one, or trained, do nothing.
+        """Undo changes to the state since `apply`; does nothing without an `apply`, or after `trained`.
 
-        Reads again only those files of the checkpoint whose tensors were changed, where that can be seen.
+        Reads again only those files of the checkpoint whose tensors were changed, where that can be detected.
 
         Raises:
-            CkptKitError: If one had to be read and could not be, as `apply`; the parameters are half restored then.
+            CkptKitError: If a file had to be read and could not be, as `apply`; the parameters are half restored then.
         """
         if self._restored is not None:
             self._counting.fence()
@@ -569,13 +569,13 @@ class StateManager:
             self.restore_random_state()
 
     def trained(self) -> None:
-        """Say that training goes on from here; `restore_again` has nothing to undo any more."""
+        """Mark that training continues from here; `restore_again` then has nothing to undo."""
         self._restored = None
         for one in self._every_switches():
             one.trained()
 
     def mark_again(self) -> None:
-        """Where cycle starts are marked, mark this one once more: what was drawn since the restore stays drawn."""
+        """Mark the cycle start again, if cycle starts are marked: draws since the restore are kept."""
         if self._marks_cycles:
             self.mark_cycle_start()
 
@@ -608,7 +608,7 @@ class StateManager:
         }
 
     def _keep_rates(self, begun_with: Mapping[str, str] | None) -> None:
-        """Tell of rates that the script gave, and that others took the place of, restored from a checkpoint."""
+        """Keep the rates that the run began with; warn if the script gives others, which the restored ones replace."""
         if begun_with is None:
             return
         self._rates = dict(begun_with)
@@ -624,7 +624,7 @@ class StateManager:
             )
 
     def _in_this_world(self, contents: Contents, state: dict[str, Any]) -> Contents:
-        """``contents`` as they are for this rank, with the data of ``state`` put likewise."""
+        """Return ``contents`` converted for this rank; converts the data position in ``state`` too."""
         here = in_this_world(contents, self.world, state["train"]["accumulation"], elastic=self._elastic)
         if here is not contents and self.position is not None and state["data"] is not None:
             state["data"] = self.position.folded(state["data"], contents.world_size, self.world.size)

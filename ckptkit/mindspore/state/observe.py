@@ -1,8 +1,8 @@
-"""What a training looks like after a micro-step, as digests by name: the eyes of ``ckptkit doctor``.
+"""Digests a training's state after a micro-step, by name, for ``ckptkit doctor``.
 
-Guarantees: looking changes nothing, advances no generator and calls no code of the user's, except that
-`StateObserver.drawing_in_state_dict` calls ``state_dict()``. What is in no checkpoint is found by walking the
-objects that training code can reach, and so may miss some. Main thread only, between two micro-steps.
+Guarantees: observing changes nothing, advances no generator and calls no user code, except that
+`StateObserver.drawing_in_state_dict` calls ``state_dict()``. State that is in no checkpoint is found by walking the
+objects that training code can reach, which may miss some. Main thread only, between two micro-steps.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 class StateObserver:
-    """Looks at a `StateManager`.
+    """Observes a `StateManager`.
 
-    Where nobody tells what the train cell got and returned (one's own loop), its calls are watched from now on.
+    In one's own loop, which does not report the train cell's inputs and outputs, its calls are watched from now on.
 
     Args:
-        state: What to look at.
-        parameters: Of its train cell.
+        state: What to observe.
+        parameters: Parameters of its train cell.
         stateful: The objects that it stores by name.
     """
 
@@ -42,11 +42,11 @@ class StateObserver:
         self._parameters = parameters
         self._stateful = stateful
         told = any(isinstance(one, OtherCallbacks) for one in stateful.values())
-        # A cell without an optimizer is the network of a functional loop, which a graph may call.
+        # A cell without an optimizer is the network of a functional loop; a graph may call it.
         self._calls = None if told or not hasattr(state.cell, "optimizer") else _Calls(state.cell)
 
     def observe(self) -> tuple[dict[str, str], dict[str, Unseen]]:
-        """Digests by name of what must be equal, and what is in no checkpoint."""
+        """Return digests by name of what must be equal, and the state that is in no checkpoint."""
         digests = {name: digest_of_value(value) for name, value in self._seen()}
         shapes = set()
         for leaf in self._parameters.leaves(at_boundary=False):
@@ -62,7 +62,7 @@ class StateObserver:
         return digests, self._unseen(shapes, set(digests.values()))
 
     def drawing_in_state_dict(self) -> list[str]:
-        """Names of the stateful objects whose ``state_dict()`` draws random numbers; asks each once."""
+        """Return the names of stateful objects whose ``state_dict()`` draws random numbers; calls each once."""
         found = []
         objects = {name: one for name, one in self._stateful.items() if not isinstance(one, OtherCallbacks)}
         for name, one in objects.items():
@@ -74,7 +74,7 @@ class StateObserver:
         return found
 
     def suspects(self) -> list[Suspect]:
-        """What is known without running to keep the job from being exact."""
+        """Return what is known, without running, to keep the job from being exact."""
         found = self._state.examined()
         return [Suspect(kind=one.kind, where=one.where, why=one.why, fix=one.fix) for one in found]
 
@@ -98,7 +98,7 @@ class StateObserver:
     def _unseen(self, weight_shapes: set[tuple[int, ...]], known: set[str]) -> dict[str, Unseen]:
         named = [held for one in self._named_cells().values() for held in one.parameters()]
         reach = Reachability([*self._parameters.tensors().values(), *named], weight_shapes)
-        # The nearest first: what several reach is found by the shortest way.
+        # Nearest frames first, so that an object reachable in several ways gets the shortest path.
         for where, frame in running_frames():
             for name, value in {**dict(variables_ahead(frame)), **locals_of(frame)}.items():
                 if not name.startswith("__"):
@@ -112,14 +112,14 @@ class StateObserver:
                 reach.walk(f"callback {type(other).__name__}", other)
         for where, code in code_of(self._dataset()):
             reach.walk(where, code)
-        # A loop's `loss` and `image` are those already digested above.
+        # Variables such as a loop's `loss` and `image` have been digested above.
         return {path: one for path, one in reach.found.items() if ":" not in path or one.digest not in known}
 
 
 class _Calls:
-    """What a train cell got and returned the last time it was called.
+    """Records the inputs and outputs of a train cell's last call.
 
-    Its own class is replaced by one that tells, because hooks do not run where ``__call__`` is overridden.
+    The cell's class is replaced by a recording subclass, because hooks do not run where ``__call__`` is overridden.
     """
 
     def __init__(self, cell: nn.Cell) -> None:

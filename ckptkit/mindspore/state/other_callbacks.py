@@ -1,7 +1,7 @@
-"""The other callbacks of a training: which of them have state, and how that state resumes.
+"""Stores and restores the state of a training's other callbacks.
 
-Guarantees: `EarlyStopping` and `ReduceLROnPlateau` go on where they were, although their own ``on_train_begin``
-resets them; every other callback that keeps something between steps, and what their subclasses keep beside that, is
+Guarantees: `EarlyStopping` and `ReduceLROnPlateau` continue where they were, although their own ``on_train_begin``
+resets them. Every other callback that keeps something between steps, and anything that their subclasses add, is
 named in a warning unless it was given by ``stateful=``. Main thread only.
 """
 
@@ -24,7 +24,7 @@ _log = logging.getLogger("ckptkit")
 
 _MOST_NAMES = 5
 
-# Public attributes of the two classes; a test compares a resumed run with an uninterrupted one.
+# Public attributes of the two classes; a test compares a resumed run with an uninterrupted run.
 _FIELDS: dict[type[Callback], tuple[str, ...]] = {
     EarlyStopping: ("wait", "stopped_epoch", "best"),
     ReduceLROnPlateau: ("wait", "cooldown_counter", "best"),
@@ -32,10 +32,10 @@ _FIELDS: dict[type[Callback], tuple[str, ...]] = {
 
 
 class OtherCallbacks:
-    """State of the callbacks beside `CheckpointCallback`, itself a stateful object of the checkpoint.
+    """Stores the state of the callbacks other than `CheckpointCallback`, as a stateful object of the checkpoint.
 
-    Restoring is in two halves, because the callbacks are known only once training begins, and reset
-    themselves then: `load_state_dict` keeps the state, `restore` hands it out.
+    A restore has two steps, because the callbacks are known only when training begins, and reset themselves then:
+    `load_state_dict` keeps the state, `restore` gives it to the callbacks.
 
     Attributes:
         others: The callbacks of this training whose state is not stored here.
@@ -47,10 +47,10 @@ class OtherCallbacks:
         self._loaded: Mapping[str, Any] | None = None
 
     def bind(self, callbacks: Sequence[Callback], given: Sequence[object], stored: Callable[[nn.Cell], bool]) -> None:
-        """Take note of the callbacks of this training; names those whose state would be lost.
+        """Register the callbacks of this training; warn of those whose state would be lost.
 
         Args:
-            callbacks: All but `CheckpointCallback`.
+            callbacks: All except `CheckpointCallback`.
             given: Objects that are stored by name.
             stored: Whether the checkpoints have all parameters of a cell.
         """
@@ -70,18 +70,18 @@ class OtherCallbacks:
                 )
 
     def is_adapted(self, callback: Callback) -> bool:
-        """Whether the state of ``callback`` is stored here."""
+        """Return whether the state of ``callback`` is stored here."""
         return any(callback is one for one in self._adapted.values())
 
     def early_stop(self) -> str | None:
-        """Says which callback ended training for good, or None."""
+        """Return which callback ended training for good, or None."""
         for name, callback in self._adapted.items():
             if isinstance(callback, EarlyStopping) and callback.stopped_epoch > 0:
                 return f"{name} stopped it at epoch {callback.stopped_epoch}"
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """State of every adapted callback by class name."""
+        """Return the state of every adapted callback by class name."""
         return {name: _state_of(callback) for name, callback in self._adapted.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -89,7 +89,7 @@ class OtherCallbacks:
         self._loaded = state
 
     def restore(self) -> None:
-        """Hand the loaded state out; call it after every callback's ``on_train_begin``."""
+        """Give the callbacks their loaded state; call it after every callback's ``on_train_begin``."""
         loaded, self._loaded = self._loaded, None
         if loaded is None:
             return
@@ -107,7 +107,7 @@ def _adapted_kind(callback: Callback) -> type[Callback] | None:
 
 
 def _kept(callback: Callback, stored: Callable[[nn.Cell], bool]) -> list[str]:
-    """Names of what may be state and is not stored: of MindSpore's own only `History` has such."""
+    """Return the names of what may be state and is not stored; of MindSpore's own callbacks only `History` has any."""
     if type(callback).__module__.partition(".")[0] == "mindspore":
         return [*vars(callback)] if isinstance(callback, History) else []
     kind = _adapted_kind(callback)
@@ -127,7 +127,7 @@ def _way_out(callback: Callback, kept: Sequence[str]) -> str:
 
 def _state_of(callback: Callback) -> dict[str, Any]:
     kind = _adapted_kind(callback)
-    assert kind is not None  # noqa: S101 - only adapted callbacks get here
+    assert kind is not None  # noqa: S101 - called for adapted callbacks only
     state: dict[str, Any] = {field: np.array(getattr(callback, field)) for field in _FIELDS[kind]}
     best = getattr(callback, "best_weights_param_dict", None)
     if best is not None:

@@ -1,8 +1,8 @@
-"""What a restore in another world takes over, and by which accumulation steps it goes on.
+"""Converts a checkpoint to another number of ranks, and decides the accumulation steps to continue with.
 
-Guarantees: ranks x accumulation steps x micro-batch stays what it was, or the restore is refused with the numbers. A
-script may say K for the world that it is started in, or, as a constant, for the one in which its run began. Changes
-nothing. Main thread only.
+Guarantees: ranks x accumulation steps x micro-batch stays the same, or the restore is refused with the numbers. A
+script may give K for the world that it is started in, or, as a constant, for the world in which its run began.
+Changes nothing. Main thread only.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _log = logging.getLogger("ckptkit")
 
 @dataclass(frozen=True)
 class Worlds:
-    """Numbers of ranks in the life of a run.
+    """Holds the numbers of ranks in the life of a run.
 
     Attributes:
-        before: That made the checkpoint.
-        now: Of this job.
-        first: With which the run began.
+        before: Number that made the checkpoint.
+        now: Number in this job.
+        first: Number with which the run began.
     """
 
     before: int
@@ -39,16 +39,16 @@ class Worlds:
 
 
 def in_this_world(contents: Contents, world: World, recorded: Mapping[str, Any] | None, *, elastic: bool) -> Contents:
-    """``contents`` as those of a rank of ``world``; the same where the checkpoint has as many.
+    """Return ``contents`` converted for a rank of ``world``; unchanged if the checkpoint has as many ranks.
 
     Args:
-        contents: Of the old rank that this one takes over.
-        world: Of this job.
-        recorded: How the train cell accumulated; None for a cell that is no `AccumulationTrainCell`.
-        elastic: Whether another world is allowed.
+        contents: Those of the old rank that this one takes over.
+        world: World of this job.
+        recorded: How the train cell accumulated; None for a cell that is not an `AccumulationTrainCell`.
+        elastic: Whether another number of ranks is allowed.
 
     Raises:
-        ResumeError: If it is not, or the numbers are not whole in this one.
+        ResumeError: If it is not allowed, or a converted number would not be whole.
     """
     if contents.world_size == world.size:
         return contents
@@ -70,18 +70,18 @@ def in_this_world(contents: Contents, world: World, recorded: Mapping[str, Any] 
 def schedule_in(
     contents: Contents, recorded: Sequence[tuple[int, int]] | None, given: AccumulationSchedule, worlds: Worlds
 ) -> AccumulationSchedule | None:
-    """By which a run goes on: ``given``, or that folded from the world in which the run began; None if neither fits.
+    """Return the schedule to continue with: ``given``, or ``given`` folded from the run's first world; else None.
 
     Args:
         contents: As they are in this world.
         recorded: The schedule of the checkpoint, in its world; None for a function.
-        given: What the script says.
-        worlds: Of the run.
+        given: The schedule in the script.
+        worlds: Numbers of ranks of the run.
 
     Raises:
         ResumeError: If neither fits and the checkpoint is of another world.
     """
-    # Folded before, with the progress, so it is whole.
+    # Cannot raise: the same numbers were folded before, with the progress.
     before = None if recorded is None else AccumulationSchedule(dict(recorded))
     wanted = None if before is None else before.folded(worlds.before, worlds.now).recorded()
     for schedule in _readings(given, worlds):
@@ -102,7 +102,7 @@ def schedule_in(
 
 
 def tell(before: Contents, after: Contents, worlds: Worlds, rank: int, *, positioned: bool) -> None:
-    """Say in the log what was folded, and what of it is not exact."""
+    """Log what was folded, and what of it is not exact."""
     was, progress = before.progress, after.progress
     _log.warning(
         "%s was made by %d ranks and goes on with %d: accumulation steps %d -> %d, micro-step %d -> %d, batches "
@@ -125,7 +125,7 @@ def _readings(given: AccumulationSchedule, worlds: Worlds) -> list[AccumulationS
         try:
             readings.append(given.folded(worlds.first, worlds.now))
         except ValueError:
-            return readings  # then it was not meant for the first world, or the run began otherwise
+            return readings  # it does not fold: it is not for the first world, or the run began with another one
     return readings
 
 
@@ -133,6 +133,6 @@ def _fits(schedule: AccumulationSchedule, progress: Progress, wanted: list[list[
     try:
         k = schedule.at(progress.updates)
     except ValueError:
-        return False  # a function whose K does not fold here
+        return False  # a folded function, whose K is not whole at this step
     now = schedule.recorded()
     return k == progress.accumulation_steps and (wanted is None or now is None or now == wanted)

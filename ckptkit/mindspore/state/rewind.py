@@ -1,7 +1,7 @@
-"""What the running cycle began with, so that a save in its middle can store its beginning instead.
+"""Keeps the state at the start of the running cycle, so that a save within the cycle can store that instead.
 
-Guarantees: a `CycleStart` holds copies; `check_unchanged` raises unless everything but the accumulators still has
-the bits that it had, since only then the cycle can begin again. Main thread only.
+Guarantees: a `CycleStart` holds copies. `check_unchanged` raises unless everything except the accumulators still has
+the same bits, since only then the cycle can begin again. Main thread only.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _WHY = (
 
 
 class CycleStart:
-    """The beginning of a cycle.
+    """Holds the state at the beginning of a cycle.
 
     Args:
         progress: At a boundary.
-        sections: Everything of a capture that is no parameter; copied.
-        leaves: The parameters that a micro-step may change, the accumulators left out.
+        sections: Everything of a capture except the parameters; copied.
+        leaves: The parameters that a micro-step may change, except the accumulators.
 
     Attributes:
         progress: As given.
@@ -45,7 +45,7 @@ class CycleStart:
         self._digests = {leaf.name: _digest(leaf) for leaf in leaves}
 
     def check_unchanged(self, leaves: Iterable[Leaf]) -> None:
-        """Compare ``leaves``, as they are now, with those of the beginning.
+        """Compare ``leaves``, as they are now, with those at the beginning.
 
         Raises:
             ResumeError: If one has changed; names some.

@@ -1,6 +1,6 @@
-"""What a checkpoint of a MindSpore training holds beside the parameters: its sections, and how they are stored.
+"""Encodes and decodes the sections of a MindSpore checkpoint: what it holds besides the parameters.
 
-Guarantees: what `decoded` returns is what `captured` was given. Pure functions, any thread.
+Guarantees: `decoded` returns what `captured` was given. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ _TRAIN_KEYS = {"cell", "ended", "accumulation", "global_step_at_start", "first_w
 
 
 def captured(progress: Progress, leaves: list[Leaf], sections: Mapping[str, Any]) -> Capture:
-    """A capture of ``leaves`` and ``sections``; TypeError if something in these has no place in a checkpoint."""
+    """Return a capture of ``leaves`` and ``sections``; TypeError if ``sections`` hold a value that cannot be stored."""
     state = {name: encode_tree(section, name, leaves) for name, section in sections.items()}
     return Capture(progress, tuple(leaves), state)
 
 
 def decoded(contents: Contents) -> dict[str, Any]:
-    """The sections of a checkpoint.
+    """Return the sections of a checkpoint.
 
     Raises:
-        StateMismatchError: If it has others: it is not of a MindSpore training, or of another version's.
-        CorruptCheckpointError: If one makes no sense.
+        StateMismatchError: If the sections are others: the checkpoint is not of a MindSpore training, or of another
+            version's.
+        CorruptCheckpointError: If a section is malformed.
     """
     sections = {name: _section(contents, name) for name in _SECTIONS}
     try:
@@ -40,7 +41,7 @@ def decoded(contents: Contents) -> dict[str, Any]:
         raise CorruptCheckpointError(f"{contents.checkpoint}: {error}") from error
     for unsaid in ("mode", "switches", "rates"):
         state["train"].setdefault(unsaid, None)
-    # A run that knows one world only need not have said so.
+    # A run that has known only one world may omit it.
     first_world = state["train"].setdefault("first_world", contents.world_size)
     if isinstance(first_world, bool) or not isinstance(first_world, int) or first_world < 1:
         raise CorruptCheckpointError(f"{contents.checkpoint}: the run began with {first_world!r} ranks")

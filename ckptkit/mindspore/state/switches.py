@@ -1,9 +1,9 @@
-"""Stores and puts back what a loop switches while it trains: ``requires_grad``, and cells in evaluation mode.
+"""Stores and restores what a loop switches while it trains: ``requires_grad``, and cells in evaluation mode.
 
-Guarantees: a resumed training has them as the interrupted one had them at the save, whatever the script sets before its
-loop. A compiled graph keeps the modes that it was compiled with, so in GRAPH those of the first micro-step are stored,
-and a resumed process that compiled another graph is refused. Modes are those of a network that trains as a whole: at a
-save while it evaluates, what follows sets them anyway. Main thread only.
+Guarantees: a resumed training has the switches of the interrupted one at the save, whatever the script sets before its
+loop. A compiled graph keeps the modes that it was compiled with, so in GRAPH the modes of the first micro-step are
+stored, and a resumed process that compiled another graph is refused. Modes are stored of networks that train as a
+whole: after a save during evaluation, the loop sets them anyway. Main thread only.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _training = operator.attrgetter("training")
 
 
 def mode_in_force() -> str:
-    """``"GRAPH"`` or ``"PYNATIVE"``."""
+    """Return ``"GRAPH"`` or ``"PYNATIVE"``."""
     return "GRAPH" if ms.get_context("mode") == ms.GRAPH_MODE else "PYNATIVE"
 
 
 class Switches:
-    """Stores the switches of one training and puts them back.
+    """Stores the switches of one training and restores them.
 
     Args:
-        cells: Its cells.
-        parameters: Those of its networks.
-        name: That the cells were given by, for messages.
+        cells: Cells of the training.
+        parameters: Parameters of its networks.
+        name: Name under which the cells were given, for messages.
     """
 
     def __init__(self, cells: Sequence[nn.Cell], parameters: Collection[ms.Parameter], name: str = "") -> None:
         networks = (getattr(one, "network", one) for one in cells)
-        # Walked once, since walking takes many milliseconds and this is asked at every save.
+        # Walked once: walking takes many milliseconds, and every save needs it.
         self._networks = [list(one.cells_and_names()) for one in networks if isinstance(one, nn.Cell)]
         self._cells = [[cell for _, cell in network] for network in self._networks]
         self._parameters = {one.name: one for one in parameters}
-        # What `Parameter.requires_grad` asks, in a third of its time.
+        # `Parameter.requires_grad` reads param_info; reading it directly takes a third of the time.
         self._infos = [one.param_info for one in self._parameters.values()]
         self._prefix = f"{name}/" if name else ""
         self._restored: Mapping[str, Any] | None = None
@@ -60,14 +60,14 @@ class Switches:
         return {"without_grad": still, "evaluating": self._compiled if graph else self._evaluating()}
 
     def load(self, recorded: Mapping[str, Any] | None, delivered: int) -> None:
-        """Go on from what `record` gave, None where nothing was stored, after so many batches."""
+        """Continue from what `record` returned, or None if nothing was stored, after ``delivered`` batches."""
         self._restored = recorded
         self._begun_at = delivered
         self._compiled = recorded["evaluating"] if recorded is not None else None
         self.put_back()
 
     def put_back(self) -> None:
-        """Undo what the script set since `load`, until `trained`."""
+        """Undo what the script has set since `load`; does nothing after `trained`."""
         if self._restored is None:
             return
         changed = self._put_gradients(self._restored["without_grad"]) + self._put_modes(self._restored["evaluating"])
@@ -79,14 +79,14 @@ class Switches:
             )
 
     def trained(self) -> None:
-        """From now on switching is the loop's."""
+        """Leave switching to the loop from now on."""
         self._restored = None
 
     def look(self, delivered: int) -> None:
-        """Note what the first micro-step of this process was compiled with.
+        """Note the modes with which the first micro-step of this process was compiled.
 
         Raises:
-            ResumeError: If the graph of the interrupted training was compiled with something else.
+            ResumeError: If the graph of the interrupted training was compiled with other modes.
         """
         if self._begun_at is None or delivered == self._begun_at:
             return
@@ -120,7 +120,7 @@ class Switches:
         return [f"set_train of {self._prefix}{name}" for name in sorted(changed)]
 
     def _evaluating(self) -> list[str] | None:
-        """Names of the cells that evaluate while their networks train; None where no network trains."""
+        """Return the names of cells that evaluate while their networks train, or None if no network trains."""
         if not any(cells[0].training for cells in self._cells):
             return None
         if all(all(map(_training, cells)) for cells in self._cells):

@@ -1,7 +1,7 @@
-"""`CycleAdapter`: how a train cell that is not ckptkit's says where it stands in its accumulation cycle.
+"""Lets a foreign train cell report its position in its accumulation cycle (`CycleAdapter`).
 
-Guarantees: what an adapter says is compared with the batches delivered at every step, and with the checkpoint
-before and after a restore; a contradiction raises. Main thread only.
+Guarantees: the adapter's values are compared with the number of delivered batches at every step, and with the
+checkpoint before and after a restore; a contradiction raises. Main thread only.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ckptkit.mindspore.train.counters import CycleCounters
 
 @runtime_checkable
 class CycleAdapter(Protocol):
-    """Says K and the micro-step of a train cell whose cycles are all K calls long.
+    """Reports K and the micro-step of a train cell whose cycles are all K calls long.
 
-    These two are enough: with the batches delivered they give the cycles that have ended, and whether the three
-    agree. A train cell may have the attributes itself; parameters with one element will do. Reading them waits
-    for the device, once per micro-step.
+    With the number of delivered batches, these two values give the number of ended cycles and reveal contradictions.
+    A train cell may have the attributes itself; parameters with one element are allowed. Reading them waits for the
+    device, once per micro-step.
 
-    An attribute ``steady_within_cycle`` that is true promises that nothing changes the parameters of the cell's
-    optimizers but the last call of a cycle. Then a save reads them in place until that call begins, instead of copying
-    them at once. A false promise gives torn checkpoints.
+    If an attribute ``steady_within_cycle`` is true, it promises that only the last call of a cycle changes the
+    parameters of the cell's optimizers. A save then reads them in place until that call begins, instead of copying them
+    at once. A false promise gives torn checkpoints.
     """
 
     @property
@@ -41,7 +41,7 @@ class CycleAdapter(Protocol):
 
 
 class BoostCycle:
-    """`CycleAdapter` of a `mindspore.boost.GradientAccumulation`, wherever it is in the train cell.
+    """Implements `CycleAdapter` for a `mindspore.boost.GradientAccumulation` anywhere in the train cell.
 
     Raises:
         TypeError: If ``accumulation`` is something else.
@@ -54,35 +54,35 @@ class BoostCycle:
             raise TypeError(f"BoostCycle takes a boost.GradientAccumulation, got {type(accumulation).__name__}")
         self._accumulation = accumulation
 
-    # Both private, and nothing else says them. Should they move, AttributeError says so at the first step, and
-    # tests/with_mindspore/test_adapter.py fails.
+    # Both attributes are private; MindSpore has no public ones. If they move, the first step raises AttributeError
+    # and tests/with_mindspore/test_adapter.py fails.
 
     @property
     def accumulation_steps(self) -> int:
-        """Its ``max_accumulation_step``."""
+        """``max_accumulation_step`` of the `GradientAccumulation`."""
         return int(self._accumulation._max_accumulation_step)
 
     @property
     def micro_step(self) -> int:
-        """Its counter, which it resets in the call that updates."""
+        """Counter of the `GradientAccumulation`, which the updating call resets."""
         return _whole_number(self._accumulation._accumulation_step)
 
 
 def accumulation_steps_of(adapter: CycleAdapter | None) -> int:
-    """K of a foreign train cell; without an adapter every call is a cycle."""
+    """Return K of a foreign train cell; without an adapter every call is a cycle."""
     return 1 if adapter is None else _whole_number(adapter.accumulation_steps)
 
 
 def updates_next(adapter: CycleAdapter | None) -> bool:
-    """Whether the next call ends a cycle; without an adapter every call does."""
+    """Return whether the next call ends a cycle; without an adapter every call does."""
     return adapter is None or _whole_number(adapter.micro_step) + 1 >= accumulation_steps_of(adapter)
 
 
 def counters_of(adapter: CycleAdapter | None, delivered: int) -> CycleCounters:
-    """Where a foreign train cell stands after ``delivered`` batches.
+    """Return the counters of a foreign train cell after ``delivered`` batches.
 
     Raises:
-        ResumeError: If what the adapter says contradicts that.
+        ResumeError: If the adapter contradicts ``delivered``.
     """
     if adapter is None:
         return CycleCounters(1, 0, delivered, delivered, delivered, delivered)
@@ -99,7 +99,7 @@ def counters_of(adapter: CycleAdapter | None, delivered: int) -> CycleCounters:
 
 
 def check_restored(adapter: CycleAdapter | None, progress: Progress) -> None:
-    """Raise StateMismatchError unless the restored cell says what the checkpoint says."""
+    """Raise StateMismatchError unless the restored cell's micro-step equals the checkpoint's."""
     if adapter is not None and _whole_number(adapter.micro_step) != progress.micro_step:
         raise StateMismatchError(
             f"the checkpoint was taken at micro-step {progress.micro_step} of its cycle, but after the restore the "

@@ -1,25 +1,25 @@
-"""Gradient accumulation as a training cell whose state can be stored after any micro-step.
+"""Accumulates gradients in a training cell whose state can be stored after any micro-step.
 
-Guarantees: the network's and the optimizer's parameters keep their names; whatever the next micro-step depends
-on is a `Parameter` of the cell or one of its `CycleCounters`; GRAPH and PYNATIVE run the same code. With K=1 and
-neither clipping nor a loss scaler the bits are those of `nn.TrainOneStepCell`, with two exceptions: a gradient of
--0.0 reaches the optimizer as +0.0, and for float16 weights in GRAPH the bits are those of a gradient graph and an
-optimizer graph, because MindSpore skips roundings to float16 inside the one graph of `nn.TrainOneStepCell` (seen
-with Adam, Momentum, RMSProp and SGD; running both of our steps as one graph gives other bits again).
+Guarantees: the network's and the optimizer's parameters keep their names. All that the next micro-step depends on is
+a `Parameter` of the cell or in its `CycleCounters`. GRAPH and PYNATIVE run the same code. With K=1 and neither
+clipping nor a loss scaler the bits are those of `nn.TrainOneStepCell`, with two exceptions: a gradient of -0.0
+reaches the optimizer as +0.0, and for float16 weights in GRAPH the bits are those of a gradient graph and an
+optimizer graph, because MindSpore skips roundings to float16 inside the one graph of `nn.TrainOneStepCell` (seen with
+Adam, Momentum, RMSProp and SGD; running both of our steps as one graph gives other bits again).
 
-How: a call runs one compiled graph (forward, backward, add to the accumulators), and on the K-th call of a cycle
-a second one (divide, clip, optimizer, zero). The choice is made on the host in ``__call__``, so a step reads
-nothing back from the device, but for one flag per cycle where there is a loss scaler. Between the two lies the fence of
-checkpoints that still read the weights (`AccumulationTrainCell.guard`). In a job of many ranks (parallel_mode
-``data_parallel``) a third adds the accumulators up over all ranks, divisor included, right before the flag is asked
-for: in mid-cycle each rank holds the sums of its own micro-batches, and all take the same update. The price: GRAPH
-skips ``__call__`` for a cell inside another graph, hence there this cell refuses to compile. Nested in PYNATIVE it
-trains as if it were called directly.
+A call runs one compiled graph (forward, backward, add to the accumulators). The K-th call of a cycle also runs a
+second one (divide, clip, optimizer, zero). ``__call__`` chooses on the host, so a step reads nothing back from the
+device, except one flag per cycle if there is a loss scaler. Between the two graphs comes the fence of checkpoints that
+still read the weights (`AccumulationTrainCell.guard`). In a job of many ranks (parallel_mode ``data_parallel``) a
+third graph sums the accumulators, divisor included, over all ranks right before the flag is read: within a cycle each
+rank holds the sums of its own micro-batches, and all apply the same update. A graph around this cell would skip
+``__call__``, so the cell refuses to compile there. Nested in PYNATIVE it trains as if it were called directly.
 
-Does not: cut the network or the optimizer over ranks (other parallel modes are refused), average what a forward pass
-keeps in each rank, such as the statistics of BatchNorm, accept sparse gradients, or protect names against a wrapper
-around a wrapper (create those with ``auto_prefix=False``). GRAPH executes asynchronously: a kernel's failure, that of
-a reduction whose peer is gone included, may surface only at a later call or device read, when the counters have moved.
+Does not: split the network or the optimizer over ranks (other parallel modes are refused), average what a forward
+pass keeps in each rank (such as the statistics of BatchNorm), accept sparse gradients, or protect names against a
+wrapper around a wrapper (create those with ``auto_prefix=False``). GRAPH executes asynchronously: the failure of a
+kernel, or of a reduction whose peer is gone, may surface only at a later call or device read, after the counters
+have moved.
 
 Threads: main thread only.
 """
@@ -55,38 +55,38 @@ class AccumulationTrainCell(nn.Cell):
     A call is one micro-step: it returns the micro-batch's mean loss, unscaled, and adds the gradients to the
     accumulators. The K-th call of a cycle also divides the sums, clips, casts to the weights' dtypes, calls the
     optimizer and zeroes the accumulators. With many ranks (``mindspore.communication.init()``, then
-    ``set_auto_parallel_context(parallel_mode="data_parallel")``, then this cell) it adds the sums up over all of them
-    first, so that the mean is over the micro-batches, samples or weights of all ranks, and an overflow in one rank
-    skips the update of all. Start the ranks with equal weights (`mindspore.set_seed`), and call each equally
-    often.
+    ``set_auto_parallel_context(parallel_mode="data_parallel")``, then this cell) it first sums the accumulators over
+    all ranks, so that the mean is over the micro-batches, samples or weights of all ranks, and an overflow in one rank
+    skips the update in all. Start the ranks with equal weights (`mindspore.set_seed`), and call the cell equally often
+    in each.
 
-    An exception in the forward or backward pass leaves counters and accumulators as they were. After one in the
+    An exception in the forward or backward pass leaves counters and accumulators unchanged. After an exception in the
     update the state is undefined: restore a checkpoint.
 
     Args:
         network: Returns the loss of one micro-batch, a scalar that is a mean over the micro-batch; with
             ``normalize="weights"`` a pair of scalars, the loss summed over the micro-batch and its weight.
-        optimizer: Updates ``optimizer.parameters``; these are the weights that gradients are taken of.
-        accumulation_steps: K, at least 1; or a schedule of it over the optimizer steps, a mapping such as
-            ``{0: 1, 1000: 4}`` or a function, which must give the same answers at every start.
+        optimizer: Updates ``optimizer.parameters``; gradients are computed for these weights.
+        accumulation_steps: K, at least 1; or a schedule of K over the optimizer steps, either a mapping such as
+            ``{0: 1, 1000: 4}`` or a function, which must give the same values at every start.
         clip_norm: Largest global norm of the averaged float32 gradients, or None. Gradients whose norm is not
             larger keep their bits. A norm that is not finite is not repaired: the update is zero or NaN.
-        loss_scaler: Multiplies the loss for the backward pass, as `LossScale` takes it. Gradients that overflow in
-            any micro-step of a cycle let its update be skipped and the accumulators be cleared; the scale adapts
-            once per cycle. Without one, nothing looks for overflows.
+        loss_scaler: Multiplies the loss for the backward pass; `LossScale` lists the accepted types. If gradients
+            overflow in any micro-step of a cycle, its update is skipped and the accumulators are cleared. The scale
+            adapts once per cycle. Without a loss scaler, overflows are not detected.
         normalize: What the update divides the sum of the gradients by. ``"micro_batches"``: their number.
             ``"samples"``: the samples, counted by the first input's first dimension, for micro-batches of unequal
-            size. ``"weights"``: the weights that the network returned, such as token counts; the mean over all
-            tokens of the cycle instead of a mean of means. A cycle without any weight has zero gradients.
-        remainder: What `end_epoch` does with a cycle that is not complete. ``"carry"``: it goes on into the next
-            epoch; what is left at the very end stays in the accumulators, where checkpoints store it, not applied.
-            ``"flush"``: an update with what is there, averaged over what is there. ``"drop"``: the accumulators are
-            cleared without an update.
+            size. ``"weights"``: the weights that the network returned, such as token counts; this gives the mean over
+            all tokens of the cycle instead of a mean of means. A cycle with zero total weight has zero gradients.
+        remainder: What `end_epoch` does with an incomplete cycle. ``"carry"``: the cycle continues in the next
+            epoch; a remainder at the end of training stays in the accumulators, where checkpoints store it, and is not
+            applied. ``"flush"``: updates with the micro-batches so far, averaged over them. ``"drop"``: clears the
+            accumulators without an update.
 
     Raises:
         TypeError: If ``network`` is not an `nn.Cell` or ``optimizer`` not an `nn.Optimizer`, or the scaler unknown.
         ValueError: If another argument is out of range, if two parameters have one name, or if the ranks of this job
-            would train apart.
+            would train independently.
         RuntimeError: When compiled into another cell's or function's graph (see the module's docstring).
     """
 
@@ -133,17 +133,17 @@ class AccumulationTrainCell(nn.Cell):
 
     @property
     def accumulation_steps(self) -> int:
-        """K in force for the running cycle."""
+        """K of the running cycle."""
         return self._counters.accumulation_steps
 
     @property
     def schedule(self) -> AccumulationSchedule:
-        """K of the cycles to come."""
+        """Schedule that gives K of the cycles to come."""
         return self._schedule
 
     @property
     def counters(self) -> CycleCounters:
-        """Where the cell stands after the last call that returned."""
+        """Counters after the last call that returned."""
         return self._counters
 
     @property
@@ -163,15 +163,15 @@ class AccumulationTrainCell(nn.Cell):
     def accumulators(self) -> tuple[ms.Parameter, ...]:
         """``accum.<weight>`` of each weight (float32, its shape), then ``accum.divisor`` (float32, ()).
 
-        Beside an optimizer that calls its own state so, the prefix is ``grad_accum.``.
+        The prefix is ``grad_accum.`` if the optimizer uses ``accum.`` for its own state.
         """
         return self._accumulators
 
     def load_counters(self, counters: CycleCounters, schedule: AccumulationSchedule | None = None) -> None:
         """Continue from ``counters``, once the parameters they belong to have been restored.
 
-        The running cycle ends by the K that they name; the schedule decides again at the next one, or ``schedule``
-        from now on, where it is what another number of ranks made of that one.
+        The running cycle ends at the K in ``counters``; the schedule decides K again from the next cycle on.
+        ``schedule``, if given, replaces it from now on: the schedule adapted to another number of ranks.
         """
         if schedule is not None:
             self._schedule = schedule
@@ -184,13 +184,13 @@ class AccumulationTrainCell(nn.Cell):
         """Run one micro-step over one micro-batch and return its loss, unscaled.
 
         Raises:
-            ResumeError: If a restore failed after it had changed some of the parameters, and none succeeded since.
+            ResumeError: If a restore failed after it had changed some of the parameters, and none has succeeded since.
         """
         refuse_capture()
         refuse_half_restored([self])
         self._refuse_another_world()
-        # MindSpore caches graphs by phase, not by the training flag: without this a graph compiled before
-        # set_train() would be kept after it, with BatchNorm in inference mode.
+        # MindSpore caches graphs by phase, not by the training flag. Otherwise a graph compiled before set_train()
+        # would run after it, with BatchNorm in inference mode.
         self._micro.phase = "train" if self.network.training else "predict"
         loss = self._micro(*inputs) if self._watch is None else self._watched(*inputs)
         self._updated = False
@@ -209,23 +209,23 @@ class AccumulationTrainCell(nn.Cell):
             self._fences.append(fence)
 
     def fence(self) -> None:
-        """Do now what was asked for by `guard`; call before anything else changes a parameter of the optimizer."""
+        """Run the fences given to `guard` now; call before anything else changes a parameter of the optimizer."""
         while self._fences:
-            self._fences[-1]()  # if it raises, it is still there for the next call
+            self._fences[-1]()  # popped only afterwards: a fence that raises runs again at the next call
             self._fences.pop()
 
     def watch(self, begin: Callable[[], Callable[[], None]]) -> None:
-        """Call ``begin`` before the next forward and backward pass, and what it returned right after it."""
+        """Call ``begin`` before the next forward and backward pass, and the function that it returns right after it."""
         self._watch = begin
 
     def end_epoch(self) -> None:
-        """End an epoch: a cycle that is not complete is carried on, flushed or dropped, as ``remainder`` says.
+        """End an epoch: carry on, flush or drop an incomplete cycle, as ``remainder`` says.
 
-        `CheckpointCallback` calls it, and `ckptkit.data.resumable` brings it about; any other loop of one's own does
-        after the last micro-step of each epoch and before the save there. At a boundary it does nothing.
+        `CheckpointCallback` calls it, and `ckptkit.data.resumable` triggers it. Any other loop must call it after the
+        last micro-step of each epoch, before the save there. At a boundary it does nothing.
 
         Raises:
-            ResumeError: As a call.
+            ResumeError: As a call of the cell.
         """
         refuse_half_restored([self])
         if self.remainder == "carry" or self._counters.micro_step == 0:
@@ -237,9 +237,9 @@ class AccumulationTrainCell(nn.Cell):
             self._begin_cycle(self._counters.micro_steps, updated=False)
 
     def expect_epoch_end(self, last: bool = True) -> None:
-        """Say beforehand whether an epoch ends with the next call, which then does `end_epoch` itself.
+        """Set whether the next call ends an epoch; that call then calls `end_epoch` itself.
 
-        `ckptkit.data.resumable` says it of every batch.
+        `ckptkit.data.resumable` calls this for every batch.
         """
         self._last_of_epoch = last
 
@@ -251,8 +251,8 @@ class AccumulationTrainCell(nn.Cell):
             )
 
     def _watched(self, *inputs: Any) -> Any:
-        assert self._watch is not None  # noqa: S101 - asked by the caller
-        self.fence()  # nobody knows yet whether this forward pass changes what it should not
+        assert self._watch is not None  # noqa: S101 - checked by the caller
+        self.fence()  # this forward pass may write to the optimizer's parameters
         end = self._watch()
         loss = self._micro(*inputs)
         self._watch = None
@@ -279,7 +279,7 @@ class AccumulationTrainCell(nn.Cell):
         self._counters = self._counters.after_cycle(micro_steps, updated=updated, accumulation_steps=following)
 
     def set_grad(self, requires_grad: bool = True) -> nn.Cell:
-        """Refuse to be differentiated, as `nn.TrainOneStepCell` asks of what it wraps.
+        """Refuse to be differentiated; `nn.TrainOneStepCell` calls this on the cell that it wraps.
 
         Raises:
             RuntimeError: If ``requires_grad``.
@@ -293,11 +293,11 @@ class AccumulationTrainCell(nn.Cell):
         return super().set_grad(False)
 
     def construct(self, *inputs: Any) -> Any:
-        """Refuse: only a graph compiled around this cell gets here, and it would skip ``__call__``."""
+        """Refuse: only a graph compiled around this cell calls this, and it would skip ``__call__``."""
         return refuse_graph()
 
     def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
-        """Keep all names: checkpoints are keyed by them, and becoming an attribute of a wrapper calls this."""
+        """Keep all names, since checkpoints are keyed by them; MindSpore calls this when a wrapper takes the cell."""
 
 
 def _zeros(name: str, shape: tuple[int, ...]) -> ms.Parameter:
@@ -305,7 +305,7 @@ def _zeros(name: str, shape: tuple[int, ...]) -> ms.Parameter:
 
 
 def _prefix_beside(optimizer: nn.Optimizer) -> str:
-    # nn.SGD, nn.Adagrad and nn.Adadelta call their own state accum.<weight>.
+    # nn.SGD, nn.Adagrad and nn.Adadelta name their own state accum.<weight>.
     weights = {id(one) for one in optimizer.parameters}
     taken = any(one.name.startswith("accum.") for one in optimizer.get_parameters() if id(one) not in weights)
     return "grad_accum." if taken else "accum."
@@ -327,7 +327,7 @@ def _check_arguments(
 
 
 def _check_names_unique(cell: nn.Cell) -> None:
-    # MindSpore would rename every parameter of the cell at the first call instead.
+    # MindSpore would not raise; it would rename every parameter of the cell at the first call.
     names = Counter(parameter.name for parameter in cell.get_parameters())
     twice = sorted(name for name, count in names.items() if count > 1)
     if twice:

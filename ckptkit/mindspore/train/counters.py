@@ -1,6 +1,6 @@
-"""The counters of an `AccumulationTrainCell`: where it stands in its accumulation cycle.
+"""Holds the counters of an `AccumulationTrainCell`: its position in the accumulation cycle.
 
-Guarantees: counters that exist agree with each other. Pure values, any thread.
+Guarantees: the counters of an instance are consistent with each other. Pure values, any thread.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class CycleCounters:
-    """Where an `AccumulationTrainCell` stands, between two calls.
+    """Holds the position of an `AccumulationTrainCell` between two calls.
 
     Attributes:
-        accumulation_steps: K in force for the running cycle.
+        accumulation_steps: K of the running cycle.
         micro_step: Micro-steps done in the running cycle, 0..K-1; 0 means that the accumulators are zero.
-        cycles: Cycles ended since the run's start, those without an update included.
+        cycles: Cycles ended since the run's start, including those without an update.
         updates: Optimizer updates applied since the run's start.
         micro_steps: Micro-steps done since the run's start.
         first_micro_step: Value of ``micro_steps`` when the running cycle began.
@@ -53,19 +53,19 @@ class CycleCounters:
         return self.micro_step + 1 == self.accumulation_steps
 
     def after_micro_step(self) -> CycleCounters:
-        """The counters once the next micro-step is done, if it does not end the cycle.
+        """Return the counters after the next micro-step, if it does not end the cycle.
 
         Raises:
-            ValueError: If it does: see `after_cycle`.
+            ValueError: If it does; use `after_cycle`.
         """
         return replace(self, micro_step=self.micro_step + 1, micro_steps=self.micro_steps + 1)
 
     def after_cycle(self, micro_steps: int, *, updated: bool, accumulation_steps: int) -> CycleCounters:
-        """The counters once the running cycle has ended.
+        """Return the counters after the end of the running cycle.
 
         Args:
-            micro_steps: Done since the run's start, by then.
-            updated: Whether it ended in an update.
+            micro_steps: Micro-steps done since the run's start, at the end of the cycle.
+            updated: Whether the cycle ended in an update.
             accumulation_steps: K of the next cycle.
         """
         return CycleCounters(

@@ -1,7 +1,7 @@
-"""Elementwise work on a whole tuple of gradients at once, in GRAPH and PYNATIVE alike.
+"""Applies elementwise operations to a whole tuple of gradients, in GRAPH and PYNATIVE alike.
 
-Everything is float32 but for `cast_like`. A Python loop over the tuple would be unrolled call in call by the graph
-compiler, which fails from some 200 weights on; hence `HyperMap`. Main thread only.
+Everything is float32 except the result of `cast_like`. The graph compiler would unroll a Python loop over the tuple
+into nested calls and fail from some 200 weights on; hence `HyperMap`. Main thread only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _add(total: ms.Parameter, grad: ms.Tensor) -> ms.Tensor:
 
 @add_weighted.register("Tensor", "Tensor", "Tensor", "Tensor")
 def _add_weighted(weight: ms.Tensor, scale: ms.Tensor, total: ms.Parameter, grad: ms.Tensor) -> ms.Tensor:
-    # Not times the reciprocal, which for the largest scales is too small for a normal float32.
+    # Do not multiply by the reciprocal: for the largest scales it is too small for a normal float32.
     return ops.assign_add(total, ops.cast(grad, ms.float32) / scale * weight)
 
 
@@ -70,5 +70,5 @@ def _flatten(total: ms.Parameter) -> ms.Tensor:
 
 @assign_part.register("Tensor", "Tensor", "Number")
 def _assign_part(flat: ms.Tensor, total: ms.Parameter, offset: int) -> ms.Tensor:
-    # ops.split would be unrolled by the graph compiler; see above.
+    # The graph compiler would unroll ops.split; see the module's docstring.
     return ops.assign(total, ops.reshape(ops.slice(flat, (offset,), (total.size,)), total.shape))

@@ -1,7 +1,7 @@
-"""The loss scale of a train cell: one way to use MindSpore's several scalers.
+"""Gives MindSpore's different loss scalers one interface for a train cell.
 
-Guarantees: the scale and whatever the scaler counts are parameters of this cell, under MindSpore's own names, so
-that checkpoints hold them. Main thread only.
+Guarantees: the scale and the scaler's counters are parameters of this cell, under MindSpore's own names, so that
+checkpoints hold them. Main thread only.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class LossScale(nn.Cell):
             ``scale_value``), `nn.DynamicLossScaleUpdateCell` or `nn.FixedLossScaleUpdateCell`.
 
     Attributes:
-        scale: Parameter, float32 (): what the loss is multiplied with.
+        scale: Parameter, float32 (): the factor applied to the loss.
 
     Raises:
-        TypeError: If it is none of these.
+        TypeError: If ``scaler`` is none of these.
     """
 
     def __init__(self, scaler: LossScaler) -> None:
         super().__init__(auto_prefix=False)
         if isinstance(scaler, amp.LossScaler) and isinstance(getattr(scaler, "scale_value", None), ms.Parameter):
-            # It is no Cell, so its parameters are found only if they are named here.
+            # The scaler is not a Cell, so MindSpore finds its parameters only as attributes of this one.
             self.scaler = scaler
             self.counters = ms.ParameterTuple([one for one in vars(scaler).values() if isinstance(one, ms.Parameter)])
             self.scale = scaler.scale_value
@@ -46,7 +46,7 @@ class LossScale(nn.Cell):
             )
 
     def described(self) -> str:
-        """What it was made with, as far as no parameter holds it."""
+        """Return the scaler's type and those of its options that no parameter holds."""
         options = {name: getattr(self.scaler, name, None) for name in ("scale_factor", "scale_window")}
         said = [
             f"{name}={one}" for name, one in options.items() if one is not None and not isinstance(one, ms.Parameter)
@@ -54,7 +54,7 @@ class LossScale(nn.Cell):
         return f"{type(self.scaler).__name__}({', '.join(said)})"
 
     def adapt(self, *, finite: bool) -> None:
-        """Tell the scaler how the cycle's gradients were; it may change the scale."""
+        """Tell the scaler whether the cycle's gradients were finite; it may change the scale."""
         if isinstance(self.scaler, nn.Cell):
             self.scaler(self.scale, ms.Tensor(not finite))
         else:

@@ -1,6 +1,7 @@
-"""The first of a train cell's graphs: forward, backward, and the gradients added to the accumulators.
+"""Runs the first graph of a train cell: forward, backward, and adding the gradients to the accumulators.
 
-Guarantees: the accumulators hold the unscaled sum of what the divisor divides, in float32. Main thread only.
+Guarantees: the accumulators hold the unscaled gradient sum in float32, which the update divides by the divisor. Main
+thread only.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ Normalize: TypeAlias = Literal["micro_batches", "samples", "weights"]
 
 
 class MicroStep(nn.Cell):
-    """Adds the gradients of a micro-batch's mean loss, each counted as one.
+    """Adds the gradients of a micro-batch's mean loss and counts the micro-batch as one.
 
-    With neither weights nor a scale the gradients are added as they are, so that K=1 has the bits of a plain step.
+    The gradients are added unchanged, without weights or a scale, so that K=1 has the bits of a plain step.
     """
 
     def __init__(self, network: nn.Cell, weights: Any, sums: ms.ParameterTuple, divisor: ms.Parameter) -> None:
@@ -29,14 +30,14 @@ class MicroStep(nn.Cell):
         self.divisor = divisor
 
     def construct(self, *inputs: Any) -> Any:
-        """The micro-batch's loss."""
+        """Return the micro-batch's loss."""
         loss, grads = ms.value_and_grad(self.objective, None, self.weights)(inputs)
         added = gradients.hyper_map(gradients.add, self.sums, grads), ops.assign_add(self.divisor, 1.0)
         return ops.depend(loss, added)
 
 
 class WeightedMicroStep(nn.Cell):
-    """Adds the gradients of a scaled loss, unscaled again and counted by the micro-batch's weight."""
+    """Adds the unscaled gradients of a scaled loss, counted by the micro-batch's weight."""
 
     def __init__(self, plain: MicroStep, normalize: Normalize, scale: ms.Parameter | None) -> None:
         super().__init__(auto_prefix=False)
@@ -48,12 +49,12 @@ class WeightedMicroStep(nn.Cell):
         self.by_sample = normalize == "samples"
 
     def construct(self, *inputs: Any) -> Any:
-        """The micro-batch's mean loss, unscaled."""
+        """Return the micro-batch's mean loss, unscaled."""
         (_, loss, weight), grads = ms.value_and_grad(self.objective, None, self.weights)(inputs)
         one = ops.ones((), ms.float32)
         factor = one
         if self.by_sample:
-            # The gradients are those of a mean over the micro-batch; times its samples they are those of the sum.
+            # The gradients are of a mean over the micro-batch; times the number of samples they are of the sum.
             factor = one * (1.0 * inputs[0].shape[0])
             weight = factor
         scale = one if self.scale is None else self.scale
@@ -62,9 +63,9 @@ class WeightedMicroStep(nn.Cell):
 
 
 class _Loss(nn.Cell):
-    """Calls the network with the inputs by position; gradients are taken of this.
+    """Calls the network with the inputs by position; gradients are taken of this cell.
 
-    GRAPH can differentiate no cell whose ``construct`` has ``*inputs`` or default arguments, hence the tuple.
+    GRAPH cannot differentiate a cell whose ``construct`` has ``*inputs`` or default arguments, hence the tuple.
     """
 
     def __init__(self, network: nn.Cell) -> None:
@@ -76,7 +77,7 @@ class _Loss(nn.Cell):
 
 
 class _Objective(_Loss):
-    """Returns what gradients are taken of, then the micro-batch's mean loss and its weight."""
+    """Returns the value to differentiate, then the micro-batch's mean loss and its weight."""
 
     def __init__(self, network: nn.Cell, normalize: Normalize, scale: ms.Parameter | None) -> None:
         super().__init__(network)
@@ -91,7 +92,7 @@ class _Objective(_Loss):
         if self.weighted:
             objective, weight = found
             weight = ops.reshape(ops.cast(weight, ms.float32), ())
-            # A micro-batch without a single token has a summed loss and a weight of zero.
+            # A micro-batch without tokens has a summed loss of zero and a weight of zero.
             loss = objective / ops.cast(ops.select(weight == 0, ops.ones_like(weight), weight), objective.dtype)
         if self.scale is not None:
             objective = objective * ops.cast(self.scale, objective.dtype)

@@ -1,8 +1,8 @@
-"""Stores an `AccumulationTrainCell` beside the one that counts for the training, such as a GAN's discriminator.
+"""Stores an `AccumulationTrainCell` other than the one that counts for the training, such as a GAN's discriminator.
 
-Guarantees: its parameters, accumulators, counters and switches are stored under the name that it was given by, whatever
-cycle the training as a whole is in, and compared, K, options and counts included, before anything is changed. Main
-thread only, between two micro-steps.
+Guarantees: the cell's parameters, accumulators, counters and switches are stored under its given name, wherever the
+training as a whole is in its cycle. All of them, with K, options and counts, are compared before anything is changed.
+Main thread only, between two micro-steps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NamedCell(ParameterHolder):
     """Stores a train cell as a stateful object.
 
     Args:
-        name: That it was given by.
+        name: Name under which the cell was given.
         cell: The train cell.
         may_change_k: Whether a restore accepts another K than the checkpoint's, from the next cycle on.
 
@@ -45,10 +45,10 @@ class NamedCell(ParameterHolder):
         self._base = _updates_before(cell)
 
     def state_dict(self) -> dict[str, Any]:
-        """Its parameters and where it stands.
+        """Return the cell's parameters and counters.
 
         Raises:
-            ResumeError: If its parameters counted something else, or got memory that no update sees.
+            ResumeError: If parameters and counters disagree, or if parameters got memory that no update sees.
         """
         counters, parameters = self.cell.counters, super().state_dict()
         divisor = self.cell.accumulators[-1].name
@@ -65,7 +65,7 @@ class NamedCell(ParameterHolder):
         }
 
     def check(self, state: Any) -> None:
-        """As `ParameterHolder.check`, and the counting.
+        """Check as `ParameterHolder.check` does, and compare how the cell accumulates.
 
         Raises:
             ResumeError: If the cell accumulates in another way.
@@ -92,7 +92,7 @@ class NamedCell(ParameterHolder):
             )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there; a K that changed holds from the next boundary on, which may be right here."""
+        """Continue from ``state``; a changed K applies from the next boundary on, which may be the current position."""
         super().load_state_dict(state["parameters"])
         stored = state["counters"]
         if not stored["micro_step"]:
@@ -103,10 +103,10 @@ class NamedCell(ParameterHolder):
         self._detached.begin(stored["updates"])
 
     def look(self) -> None:
-        """As `Switches.look`, and after the first update note the memory that it is bound to.
+        """Look as `Switches.look` does, and after the first update record the memory that the update is bound to.
 
         Raises:
-            ResumeError: As there.
+            ResumeError: As `Switches.look`.
         """
         if self._detached.binds(self.cell.counters.updates):
             self._detached.bind()
@@ -114,11 +114,11 @@ class NamedCell(ParameterHolder):
 
 
 def refuse_uncounted(cells: Sequence[nn.Cell], named: Mapping[str, object]) -> None:
-    """Raise ValueError unless one `AccumulationTrainCell` at most counts for the training and all others have a name.
+    """Raise ValueError unless at most one `AccumulationTrainCell` counts for the training and all others have a name.
 
     Args:
-        cells: Of the training; the first of them that is one counts.
-        named: The objects that are given by name.
+        cells: Cells of the training; the first `AccumulationTrainCell` among them counts.
+        named: Objects that are given by name.
     """
     first = next((one for one in cells if isinstance(one, AccumulationTrainCell)), None)
     inside = [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, AccumulationTrainCell)]
@@ -135,7 +135,7 @@ def refuse_uncounted(cells: Sequence[nn.Cell], named: Mapping[str, object]) -> N
 
 
 def steady_beside(optimizers: Sequence[nn.Cell], others: Sequence[AccumulationTrainCell]) -> list[nn.Cell]:
-    """Those whose parameters none of the ``others``, which nothing fences, updates."""
+    """Return the optimizers whose parameters none of ``others`` updates; ``others`` are not fenced."""
     written = {id(one) for cell in others for one in cell.optimizer.get_parameters()}
     return [one for one in optimizers if written.isdisjoint(id(held) for held in one.get_parameters())]
 

@@ -1,8 +1,8 @@
 """Refuses an `AccumulationTrainCell` inside another graph, and names what it is nested in.
 
 Guarantees: GRAPH mode and `ms.jit`, which skip the cell's ``__call__`` and with it the counting and the update,
-raise while they compile. The capturing modes of `ms.jit` are known by the names of MindSpore's own files
-(private): should those move, the tests that nest a cell in a jit function fail. Main thread only.
+raise while they compile. The capturing modes of `ms.jit` are recognized by the names of MindSpore's own files
+(private): if those move, the tests that nest a cell in a jit function fail. Main thread only.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def wrapper_name(frame: FrameType | None) -> str:
     """Name what is being compiled, by the locals of the nearest compiling frame at or below ``frame``.
 
     MindSpore does not tell a constexpr whose graph it is in, but it compiles on the caller's stack, below
-    ``Cell.compile`` (``self``) or a wrapper of `ms.jit` (private: ``fn``, ``self.fn``, ``self.obj``). Should
-    these move, the message says "another graph" and the tests that expect the name fail.
+    ``Cell.compile`` (``self``) or a wrapper of `ms.jit` (private: ``fn``, ``self.fn``, ``self.obj``). If these move,
+    the message says "another graph" and the tests that expect the name fail.
     """
     while frame is not None:
         found = frame.f_locals
@@ -51,7 +51,7 @@ def wrapper_name(frame: FrameType | None) -> str:
             if isinstance(cell, nn.Cell):
                 return type(cell).__qualname__
         function = found.get("fn", getattr(owner, "fn", None))
-        if inspect.isfunction(function) and not isinstance(owner, ops.Primitive):  # which is the constexpr itself
+        if inspect.isfunction(function) and not isinstance(owner, ops.Primitive):  # the constexpr itself is a Primitive
             return f"the @ms.jit function {function.__qualname__}"
         frame = frame.f_back
     return "another graph"

@@ -1,11 +1,11 @@
-"""The sums of a cycle added over all ranks, once per cycle and before anything looks at them.
+"""Sums a cycle's accumulators over all ranks, once per cycle and before anything reads them.
 
-Guarantees: afterwards every rank holds the same bits in its accumulators, divisor included, and so takes the same
-decision about an overflow and makes the same update, whatever ``normalize`` divides by. A value that is not finite in
+Guarantees: afterwards every rank has the same bits in its accumulators, divisor included. All ranks therefore decide
+the same about an overflow and make the same update, whatever ``normalize`` divides by. A value that is not finite in
 one rank is not finite in any. Equal inputs give equal bits from run to run, with the same number of ranks.
 
-Does not: notice that the ranks are at different micro-steps; saves compare that. A collective: every rank calls it,
-from its main thread. Where one has left, the others wait for MindSpore's timeout (half a minute) and raise.
+Does not: notice that the ranks are at different micro-steps; saves compare that. This is a collective: every rank
+calls it from its main thread. If a rank has left, the others wait for MindSpore's timeout (half a minute) and raise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mindspore import nn, ops
 from ckptkit.mindspore.process_group import initialized, world
 from ckptkit.mindspore.train import gradients
 
-BUCKET_BYTES = 32 * 2**20  # of memory that is needed twice more while a bucket is on its way
+BUCKET_BYTES = 32 * 2**20  # the reduction of a bucket needs twice its size as extra memory
 _SET = "mindspore.set_auto_parallel_context(parallel_mode='data_parallel')"
 
 
@@ -28,8 +28,8 @@ class Reduce:
     """Replaces accumulators by their sums over all ranks, in place.
 
     Args:
-        accumulators: float32; all of a cycle, the divisor among them.
-        bucket_bytes: How much goes in one AllReduce. One per accumulator costs some ms each.
+        accumulators: All float32 accumulators of a cycle, including the divisor.
+        bucket_bytes: Bytes per AllReduce. One AllReduce per accumulator would cost some ms each.
     """
 
     def __init__(self, accumulators: Sequence[ms.Parameter], *, bucket_bytes: int = BUCKET_BYTES) -> None:
@@ -37,13 +37,13 @@ class Reduce:
         self._buckets = [_Bucket(one, all_reduce) for one in _buckets(accumulators, bucket_bytes)]
 
     def __call__(self) -> None:
-        """Enqueue it; returns before it has happened, as any graph does."""
+        """Enqueue the reduction; returns before it has run, as any graph does."""
         for bucket in self._buckets:
             bucket()
 
 
 class _Bucket(nn.Cell):
-    """One AllReduce, of all its members end to end."""
+    """Runs one AllReduce over all its members, concatenated."""
 
     def __init__(self, members: Sequence[ms.Parameter], all_reduce: ops.AllReduce) -> None:
         super().__init__(auto_prefix=False)
@@ -52,9 +52,9 @@ class _Bucket(nn.Cell):
         self.offsets = (0, *itertools.accumulate(one.size for one in members[:-1]))
         self.alone = len(members) == 1
 
-    @ms.jit  # one graph in PYNATIVE too, where each operation costs as much as the AllReduce of a small network
+    @ms.jit  # in PYNATIVE too: each separate operation costs as much as the AllReduce of a small network
     def construct(self) -> Any:
-        """Whatever: the members have changed."""
+        """Change the members in place; the return value has no meaning."""
         if self.alone:
             return ops.assign(self.members[0], self.all_reduce(self.members[0]))
         flat = self.all_reduce(ops.concat(gradients.hyper_map(gradients.flatten, self.members)))
@@ -62,7 +62,7 @@ class _Bucket(nn.Cell):
 
 
 def _buckets(accumulators: Sequence[ms.Parameter], bucket_bytes: int) -> Iterator[list[ms.Parameter]]:
-    """All in order, as many at a time as fit; the same in every rank, since only the shapes decide."""
+    """Yield all accumulators in order, as many at a time as fit; only shapes decide, so every rank gets the same."""
     bucket: list[ms.Parameter] = []
     for one in accumulators:
         if bucket and sum(_size_bytes(other) for other in (*bucket, one)) > bucket_bytes:
@@ -78,10 +78,10 @@ def _size_bytes(accumulator: ms.Parameter) -> int:
 
 
 def ranks_to_reduce_over() -> int:
-    """How many ranks train together, by the communication and the parallel mode; 1 where this one trains alone.
+    """Return how many ranks train together, by communication and parallel mode; 1 if this one trains alone.
 
     Raises:
-        ValueError: If ranks would train apart, or in a way that this package does not know.
+        ValueError: If ranks would train independently, or in a way that this package does not support.
     """
     mode = ms.get_auto_parallel_context("parallel_mode")
     size = world().size

@@ -1,7 +1,7 @@
-"""Who counts the micro-steps of a training, and the proof that all who count agree.
+"""Counts the micro-steps of a training, and proves that all counts agree.
 
-Guarantees: what is counted in parameters, by the train cell and by whoever delivers the batches is compared at
-every save and before every restore; a disagreement raises, and nothing is ever guessed. Main thread only.
+Guarantees: the counts in the parameters, in the train cell and of the delivered batches are compared at every save
+and before every restore; a disagreement raises. No count is guessed. Main thread only.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from ckptkit.mindspore.train.counters import CycleCounters
 _log = logging.getLogger("ckptkit")
 
 _FENCES = "_ckptkit_fences"
-_STEPS = ("global_step", "state_step", "step_t")  # of MindSpore's optimizers, its experimental ones among them
+_STEPS = ("global_step", "state_step", "step_t")  # in MindSpore's optimizers, including the experimental ones
 
 
 class Arrays(Protocol):
-    """Bits of tensors by name."""
+    """Gives the bits of tensors by name."""
 
     def __contains__(self, name: object, /) -> bool: ...
 
@@ -47,11 +47,11 @@ class Arrays(Protocol):
 
 
 class CycleLeft(NamedTuple):
-    """How a restored run goes on.
+    """Holds how a restored run continues.
 
     Attributes:
-        accumulation_steps: K by which its running cycle ends.
-        schedule: K of the cycles after it.
+        accumulation_steps: K at which its running cycle ends.
+        schedule: Schedule that gives K of the cycles after it.
     """
 
     accumulation_steps: int
@@ -59,52 +59,52 @@ class CycleLeft(NamedTuple):
 
 
 class Counting(Protocol):
-    """Counts for a `StateManager`; ckptkit's own train cell and all others differ below it."""
+    """Counts for a `StateManager`; hides whether the train cell is ckptkit's own or a foreign one."""
 
     def deliver(self, batches: int | None) -> None:
-        """So many batches were delivered since epoch 0, or, with None, one more."""
+        """Set the number of batches delivered since epoch 0; with None, add one."""
         ...
 
     def now(self) -> tuple[CycleCounters, int]:
-        """Where the train cell stands, and the batches delivered."""
+        """Return the train cell's counters and the number of delivered batches."""
         ...
 
     def record(self) -> dict[str, Any]:
-        """What a checkpoint stores of it."""
+        """Return what a checkpoint stores of the counting."""
         ...
 
     def check(self, contents: Contents, recorded: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
-        """Raise unless the run can go on from ``contents``; how its running cycle ends. Changes nothing.
+        """Return how the running cycle ends, or raise if the run cannot continue from ``contents``. Changes nothing.
 
         Args:
             contents: As they are in this world.
             recorded: By `record`, in the world of the checkpoint.
-            worlds: Where the K of another world may be folded into this one's; None where nothing is.
+            worlds: Given if the K of another world may be converted to this one's; otherwise None.
         """
         ...
 
     def load(self, progress: Progress, recorded: Mapping[str, Any], left: CycleLeft) -> None:
-        """Go on from there, once the parameters have been restored."""
+        """Continue from ``progress``, once the parameters have been restored."""
         ...
 
     def prove(self, progress: Progress, arrays: Arrays) -> None:
-        """Raise ResumeError unless the parameters, given by name, counted the same as ``progress``."""
+        """Raise ResumeError unless the counts in the parameters, given by name, agree with ``progress``."""
         ...
 
     def begin_loop(self) -> None:
-        """From now on batches of `ckptkit.data.resumable` are taken."""
+        """Start the count of batches taken from `ckptkit.data.resumable`."""
         ...
 
     def read_ahead(self) -> str | None:
-        """How some of them seem to have been taken that were not trained; says it once, before the first save."""
+        """Return a warning, once and before the first save, if batches seem to have been taken but not trained."""
         ...
 
     def end_epoch(self) -> None:
-        """An epoch has ended."""
+        """End an epoch."""
         ...
 
     def expect_epoch_end(self, last: bool) -> None:
-        """An epoch ends with the next micro-step, or does not."""
+        """Set whether an epoch ends with the next micro-step."""
         ...
 
     def refuse_open_remainder(self, batches_per_epoch: int) -> None:
@@ -112,7 +112,7 @@ class Counting(Protocol):
         ...
 
     def steady_optimizers(self) -> list[nn.Cell]:
-        """The optimizers whose parameters nothing changes but the last call of a cycle, and `guard` fences that one."""
+        """Return the optimizers whose parameters only the last call of a cycle changes; `guard` fences that call."""
         ...
 
     def guard(self, fence: Callable[[], None]) -> None:
@@ -120,12 +120,12 @@ class Counting(Protocol):
         ...
 
     def fence(self) -> None:
-        """Call those now, because others than the train cell are about to change parameters."""
+        """Run the fences now, because code outside the train cell is about to change parameters."""
         ...
 
 
 class OwnCounting:
-    """Of an `AccumulationTrainCell`, which counts its own calls, until somebody counts beside it.
+    """Counts for an `AccumulationTrainCell`, which counts its own calls, until batches are counted separately.
 
     Args:
         cell: The train cell; the run began as many updates ago as it has counted.
@@ -140,33 +140,33 @@ class OwnCounting:
         self._base = None if step is None else step - cell.counters.updates
 
     def deliver(self, batches: int | None) -> None:
-        """As `Counting`."""
+        """See `Counting`."""
         if batches is not None:
             self._delivered = batches
-        else:  # the cell has counted this one already
+        else:  # the cell has already counted this batch
             self._delivered = self._cell.counters.micro_steps if self._delivered is None else self._delivered + 1
 
     def now(self) -> tuple[CycleCounters, int]:
-        """As `Counting`."""
+        """See `Counting`."""
         counters = self._cell.counters
         return counters, counters.micro_steps if self._delivered is None else self._delivered
 
     def record(self) -> dict[str, Any]:
-        """As `Counting`."""
+        """See `Counting`."""
         return {"accumulation": accumulation_of(self._cell), "global_step_at_start": self._base}
 
     def check(self, contents: Contents, recorded: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
-        """As `Counting`."""
+        """See `Counting`."""
         before = recorded["accumulation"]
         check_same_training(contents, before, accumulation_of(self._cell))
         left = self._left(contents, before, worlds)
-        # When EarlyStopping ends a training, it may put the best weights back, accumulators and counters with them.
+        # When EarlyStopping ends a training, it may restore the best weights, with their accumulators and counters.
         if recorded["ended"] is None:
             self._prove_stored(contents, recorded["global_step_at_start"])
         return left
 
     def load(self, progress: Progress, recorded: Mapping[str, Any], left: CycleLeft) -> None:
-        """As `Counting`."""
+        """See `Counting`."""
         self._cell.load_counters(
             CycleCounters(
                 accumulation_steps=left.accumulation_steps,
@@ -189,25 +189,25 @@ class OwnCounting:
         self._base = recorded["global_step_at_start"]
 
     def prove(self, progress: Progress, arrays: Arrays) -> None:
-        """As `Counting`."""
+        """See `Counting`."""
         self._prove(progress, arrays, self._base)
 
     def begin_loop(self) -> None:
-        """Nothing: the cell counts its calls."""
+        """Do nothing: the cell counts its calls."""
 
     def read_ahead(self) -> str | None:
-        """Never: `now` gives both counts, which have to agree."""
+        """Return None: `now` gives both counts, which have to agree."""
 
     def end_epoch(self) -> None:
-        """As `Counting`."""
+        """See `Counting`."""
         self._cell.end_epoch()
 
     def expect_epoch_end(self, last: bool) -> None:
-        """As `Counting`."""
+        """See `Counting`."""
         self._cell.expect_epoch_end(last)
 
     def refuse_open_remainder(self, batches_per_epoch: int) -> None:
-        """As `Counting`."""
+        """See `Counting`."""
         counters, delivered = self.now()
         if counters.micro_step == 0 or self._cell.remainder == "carry":
             return
@@ -219,16 +219,16 @@ class OwnCounting:
             )
 
     def steady_optimizers(self) -> list[nn.Cell]:
-        """As `Counting`; none of a subclass whose call may write before or after the fence."""
+        """See `Counting`; empty for a subclass with its own ``__call__``, which may write before or after the fence."""
         own_call = type(self._cell).__call__ is not AccumulationTrainCell.__call__
         return [] if own_call else [self._cell.optimizer]
 
     def guard(self, fence: Callable[[], None]) -> None:
-        """As `Counting`."""
+        """See `Counting`."""
         self._cell.guard(fence)
 
     def fence(self) -> None:
-        """As `Counting`."""
+        """See `Counting`."""
         self._cell.fence()
 
     def _left(self, contents: Contents, before: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
@@ -247,7 +247,7 @@ class OwnCounting:
         try:
             self._prove(contents.progress, {name: contents.peek(name) for name in names}, base)
         except ResumeError:
-            contents.prove(names)  # altered bytes are a corrupt checkpoint, not one of another training
+            contents.prove(names)  # altered bytes mean a corrupt checkpoint, not another training
             raise
 
     def _prove(self, progress: Progress, arrays: Arrays, base: int | None) -> None:
@@ -260,12 +260,12 @@ class OwnCounting:
 
 
 class ForeignCounting:
-    """Of any other train cell: the batches that were delivered, and what a `CycleAdapter` says, if there is one.
+    """Counts for any other train cell, by the delivered batches and a `CycleAdapter`, if there is one.
 
     Args:
         cell: The train cell.
-        cycle: Says K and the micro-step; None where every call counts as a cycle.
-        optimizers: Of all cells.
+        cycle: Reports K and the micro-step; None if every call counts as a cycle.
+        optimizers: Optimizers of all cells.
     """
 
     def __init__(self, cell: nn.Cell, cycle: CycleAdapter | None, optimizers: Sequence[nn.Cell]) -> None:
@@ -274,25 +274,26 @@ class ForeignCounting:
         self._optimizers = optimizers
         self._delivered = 0
         self._began: tuple[CycleCounters, list[int]] | None = None
-        # On the cell, past nn.Cell's own bookkeeping: whoever restores into it must find the fences of all others.
+        # Kept on the cell, bypassing nn.Cell's attribute handling: all state managers of a cell share its fences, so
+        # that a restore by one of them runs the fences of the others.
         self._fences: list[Callable[[], None]] = vars(cell).setdefault(_FENCES, [])
         self._base = global_step_of(cell)
 
     def deliver(self, batches: int | None) -> None:
-        """As `Counting`."""
+        """See `Counting`."""
         self._delivered = self._delivered + 1 if batches is None else batches
         self._fence_if_due()
 
     def now(self) -> tuple[CycleCounters, int]:
-        """As `Counting`."""
+        """See `Counting`."""
         return counters_of(self._cycle, self._delivered), self._delivered
 
     def record(self) -> dict[str, Any]:
-        """As `Counting`."""
+        """See `Counting`."""
         return {"accumulation": None, "global_step_at_start": self._base}
 
     def check(self, contents: Contents, recorded: Mapping[str, Any], worlds: Worlds | None) -> CycleLeft:
-        """As `Counting`; its K is its own, so in another world it has to be that world's already."""
+        """See `Counting`. The cell determines K itself, so in another world K must already be that world's."""
         check_same_training(contents, recorded["accumulation"], None)
         schedule = AccumulationSchedule(accumulation_steps_of(self._cycle))
         if worlds is not None and worlds.before != worlds.now:
@@ -300,23 +301,24 @@ class ForeignCounting:
         return CycleLeft(check_cycle(contents, None, schedule, may_change=False), schedule)
 
     def load(self, progress: Progress, recorded: Mapping[str, Any], left: CycleLeft) -> None:
-        """As `Counting`; raises StateMismatchError where the adapter still says something else."""
+        """See `Counting`; raises StateMismatchError if the adapter contradicts the checkpoint."""
         self._delivered = progress.batches_delivered
         self._base = recorded["global_step_at_start"]
         check_restored(self._cycle, progress)
 
     def prove(self, progress: Progress, arrays: Arrays) -> None:
-        """Nothing: what a foreign cell counts is its own affair, but for its adapter, whom `now` asks."""
+        """Do nothing: ckptkit does not know a foreign cell's counters. `now` asks the adapter."""
 
     def begin_loop(self) -> None:
-        """As `Counting`."""
+        """See `Counting`."""
         self._began = self.now()[0], self._steps()
 
     def read_ahead(self) -> str | None:
-        """As `Counting`, at the first look after a batch was taken: later ones may well have been left out on purpose.
+        """See `Counting`. Only the first call after a taken batch decides; later, a loop may skip batches on purpose.
 
-        A single batch is the one that was trained. More were trained if some optimizer counted as many cycles; where
-        none counts at all, nobody knows. Without an adapter, one that has not moved yet may be about to.
+        A single batch is the one that was trained. Several batches were trained if some optimizer counted as many
+        cycles. If no optimizer counts, nothing is reported. Without an adapter, an optimizer that has not counted yet
+        may still do so.
         """
         if self._began is None or self._delivered == self._began[0].micro_steps:
             return None
@@ -336,43 +338,43 @@ class ForeignCounting:
         )
 
     def _steps(self) -> list[int]:
-        """What the optimizers count, those of them that do."""
+        """Return the counts of those optimizers that count."""
         counts = (getattr(one, name, None) for one in self._optimizers for name in _STEPS)
         return [int(one.asnumpy().reshape(-1)[0]) for one in counts if isinstance(one, ms.Parameter)]
 
     def end_epoch(self) -> None:
-        """Nothing: whether its cycles end there is its own affair."""
+        """Do nothing: the foreign cell decides whether its cycles end with an epoch."""
 
     def expect_epoch_end(self, last: bool) -> None:
-        """Nothing, for the same reason."""
+        """Do nothing, for the same reason."""
 
     def refuse_open_remainder(self, batches_per_epoch: int) -> None:
-        """Nothing, for the same reason."""
+        """Do nothing, for the same reason."""
 
     def steady_optimizers(self) -> list[nn.Cell]:
-        """As `Counting`: those of a cell whose adapter promises it."""
+        """See `Counting`: the optimizers of a cell whose adapter promises it."""
         return optimizers_of([self._cell]) if getattr(self._cycle, "steady_within_cycle", False) else []
 
     def guard(self, fence: Callable[[], None]) -> None:
-        """As `Counting`."""
+        """See `Counting`."""
         if fence not in self._fences:
             self._fences.append(fence)
         self._fence_if_due()
 
     def fence(self) -> None:
-        """As `Counting`."""
+        """See `Counting`."""
         while self._fences:
-            self._fences[-1]()  # if it raises, it is still there for the next call
+            self._fences[-1]()  # popped only afterwards: a fence that raises runs again at the next call
             self._fences.pop()
 
     def _fence_if_due(self) -> None:
-        """Where the next call updates: nobody can get between its micro-step and its update."""
+        """Run the fences if the next call updates: nothing can run between that call's micro-step and its update."""
         if self._fences and updates_next(self._cycle):
             self.fence()
 
 
 def accumulation_of(cell: AccumulationTrainCell) -> dict[str, Any]:
-    """How ``cell`` accumulates, as checkpoints record it and as it is compared."""
+    """Return how ``cell`` accumulates, in the form that checkpoints record and compare."""
     return {
         "steps": cell.schedule.recorded(),
         "normalize": cell.normalize,
@@ -385,11 +387,11 @@ def accumulation_of(cell: AccumulationTrainCell) -> dict[str, Any]:
 def counting_of(
     cell: nn.Cell, optimizers: Sequence[nn.Cell], cycle: CycleAdapter | None, *, may_change_k: bool
 ) -> Counting:
-    """Who counts for ``cell``; ``optimizers`` are all of the training.
+    """Return the counting for ``cell``; ``optimizers`` are all of the training.
 
     Raises:
-        ValueError: If ``cycle`` is given beside an `AccumulationTrainCell`.
-        TypeError: If it is no `CycleAdapter`.
+        ValueError: If ``cycle`` is given with an `AccumulationTrainCell`.
+        TypeError: If ``cycle`` is not a `CycleAdapter`.
     """
     if isinstance(cell, AccumulationTrainCell):
         if cycle is not None:
@@ -406,7 +408,10 @@ def counting_of(
 
 
 def _hint_at_boost(cell: nn.Cell) -> None:
-    """Not taken as the adapter: a cell that skips it at an overflow would contradict the batches delivered."""
+    """Warn about a `GradientAccumulation` in ``cell``, without using it as the adapter.
+
+    A cell that skips it at an overflow would contradict the batches delivered.
+    """
     for name, one in cell.cells_and_names():
         if isinstance(one, GradientAccumulation):
             _log.warning(
@@ -417,6 +422,6 @@ def _hint_at_boost(cell: nn.Cell) -> None:
 
 
 def global_step_of(cell: nn.Cell) -> int | None:
-    """What the optimizer of ``cell`` counts, if it does."""
+    """Return the step count of the optimizer of ``cell``, or None if it does not count."""
     step = getattr(getattr(cell, "optimizer", None), "global_step", None)
     return int(step.asnumpy().reshape(-1)[0]) if isinstance(step, ms.Parameter) else None

@@ -1,4 +1,4 @@
-"""The second of a train cell's graphs, which ends a cycle: the sums averaged, clipped, applied and zeroed.
+"""Runs the second graph of a train cell, which ends a cycle: averages, clips, applies and zeroes the sums.
 
 Main thread only.
 """
@@ -30,13 +30,13 @@ class Update(nn.Cell):
         self.clip_norm = clip_norm
 
     def construct(self) -> Any:
-        """The norm."""
-        # Zero only where `normalize` is "weights" and the whole cycle had no weight: then so are the sums.
+        """Return the norm."""
+        # Zero only if `normalize` is "weights" and the cycle's total weight is zero; then the sums are zero too.
         divisor = ops.select(self.divisor == 0, ops.ones_like(self.divisor), self.divisor)
         grads = gradients.hyper_map(ops.partial(gradients.divide, divisor), self.sums)
         norm = ops.sqrt(ops.addn(gradients.hyper_map(gradients.sum_of_squares, grads)))
         if self.clip_norm is not None:
-            # Exactly 1.0 when the norm is not larger, so that the gradients keep their bits.
+            # Exactly 1.0 if the norm is not larger, so that the gradients keep their bits.
             factor = self.clip_norm / ops.maximum(norm, self.clip_norm)
             grads = gradients.hyper_map(ops.partial(gradients.scale, factor), grads)
         updated = self.optimizer(gradients.hyper_map(gradients.cast_like, self.weights, grads))
@@ -53,18 +53,18 @@ class Clear(nn.Cell):
         self.divisor = divisor
 
     def construct(self) -> Any:
-        """The divisor, which is zero by then."""
+        """Return the divisor, which is zero by then."""
         zeroed = gradients.hyper_map(gradients.zero, self.sums)
         return ops.depend(ops.assign(self.divisor, 0.0), zeroed)
 
 
 class Finite(nn.Cell):
-    """Says whether every sum is finite, bool (); what overflowed in any micro-step of the cycle stays in its sum."""
+    """Returns whether every sum is finite, bool (); an overflow in any micro-step of the cycle stays in its sum."""
 
     def __init__(self, sums: ms.ParameterTuple) -> None:
         super().__init__(auto_prefix=False)
         self.sums = sums
 
     def construct(self) -> Any:
-        """The answer."""
+        """Return whether every sum is finite."""
         return ops.addn(gradients.hyper_map(gradients.count_nonfinite, self.sums)) == 0

@@ -1,6 +1,6 @@
-"""Buckets of S3 and OBS.
+"""Stores run roots in buckets of S3 and OBS.
 
-A URL and options become a client (`open`, `options`), and calls become requests (`storage`, `requests`).
-Large files go in parts from reused memory (`multipart`, `lanes`); `retry` repeats what may pass, and `errors` says what
-an answer means. What a storage has to guarantee is `ckptkit.storage.protocol`'s.
+`open` and `options` turn a URL and options into a client; `storage` and `requests` turn calls into requests. Large
+files go in parts from reused memory (`multipart`, `lanes`). `retry` repeats requests that failed temporarily, and
+`errors` interprets error answers. `ckptkit.storage.protocol` says what a storage must guarantee.
 """

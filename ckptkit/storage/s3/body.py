@@ -1,6 +1,6 @@
-"""The bodies of requests and answers: out of memory, and into it, with a look at the clock on the way.
+"""Sends request bodies from memory and receives response bodies into memory, checking the deadline on the way.
 
-Guarantees: nothing is copied but what comes in, once. The threads are the callers'.
+Guarantees: outgoing bytes are not copied, incoming bytes are copied once. Runs in the caller's thread.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _SPAN = re.compile(r"bytes (\d+)-(\d+)/.*")
 
 
 class MemoryBody:
-    """Memory as the file that botocore sends.
+    """Presents memory as the file object that botocore sends.
 
     Args:
-        data: What is sent.
-        check: Called before every block; what it raises ends the request.
+        data: The bytes to send.
+        check: Called before every block; an exception that it raises ends the request.
     """
 
     def __init__(self, data: bytes | memoryview, check: Callable[[], None]) -> None:
@@ -31,8 +31,8 @@ class MemoryBody:
         return len(self._data)
 
     def read(self, size: int | None = None) -> memoryview:
-        """The next block, empty at the end."""
-        # The HTTP library asks for 16 KiB and sends whatever it is given: larger blocks save a thousand turns.
+        """Return the next block; empty at the end."""
+        # The HTTP library asks for 16 KiB but sends whatever it gets: larger blocks save a thousand iterations.
         self._check()
         wanted = BLOCK_BYTES if size is not None and size >= 0 else len(self._data)
         block = self._data[self._at : self._at + wanted]
@@ -40,32 +40,34 @@ class MemoryBody:
         return block
 
     def seek(self, offset: int) -> int:
-        """As of a file, from its start: the length is told by ``len``."""
+        """Move to a position from the start of the memory."""
         self._at = offset
         return self._at
 
     def tell(self) -> int:
-        """As of a file."""
+        """Return the position, as in a file."""
         return self._at
 
 
 def size_of_part(answer: Mapping[str, Any], offset_bytes: int) -> int | None:
-    """How many bytes of the file from ``offset_bytes`` on the answer has; None if it does not say, or has others."""
+    """Return how many bytes from ``offset_bytes`` on the answer holds; None if it gives no size or another range."""
     span = _SPAN.fullmatch(answer.get("ContentRange", ""))
     if span is not None:
         return int(span[2]) - int(span[1]) + 1 if int(span[1]) == offset_bytes else None
-    # Some servers give the right part as if it were the whole.
+    # Some servers send the right part without Content-Range, as if it were the whole file.
     return int(answer["ContentLength"]) if "ContentLength" in answer else None
 
 
 def receive(raw: Any, buffers: Sequence[memoryview], size_bytes: int, check: Callable[[], None]) -> int:
-    """Put at most ``size_bytes`` into ``buffers``; fewer only if the answer ends."""
+    """Put ``size_bytes`` into ``buffers``, or fewer if the answer ends or the buffers are full; returns the number."""
     received = 0
     for buffer in buffers:
         at = 0
         while at < len(buffer) and received < size_bytes:
             check()
-            data = raw.read1(min(BLOCK_BYTES, len(buffer) - at))  # what is there, so that the deadline is looked at
+            data = raw.read1(
+                min(BLOCK_BYTES, len(buffer) - at)
+            )  # only what has arrived, so that the deadline is checked
             if not data:
                 return received
             buffer[at : at + len(data)] = data

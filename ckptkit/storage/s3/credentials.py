@@ -1,7 +1,7 @@
-"""Access keys that may change while a job runs.
+"""Renews access keys that may change while a job runs.
 
-Guarantees: a request is signed with the newest keys that the source gives; the source is asked again shortly before
-keys expire and when the server says that they have. Any thread; the source is called by one at a time.
+Guarantees: signs each request with the newest keys that the source gave. Asks the source again shortly before keys
+expire and when the server says that they have expired. Any thread may call it; one thread at a time calls the source.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _EARLY = timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class Keys:
-    """What a request is signed with.
+    """Holds the keys that sign a request.
 
     Attributes:
         key: The access key.
         secret: The secret key.
         token: The session token of temporary keys.
-        expires: When they end, with a time zone; None if not known.
+        expires: When the keys expire, with a time zone; None if not known.
     """
 
     key: str
@@ -43,10 +43,10 @@ class Keys:
 
     @classmethod
     def of(cls, given: object) -> Keys:
-        """From what a user's function returned: `Keys`, or a mapping with their names.
+        """Convert what a user's function returned: `Keys`, or a mapping with the names of its attributes.
 
         Raises:
-            StorageError: If it is neither.
+            StorageError: If it is neither, or ``expires`` is not a datetime with a time zone.
         """
         if isinstance(given, Keys):
             return given
@@ -59,18 +59,18 @@ class Keys:
         return keys
 
     def __repr__(self) -> str:
-        return f"Keys(key={self.key[:4]}..., expires={self.expires})"  # no secret reaches a log
+        return f"Keys(key={self.key[:4]}..., expires={self.expires})"  # keep secrets out of logs
 
 
 class RenewedCredentials(Credentials):  # type: ignore[misc]  # botocore ships no types
-    """Credentials that botocore asks for with every request.
+    """Gives botocore the keys for each request, and renews them.
 
     Args:
-        source: Gives keys; called now, and when they are about to expire or have.
+        source: Returns keys; called now, and when they are about to expire or have expired.
         now: The clock.
 
     Attributes:
-        generation: Grows with every change of keys.
+        generation: Number that grows with every change of keys.
 
     Raises:
         StorageError: If the source fails.
@@ -89,7 +89,7 @@ class RenewedCredentials(Credentials):  # type: ignore[misc]  # botocore ships n
         super().__init__(self._keys.key, self._keys.secret, self._keys.token, method="ckptkit")
 
     def get_frozen_credentials(self) -> ReadOnlyCredentials:
-        """The keys to sign the next request with."""
+        """Return the keys to sign the next request with."""
         with self._lock:
             expires = self._keys.expires
             if expires is not None and self._now() >= expires - _EARLY:
@@ -102,10 +102,10 @@ class RenewedCredentials(Credentials):  # type: ignore[misc]  # botocore ships n
             return ReadOnlyCredentials(self._keys.key, self._keys.secret, self._keys.token)
 
     def renew(self, used: int) -> bool:
-        """Ask the source, unless somebody has since the ``used`` generation; returns whether the keys are others now.
+        """Ask the source, unless the keys changed since generation ``used``; returns whether they differ now.
 
         Raises:
-            Transient: If the source fails: it may be about to be renewed itself.
+            Transient: If the source fails, since it may succeed later.
         """
         with self._lock:
             if self.generation == used:
@@ -125,13 +125,13 @@ class RenewedCredentials(Credentials):  # type: ignore[misc]  # botocore ships n
             keys = self._source()
         except StorageError:
             raise
-        except Exception as error:  # noqa: BLE001 - the user's: whatever it is, it says nothing about the storage
+        except Exception as error:  # noqa: BLE001 - from the user's function: it says nothing about the storage
             at = traceback.extract_tb(error.__traceback__)[-1]
             failure = f"{type(error).__name__} at {at.filename}:{at.lineno}, in {at.name}"
         else:
             learn(keys.secret, keys.token)
             return keys
-        # Behind the handler, so that nothing leads to the error: what a vault says may be a secret that nobody knows.
+        # Outside of the handler, so that no traceback links to the error: its text may hold an unregistered secret.
         raise StorageError(
             f"credentials= failed: {failure}. Its words are left out, since they may hold a key; call it to see them"
         )
@@ -149,6 +149,6 @@ class _Provider(CredentialProvider):  # type: ignore[misc]  # botocore ships no 
 
 
 def use(session: Session, credentials: RenewedCredentials) -> None:
-    """Have ``session`` sign with ``credentials``, before anything that it would find itself."""
+    """Make ``session`` sign with ``credentials`` rather than with keys that it would find itself."""
     resolver: Any = session.get_component("credential_provider")
     resolver.providers.insert(0, _Provider(credentials))

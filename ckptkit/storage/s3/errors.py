@@ -1,8 +1,9 @@
-"""What a failed S3 request means: absent, there already, worth another try, or wrong for good, and then what to change.
+"""Classifies failed S3 requests: absent, exists already, temporary, or permanent with a hint on what to change.
 
 Sources: the error codes of the Amazon S3 API reference ("Error responses") and of Huawei OBS ("OBS server-side error
-codes"); which of them a server really sends differs, so the HTTP status decides where the code says nothing.
-Guarantees: no error is an answer: only a 404 for a key is absence. Pure functions, any thread.
+codes"). Servers differ in the codes that they send, so the HTTP status decides where the code is unknown. Guarantees:
+an error is never taken for an answer; only the code NoSuchKey for a requested key means absence. Pure functions; any
+thread may call them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from botocore.parsers import ResponseParserError
 from ckptkit.errors import StorageError
 from ckptkit.storage.s3.retry import Transient
 
-_ABSENT = {"NoSuchKey"}  # nothing else: a gateway on the way has pages of its own for what it cannot find
+_ABSENT = {"NoSuchKey"}  # nothing else: a gateway sends its own 404 pages
 _TAKEN = {"PreconditionFailed", "412"}
 _PASSING = {
     "ConditionalRequestConflict",  # 409: another conditional write of the key is under way
@@ -36,7 +37,7 @@ _PASSING = {
     "Throttling",
     "ThrottlingException",
     "TooManyRequests",
-    "BadDigest",  # the body was damaged on its way
+    "BadDigest",  # the body was damaged in transit
     "XAmzContentSHA256Mismatch",
     "IncompleteBody",
 }
@@ -44,7 +45,7 @@ _EXPIRED = {"ExpiredToken", "TokenRefreshRequired", "InvalidToken"}
 
 _PASSING_KINDS = (
     ConnectionError,
-    HTTPClientError,  # also what a deadline inside a body becomes
+    HTTPClientError,  # also raised for a deadline inside a body
     IncompleteReadError,
     ResponseStreamingError,
     ResponseParserError,  # an answer that was cut off
@@ -77,28 +78,28 @@ _STATUS_HINTS = {
 
 
 def code_of(error: BaseException) -> str:
-    """The error code that the server gave, or an empty text."""
+    """Return the error code that the server gave, or an empty text."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 
 def status_of(error: ClientError) -> int:
-    """The HTTP status."""
+    """Return the HTTP status; 0 if there is none."""
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def is_expired(error: BaseException) -> bool:
-    """Whether newer credentials would help."""
+    """Return whether newer credentials would help."""
     return code_of(error) in _EXPIRED
 
 
 def raise_as_ours(error: Exception, what: str, *, may_be_absent: bool) -> NoReturn:
-    """Raise what ``error`` means.
+    """Raise the exception that ``error`` stands for; raises ``error`` itself if it is not botocore's.
 
     Raises:
-        FileNotFoundError: If there is no such key, where ``may_be_absent``.
+        FileNotFoundError: If the key does not exist and ``may_be_absent``.
         FileExistsError: If a condition did not hold.
         Transient: If another try may help.
-        StorageError: If it will not.
+        StorageError: If another try will not help.
     """
     if isinstance(error, ClientError):
         _raise_answer(error, what, may_be_absent)
@@ -124,7 +125,7 @@ def _raise_answer(error: ClientError, what: str, may_be_absent: bool) -> NoRetur
         raise FileNotFoundError(f"could not {what}: there is no such file") from error
     if code in _TAKEN or status == 412:
         raise FileExistsError(f"could not {what}: it exists") from error
-    unknown = status == 404 and not code.startswith("NoSuch")  # not the storage's own word
+    unknown = status == 404 and not code.startswith("NoSuch")  # not the storage's own code
     if code in _PASSING or status == 429 or unknown or (status >= 500 and status not in (501, 507)):
         raise Transient(str(error)) from error
     hint = _HINTS.get(code) or _STATUS_HINTS.get(status, "")

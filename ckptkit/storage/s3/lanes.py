@@ -1,9 +1,9 @@
-"""Runs jobs on a few threads at once: the parts of a file, each in a request of its own.
+"""Runs jobs on a few threads at once: the parts of a file, each in its own request.
 
-Guarantees: when `Lanes` is left, no job runs any more; a failure is raised, and no job is taken after it. The
-threads live only while one file is on its way, so a process that forks takes none with it. Where a thread cannot be
-had (an interpreter on its way out makes none from Python 3.12 on), the caller's own thread does the work. Not
-`concurrent.futures`, whose pools refuse work once the interpreter has begun to end, when a last save is still written.
+Guarantees: when `Lanes` is left, no job runs any more. A failure is raised, and `Lanes.submit` takes no job after it.
+The threads live only while a `Lanes` is entered, so a fork between files loses none. Where no thread can be started
+(from Python 3.12 on, an ending interpreter starts none), the caller's thread does the work. Not `concurrent.futures`,
+whose pools refuse work once the interpreter has begun to end, while the last save may still be written.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Job = Callable[[], None]
 
 
 class Lanes:
-    """A context in which jobs run beside each other.
+    """Runs jobs concurrently; a context manager.
 
     Args:
-        count: How many run at most.
-        depth: How many may wait; `submit` blocks beyond that.
+        count: Maximum number of jobs that run at once.
+        depth: Maximum number of jobs that wait; `submit` blocks beyond that.
 
     Attributes:
-        stop: Set when a job has raised or the context is left by an exception: what still runs is wanted by nobody.
+        stop: Set when a job has raised or the context is left by an exception: running jobs may give up.
     """
 
     def __init__(self, count: int, depth: int = 1) -> None:
@@ -38,13 +38,13 @@ class Lanes:
         self._error: BaseException | None = None
 
     def submit(self, job: Job) -> None:
-        """Have ``job`` run; raises what an earlier one raised."""
+        """Run ``job``; raises the exception of an earlier job."""
         self._raise()
         if len(self._threads) < self._count:
             thread = threading.Thread(target=self._run, name="ckptkit-lane", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # no more threads: those that are there do it, or this one
+            except RuntimeError:  # no more threads: use those that run, or this one
                 self._count = len(self._threads)
             else:
                 self._threads.append(thread)
@@ -54,7 +54,7 @@ class Lanes:
             job()
 
     def finish(self) -> None:
-        """Wait for all jobs; raises what one of them raised."""
+        """Wait for all jobs; raises the exception of a failed job."""
         self._join()
         self._raise()
 
@@ -72,7 +72,7 @@ class Lanes:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except BaseException as error:  # noqa: BLE001 - raised by `submit` or `finish`, whatever it is
+            except BaseException as error:  # noqa: BLE001 - whatever it is, `submit` or `finish` raises it
                 self._error = error
                 self.stop.set()
 
@@ -89,7 +89,7 @@ class Lanes:
 
 
 def in_lanes(count: int, jobs: Iterable[Callable[[threading.Event], None]]) -> None:
-    """Run ``jobs``, ``count`` at a time, each with `Lanes.stop`, and wait for them; raises what one of them raised."""
+    """Run ``jobs``, ``count`` at a time, each with `Lanes.stop`, and wait; raises the exception of a failed job."""
     with Lanes(count) as lanes:
         for job in jobs:
             lanes.submit(partial(job, lanes.stop))

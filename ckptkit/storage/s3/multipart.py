@@ -1,9 +1,9 @@
-"""One file on its way into a bucket, in parts beside each other.
+"""Uploads one file into a bucket, in concurrent parts.
 
-Guarantees: the object appears whole or not at all; an upload that fails is aborted, so that its parts cost nothing, and
-one that cannot be is left to a later start (`ckptkit.storage.Storage.clear_unfinished`); whether a completion took
-effect whose reply was lost is settled by reading a token back that the object carries. The source is asked by the
-calling thread only.
+Guarantees: the object appears whole or not at all. A failed upload is aborted, so that its parts cost nothing; if the
+abort fails, a later start clears it (`ckptkit.storage.Storage.clear_unfinished`). If the reply to a completion is
+lost, a token in the object's metadata tells whether the completion took effect. Only the calling thread reads the
+source.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _MARK = "ckptkit-upload"
 
 
 class Upload:
-    """A multipart upload; as a context, it is aborted when it is left without being completed.
+    """Sends a multipart upload; a context manager that aborts the upload unless it was completed.
 
     Args:
-        bucket: Where.
-        key: Of the object.
+        bucket: The bucket to upload to.
+        key: Key of the object.
     """
 
     def __init__(self, bucket: Bucket, key: str) -> None:
@@ -51,7 +51,7 @@ class Upload:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and not isinstance(error, Exception):
-            return  # an interpreter that is being ended waits for no server
+            return  # an interrupted process must not wait for a server
         try:
             if not self._completed:
                 self._bucket.abort_upload(self._key, self._id)
@@ -61,7 +61,7 @@ class Upload:
             _log.warning("an upload that failed could not be aborted, a later start will: %s", also)
 
     def send(self, source: Source, lanes: Lanes, buffers: Sequence[memoryview]) -> None:
-        """Send all of ``source`` in parts as large as ``buffers``, which ``lanes`` may still read afterwards."""
+        """Send all of ``source`` in parts as large as ``buffers``; ``lanes`` may still read the buffers afterwards."""
         count = -(-source.left_bytes // len(buffers[0]))
         self._tags = [""] * count
         free: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
@@ -76,22 +76,22 @@ class Upload:
                     if not lanes.stop.is_set():
                         self._tags[number - 1] = self._put(number, part, lanes.stop)
                 finally:
-                    free.put(memory)  # also after a failure: the caller waits for memory before it looks
+                    free.put(memory)  # also after a failure, since the caller waits for memory before it checks for one
 
             lanes.submit(job)
 
     def complete(self) -> None:
-        """Make the object.
+        """Complete the upload, which makes the object.
 
         Raises:
-            StorageError: If it may or may not be there.
+            StorageError: If the object may or may not exist, or the upload is gone.
         """
         try:
             self._bucket.complete_upload(self._key, self._id, self._tags)
         except FileNotFoundError as error:
             if not self._is_ours():
                 raise self._gone() from error
-            # Only the reply was lost: this was the second try, and the first had made the object.
+            # Only a reply was lost: an earlier try had made the object.
         self._completed = True
 
     def _put(self, number: int, part: memoryview, stop: threading.Event) -> str:
@@ -107,7 +107,7 @@ class Upload:
         )
 
     def _abort_lost(self) -> None:
-        # Nobody else writes this key: its name has the number of this process's attempt.
+        # No other process writes this key, since it contains the number of this process's attempt.
         for key, upload in self._bucket.uploads(self._key):
             if key == self._key and upload != self._id:
                 self._bucket.abort_upload(key, upload)

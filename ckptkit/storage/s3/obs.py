@@ -1,8 +1,9 @@
-"""Huawei OBS, by its S3 protocol: addressing, region, and where its users keep their keys.
+"""Configures S3 clients for Huawei OBS: endpoint, addressing, region, and the sources of keys.
 
 Sources: "Accessing an OBS Bucket Using a Domain Name" of the OBS documentation (virtual-hosted addressing on
 ``obs.<region>.myhuaweicloud.com``; path style is refused there), and the names of environment variables in obsfs, the
-Huawei Cloud SDK and MoXing. Never tried against the real service: see docs/obs.md. Pure functions, any thread.
+Huawei Cloud SDK and MoXing. Not tested against the real service: see docs/obs.md. Pure functions; any thread may call
+them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ckptkit.storage.s3.options import S3Options
 
 _PUBLIC = re.compile(r"obs\.([a-z0-9-]+)\.myhuaweicloud\.[a-z.]+")
 
-# In this order: access key, secret key, session token. A token counts only beside the keys that it belongs to.
+# Rows of access key, secret key, session token, tried in this order. A token is used only with the keys of its row.
 _KEYS = (
     ("OBS_ACCESS_KEY_ID", "OBS_SECRET_ACCESS_KEY", "OBS_SECURITY_TOKEN"),
     ("HUAWEICLOUD_SDK_AK", "HUAWEICLOUD_SDK_SK", "HUAWEICLOUD_SDK_SECURITY_TOKEN"),
@@ -33,10 +34,10 @@ SECRETS = tuple(name for names in _KEYS for name in names[1:])
 
 
 def with_endpoint(options: S3Options, environment: Mapping[str, str] = os.environ) -> S3Options:
-    """``options`` with the endpoint that the environment names, if they name none.
+    """Return ``options`` with an endpoint, taken from the environment if they name none.
 
     Raises:
-        StorageError: If there is none.
+        StorageError: If neither names one.
     """
     found = options.endpoint_url or options.client_kwargs.get("endpoint_url")
     found = found or next((environment[name] for name in ENDPOINTS if environment.get(name)), None)
@@ -53,13 +54,13 @@ def with_endpoint(options: S3Options, environment: Mapping[str, str] = os.enviro
 
 
 def region_of(endpoint_url: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The region that requests are signed for: ``OBS_REGION``, else what the endpoint's name says."""
+    """Return the region to sign requests for: ``OBS_REGION``, else that in the endpoint's name, else ``us-east-1``."""
     match = _PUBLIC.fullmatch(urlsplit(endpoint_url).hostname or "")
     return environment.get("OBS_REGION") or (match[1] if match else "us-east-1")
 
 
 def addressing_of(endpoint_url: str) -> str:
-    """``"virtual"``, or ``"path"`` for an address, this machine, or a name that is not Huawei's public cloud."""
+    """Return ``"virtual"``, or ``"path"`` for an IP address, or a name outside of Huawei's public cloud."""
     host = urlsplit(endpoint_url).hostname or ""
     try:
         ipaddress.ip_address(host)
@@ -69,20 +70,23 @@ def addressing_of(endpoint_url: str) -> str:
 
 
 def config_of(endpoint_url: str) -> dict[str, Any]:
-    """What botocore's ``Config`` needs for OBS."""
+    """Return the arguments of botocore's ``Config`` that OBS needs."""
     return {"signature_version": "s3v4", "s3": {"addressing_style": addressing_of(endpoint_url)}}
 
 
 def keys_of(options: S3Options, environment: Mapping[str, str] = os.environ) -> Callable[[], Keys] | None:
-    """Where keys come from: the options, else the environment, read again whenever keys have expired.
+    """Return the source of keys: the options, else the environment, which is read again whenever keys have expired.
+
+    Returns:
+        A function that returns keys; None if requests are not signed or ``profile`` names the keys.
 
     Raises:
-        StorageError: If there are none.
+        StorageError: If there are no keys.
     """
     given = options.keys()
     if given is not None or options.anon or options.profile is not None:
         return given
-    _from_environment(environment)  # now and not at the first request
+    _from_environment(environment)  # fail now and not at the first request
     return lambda: _from_environment(environment)
 
 

@@ -1,4 +1,4 @@
-"""Makes an `S3Storage` of what a user typed: ``s3://bucket/prefix`` or ``obs://bucket/prefix``. Sends nothing."""
+"""Makes an `S3Storage` from what a user typed: ``s3://bucket/prefix`` or ``obs://bucket/prefix``. Sends nothing."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def open_s3(scheme: str, path: str, storage_options: Mapping[str, Any]) -> S3Sto
     """Open a run root in a bucket.
 
     Args:
-        scheme: ``obs``, or another name of S3.
+        scheme: ``obs``, ``s3`` or ``s3a``.
         path: ``bucket/prefix``.
         storage_options: See `S3Options`.
 
     Raises:
-        StorageError: If the path names no folder in a bucket, or the options cannot be.
+        StorageError: If the path names no folder in a bucket, or the options are invalid.
     """
     learn(*(os.environ.get(name) for name in obs.SECRETS))
     for name in obs.ENDPOINTS:

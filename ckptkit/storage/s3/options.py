@@ -1,8 +1,8 @@
-"""From ``storage_options``, named as in s3fs, to a client of botocore.
+"""Makes a botocore client from ``storage_options``, which are named as in s3fs.
 
-Guarantees: an option that is not known is an error and never ignored; botocore's own retries are off, because they have
-no deadline and draw from Python's random generator, whose state belongs to training; checksums are sent only where the
-protocol requires them, since stores beside Amazon's refuse the others. Any thread.
+Guarantees: an unknown option is an error and never ignored. botocore's own retries are off, because they have no
+deadline and draw from Python's random generator, whose state belongs to training. Checksums are sent only where the
+protocol requires them, since stores other than Amazon's refuse the others. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from ckptkit.storage.lease import SETTLE
 from ckptkit.storage.s3.credentials import Keys, RenewedCredentials, use
 from ckptkit.storage.s3.retry import Patience
 
-CONNECTIONS = 64  # kept open; small requests go so many at a time
+CONNECTIONS = 64  # kept open; this many small requests run at once
 PART_BYTES = 16 << 20
 LANES = 4
 
-_SMALLEST_PART_BYTES = 5 << 20  # of a multipart upload, by the S3 API
+_SMALLEST_PART_BYTES = 5 << 20  # the limit of the S3 API for a multipart upload
 _CONNECT_SECONDS = 10.0
-_SILENCE_SECONDS = 30.0  # without a byte, a connection counts as dead
+_SILENCE_SECONDS = 30.0  # a connection that gives no byte for so long counts as dead
 
 
 @dataclass(frozen=True)
 class S3Options:
-    """How to reach a bucket; the names are those of `s3fs.S3FileSystem`, beside the last five.
+    """Holds the options of a bucket; all but the last five are named as in `s3fs.S3FileSystem`.
 
     Attributes:
         key: Access key; without it, botocore looks where the AWS command line does.
         secret: Secret key.
         token: Session token of temporary keys.
         anon: Do not sign requests.
-        endpoint_url: Of the service; None for Amazon's.
-        use_ssl: Whether an endpoint that names no scheme is ``https``.
-        profile: Of the AWS configuration files.
-        client_kwargs: For ``create_client`` of botocore, such as ``region_name`` and ``verify``.
-        config_kwargs: For `botocore.config.Config`.
-        s3_additional_kwargs: For each object written, such as ``ServerSideEncryption``.
-        default_block_size: Bytes of a part.
-        max_concurrency: Parts on their way at once.
-        credentials: Gives keys, now and whenever they expire: a mapping with key, secret, token, expires.
-        request_timeout: For one request.
-        retry_for: For a request and its repetitions; left alone, shorter until the endpoint has answered once.
-        answer_within: As ``retry_for``, until the endpoint has answered once.
-        settle: Of the lease, where the server ignores ``If-None-Match``.
+        endpoint_url: Endpoint of the service; None for Amazon's.
+        use_ssl: Whether an endpoint without a scheme is ``https``.
+        profile: Profile in the AWS configuration files.
+        client_kwargs: Arguments for botocore's ``create_client``, such as ``region_name`` and ``verify``.
+        config_kwargs: Arguments for `botocore.config.Config`.
+        s3_additional_kwargs: Arguments for each object written, such as ``ServerSideEncryption``.
+        default_block_size: Size of a part in bytes.
+        max_concurrency: Number of parts that are transferred at once.
+        credentials: Returns a mapping with key, secret, token, expires; called now and whenever keys expire.
+        request_timeout: Time limit of one request.
+        retry_for: Time limit of a request and its retries; the default is shorter until the endpoint's first answer.
+        answer_within: Replaces ``retry_for`` until the endpoint has answered once.
+        settle: Settle time of the lease, which is used where the server ignores ``If-None-Match``.
     """
 
     key: str | None = None
@@ -78,10 +78,10 @@ class S3Options:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], scheme: str) -> S3Options:
-        """Check ``given``.
+        """Check ``given`` and convert it to options.
 
         Raises:
-            StorageError: If an option is not known or cannot be.
+            StorageError: If an option is unknown or invalid.
         """
         unknown = sorted(set(given) - set(cls.__dataclass_fields__))
         if unknown:
@@ -98,21 +98,21 @@ class S3Options:
         if not isinstance(options.settle, timedelta):
             raise StorageError(f"settle must be a timedelta, got {options.settle!r}")
         try:
-            options.patience  # noqa: B018 - its check is what is wanted
+            options.patience  # noqa: B018 - called for its check
         except ValueError as error:
             raise StorageError(f"request_timeout, retry_for and answer_within: {error}") from error
         return options
 
     @property
     def patience(self) -> Patience:
-        """How long to wait for the server."""
+        """The time limits for requests to the server."""
         first = Patience.first if self.retry_for == Patience.retrying else self.retry_for
         return Patience(
             self.request_timeout, self.retry_for, first if self.answer_within is None else self.answer_within
         )
 
     def keys(self) -> Callable[[], Keys] | None:
-        """Where keys come from, if these options tell."""
+        """Return a function that returns keys; None if these options have none."""
         if self.credentials is not None:
             source = self.credentials
             return lambda: Keys.of(source())
@@ -132,11 +132,11 @@ def _refuse_own_keys(written_with: object) -> None:
 
 @dataclass(frozen=True)
 class Client:
-    """A client and the credentials that it can be told to renew.
+    """Holds a client and the credentials that it signs with.
 
     Attributes:
         api: botocore's client for S3; any thread may call it.
-        credentials: Ours, if it signs with them.
+        credentials: Credentials that can be renewed; None if botocore finds its own, or requests are not signed.
     """
 
     api: Any
@@ -149,13 +149,13 @@ def connect(
     """Make a client; sends nothing.
 
     Args:
-        options: Of the user.
-        config: What `Config` has beside the user's ``config_kwargs``.
-        keys: Where credentials come from; None for botocore's own chain.
-        region: That of the endpoint; None to look where the AWS command line does.
+        options: The user's options.
+        config: Arguments of `Config`; the user's ``config_kwargs`` override them.
+        keys: Returns the keys to sign with; None for botocore's own chain.
+        region: Region of the endpoint; None to look where the AWS command line does.
 
     Raises:
-        StorageError: If botocore refuses the options.
+        StorageError: If botocore refuses the options, or ``keys`` fails.
     """
     session = botocore.session.Session(profile=options.profile)
     session.register_component("data_loader", _models(session.get_config_variable("data_path")))
@@ -173,7 +173,7 @@ def connect(
         **config,
         **options.config_kwargs,
     }
-    # The bodies' integrity is TLS's on the way and the digests' afterwards; a second hash costs half a core.
+    # TLS protects bodies in transit, and the digests of the checkpoint later; a second hash costs half a core.
     own["s3"] = {"payload_signing_enabled": False, **config.get("s3", {}), **options.config_kwargs.get("s3", {})}
     if options.anon:
         own["signature_version"] = UNSIGNED
@@ -193,10 +193,10 @@ def connect(
         if "Invalid endpoint" in str(error):
             hint = ". Write it with its scheme, as in https://s3.example.com or http://localhost:9000"
         raise StorageError(f"could not use these storage_options: {error}{hint}") from error
-    # Keys would come back encoded, which not every server does as botocore then decodes them; ours need no encoding.
+    # botocore asks for encoded keys and decodes them, but not every server encodes them so. Our keys need no encoding.
     api.meta.events.register_last("before-parameter-build.s3.ListObjects", _ask_for_plain_keys)
     if not _is_amazons(api.meta.endpoint_url) or options.endpoint_url or options.client_kwargs.get("endpoint_url"):
-        # botocore follows redirects between Amazon's regions only, and in circles anywhere else, wherever the endpoint
+        # botocore follows redirects only between Amazon's regions, and in circles elsewhere, wherever the endpoint
         # was named: also by AWS_ENDPOINT_URL, or a profile.
         api.meta.events.register_first("needs-retry.s3", _refuse_redirect)
     return Client(api, credentials)
@@ -204,7 +204,7 @@ def connect(
 
 @functools.cache
 def _models(data_path: str | None) -> Loader:
-    """Botocore's descriptions of services: 12 MB and 0.1 s of parsing for each client, if none is kept."""
+    """Return botocore's service descriptions; without the cache each client costs 12 MB and 0.1 s of parsing."""
     return create_loader(data_path)
 
 

@@ -1,7 +1,7 @@
-"""The memory that parts are sent from: made once, because the first touch of fresh pages costs more than the copy.
+"""Keeps the buffers that parts are sent from, because the first touch of new pages costs more than the copy.
 
-Guarantees: a buffer is lent to one caller at a time; what is kept between files is no more than one file needs. Any
-thread.
+Guarantees: a buffer is lent to one caller at a time. No more buffers are kept between files than one file needs. Any
+thread may call it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 
 class PartMemory:
-    """Buffers of one storage.
+    """Lends the buffers of one storage.
 
     Args:
-        kept: How many to keep while nobody has them.
+        kept: Maximum number of buffers to keep while they are not lent.
     """
 
     def __init__(self, kept: int) -> None:
@@ -25,7 +25,7 @@ class PartMemory:
 
     @contextmanager
     def lent(self, count: int, size_bytes: int) -> Iterator[list[memoryview]]:
-        """``count`` buffers of ``size_bytes`` each, for as long as the context lasts."""
+        """Lend ``count`` buffers of ``size_bytes`` each, for as long as the context lasts."""
         with self._lock:
             fitting = [one for one in self._free if len(one) == size_bytes][:count]
             self._free = [one for one in self._free if not any(one is taken for taken in fitting)]

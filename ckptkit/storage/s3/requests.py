@@ -1,10 +1,10 @@
-"""The requests that a run makes of a bucket, each with a deadline and tried again while that may help.
+"""Sends a run's requests to a bucket, each with a deadline and with retries while they may help.
 
-Guarantees: a request ends by its deadline, or a read timeout after it, wherever a server stalls (but one that keeps
-dripping a byte now and then into a header or a listing is not left); a body is sent from the memory that it lies
-in and received into the memory that it belongs to; absence is FileNotFoundError, a condition that did not hold is
-FileExistsError, all else that fails is a StorageError. After a lost reply a conditional put may report its own file as
-there already. Any thread.
+Guarantees: a request ends by its deadline, or a read timeout after it, wherever a server stalls. A body is sent from
+the caller's memory and received into the caller's memory. Absence is FileNotFoundError, a condition that did not hold
+is FileExistsError, any other failure is a StorageError. After a lost reply, a conditional put may report its own file
+as an existing one. Does not end a request whose server sends a byte of a header or a listing now and then. Any thread
+may call it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _GONE = {"NoSuchUpload"}
 
 @dataclass(frozen=True)
 class Page:
-    """One answer of a listing.
+    """Holds one page of a listing.
 
     Attributes:
         files: Size in bytes by key.
-        folders: Common prefixes, each with its last slash.
+        folders: Common prefixes, each with its trailing slash.
     """
 
     files: Mapping[str, int]
@@ -45,14 +45,14 @@ class Page:
 
 
 class Bucket:
-    """Requests to one bucket.
+    """Sends requests to one bucket.
 
     Args:
-        name: Of the bucket.
-        client: Sends them.
-        retry: Repeats them.
+        name: Name of the bucket.
+        client: Sends the requests.
+        retry: Repeats the requests.
         written_with: Options of every object written, such as its encryption.
-        scheme: Of the URL, for messages.
+        scheme: Scheme of the URL, for messages.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Bucket:
         self._written_with = dict(written_with)
 
     def pages(self, prefix: str, delimiter: str = "") -> Iterator[Page]:
-        """List the keys that begin with ``prefix``, a page of at most 1000 at a time."""
-        # The first version of the call: stores beside Amazon's may lack the second one.
+        """List the keys that begin with ``prefix``, in pages of at most 1000."""
+        # The first version of the call: stores other than Amazon's may lack the second one.
         arguments = {"Prefix": prefix, **({"Delimiter": delimiter} if delimiter else {})}
         marker: str | None = None
-        used: set[str] = set()  # not compared by order: some servers make up tokens
+        used: set[str] = set()  # a set, since some servers make up tokens, which have no order
         while True:
             begin = {} if marker is None else {"Marker": marker}
-            # An answer without this element is some other page: an empty run may never be concluded from it.
+            # An answer without this element is not a listing, and must never be taken for an empty run.
             answer = self._send("list", prefix, "list_objects", {**arguments, **begin}, needs="IsTruncated")
             files = {one["Key"]: int(one["Size"]) for one in answer.get("Contents", ())}
             folders = [one["Prefix"] for one in answer.get("CommonPrefixes", ())]
@@ -91,15 +91,15 @@ class Bucket:
             marker = last
 
     def mark(self, key: str) -> Mapping[str, str] | None:
-        """The metadata of an object, with lower-case names; None where there is no object."""
+        """Return the metadata of an object, with lower-case names; None if there is no object."""
 
         def request(_: float) -> Mapping[str, str]:
             try:
-                # Not HEAD, whose failures have no body that would say what is wrong.
+                # Not HEAD: its failures have no body that says what is wrong.
                 answer = self._client.api.get_object(Bucket=self.name, Key=key, Range="bytes=0-0")
             except ClientError as error:
                 if code_of(error) in _BEYOND_THE_END:
-                    return {}  # an empty object; only uploads in parts are marked, which have bytes
+                    return {}  # an empty object, which has no mark: only multipart uploads have one
                 raise
             answer["Body"].close()
             return dict(_with("ETag", answer)["Metadata"])
@@ -112,7 +112,7 @@ class Bucket:
     def get_into(
         self, key: str, buffers: Sequence[memoryview], offset_bytes: int, stop: threading.Event | None = None
     ) -> int:
-        """Fill ``buffers``, at least a byte of room, from ``offset_bytes`` on; returns the bytes that there were."""
+        """Fill ``buffers``, which hold at least one byte, from ``offset_bytes`` on; returns the bytes received."""
         room = sum(map(len, buffers))
         arguments = {"Key": key, "Range": f"bytes={offset_bytes}-{offset_bytes + room - 1}"}
 
@@ -123,7 +123,9 @@ class Bucket:
                 if code_of(error) in _BEYOND_THE_END:
                     return 0
                 raise
-            _with("ETag", answer)  # else a page would be taken for a file, and the checkpoint for a corrupt one
+            _with(
+                "ETag", answer
+            )  # else a proxy's page would be taken for the file, and the checkpoint would seem corrupt
             size_bytes = size_of_part(answer, offset_bytes)
             if size_bytes is None or size_bytes > room:
                 raise StorageError(f"could not read {self._where(key)}: the server gives no parts of files")
@@ -136,20 +138,20 @@ class Bucket:
         return self._call(f"read {self._where(key)}", request, may_be_absent=True, stop=stop)
 
     def put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> None:
-        """Write an object at once."""
+        """Write an object in one request; with ``if_absent`` only if the key is free."""
         condition = {"IfNoneMatch": "*"} if if_absent else {}
         self._send_body("write", key, data, "put_object", {"Key": key, **self._written_with, **condition})
 
     def delete(self, key: str, stop: threading.Event | None = None) -> None:
-        """Delete an object, if there is one."""
+        """Delete an object, if it exists."""
         with suppress(FileNotFoundError):
             self._send("delete", key, "delete_object", {"Key": key}, may_be_absent=True, stop=stop)
 
     def begin_upload(self, key: str, mark: Mapping[str, str]) -> tuple[str, bool]:
-        """Begin an upload in parts, whose object will have ``mark`` as metadata.
+        """Begin a multipart upload, whose object will have ``mark`` as metadata.
 
         Returns:
-            Its id, and whether an earlier try may have begun another one, whose id was lost.
+            The id of the upload, and whether an earlier try may have begun another upload, whose id was lost.
         """
         arguments = {"Bucket": self.name, "Key": key, "Metadata": dict(mark), **self._written_with}
         tries = 0
@@ -164,33 +166,33 @@ class Bucket:
     def put_part(
         self, key: str, upload: str, number: int, data: memoryview, stop: threading.Event | None = None
     ) -> str:
-        """Write part ``number``, from 1; returns its tag. FileNotFoundError if the upload is gone."""
+        """Write part ``number``, counted from 1; returns its tag. Raises FileNotFoundError if the upload is gone."""
         arguments = {"Key": key, "UploadId": upload, "PartNumber": number}
         return str(self._send_body(f"write part {number} of", key, data, "upload_part", arguments, stop=stop)["ETag"])
 
     def complete_upload(self, key: str, upload: str, tags: Sequence[str]) -> None:
-        """Make the object of the parts with ``tags``, in order; FileNotFoundError if the upload is gone."""
+        """Make the object from the parts with ``tags``, in order. Raises FileNotFoundError if the upload is gone."""
         parts = [{"ETag": tag, "PartNumber": number} for number, tag in enumerate(tags, 1)]
         arguments = {"Key": key, "UploadId": upload, "MultipartUpload": {"Parts": parts}}
         self._send("complete", key, "complete_multipart_upload", arguments, needs="ETag")
 
     def abort_upload(self, key: str, upload: str) -> None:
-        """Discard an upload and its parts, if there is one."""
+        """Discard an upload and its parts, if the upload exists."""
         try:
             self._send("abort", key, "abort_multipart_upload", {"Key": key, "UploadId": upload})
         except FileNotFoundError:
             return
 
     def uploads(self, prefix: str) -> Iterator[tuple[str, str]]:
-        """Key and id of every upload under way whose key begins with ``prefix``."""
+        """Yield key and id of every unfinished upload whose key begins with ``prefix``."""
         begin: dict[str, str] = {}
         while True:
             try:
                 answer = self._send("list uploads of", prefix, "list_multipart_uploads", {"Prefix": prefix, **begin})
             except FileNotFoundError:
-                return  # how rclone says that there is none
+                return  # rclone answers NoSuchUpload if there is none
             for one in answer.get("Uploads", ()):
-                # Some servers list by prefix, some give everything.
+                # Some servers ignore the prefix and list everything.
                 if one["Key"].startswith(prefix):
                     yield one["Key"], one["UploadId"]
             after = {
@@ -275,7 +277,7 @@ class Bucket:
 
 
 def _with(element: str | None, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``answer``, if it has ``element``: a page of some proxy that was taken for an answer has not."""
+    """Return ``answer`` if it has ``element``, else raise TimeoutError: a proxy's page lacks the element."""
     if element is not None and element not in answer:
         raise TimeoutError(f"the answer is not the storage's: it has no {element}")
     return answer

@@ -1,9 +1,9 @@
-"""Tries a request again while its failure may pass, with backoff and jitter, inside a deadline.
+"""Retries a request while its failure may be temporary, with backoff and jitter, until a deadline.
 
 The delays are "full jitter" (exponential, drawn from zero on), as in "Exponential Backoff And Jitter" of the AWS
-Architecture Blog. Guarantees: a request that failed for good is never repeated; the log tells of trouble that lasts,
-and when it ends; no random number is drawn from Python's own generator, whose state belongs to training. Clients' own
-retries are switched off for these reasons: they have no deadline, and draw from that generator. Any thread.
+Architecture Blog. Guarantees: a request that failed permanently is never repeated. The log reports trouble that lasts,
+and its end. No random number is drawn from Python's own generator, whose state belongs to training. The clients' own
+retries are off for these reasons: they have no deadline and draw from that generator. Any thread may call it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _TELL_AFTER_SECONDS = 5.0
 _TELL_EVERY_SECONDS = 60.0
 
 
-class Transient(Exception):  # noqa: N818 - a state of the world, not of this program
-    """A failure that may pass: the request is to be sent again. The backend's error is the ``__cause__``."""
+class Transient(Exception):  # noqa: N818 - a temporary condition, not an error of this program
+    """Reports a temporary failure, after which the request is sent again; ``__cause__`` is the backend's error."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait for a storage.
+    """Holds the time limits for a storage.
 
     Attributes:
-        request: For one request, from its first byte to the last one of its answer.
-        retrying: For a request and all its repetitions.
-        first: As ``retrying``, until there was an answer: a wrong endpoint is more likely than an outage then.
+        request: Limit of one request, from its first byte to the last byte of its answer.
+        retrying: Limit of a request and all its retries.
+        first: Replaces ``retrying`` until the first answer; a wrong endpoint is then more likely than an outage.
     """
 
     request: timedelta = timedelta(minutes=2)
@@ -47,7 +47,7 @@ class Patience:
     first: timedelta = timedelta(seconds=30)
 
     def __post_init__(self) -> None:
-        """Refuse what is no duration."""
+        """Refuse a limit that is not a timedelta above zero."""
         for name, value in (("request", self.request), ("retrying", self.retrying), ("first", self.first)):
             if not isinstance(value, timedelta) or value <= timedelta():
                 raise ValueError(f"the patience for {name} must be a timedelta above zero, got {value!r}")
@@ -57,9 +57,9 @@ class Retry:
     """Repeats requests to one storage.
 
     Args:
-        patience: How long.
-        monotonic: Gives seconds.
-        wait: Waits for seconds.
+        patience: The time limits.
+        monotonic: Clock, in seconds.
+        wait: Waits for the given number of seconds.
         rng: Draws the delays.
     """
 
@@ -76,21 +76,21 @@ class Retry:
         self._wait = wait
         self._never = threading.Event()
         self._answered = False
-        self._rng = rng or random.Random()  # noqa: S311 - delays are no secret
+        self._rng = rng or random.Random()  # noqa: S311 - delays are not secret
         self._lock = threading.Lock()
         self._since: float | None = None
         self._told_at: float | None = None
 
     def call(self, what: str, request: Callable[[float], _T], stop: threading.Event | None = None) -> _T:
-        """Send ``request`` until it succeeds, fails for good, or patience ends, which is short before a first answer.
+        """Send ``request`` until it succeeds, fails permanently, or time runs out, sooner before the first answer.
 
         Args:
-            what: What is being done, for messages: "could not {what}".
-            request: Is given the moment by which it has to have ended.
-            stop: When it is set, nobody wants the outcome any more.
+            what: The operation, for messages: "could not {what}".
+            request: Called with the time of ``monotonic`` by which it must end.
+            stop: When it is set, a failed request is not sent again.
 
         Raises:
-            StorageError: If patience ended; whatever else ``request`` raises comes through as it is.
+            StorageError: If time ran out or ``stop`` was set. Other exceptions of ``request`` pass through unchanged.
         """
         patience = (self._patience.retrying if self._answered else self._patience.first).total_seconds()
         until = self.monotonic() + patience
@@ -109,7 +109,7 @@ class Retry:
                     ) from trouble.__cause__
                 self._tell_of(what, trouble, begun)
             except (FileNotFoundError, FileExistsError):
-                self._tell_of_recovery()  # an answer, too
+                self._tell_of_recovery()  # these are answers, too
                 raise
             else:
                 self._tell_of_recovery()

@@ -1,9 +1,9 @@
-"""A run root in a bucket of S3 or of a store that speaks its protocol.
+"""Stores a run root in a bucket of S3 or of a store that speaks its protocol.
 
-Guarantees: what `write` and `create` have returned from is durable as far as the store is; `create` publishes with
-one conditional put (``If-None-Match: *``), or with a lease where the server ignores the condition, which is found out
-once and said in the log; files go out in parts from a few reused buffers, and come in into the memory that they
-belong to. Nothing is cached. Any thread; files are read and written by threads of this module's own.
+Guarantees: when `write` or `create` returns, the file is as durable as the store makes it. `create` publishes with one
+conditional put (``If-None-Match: *``), or with a lease where the server ignores the condition; this is tested once and
+a lease is logged. Files are sent in parts from a few reused buffers, and received into the caller's memory. Nothing is
+cached. Any thread may call it; it uses its own threads to send and receive parts and to delete.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from ckptkit.storage.s3.requests import Bucket
 from ckptkit.storage.source import ByteStream, Source
 
 _log = logging.getLogger("ckptkit")
-_MOST_PARTS = 10_000  # of a multipart upload, by the S3 API
-DELETE_LANES = 64  # a checkpoint of thousands of ranks is tens of thousands of files
+_MOST_PARTS = 10_000  # the limit of the S3 API for a multipart upload
+DELETE_LANES = 64  # a checkpoint of thousands of ranks has tens of thousands of files
 
 
 class S3Storage:
-    """Objects below ``prefix`` in ``bucket``.
+    """Stores objects below ``prefix`` in ``bucket``.
 
     Args:
-        url: As the user typed it.
+        url: The URL as the user typed it.
         bucket: Sends the requests.
-        prefix: Of all keys, without a slash at either end; may be empty.
-        part_bytes: Of a file that is sent or fetched in parts.
-        lanes: Parts on their way at once.
-        lease: Makes what takes the place of conditional puts.
+        prefix: Prefix of all keys, without a slash at either end; may be empty.
+        part_bytes: Size of a part, for files that are sent or fetched in parts.
+        lanes: Number of parts that are transferred at once.
+        lease: Makes the lease that replaces conditional puts.
     """
 
     def __init__(
@@ -71,16 +71,16 @@ class S3Storage:
 
     @property
     def is_remote(self) -> bool:
-        """Yes."""
+        """True: a bucket is reached over a network."""
         return True
 
     @property
     def window_bytes(self) -> int:
-        """Two rounds of parts, so that lanes seldom wait for the slowest one."""
+        """Two rounds of parts, so that lanes seldom wait for the slowest part."""
         return 2 * self._lanes * self._part_bytes
 
     def probe(self) -> None:
-        """Find out whether objects can be put and deleted here, and whether conditions are honoured."""
+        """Check that objects can be put and deleted here, and whether the server honours conditions."""
         self._conditional()
         try:
             self._bucket.delete(f"{self._below}{PROBE}-absent")
@@ -88,7 +88,7 @@ class S3Storage:
             _log.warning("%s. Saves go on, but retention cannot remove any", error)
 
     def list(self, folder: str, prefix: str = "") -> Listing:
-        """List what lies directly below ``folder`` and begins with ``prefix``."""
+        """List the entries directly below ``folder`` whose names begin with ``prefix``."""
         below = f"{self._below}{folder}/" if folder else self._below
         folders: set[str] = set()
         files: dict[str, int] = {}
@@ -98,25 +98,25 @@ class S3Storage:
         return Listing(frozenset(folders), files)
 
     def walk(self, prefix: str) -> Mapping[str, int]:
-        """All files whose keys begin with ``prefix``."""
+        """Return the sizes in bytes of all files whose keys begin with ``prefix``."""
         pages = self._bucket.pages(self._below + prefix)
-        # An object whose key ends in a slash is what consoles make for a folder.
+        # Cloud consoles make an object whose key ends in a slash for a folder.
         return {
             key[len(self._below) :]: size for page in pages for key, size in page.files.items() if not key.endswith("/")
         }
 
     def exists(self, key: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether the file exists."""
         return self._bucket.mark(self._below + key) is not None
 
     def read(self, key: str, max_bytes: int) -> bytes:
-        """The content of ``key``, cut after ``max_bytes + 1`` bytes."""
+        """Return the content of ``key``, cut after ``max_bytes + 1`` bytes."""
         data = bytearray(max_bytes + 1)
         count = self._bucket.get_into(self._below + key, [memoryview(data)], 0)
         return bytes(data[:count])
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
-        """Fill ``buffers`` from ``offset_bytes`` on, in ranges beside each other."""
+        """Fill ``buffers`` with the bytes from ``offset_bytes`` on, in concurrent ranges; returns the bytes read."""
         parts = _in_parts(buffers, self._part_bytes)
         if not parts:
             if not self.exists(key):
@@ -151,7 +151,7 @@ class S3Storage:
     def _write_parts(self, key: str, source: Source, size_bytes: int) -> None:
         part_bytes = max(self._part_bytes, -(-size_bytes // _MOST_PARTS))
         upload = Upload(self._bucket, self._below + key)
-        # In this order: the lanes end before the memory that they send from goes to another file.
+        # In this order: the lanes must end before their memory is lent to another file.
         with self._memory.lent(self._lanes, part_bytes) as buffers, upload, Lanes(self._lanes) as lanes:
             upload.send(source, lanes, buffers)
             source.expect_end()
@@ -159,7 +159,7 @@ class S3Storage:
             upload.complete()
 
     def put(self, key: str, data: bytes) -> None:
-        """Write a file, also over another one: for the lease."""
+        """Write a file, replacing an existing one; for the lease."""
         self._bucket.put(self._below + key, data)
 
     def create(self, key: str, data: bytes) -> None:
@@ -171,12 +171,12 @@ class S3Storage:
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove ``keys``."""
-        # One request for each: of the call that takes a thousand, stores beside Amazon's want other checksums.
+        # One request per key: for the call that takes a thousand, stores other than Amazon's want other checksums.
         jobs = [partial(self._bucket.delete, self._below + key) for key in dict.fromkeys(keys)]
         in_lanes(min(DELETE_LANES, len(jobs)), jobs)
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
-        """Abort uploads that nobody goes on with: their parts cost space and are in no listing."""
+        """Abort dead uploads, whose parts cost space and are not listed; returns how many."""
         dead = [
             (key, upload)
             for key, upload in self._bucket.uploads(self._below + prefix)
@@ -187,7 +187,7 @@ class S3Storage:
         return len(dead)
 
     def _conditional(self) -> bool:
-        """Whether the server honours ``If-None-Match``; asked once."""
+        """Return whether the server honours ``If-None-Match``; tests it once."""
         with self._probing:
             if self._has_conditions is None:
                 self._has_conditions = self._honours_conditions()
@@ -201,7 +201,7 @@ class S3Storage:
             return self._has_conditions
 
     def _honours_conditions(self) -> bool:
-        # The object stays: once it is there, a single refused put is the answer, whoever else is probing.
+        # The object stays: once it exists, one refused put is the answer, even if other processes probe, too.
         for _ in range(2):
             try:
                 self._bucket.put(f"{self._below}{PROBE}", secrets.token_bytes(8), if_absent=True)
@@ -219,7 +219,7 @@ def _is_unknown_condition(error: StorageError) -> bool:
 
 
 def _in_parts(buffers: Sequence[memoryview], part_bytes: int) -> list[list[memoryview]]:
-    """The same memory in parts of ``part_bytes``, the last one perhaps shorter."""
+    """Split the memory of ``buffers`` into parts of ``part_bytes``; the last one may be shorter."""
     parts: list[list[memoryview]] = []
     room = 0
     for buffer in buffers:

@@ -1,1 +1,1 @@
-"""Copies runs and checkpoints to another root: `inventory` says what there is, `destination` what is there already."""
+"""Copies runs and checkpoints to another root; `inventory` lists the source's checkpoints, `destination` the target."""

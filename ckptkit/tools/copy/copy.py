@@ -1,11 +1,10 @@
-"""Copies a whole run, or one checkpoint as a new run, from a root to another.
+"""Copies a whole run, or one checkpoint as a new run, from one root to another.
 
-The order: everything that lies at the target is compared; ``run.json``; checkpoint by checkpoint, oldest first; events;
-the attempts' documents, the one that ends the copy last. Guarantees: until then no start takes the target for a run
-(`ckptkit.run.origin`); where anything at the target is not the source's, nothing is written; an interrupted copy is
-resumed by the same call, with the same result. The source is only read, and may be a run that goes on. One copy to a
-root at a time, and no job on it meanwhile: only a part of what they would do to each other is noticed. Any single
-thread.
+The order: compare everything at the target; ``run.json``; the checkpoints, oldest first; events; the attempts'
+documents, last the one that ends the copy. Guarantees: until then no start takes the target for a run
+(`ckptkit.run.origin`); if anything at the target is not the source's, nothing is written; the same call resumes an
+interrupted copy, with the same result. The source is only read, and its job may be running. Run one copy to a root at
+a time, and no job on it: conflicts between them are detected only in part. Any single thread.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from ckptkit.tools.copy.destination import Destination
 from ckptkit.tools.copy.events import EventInventory
 from ckptkit.tools.copy.inventory import Copied, CopyWatch, Inventory
 
-_ROUNDS = 10  # looks at a source that removes checkpoints while they are copied
+_ROUNDS = 10  # surveys of a source that removes checkpoints while they are copied
 
 
 @dataclass(frozen=True)
 class CopyRequest:
-    """What to copy, and what a new run needs.
+    """Says what to copy, and gives what a new run needs.
 
     Attributes:
         checkpoint: A name or ``"latest"`` for one checkpoint alone; None for the whole run.
-        now: The clock; for people, never for ordering.
-        new_token: Gives 32 fresh random hexadecimal digits.
+        now: The clock, for display and never for ordering.
+        new_token: Returns 32 fresh random hexadecimal digits.
     """
 
     checkpoint: str | None
@@ -54,7 +53,7 @@ def copy_run(source: Storage, target: Storage, request: CopyRequest, watch: Copy
         CheckpointNotFoundError: If there is nothing to copy, or the source removes it faster than it is copied.
         CorruptCheckpointError: If none of it can be copied, since it is corrupt; names each.
         ResumeError: If something at ``target`` is not the source's, which is named and nothing was written; or the
-            source is itself a copy that has not ended.
+            source is itself an unfinished copy.
         StaleAttemptError: If another process wrote to ``target`` meanwhile.
         StorageError: If one of the two storages failed. The same call resumes.
     """
@@ -72,7 +71,7 @@ def copy_run(source: Storage, target: Storage, request: CopyRequest, watch: Copy
         last_attempt=_last_attempt(source, index, alone),
     )
     destination.accept_run(origin)
-    # Not the source's id: from here on the two may go on differently.
+    # A new id, not the source's: the two runs may diverge from here on.
     run = destination.run or RunDocument(
         run_id=request.new_token(), created_at=request.now().isoformat(), copied_from=origin
     )
@@ -80,12 +79,12 @@ def copy_run(source: Storage, target: Storage, request: CopyRequest, watch: Copy
 
 
 def _alone(index: Index, wanted: str | None, begun: RunDocument | None) -> CheckpointName | None:
-    """Which checkpoint is copied alone, if one is."""
+    """Return the checkpoint that is copied alone; None for a whole run."""
     if wanted is None:
         return None
     recorded = begun.copied_from.checkpoint if begun is not None and begun.copied_from is not None else None
     if wanted == "latest" and recorded is not None:
-        wanted = recorded  # the source may have gone on since that copy was begun
+        wanted = recorded  # the source may have newer checkpoints since that copy began
     try:
         first = choose(index, wanted, rewind=True).first
     except CheckpointNotFoundError as error:
@@ -120,7 +119,7 @@ def _readable(index: Index) -> list[AttemptDocument]:
         try:
             found.append(index.document(attempt))
         except CorruptCheckpointError:
-            continue  # nothing that it wrote can be checked: its checkpoints are named as corrupt
+            continue  # its checkpoints are reported as corrupt, since none can be checked
     return found
 
 
@@ -172,20 +171,21 @@ class _Copy:
     def _begin(self) -> None:
         """Write the first file; from here on the target is this copy's."""
         self._target.probe()
-        events = () if self._target.is_remote else (f"{EVENTS}/",)  # one small put each: nothing is ever unfinished
+        # Remote event files are never unfinished: each is one small put.
+        events = () if self._target.is_remote else (f"{EVENTS}/",)
         for prefix in (RUN, f"{ATTEMPTS}/", f"{CHECKPOINTS}/", f"{FROZEN}/", *events):
-            self._target.clear_unfinished(prefix, lambda key: True)  # of earlier calls, since only one copies at a time
+            self._target.clear_unfinished(prefix, lambda key: True)  # all from earlier calls: one copy runs at a time
         self._destination.make_durable()
         if self._destination.run is None and create_once(self._target, RUN, encode(self._run)) != encode(self._run):
             raise ResumeError(f"another process has just begun to write to {self._target.url}. {ADVICE}")
 
     def _carry(self, index: Index) -> Index:
-        """Copy the checkpoints; returns the look at the source that all of them were copied by."""
+        """Copy the checkpoints; return the index of the source that covers all of them."""
         is_run = self._destination.has(self._last_key)
         lost = 0
         for _ in range(_ROUNDS):
             if is_run:
-                # Somebody may start on it: as in any run, a folder comes after its attempt's document.
+                # A job may start on it: as in any run, the attempt's document comes before its folders.
                 self._put_attempts(index)
             self._inventory.carry()
             if len(self._copied.pruned) == lost:
@@ -196,7 +196,7 @@ class _Copy:
             if self._alone is not None:
                 break
             lost = len(self._copied.pruned)
-            # What retention left instead may be newer than all that was planned.
+            # What retention kept may be newer than all that was planned.
             index = Index(self._source)
             self._inventory.plan(index, self._names(index))
         raise CheckpointNotFoundError(
@@ -215,14 +215,14 @@ class _Copy:
         )
 
     def _attempts(self, index: Index) -> dict[str, bytes]:
-        """The attempts' documents of the copy by key."""
+        """Return the attempts' documents of the copy, by key."""
         documents = _readable(index)
         if self._alone is not None:
             documents = [index.document(self._alone.attempt), self._first_attempt(self._alone)]
         return {attempt_key(one.attempt): encode(one) for one in documents}
 
     def _first_attempt(self, parent: CheckpointName) -> AttemptDocument:
-        """Of the new run: made from ``run.json`` alone, so that a copy that is resumed makes the same one."""
+        """Make the first attempt of the new run from ``run.json`` alone, so that a resumed copy makes the same one."""
         return AttemptDocument(
             attempt=parent.attempt + 1,
             token=digest_of(encode(self._run)),

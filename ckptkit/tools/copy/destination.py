@@ -1,7 +1,7 @@
-"""What lies at the target of a copy, and whether all of it is the source's.
+"""Checks what is at the target of a copy, and whether all of it is the source's.
 
-Guarantees: all but `Destination.make_durable` and `Destination.empty` only reads; a file that is not known to be the
-copy's is named and refused, never removed. Damage in what is there already is found by content, not by size. Any single
+Guarantees: everything but `Destination.make_durable` and `Destination.empty` only reads. A file that is not known to be
+the copy's is named and refused, never removed. Damage in existing files is found by content, not by size. Any single
 thread.
 """
 
@@ -29,11 +29,11 @@ _FROZEN_FILE = re.compile(r"[0-9a-f]{32}\.safetensors")
 
 @dataclass(frozen=True)
 class Others:
-    """Checkpoints at the target that the source does not have any more.
+    """Lists the checkpoints at the target that the source no longer has.
 
     Attributes:
         kept: Committed and whole; they stay.
-        left: Not committed; what was copied of them is of no use.
+        left: Not committed; what was copied of them is useless.
     """
 
     kept: list[CheckpointName] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Others:
 
 
 class Destination:
-    """One look at the target.
+    """Surveys the target once.
 
     Args:
         storage: The target's root.
@@ -49,7 +49,7 @@ class Destination:
 
     Attributes:
         run: Its ``run.json``, or None.
-        events: Keys of what lies below ``events/``.
+        events: Keys of the files below ``events/``.
     """
 
     def __init__(self, storage: Storage, source_url: str) -> None:
@@ -67,7 +67,7 @@ class Destination:
         self.run = self._read_run() if RUN in top.files else None
 
     def accept_run(self, origin: CopiedFrom) -> None:
-        """Raise ResumeError unless the run here is a copy of ``origin``, or there is nothing at all."""
+        """Raise ResumeError unless the run here is a copy of ``origin``, or the target is empty."""
         self._is_alone = origin.checkpoint is not None
         if self.run is None:
             if self._keys:
@@ -77,18 +77,18 @@ class Destination:
         if found is None:
             raise ResumeError(f"{self._storage.url} holds a run of its own, by its {RUN}. {ADVICE}")
         is_other = (found.run_id, found.checkpoint) != (origin.run_id, origin.checkpoint)
-        if is_other or (origin.run_id is None and found.url != origin.url):  # sources without an id are told by place
+        if is_other or (origin.run_id is None and found.url != origin.url):  # its URL identifies a source without id
             what = f"the checkpoint {found.checkpoint}" if found.checkpoint else "the whole run"
             raise ResumeError(
                 f"{self._storage.url} holds a copy of something else, by its {RUN}: {what} of {found.url}. {ADVICE}"
             )
 
     def examine(self, index: Index, attempts: Mapping[str, bytes], planned: Collection[CheckpointName]) -> Others:
-        """Look at everything that is in no planned checkpoint, and is no event of a whole run.
+        """Check everything that is in no planned checkpoint and is not an event of a whole run.
 
         Args:
-            index: Of the source.
-            attempts: Documents of the copy by key.
+            index: Index of the source.
+            attempts: Documents of the copy, by key.
             planned: Checkpoints that are compared elsewhere.
 
         Raises:
@@ -109,7 +109,7 @@ class Destination:
         return others
 
     def make_durable(self) -> None:
-        """Have the documents that were found survive a power loss, before anything builds on them; after `examine`."""
+        """Make the existing documents survive a power loss before anything builds on them; call after `examine`."""
         if self._storage.is_remote:
             return
         documents = [RUN] if self.run is not None else []
@@ -122,11 +122,11 @@ class Destination:
             remove_data(self._storage, name)
 
     def has(self, key: str) -> bool:
-        """Whether there is such a file, as far as this look goes."""
+        """Return whether the file existed at the survey or was added since."""
         return key in self._keys
 
     def add(self, key: str) -> None:
-        """Note a file that was made since."""
+        """Record a file that was created since."""
         self._keys.add(key)
 
     def _others(self, index: Index, planned: Collection[CheckpointName]) -> Others:
@@ -170,11 +170,11 @@ class Destination:
             return True
         folder, _, file = key.rpartition("/")
         attempt = parse_frozen(folder.removeprefix(f"{FROZEN}/"))
-        # One that nothing refers to is left of a checkpoint that the source lost; the next start here removes it.
+        # An unreferenced one is left from a checkpoint that the source lost; the next start here removes it.
         return attempt in index.attempts and _FROZEN_FILE.fullmatch(file) is not None
 
     def _is_forgotten(self, key: str, index: Index) -> bool:
-        """Whether the source may have removed ``key`` since it was copied, with all that a start left."""
+        """Return whether the source may have removed ``key``, with everything of its start, since it was copied."""
         attempt = attempt_of(key)
         return (
             not self._is_alone
@@ -195,7 +195,7 @@ class Destination:
 
 
 def _is_created(key: str) -> bool:
-    """Whether the file ``key`` is created at once, so that whoever sees it sees all of it."""
+    """Return whether the file ``key`` is created in one step, so that it is never seen in part."""
     name = _checkpoint_of(key)
     return key == name.commit_key if name is not None else not key.startswith(f"{FROZEN}/")
 

@@ -1,7 +1,7 @@
-"""The files below ``events/`` on their way from one root to another, byte for byte.
+"""Copies the files below ``events/`` from one root to another, byte for byte.
 
-Guarantees: a file that lies at the target and not, or differently, at the source is named and refused before anything
-is written. What is in them is not judged: a damaged one arrives as it is, for readers to name. Any single thread.
+Guarantees: a file at the target that is missing or different at the source is named and refused before anything is
+written. Contents are not checked: a damaged file is copied as it is, for readers to report. Any single thread.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ckptkit.storage import Storage
 
 
 class EventInventory:
-    """Events of a whole run.
+    """Compares and copies the events of a whole run.
 
     Args:
-        source: Where they lie.
-        target: Where they go.
+        source: The root to copy from.
+        target: The root to copy to.
     """
 
     def __init__(self, source: Storage, target: Storage) -> None:
@@ -31,7 +31,7 @@ class EventInventory:
         self._there: set[str] = set()
 
     def compare(self, there: Iterable[str]) -> None:
-        """Compare the files with the keys ``there``, which lie at the target.
+        """Compare the target's files, whose keys are ``there``, with the source's.
 
         Raises:
             ResumeError: If one is not the source's.
@@ -44,11 +44,11 @@ class EventInventory:
         self._there = set(keys)
 
     def carry(self) -> None:
-        """Copy what the source has by now and the target has not; after `compare`.
+        """Copy what the source has now and the target does not; call after `compare`.
 
         Raises:
-            ResumeError: If another process writes to the target, too.
-            StorageError: As `compare`.
+            ResumeError: If another process writes to the target too.
+            StorageError: As for `compare`.
         """
         files = self._source.list(EVENTS).files
         for file in sorted(file for file in files if parse_segment(file) is not None):

@@ -1,8 +1,7 @@
-"""The checkpoints of a copy: how much there is, what lies at the target already, and what became of each.
+"""Tracks the checkpoints of a copy: their sizes, what is at the target already, and the outcome of each.
 
-Guarantees: every checkpoint that was planned has one outcome in `Copied`; one that cannot be copied keeps none of the
-others from it. Documents are read anew for each step, since those of all checkpoints together may not fit into memory.
-One thread.
+Guarantees: every planned checkpoint has one outcome in `Copied`; one that cannot be copied does not prevent the others.
+Documents are read again in each step, since those of all checkpoints together may not fit into memory. One thread.
 """
 
 from __future__ import annotations
@@ -22,35 +21,35 @@ CopyOutcome = Literal["copied", "present", "pruned", "corrupt"]
 
 
 class CopyWatch(Protocol):
-    """Is told how a copy goes on, by the thread that copies."""
+    """Receives the progress of a copy, on the thread that copies."""
 
     def plan(self, checkpoints: int, size_bytes: int) -> None:
-        """So much is to be done in all; may be told again, and then be more."""
+        """Receive the total work; may be called again with larger numbers."""
         ...
 
     def advance(self, size_bytes: int) -> None:
-        """So many bytes more are copied, or proven where they lay."""
+        """Receive the number of bytes just copied, or verified in place."""
         ...
 
     def end(self, name: str, outcome: CopyOutcome) -> None:
-        """A checkpoint is done."""
+        """Receive the outcome of a checkpoint."""
         ...
 
 
 @dataclass
 class Copied:
-    """What became of a copy; names of checkpoints, oldest first.
+    """Records the outcome of a copy; names of checkpoints, oldest first.
 
     Attributes:
-        run_id: Of the copy.
+        run_id: Id of the copy.
         checkpoint: The one that was copied alone; None for a whole run.
         copied: Committed at the target by this call.
-        present: There already, and the same.
-        kept: There already, and at the source no more.
+        present: At the target already, and the same.
+        kept: At the target already, and no longer at the source.
         pruned: Removed at the source before they were copied.
         corrupt: Why they could not be copied, by name.
-        copied_bytes: Written.
-        found_bytes: There already, and proven.
+        copied_bytes: Bytes written.
+        found_bytes: Bytes that were at the target already, verified.
     """
 
     run_id: str
@@ -65,13 +64,13 @@ class Copied:
 
 
 class Inventory:
-    """Checkpoints on their way.
+    """Compares and copies the planned checkpoints.
 
     Args:
-        source: Where they lie.
-        target: Where they go.
+        source: The root to copy from.
+        target: The root to copy to.
         copied: Takes the outcomes.
-        watch: Is told.
+        watch: Receives the progress.
 
     Attributes:
         waiting: What is still to be copied, oldest first.
@@ -88,7 +87,7 @@ class Inventory:
         self._sizes: dict[str, int] = {}
 
     def plan(self, index: Index, names: Collection[CheckpointName]) -> None:
-        """Take in those of ``names`` that are new."""
+        """Add those of ``names`` that are new."""
         self._index = index
         for name in sorted(set(names) - self._seen):
             self._seen.add(name)
@@ -100,7 +99,7 @@ class Inventory:
         self._watch.plan(ended + len(self.waiting), sum(self._sizes.values()))
 
     def compare(self) -> None:
-        """Compare whatever lies at the target; changes nothing.
+        """Compare what is at the target with the source; changes nothing.
 
         Raises:
             ResumeError: If something differs; names it.
@@ -122,12 +121,12 @@ class Inventory:
                 self._end(name, "present")
 
     def carry(self) -> None:
-        """Copy what waits, oldest first; after `compare`.
+        """Copy the waiting checkpoints, oldest first; call after `compare`.
 
         Raises:
-            ResumeError: As `compare`.
+            ResumeError: As for `compare`.
             StaleAttemptError: If another process wrote to the target meanwhile.
-            StorageError: As `compare`.
+            StorageError: As for `compare`.
         """
         for name in tuple(self.waiting):
             opened = self._open(name)
@@ -148,7 +147,7 @@ class Inventory:
                 self._copied.copied_bytes += transfer.copied_bytes
 
     def _open(self, name: CheckpointName) -> OpenedCheckpoint | None:
-        """Its documents, or None after the outcome was noted that it has instead."""
+        """Return the checkpoint's documents, or record its outcome and return None."""
         try:
             return open_checkpoint(self._source, name, self._index.document(name.attempt))
         except CheckpointNotFoundError:

@@ -1,1 +1,1 @@
-"""Compares two checkpoints: `checkpoints` leads, `leaf` and `statistics` compare tensors, `state` the rest."""
+"""Compares two checkpoints; start at `checkpoints`. `leaf` and `statistics` compare tensors, `state` the rest."""

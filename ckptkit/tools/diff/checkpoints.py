@@ -1,9 +1,9 @@
 """Compares two checkpoints: which leaves, counters and parts of the state differ, and by how much.
 
-Guarantees: leaves in files of equal digests are equal and are not read; every file that is read is proven on the way,
-so that damage is an error and never a difference; parts that ranks stored are put together by their places. Memory: a
-few windows, but for a leaf that a user's cut has spread over ranks: its largest part twice, or all of it where the
-other side has it in one piece. Reads and never writes. One thread.
+Guarantees: leaves in files of equal digests are equal and are not read; every file that is read is verified too, so
+that damage is an error and never a difference; parts stored by several ranks are joined by their offsets. Memory: a few
+windows. A leaf that a user's cut has spread over ranks takes twice its largest part, or all of the leaf if the other
+side has it in one piece. Reads and never writes. One thread.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Kind = Literal["only in a", "only in b", "form", "value"]
 
 @dataclass(frozen=True)
 class LeafDifference:
-    """A leaf that is not the same on both sides.
+    """Describes a leaf that differs between the two sides.
 
     Attributes:
-        name: Of the leaf.
-        rank: Whose own it is in a job of many ranks; None where ranks share it, or there is one.
-        role: On the first side, or on the only one.
-        kind: ``form``: of another dtype, shape or role, so that there is no comparing.
-        form_a: dtype and shape on the first side; None where it has none such.
-        form_b: On the second side.
-        divergence: By how much, where the kind is ``value``.
+        name: Name of the leaf.
+        rank: The rank that owns it in a job of many ranks; None if ranks share it, or there is one rank.
+        role: Its role on the first side, or on the only one.
+        kind: ``form``: the dtype, shape or role differs, so values cannot be compared.
+        form_a: dtype and shape on the first side; None if it is missing there.
+        form_b: The same for the second side.
+        divergence: By how much it differs, if the kind is ``value``.
     """
 
     name: str
@@ -49,7 +49,7 @@ class LeafDifference:
 
 @dataclass
 class RoleCount:
-    """How the leaves of a role compare."""
+    """Counts how the leaves of a role compare."""
 
     equal: int = 0
     differing: int = 0
@@ -59,15 +59,15 @@ class RoleCount:
 
 @dataclass(frozen=True)
 class Difference:
-    """All that differs.
+    """Holds everything that differs.
 
     Attributes:
         progress: Counters that differ, by name: on the first side and on the second.
-        ranks: Of the jobs that wrote the two.
-        roles: Leaves counted; a role that neither side has is left out.
-        leaves: Those that differ, in the order of their files.
-        state: What else differs; of ranks that both sides have.
-        suspicion: Why the two look as if one of them held a stale state; None where they do not.
+        ranks: Number of ranks of the jobs that wrote the two.
+        roles: Counts of leaves; a role that neither side has is left out.
+        leaves: Leaves that differ; those that cannot be compared come first, the rest in the order of their files.
+        state: Other differences, of ranks that both sides have.
+        suspicion: Why one of the two seems to hold a stale state; None if neither does.
     """
 
     progress: dict[str, tuple[int, int]]
@@ -92,7 +92,7 @@ def compare(a: Side, b: Side, plan: Callable[[int], None]) -> Difference:
     Args:
         a: The first one, opened.
         b: The second one.
-        plan: Told once how many bytes will be read, as far as their tables tell.
+        plan: Called once with the number of bytes that will be read, according to the tables.
 
     Raises:
         CheckpointNotFoundError: If one of them was removed meanwhile.
@@ -123,7 +123,7 @@ def compare(a: Side, b: Side, plan: Callable[[int], None]) -> Difference:
 
 
 def _leaves(side: Side) -> dict[_LeafKey, StoredLeaf]:
-    """In the order of the files."""
+    """Return the leaves, in the order of the files."""
     ranks = side.opened.ranks
     stored = StoredLeaves(ranks)
     found: dict[_LeafKey, StoredLeaf] = {}
@@ -199,7 +199,7 @@ def _progress(a: Progress, b: Progress) -> dict[str, tuple[int, int]]:
 
 
 def _suspicion(progress: dict[str, tuple[int, int]], roles: dict[str, RoleCount]) -> str | None:
-    """Weights that no update changed; NaN would be equal to itself here, too."""
+    """Explain weights that no update changed, if so. NaN counts as equal to itself here."""
     weights = roles.get("weights")
     if "updates" not in progress or weights is None or not _is_equal(weights):
         return None
@@ -224,7 +224,7 @@ def _is_equal(count: RoleCount) -> bool:
 
 
 def in_order_of_size(leaves: Iterable[LeafDifference]) -> Iterator[LeafDifference]:
-    """Those that cannot be compared first, then by relative difference and what part differs, the largest first."""
+    """Sort: those that cannot be compared first, then by relative difference and differing share, largest first."""
 
     def rank(leaf: LeafDifference) -> tuple[bool, float, float]:
         if leaf.divergence is None:

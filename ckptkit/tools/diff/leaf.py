@@ -1,7 +1,7 @@
-"""One leaf in two checkpoints, read piece by piece from both and compared.
+"""Compares one leaf of two checkpoints, piece by piece.
 
 Guarantees: each element is compared exactly once, however each side has cut the leaf; every file that is read is
-proven, some of them only when `ckptkit.checkpoint.verified_reader.ProvenFiles.end` is called. One thread.
+verified, some only when `ckptkit.checkpoint.verified_reader.ProvenFiles.end` is called. One thread.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ WINDOW_BYTES = 8 << 20
 
 
 class Side:
-    """One of the two checkpoints.
+    """Reads one of the two checkpoints.
 
     Args:
         storage: The run root.
         opened: Its documents.
-        report: Called with a number of bytes whenever so many more have been read.
+        report: Called with the number of bytes just read.
 
     Attributes:
-        files: Reads what lies in one run; to be ended by whoever has read all that he wants.
+        files: Reads leaves that no user has cut; the caller must end it after the last read.
 
     Raises:
         CheckpointNotFoundError: If it was removed meanwhile.
@@ -45,13 +45,13 @@ class Side:
     """
 
     def __init__(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> None:
-        check_sizes(storage, opened)  # before memory is taken for anything
+        check_sizes(storage, opened)  # before memory is allocated
         self.opened = opened
         self.files = ProvenFiles(storage, opened.name, report)
         self._cut_files = ShardBytes(storage, opened.name, report)
 
     def run(self, leaf: StoredLeaf, start_bytes: int, into: memoryview) -> None:
-        """Fill ``into`` with the memory of a leaf that is not cut by a user, from ``start_bytes`` on."""
+        """Fill ``into`` with the bytes of a leaf that is not cut by a user, from ``start_bytes`` on."""
         end_bytes = start_bytes + len(into)
         for piece in leaf.pieces:
             first = max(start_bytes, piece.start_bytes)
@@ -61,7 +61,7 @@ class Side:
                 self.files.read(piece.shard, at, into[first - start_bytes : last - start_bytes])
 
     def box(self, leaf: StoredLeaf, name: str, box: Box, shape: tuple[int, ...]) -> Array:
-        """A part of a leaf that is cut by a user; its blocks are proven by now."""
+        """Return a part of a leaf that is cut by a user; its blocks are verified."""
         part = np.empty(shape, DTYPES[leaf.info.dtype])
         wanted = WantedPart(name, box, shape, bytes_of(part).data)
         read_sharded(self._cut_files, {name: leaf}, [wanted], None)
@@ -69,13 +69,13 @@ class Side:
 
 
 class LeafPair:
-    """A leaf of equal dtype and shape on both sides.
+    """Compares a leaf of equal dtype and shape on both sides.
 
     Args:
         a: The first side.
         b: The second side.
-        one: The leaf there.
-        other: The leaf here.
+        one: The leaf on the first side.
+        other: The leaf on the second side.
     """
 
     def __init__(self, a: Side, b: Side, one: StoredLeaf, other: StoredLeaf) -> None:
@@ -84,7 +84,7 @@ class LeafPair:
         self._dtype = DTYPES[one.info.dtype]
 
     def divergence(self) -> Divergence:
-        """By how much they differ; raises as `ckptkit.tools.diff.checkpoints.compare`."""
+        """Return by how much they differ; raises as `ckptkit.tools.diff.checkpoints.compare`."""
         tally = Tally(self._info.dtype)
         if any(leaf.info.placement == "sharded" for _, leaf in self._sides):
             self._compare_boxes(tally)
@@ -120,7 +120,7 @@ class LeafPair:
             tally.add(a.reshape(-1), b.reshape(-1), place)
 
     def _boxes(self) -> Iterator[tuple[Box, tuple[int, ...]]]:
-        """The parts of the side that is cut; of two, of the one with the smaller parts."""
+        """Yield the parts of the side that is cut; if both are, of the one with more parts."""
         cut = [leaf for _, leaf in self._sides if leaf.info.placement == "sharded"]
         for piece in max(cut, key=lambda leaf: len(leaf.pieces)).pieces:
             part = piece.entry.part
@@ -128,7 +128,7 @@ class LeafPair:
                 yield Box(tuple(part.global_shape), tuple(part.offsets)), tuple(piece.entry.shape)
 
     def _whole(self, side: Side, leaf: StoredLeaf) -> Array | None:
-        """All of it, where this side has not cut it."""
+        """Return the whole leaf if this side has not cut it."""
         if leaf.info.placement == "sharded":
             return None
         whole = leaf.info.empty()

@@ -1,8 +1,8 @@
-"""Where the states of two checkpoints differ that are no tensors: RNG, data position, what users added.
+"""Finds where the states of two checkpoints differ, except tensors: RNG, data position, what users added.
 
-Guarantees: compares what `ckptkit.core.tree` has encoded, without decoding it; every place at which the two differ has
-an entry, but for lists of plain values, which have one together. Tensors that a state refers to are compared as
-tensors, by `ckptkit.tools.diff.checkpoints`. Pure functions, any thread.
+Guarantees: compares what `ckptkit.core.tree` has encoded, without decoding it. Every place that differs has an entry;
+a list of plain values has one entry in all. Tensors that a state refers to are compared as tensors, by
+`ckptkit.tools.diff.checkpoints`. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 _ABSENT = "absent"
-_TEXT = 60  # characters of a value that are shown
+_TEXT = 60  # characters shown of a value
 _CONTAINERS = ("$tuple", "$dict", "$ordered")
 _TENSORS = ("$array", "$scalar")
 
 
 @dataclass(frozen=True)
 class StateDifference:
-    """One place.
+    """Describes one place that differs.
 
     Attributes:
-        rank: Whose state.
+        rank: The rank whose state it is.
         path: Section, then keys and indices, joined by slashes.
-        a: The value on the first side, as shortened JSON; ``absent`` where there is none.
+        a: The value on the first side, as shortened JSON; ``absent`` if there is none.
         b: The value on the second side.
     """
 
@@ -37,7 +37,7 @@ class StateDifference:
 
 
 def state_differences(rank: int, a: Mapping[str, JsonValue], b: Mapping[str, JsonValue]) -> Iterator[StateDifference]:
-    """All places at which the states ``a`` and ``b`` of ``rank`` differ."""
+    """Yield all places at which the states ``a`` and ``b`` of ``rank`` differ."""
     for path, one, other in _in_mapping("", a, b):
         yield StateDifference(rank, path, one, other)
 
@@ -94,7 +94,7 @@ def _in_list(path: str, a: list[JsonValue], b: list[JsonValue]) -> Iterator[tupl
 
 
 def _is_same(a: JsonValue, b: JsonValue) -> bool:
-    return json.dumps(a) == json.dumps(b)  # in Python, 1 equals 1.0 and true
+    return json.dumps(a) == json.dumps(b)  # in Python, 1 equals 1.0 and True
 
 
 def _tag(value: Mapping[str, JsonValue]) -> str | None:

@@ -1,8 +1,8 @@
-"""By how much two tensors differ, counted piece by piece, so that neither has to be in memory whole.
+"""Measures by how much two tensors differ, piece by piece, so that neither has to be in memory whole.
 
-Guarantees: elements are compared by their bits, so that NaN equals itself and the two zeros differ; bfloat16 is read as
-the numbers that it stands for. Magnitudes are of the elements that differ and are finite on both sides. Pure but for
-its own counts; one thread.
+Guarantees: elements are compared by their bits, so that NaN equals itself and the two zeros differ; bfloat16 counts as
+the numbers that it encodes. Magnitudes cover the elements that differ and are finite on both sides. Pure but for its
+own counts; one thread.
 """
 
 from __future__ import annotations
@@ -18,24 +18,25 @@ from ckptkit.core.tensors import Array, values_of
 _FLOATS = ("F64", "F32", "F16", "BF16", "C64")
 _BITS: dict[int, np.dtype[np.unsignedinteger[npt.NBitBase]]] = {
     size: np.dtype(f"<u{size}") for size in (1, 2, 4, 8)
-}  # of elements of so many bytes
+}  # by bytes per element
 
 _Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """What `Tally` has counted.
+    """Holds the counts of a `Tally`.
 
     Attributes:
-        elements: Compared.
-        differing: Of them, how many differ in any bit.
-        first: Index of the first one that was met, one number per axis; None where none differs.
-        max_abs: Largest absolute difference; None where no differing element is finite on both sides.
-        max_relative: Largest difference relative to the larger of the two magnitudes; None likewise.
-        max_ulps: How many numbers of that dtype lie between at most, and one; None for integers, and likewise.
-        not_finite: Of the differing ones, how many are NaN or infinite on a side.
-        nans_a: NaNs on the first side, also where both have them.
+        elements: Number of compared elements.
+        differing: How many of them differ in any bit.
+        first: Index of the first differing element met, one number per axis; None if none differs.
+        max_abs: Largest absolute difference; None if no differing element is finite on both sides.
+        max_relative: Largest difference relative to the larger of the two magnitudes; None as for ``max_abs``.
+        max_ulps: Largest distance in representable numbers of the dtype, adjacent ones being 1 apart; None for
+            integers, and as for ``max_abs``.
+        not_finite: How many of the differing ones are NaN or infinite on either side.
+        nans_a: NaNs on the first side, including where both have them.
         nans_b: NaNs on the second side.
     """
 
@@ -51,7 +52,7 @@ class Divergence:
 
 
 class Tally:
-    """Counts for one tensor.
+    """Counts the differences of one tensor.
 
     Args:
         dtype: Name in `ckptkit.core.tensors.DTYPES`.
@@ -72,7 +73,7 @@ class Tally:
         Args:
             a: In the NumPy dtype of `ckptkit.core.tensors.DTYPES`.
             b: As many elements of the same dtype.
-            place: Gives the index in the whole tensor of the i-th element.
+            place: Returns the index in the whole tensor of the i-th element.
         """
         bits = _BITS[a.dtype.itemsize]
         self._elements += a.size
@@ -92,7 +93,7 @@ class Tally:
             self._measure_integers(x, y)
 
     def result(self) -> Divergence:
-        """All that was counted."""
+        """Return all counts."""
         return Divergence(
             self._elements,
             self._differing,
@@ -105,7 +106,7 @@ class Tally:
         )
 
     def _measure_floats(self, x: Array, y: Array) -> None:
-        if self._dtype == "C64":  # its parts are numbers of their own
+        if self._dtype == "C64":  # compare real and imaginary parts as numbers
             x, y = x.view(np.float32), y.view(np.float32)
         one, other = _numbers(self._dtype, x), _numbers(self._dtype, y)
         finite = np.isfinite(one) & np.isfinite(other)
@@ -136,7 +137,7 @@ class Tally:
 
 def _nans(dtype: str, array: Array) -> int:
     if dtype == "BF16":
-        # All bits of the exponent, and one of the fraction; without making numbers of all elements.
+        # All exponent bits, and any fraction bit; avoids converting all elements.
         return int(np.count_nonzero((array.view(np.uint16) & 0x7FFF) > 0x7F80))
     return int(np.count_nonzero(np.isnan(array)))
 
@@ -146,7 +147,7 @@ def _numbers(dtype: str, array: Array) -> _Floats:
 
 
 def _place_in_order(array: Array) -> npt.NDArray[np.unsignedinteger[npt.NBitBase]]:
-    """Of each float, its number in the order of all finite ones of that width."""
+    """Return the rank of each float in the order of all finite floats of its width."""
     bits = array.view(_BITS[array.dtype.itemsize])
     sign = bits.dtype.type(1 << (8 * bits.dtype.itemsize - 1))
     found: npt.NDArray[np.unsignedinteger[npt.NBitBase]] = np.where(bits & sign, ~bits, bits | sign)

@@ -1,4 +1,4 @@
-"""``ckptkit doctor``: runs a user's own script again and again, and says whether an interruption changes anything.
+"""Implements ``ckptkit doctor``: runs a user's script repeatedly and reports whether an interruption changes anything.
 
 It starts processes and reads their traces; it imports no MindSpore.
 """

@@ -1,8 +1,8 @@
-"""The first thing in which two lives differ.
+"""Finds the first difference between two lives.
 
-Guarantees: every digest of every micro-step that both did is compared; the earliest micro-step with a difference
-is found, and in it the names in the order in which one causes the next. A loss that differs while nothing that
-training depends on ever does is told apart, and is no difference. Pure functions, any thread.
+Guarantees: compares every digest of every micro-step that both did; finds the earliest micro-step with a difference,
+and orders the names in it from cause to effect. A loss that differs while nothing that training depends on ever does is
+reported separately, and is not a difference. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from ckptkit.manager.probe import Stepped
 from ckptkit.tools.doctor.trial import Life
 
-# Within one micro-step the batch comes before the loss, and the loss before what the update makes of it.
+# In a micro-step the batch precedes the loss, and the loss precedes the results of the update.
 _ORDER = ("batch", "loss", "accumulators", "weights", "optimizer", "counters", "rng")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a life is not what the reference is.
+    """Describes where a life differs from the reference.
 
     Attributes:
         step: The earliest micro-step that differs.
-        names: All that differs in it, the likely first cause first; empty where a life did not come so far.
-        expected: What the reference traced there.
-        found: What the life traced there; None where it did not come so far.
+        names: All that differs in it, the likely first cause first; empty if a life did not reach it.
+        expected: The trace of the reference there.
+        found: The trace of the life there; None if it did not reach it.
         life: The one that differs.
         reference: The one that it was compared with.
     """
@@ -46,17 +46,17 @@ class Difference:
 def first_difference(life: Life, reference: Life, last: int) -> Difference | None:
     """Compare ``life`` with ``reference`` from where it began up to micro-step ``last``.
 
-    Where nothing but reported losses differs, nothing does: see `other_losses`.
+    Reported losses alone do not count as a difference: see `other_losses`.
     """
     found = _differences(life, reference, last)
     return None if all(_is_of_loss_alone(one) for one in found) else found[0]
 
 
 def other_losses(life: Life, reference: Life, last: int) -> list[int]:
-    """Micro-steps that reported another loss, although their gradients and all else were equal.
+    """Return the micro-steps that reported another loss, although their gradients and all else were equal.
 
-    MindSpore's CPU kernels may sum a loss in another order in another process, so that its last bit differs. What
-    is summed differently for the loss has no gradient; whatever moved a gradient shows in accumulators and weights.
+    MindSpore's CPU kernels may sum a loss in another order in another process, so that its last bit differs. The order
+    of that sum changes no gradient; anything that does shows in accumulators and weights.
     """
     return [one.step for one in _differences(life, reference, last) if _is_of_loss_alone(one)]
 
@@ -79,12 +79,12 @@ def _is_of_loss_alone(difference: Difference) -> bool:
 
 
 def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """Names whose digests differ or that one of the two lacks, in order of blame."""
+    """Return the names whose digests differ or that one of the two lacks, likeliest cause first."""
     return sorted((name for name in one.keys() | other.keys() if one.get(name) != other.get(name)), key=_blame)
 
 
 def unstable(first: Life, second: Life) -> frozenset[str]:
-    """Paths of unseen values that differ between two lives anyhow, such as times and the work of other threads."""
+    """Return the paths of unseen values that differ between two lives anyway, such as times and other threads' work."""
     found: set[str] = set()
     for step in first.steps.keys() & second.steps.keys():
         one, other = first.steps[step].unseen, second.steps[step].unseen
@@ -93,7 +93,7 @@ def unstable(first: Life, second: Life) -> frozenset[str]:
 
 
 def kind_of(names: Iterable[str]) -> str:
-    """The kind that the first of ``names`` belongs to, such as ``weights``; nothing of no names."""
+    """Return the kind of the first of ``names``, such as ``weights``; empty without names."""
     return next((name.partition("/")[0] for name in names), "")
 
 

@@ -1,6 +1,6 @@
-"""From a difference to its likely cause and what to do about it: a list of rules, the most certain first.
+"""Finds the likely cause of a difference and what to do about it, by a list of rules, the most certain first.
 
-Guarantees: every difference gets a diagnosis; what is a guess says "likely". Pure functions, any thread.
+Guarantees: every difference gets a diagnosis; a guess says "likely". Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _LIKE_ACCUMULATORS = ("accum", "grad", "pending")
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why a life differs.
+    """Says why a life differs.
 
     Attributes:
         code: Short and stable, for programs.
-        where: The part of the job that is to blame, by name; may be empty.
+        where: Name of the part of the job that causes it; may be empty.
         cause: In a sentence.
         fix: What to do.
-        also: Other parts that may be to blame.
+        also: Other possible causes.
     """
 
     code: str
@@ -34,10 +34,10 @@ class Diagnosis:
 
 
 def diagnose_disagreement(difference: Difference) -> Diagnosis:
-    """Of two lives that nobody interrupted: the job does not agree with itself."""
+    """Diagnose a difference between two uninterrupted lives: the job is not reproducible."""
     kind = kind_of(difference.names)
-    # Generators that move while all else is equal are drawn from by a thread, which is one of the pipeline's; where
-    # equal batches give another loss, it is an operator.
+    # If generators differ while all else is equal, a thread of the pipeline draws from them. If equal batches give
+    # another loss, the cause is an operator.
     fitting = "pipeline" if kind in ("batch", "rng") else "operator"
     what = "the job does not agree with itself even when nobody interrupts it"
     for one in (fitting, "pipeline", "operator"):
@@ -62,7 +62,7 @@ def diagnose_disagreement(difference: Difference) -> Diagnosis:
 
 
 def diagnose_resume(difference: Difference, unstable: frozenset[str]) -> Diagnosis:
-    """Of a life that was saved or resumed, compared with one that was left alone."""
+    """Diagnose a difference between a life that was saved or resumed and an uninterrupted one."""
     for rule in _RULES:
         found = rule(difference, unstable)
         if found is not None:
@@ -77,7 +77,7 @@ def diagnose_resume(difference: Difference, unstable: frozenset[str]) -> Diagnos
 
 
 def forgotten(difference: Difference, unstable: frozenset[str]) -> list[str]:
-    """Paths of unseen values that differ from the reference at the same micro-step, the likeliest cause first."""
+    """Return the paths of unseen values that differ from the reference at that micro-step, likeliest cause first."""
     if difference.found is None:
         return []
     paths = _differing_unseen(difference.expected, difference.found) - unstable
@@ -135,7 +135,7 @@ def _rule_saving(difference: Difference, _: frozenset[str]) -> Diagnosis | None:
         return None
     proven = [one for one in saves if one.by]
     if not proven and _suspected(difference, "pipeline", "") is not None:
-        return None  # its thread may have drawn while the save was taken
+        return None  # its thread may have drawn during the save
     first = (proven or saves)[0]
     who = ", ".join(first.by)
     return Diagnosis(
@@ -261,7 +261,7 @@ def _differing_unseen(expected: Stepped, found: Stepped) -> set[str]:
 
 
 def _began_afresh(difference: Difference, path: str) -> bool:
-    """Whether the value is what it was in the reference as many micro-steps after its own beginning."""
+    """Return whether the value is what the reference had as many micro-steps after its own start."""
     since = difference.step - difference.resumed_at
     early = difference.reference.steps.get(since)
     if difference.found is None or early is None or path not in early.unseen or path not in difference.found.unseen:
@@ -270,7 +270,7 @@ def _began_afresh(difference: Difference, path: str) -> bool:
 
 
 def _is_variable(path: str) -> bool:
-    """Whether it is a bare variable of the script, such as a loop's counter, and not an attribute of an object."""
+    """Return whether it is a bare variable of the script, such as a loop's counter, not an attribute of an object."""
     return "." not in path.rpartition(":")[2]
 
 
@@ -279,7 +279,7 @@ def _like_accumulators(path: str, like_weights: bool) -> bool:
 
 
 def _same_batch(steps: dict[int, Stepped], found: Stepped) -> int | None:
-    """The first micro-step of the reference that had the same batch."""
+    """Return the first micro-step of the reference that had the same batch."""
     batch = _batch(found)
     return next((step for step, one in sorted(steps.items()) if _batch(one) == batch), None)
 

@@ -1,6 +1,6 @@
-"""The examination: the script twice left alone, then killed and resumed, each life compared with the first.
+"""Runs the examination: two uninterrupted lives, then killed and resumed ones, each compared with the first.
 
-Guarantees: it stops at the first difference; nothing is written but below the given folder. Main thread only.
+Guarantees: stops at the first difference; writes only below the given folder. Main thread only.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ckptkit.tools.doctor.trial import Life, live
 
 @dataclass(frozen=True)
 class Options:
-    """How to examine.
+    """Says how to examine.
 
     Attributes:
         steps: Micro-steps to do.
         kills: How many lives are killed.
         every_micro_step: Kill after each micro-step instead.
-        seed: Of every life that begins the training; one that resumes it is left alone, as a restart is.
-        time_limit: Of each life.
+        seed: Seed of every life that begins the training; a life that resumes gets none, like a real restart.
+        time_limit: Limit for each life.
     """
 
     steps: int = 24
@@ -38,15 +38,15 @@ class Options:
 
 @dataclass(frozen=True)
 class Report:
-    """What came out.
+    """Holds the result.
 
     Attributes:
         steps: Micro-steps of the uninterrupted run.
-        lives: Every life, in its order.
+        lives: Every life, in order.
         compared: Micro-steps that were compared with the first life's.
         values: Digests in each of them.
         difference: The first one, or None.
-        diagnosis: Of the difference.
+        diagnosis: Diagnosis of the difference.
         other_losses: Micro-steps whose reported loss differed in some life, while nothing that training depends on did.
         notes: Values in no checkpoint that a resume changed, although all that was compared stayed equal.
     """
@@ -62,26 +62,26 @@ class Report:
 
 
 class UnusableScriptError(Exception):
-    """The script cannot be examined; says why and what to do."""
+    """Raised if the script cannot be examined; says why and what to do."""
 
 
 class FailedLifeError(Exception):
-    """A life did not end as planned, and not by a difference that could be named; shows what it printed last."""
+    """Raised if a life did not end as planned and no difference explains it; shows its last output."""
 
     def __init__(self, message: str, life: Life) -> None:
         super().__init__(f"{message}. Its last words:\n{life.last_words()}")
 
 
 class Examination:
-    """One examination of ``command``.
+    """Runs one examination of ``command``.
 
     Args:
-        command: The user's, program first.
-        folder: An empty one for everything that is written.
-        options: How.
+        command: The user's command, program first.
+        folder: An empty folder for everything that is written.
+        options: How to examine.
         monotonic: Gives seconds.
-        begins: Told what the next life is, in words, and how many micro-steps it has to do.
-        stepped: Told how many micro-steps the running life has done, now and then.
+        begins: Called with a description of the next life, and the number of its micro-steps.
+        stepped: Called now and then with the number of micro-steps that the running life has done.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class Examination:
         self._lives: list[Life] = []
 
     def run(self) -> Report:
-        """Do it all, up to the first difference.
+        """Run all lives, up to the first difference.
 
         Raises:
-            UnusableScriptError: If the script has no place to look at, or too few micro-steps.
+            UnusableScriptError: If the script cannot be examined, for lack of a checkpoint manager or of micro-steps.
             FailedLifeError: If a life failed by itself.
-            OSError: If the folder cannot be written, or the command not be started.
+            OSError: If the folder cannot be written, or the command cannot be started.
         """
         first = self._live("uninterrupted", "root-1", self._options.steps)
         last = _checked(first)
@@ -131,7 +131,7 @@ class Examination:
         return self._report(first, notes=tuple(notes))
 
     def _interrupted(self, first: Life) -> Iterator[tuple[Life, int]]:
-        """The lives of one run that is killed and resumed, and where each had to begin; lived when asked for."""
+        """Run, on demand, the lives of one run that is killed and resumed; yield each with where it had to begin."""
         at = [first.steps[step].progress for step in sorted(first.steps)]
         begun = 0
         for death in plan_deaths(at, self._options.kills, every_micro_step=self._options.every_micro_step):
@@ -177,7 +177,7 @@ class Examination:
 
 
 def _checked(first: Life) -> int:
-    """The last micro-step of the first life; refuses one that shows nothing."""
+    """Return the last micro-step of the first life; refuse a life that shows nothing."""
     if first.refused is not None:
         raise UnusableScriptError(f"the script cannot be examined: {first.refused}")
     if first.begun is None:
@@ -198,7 +198,7 @@ def _checked(first: Life) -> int:
 
 
 def _begun_too_early(life: Life, first: Life, begun: int) -> Difference | None:
-    """Whether a life did again, as if it were new, what a checkpoint held already."""
+    """Return whether a life repeated, as if new, what a checkpoint held already."""
     if life.begun is None or life.begun.step >= begun:
         return None
     return Difference(begun + 1, (), first.steps[begun + 1], None, life, first)

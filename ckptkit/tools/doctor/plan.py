@@ -1,4 +1,4 @@
-"""Where to save and to kill, so that few lives see much: mid-cycle, twice in one epoch, at its end, at a boundary.
+"""Chooses saves and kills so that few lives cover much: mid-cycle, twice in an epoch, at its end, at a boundary.
 
 Guarantees: saves ascend strictly, each life has at most one, and a life is killed at its save or soon after. Pure
 functions, any thread.
@@ -14,11 +14,11 @@ from ckptkit.core.progress import Progress
 
 @dataclass(frozen=True)
 class Death:
-    """Of one life.
+    """Says where one life saves and is killed.
 
     Attributes:
         save: Micro-step after which it saves.
-        kill: Micro-step after which it dies; what it did since the save is done again by the next life.
+        kill: Micro-step after which it is killed; the next life repeats what it did since the save.
     """
 
     save: int
@@ -26,12 +26,12 @@ class Death:
 
 
 def plan_deaths(steps: Sequence[Progress], kills: int, *, every_micro_step: bool = False) -> list[Death]:
-    """Choose the deaths.
+    """Choose where lives save and are killed.
 
     Args:
-        steps: Where the uninterrupted run stood after each of its micro-steps.
-        kills: How many are wanted; fewer come back where the run is too short.
-        every_micro_step: One death after each micro-step but the last instead.
+        steps: Progress of the uninterrupted run after each of its micro-steps.
+        kills: How many are wanted; fewer are returned if the run is too short.
+        every_micro_step: Choose one after each micro-step but the last instead.
     """
     last = len(steps)
     if every_micro_step:
@@ -41,7 +41,7 @@ def plan_deaths(steps: Sequence[Progress], kills: int, *, every_micro_step: bool
 
 
 def _redone(at: Progress, index: int) -> int:
-    # Right at an epoch's end the next life must find the next epoch by itself; elsewhere some steps come again.
+    # At an epoch's end, kill at once: the next life must find the next epoch by itself. Elsewhere, repeat some steps.
     return 0 if _ends_epoch(at) else 1 + index % 2
 
 
@@ -70,7 +70,7 @@ def _places(steps: Sequence[Progress], kills: int) -> set[int]:
 def _mid_cycle(at: Progress) -> bool:
     if _ends_epoch(at):
         return False
-    # A train cell that counts no cycles may have some: such a number is mid-cycle for K = 2, 3, 4, 6, 8, ...
+    # A train cell that counts no cycles may still have some: such a number is mid-cycle for K = 2, 3, 4, 6, 8, ...
     if at.accumulation_steps == 1:
         return at.batches_delivered % 2 != 0 and at.batches_delivered % 3 != 0
     return not at.at_boundary

@@ -1,7 +1,7 @@
-"""One life of the user's script, as a process of its own session, and what its trace says afterwards.
+"""Runs one life of the user's script, as a process in its own session, and reads its trace.
 
-Guarantees: when `live` returns or raises, no process of that session runs any more. It does not protect from a
-script that moves its children to sessions of their own. Main thread only.
+Guarantees: when `live` returns or raises, no process of that session runs any more. Does not cover a script that moves
+its children to sessions of their own. Main thread only.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SEEDING = Path(__file__).parent / "seeding"
 
 @dataclass(frozen=True)
 class Life:
-    """What one process left behind.
+    """Holds what one process left behind.
 
     Attributes:
-        name: For people and files.
-        exit_code: As of `subprocess`; None if it was ended because its time was up.
-        events: Of its trace.
-        log: File with all that it printed.
-        planned_kill: After which micro-step it was to kill itself, or None.
+        name: For display and file names.
+        exit_code: As in `subprocess`; None if it was ended because its time was up.
+        events: Events of its trace.
+        log: File with all its output.
+        planned_kill: The micro-step after which it was to kill itself, or None.
         seeded: Whether it was seeded before its script began.
     """
 
@@ -63,18 +63,18 @@ class Life:
 
     @property
     def last_step(self) -> int:
-        """The micro-step that it ended after; 0 if it did none."""
+        """Its last micro-step; 0 if it did none."""
         return max(self.steps, default=0)
 
     @property
     def ended_as_planned(self) -> bool:
-        """Whether it killed itself, or came to its end, where it should have."""
+        """Whether it was killed, or finished, where it should have."""
         if self.exit_code == -signal.SIGKILL:
             return self.planned_kill is not None and self.last_step >= self.planned_kill
         return self.exit_code == 0
 
     def last_words(self, lines: int = 15) -> str:
-        """The end of what it printed."""
+        """Return the end of its output."""
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
 
@@ -90,12 +90,12 @@ def live(
     """Run ``command`` under ``plan`` to its end.
 
     Args:
-        command: The user's, program first.
-        name: Of this life.
-        plan: Its trace lies in an existing folder, where the plan and the log come to lie as well.
-        time_limit: After which it is ended.
+        command: The user's command, program first.
+        name: Name of this life.
+        plan: Its trace is in an existing folder, to which the plan and the log are written too.
+        time_limit: The process is ended after this time.
         monotonic: Gives seconds.
-        on_step: Told how far it has come, now and then.
+        on_step: Called now and then with the number of micro-steps done.
 
     Raises:
         FileNotFoundError, PermissionError: If the program cannot be started.
@@ -116,7 +116,7 @@ def live(
     try:
         in_time = _wait(process, Path(plan.trace), monotonic() + time_limit.total_seconds(), monotonic, on_step)
     finally:
-        # Before the process is reaped, so that the number of its group is still its own.
+        # Before the process is reaped: until then its group number cannot be reused.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -131,7 +131,7 @@ def _wait(
     monotonic: Callable[[], float],
     on_step: Callable[[int], None],
 ) -> bool:
-    """Wait for the end without reaping; returns whether it came in time."""
+    """Wait for the end without reaping; return whether it came in time."""
     ended = os.pidfd_open(process.pid)
     try:
         while True:

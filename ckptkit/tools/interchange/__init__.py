@@ -1,7 +1,7 @@
-"""Weights to and from the files of other programs: MindSpore's ``.ckpt``, and ``.safetensors``.
+"""Imports and exports weights in the files of other programs: MindSpore's ``.ckpt``, and ``.safetensors``.
 
-`export_weights` writes one from a checkpoint, `import_weights` begins a run with one. Both are for one caller at a
-time and need no MindSpore; ``docs/interchange.md`` is their page.
+`export_weights` writes one from a checkpoint, `import_weights` begins a run with one. Each serves one caller at a time
+and needs no MindSpore. See ``docs/interchange.md``.
 """
 
 from ckptkit.tools.interchange.exporting import Exported, export_weights

@@ -1,7 +1,8 @@
-"""A local file that appears whole or not at all.
+"""Writes a local file that appears whole or not at all.
 
-Guarantees: nothing lies under its name before `NewFile.publish`, and then all of it, durably; what was there before
-stays until then. If it is not published, nothing of it is left, unless the process dies. One thread.
+Guarantees: before `NewFile.publish`, nothing new is under the file's name and an existing file stays; afterwards, all
+of the new file is there, durably. A file that is not published leaves nothing behind, unless the process dies. One
+thread.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSY
 
 
 class NewFile:
-    """A context manager around the writing of ``path``.
+    """Manages the writing of ``path``, as a context manager.
 
     Args:
-        path: What it is to be called.
-        size_bytes: Of all of it.
-        overwrite: Whether it may take the place of a file.
+        path: Path of the file.
+        size_bytes: Size of the whole file.
+        overwrite: Whether it may replace a file.
 
     Raises:
-        ValueError: If there is one and it may not, or what is there is no file, or there is no folder to put it in.
-        StorageError: If it cannot be made, such as for want of room.
+        ValueError: If a file exists and may not be replaced, ``path`` is not a regular file, or its folder is missing.
+        StorageError: If it cannot be created, for example for lack of space.
     """
 
     def __init__(self, path: Path, size_bytes: int, *, overwrite: bool) -> None:
@@ -63,16 +64,16 @@ class NewFile:
             SYSTEM.unlink(self._temporary)
 
     def put(self, data: memoryview, offset_bytes: int) -> None:
-        """Write ``data`` at its place.
+        """Write ``data`` at ``offset_bytes``.
 
         Raises:
-            StorageError: If there is no room for it, or the disk fails.
+            StorageError: If there is no space, or the disk fails.
         """
         with self._as_ours():
             SYSTEM.write_all(self._descriptor, data, offset_bytes)
 
     def publish(self) -> None:
-        """Give it its name.
+        """Make the file durable and give it its name.
 
         Raises:
             ValueError: If a file of that name has appeared meanwhile.

@@ -1,11 +1,11 @@
-"""MindSpore's ``.ckpt`` format: a protobuf message, written and read field by field.
+"""Lays out and reads MindSpore's ``.ckpt`` format, a protobuf message, field by field.
 
-As MindSpore 2.7 to 2.10 declares it: ``Checkpoint {repeated Value value = 1}``, ``Value {string tag = 1; TensorProto
+As declared by MindSpore 2.7 to 2.10: ``Checkpoint {repeated Value value = 1}``, ``Value {string tag = 1; TensorProto
 tensor = 2; MapTensorProto maptensor = 3}``, ``TensorProto {repeated int64 dims = 1; string tensor_type = 2; bytes
-tensor_content = 3}``; consecutive values of one tag are pieces of one tensor, and behind the message there may be a
-CRC-32. Done by hand (docs/adr/0026) so that no tensor but one is in memory and MindSpore is not needed. Guarantees:
-what is read is checked against the file's size before memory is taken for it. An encrypted file is not read. Pure but
-for reading the given file; any thread.
+tensor_content = 3}``; consecutive values of one tag are pieces of one tensor, and a CRC-32 may follow the message. No
+protobuf library is used (docs/adr/0026), so that only one tensor is in memory and MindSpore is not needed. Guarantees:
+when reading, sizes are checked against the file's size before memory is allocated. An encrypted file is not read. Pure,
+except for reading the given file; any thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import BinaryIO, NamedTuple
 from ckptkit.core.tensors import size_bytes_of
 from ckptkit.tools.interchange.places import FileTensor, Layout, Named, Span
 
-SLICE_BYTES = 512 << 20  # as MindSpore cuts
+SLICE_BYTES = 512 << 20  # MindSpore cuts at this size
 
 _TYPES = {
     "Float64": "F64",
@@ -43,7 +43,7 @@ _MAX_AXES = 32
 
 
 def layout_of(tensors: Sequence[Named]) -> Layout:
-    """Where everything will lie in a file of ``tensors``.
+    """Return where everything will be in a file of ``tensors``.
 
     Raises:
         ValueError: If the format cannot hold one of them; names it.
@@ -72,10 +72,10 @@ def layout_of(tensors: Sequence[Named]) -> Layout:
 
 
 def tensors_in(file: BinaryIO, size_bytes: int) -> tuple[list[FileTensor], list[str]]:
-    """The tensors of a file, and the names of what else is in it.
+    """Return the tensors of a file, and the names of its other contents.
 
     Raises:
-        ValueError: If it is no such file; says why.
+        ValueError: If it is not such a file; says why.
     """
     end = _checked_end(file, size_bytes)
     found: dict[str, FileTensor] = {}
@@ -98,7 +98,7 @@ def tensors_in(file: BinaryIO, size_bytes: int) -> tuple[list[FileTensor], list[
     return tensors, others
 
 
-# Kinds of fields on the wire.
+# Wire types of fields.
 _NUMBER, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 
 
@@ -108,7 +108,7 @@ class _Bytes(NamedTuple):
 
 
 def _frame(one: Named, size_bytes: int) -> bytes:
-    """All of a value that comes before its ``size_bytes`` of content, which are its last field."""
+    """Return all of a value that comes before its ``size_bytes`` of content, its last field."""
     dims = b"".join(_key(1, _NUMBER) + _varint(dimension) for dimension in one.shape)
     tensor = dims + _text(2, _TYPE_OF[one.dtype]) + _key(3, _BYTES) + _varint(size_bytes)
     value = _text(1, one.name) + _key(2, _BYTES) + _varint(len(tensor) + size_bytes) + tensor
@@ -134,7 +134,7 @@ def _varint(number: int) -> bytes:
 
 
 def _value(file: BinaryIO, where: _Bytes) -> tuple[str, FileTensor | None]:
-    """A value's tag, and the tensor or the piece of one in it; None for anything else."""
+    """Return a value's tag, and its tensor or piece of one; None instead of anything else."""
     tag: str | None = None
     tensor: _Bytes | None = None
     for number, kind, span in _fields(file, *where):
@@ -172,7 +172,7 @@ def _tensor(file: BinaryIO, tag: str, where: _Bytes) -> FileTensor | None:
 
 
 def _settled(one: FileTensor) -> FileTensor:
-    """``one``, once all its pieces are known: older MindSpore gives a scalar the dimension 0."""
+    """Return ``one`` with its final shape, after its last piece: older MindSpore gives a scalar the dimension 0."""
     held = sum(span.size_bytes for span in one.spans)
     shape = () if one.shape == (0,) and held else one.shape
     if size_bytes_of(one.dtype, shape) != held:
@@ -181,7 +181,7 @@ def _settled(one: FileTensor) -> FileTensor:
 
 
 def _fields(file: BinaryIO, start: int, end: int) -> Iterator[tuple[int, int, _Bytes]]:
-    """Number, kind and place of each field; of a number, its value stands for the place's start."""
+    """Yield number, kind and place of each field; a number's value takes the place of the start."""
     at = start
     while at < end:
         key, at = _read_varint(file, at, end)
@@ -228,7 +228,7 @@ def _read_text(file: BinaryIO, span: _Bytes) -> str:
 
 
 def _checked_end(file: BinaryIO, size_bytes: int) -> int:
-    """Where the message ends: at the file's end, or before a CRC-32, which is compared."""
+    """Return where the message ends: at the file's end, or before a CRC-32, which is verified."""
     if size_bytes < _CRC_BYTES:
         return size_bytes
     end = size_bytes - _CRC_BYTES

@@ -1,8 +1,8 @@
 """Writes the weights of a checkpoint into a file that MindSpore reads.
 
-Guarantees: what is written was verified against the checkpoint's digests, and the file appears only then, whole and
-durable; bits are not changed. Beside one tensor, or a few where ranks hold pieces of one, nothing is in memory. The run
-is only read, and may go on meanwhile. Any single thread.
+Guarantees: all data is verified against the checkpoint's digests; only then does the file appear, whole and durable.
+Bits are not changed. Memory holds one tensor, or a few if ranks hold pieces of one. The run is only read, and its job
+may be running. Any single thread.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _LAYOUTS = {"ckpt": ckpt_format.layout_of, "safetensors": safetensors_format.lay
 
 @dataclass(frozen=True)
 class Exported:
-    """What became of an export.
+    """Describes a completed export.
 
     Attributes:
-        checkpoint: Which one was read.
-        file: What was written.
-        format: Of it.
+        checkpoint: The checkpoint that was read.
+        file: The file that was written.
+        format: Its format.
         tensors: How many it holds.
-        size_bytes: Of the file.
-        left_out: What of the checkpoint is not in it, in words.
-        rank: Whose was taken of what each rank has its own of.
-        per_rank: Names, as in the checkpoint, of what several ranks have their own of.
+        size_bytes: Size of the file.
+        left_out: Parts of the checkpoint that are not in it, in words.
+        rank: The rank whose tensors were taken if each rank has its own.
+        per_rank: Names, as in the checkpoint, of tensors that several ranks have their own version of.
     """
 
     checkpoint: str
@@ -76,17 +76,17 @@ def export_weights(
         root: The run root.
         file: A local path that ends in ``.ckpt`` or ``.safetensors``.
         checkpoint: ``"latest"`` or a name.
-        file_format: ``"ckpt"`` or ``"safetensors"``; None for what the name of the file says.
-        with_optimizer: Also what the optimizer owns, and what the train cell holds for itself, such as a loss scale.
+        file_format: ``"ckpt"`` or ``"safetensors"``; None for the one that the file's name gives.
+        with_optimizer: Also write the optimizer's tensors, and what the train cell owns, such as a loss scale.
         renames: From the names in the checkpoint to those in the file.
-        rank: Whose to take where each rank has its own, such as statistics of batch normalization.
+        rank: The rank to take if each rank has its own tensor, such as statistics of batch normalization.
         overwrite: Whether ``file`` may exist.
         storage_options: For the storage's backend.
 
     Raises:
-        ValueError: If an argument cannot be, or ``file`` exists.
+        ValueError: If an argument is invalid, or ``file`` exists.
         CheckpointNotFoundError: If there is no such checkpoint.
-        CorruptCheckpointError: If it is corrupt; names the file of it. Nothing was written.
+        CorruptCheckpointError: If it is corrupt; names its file. Nothing was written.
         StorageError: If the run could not be read, or ``file`` not be written. Nothing of it was left.
     """
     path = Path(file)
@@ -139,14 +139,14 @@ def _opened(storage: Storage, checkpoint: str, rank: int) -> Contents:
 
 @dataclass(frozen=True)
 class _Source:
-    """What is taken of one rank."""
+    """Holds what is taken from one rank."""
 
     contents: Contents
     names: tuple[str, ...]
 
 
 def _sources(contents: Contents, roles: Collection[Role]) -> list[_Source]:
-    """Every leaf of ``roles`` once: of the chosen rank what it has, of the others what it lacks."""
+    """Return every leaf of ``roles`` once: all that the chosen rank has, and the rest from the others."""
     found: list[_Source] = []
     seen: set[str] = set()
     for one in _of_all_ranks(contents):
@@ -175,7 +175,7 @@ def _is_own(contents: Contents, name: str) -> bool:
 
 
 class _Arriving(Mapping[str, memoryview]):
-    """Memory for the tensors of one rank, by name, that goes to the file as soon as it is filled."""
+    """Provides memory for the tensors of one rank, by name, and writes each to the file once it is filled."""
 
     def __init__(
         self, contents: Contents, wanted: Mapping[str, str], layout: Layout, target: NewFile, wait: LongWait
@@ -192,7 +192,7 @@ class _Arriving(Mapping[str, memoryview]):
         return bits.data
 
     def __contains__(self, name: object) -> bool:
-        return name in self._wanted  # Mapping's own would take memory
+        return name in self._wanted  # that of Mapping would allocate memory
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._wanted)
@@ -201,7 +201,7 @@ class _Arriving(Mapping[str, memoryview]):
         return len(self._wanted)
 
     def filled(self, name: str) -> None:
-        """All bytes of ``name`` are there."""
+        """Write ``name`` to the file: all its bytes have arrived."""
         bits = self._open.pop(name).data
         at = 0
         for span in self._layout.tensors[self._wanted[name]].spans:

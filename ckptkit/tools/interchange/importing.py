@@ -1,11 +1,10 @@
 """Begins a run with the weights in a file of another program.
 
 The first checkpoint of the run holds these weights and nothing else, and is the parent of what follows. The order:
-everything about the file is checked; ``run.json``, which says that something is being brought here; shards, documents,
-``COMMIT``; last the document of attempt 1, without which no start takes the root for a run (`ckptkit.run.origin`).
-Guarantees: where the file is refused, nothing is written; where writing fails, what was written is deleted as far as
-that is possible. Weights go through unchanged, a window at a time. Any single thread; nothing else at the root
-meanwhile.
+check everything about the file; write ``run.json``, which marks an import in progress; shards, documents, ``COMMIT``;
+last the document of attempt 1, without which no start takes the root for a run (`ckptkit.run.origin`). Guarantees: if
+the file is refused, nothing is written; if writing fails, what was written is deleted as far as possible. Weights are
+copied unchanged, one window at a time. Any single thread; nothing else may use the root meanwhile.
 """
 
 from __future__ import annotations
@@ -46,17 +45,17 @@ _NAME = CheckpointName(attempt=1, cycles=0, micro_step=0)
 
 @dataclass(frozen=True)
 class Imported:
-    """What became of an import.
+    """Describes a completed import.
 
     Attributes:
-        file: What was read.
-        format: Of it.
-        root: Of the run that was made.
-        checkpoint: That holds the weights.
+        file: The file that was read.
+        format: Its format.
+        root: Root of the new run.
+        checkpoint: The checkpoint that holds the weights.
         tensors: How many it holds.
-        size_bytes: Of them.
-        ignored: Names in the file of what was left there: an optimizer's state, and what is no tensor.
-        not_in_it: What a start on this root begins afresh, in words.
+        size_bytes: Their size.
+        ignored: Names in the file that were not imported: an optimizer's state, and contents that are not tensors.
+        not_in_it: What a start on this root initializes afresh, in words.
     """
 
     file: str
@@ -78,21 +77,21 @@ def import_weights(
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
     new_token: Callable[[], str] = lambda: secrets.token_hex(16),
 ) -> Imported:
-    """Make a run at ``root`` that begins with the weights in ``file``.
+    """Create a run at ``root`` that begins with the weights in ``file``.
 
     Args:
         file: A local path that ends in ``.ckpt`` or ``.safetensors``.
-        root: A run root where there is nothing yet.
-        renames: From the names in the file to those of the parameters that are to be trained.
+        root: An empty run root.
+        renames: From the names in the file to those of the parameters to be trained.
         storage_options: For the storage's backend.
-        now: The clock; for people.
-        new_token: Gives 32 fresh random hexadecimal digits.
+        now: The clock, for display.
+        new_token: Returns 32 fresh random hexadecimal digits.
 
     Raises:
-        ValueError: If an argument cannot be, or the file holds no weights.
+        ValueError: If an argument is invalid, or the file holds no weights.
         CheckpointNotFoundError: If there is no such file.
         CorruptCheckpointError: If it is truncated or something else; nothing was written.
-        ResumeError: If there is something at ``root``; nothing was written.
+        ResumeError: If ``root`` is not empty; nothing was written.
         StorageError: If the file could not be read, or the storage failed.
     """
     with WeightsFile.open(file) as source:
@@ -107,9 +106,9 @@ def import_weights(
 
 
 def _kept(source: WeightsFile, renames: Renames) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Name in the file by the name in the run; and the names of what is an optimizer's."""
+    """Return the name in the file by the name in the run, and the names of the optimizer's tensors."""
     owned = of_an_optimizer({name: one.shape for name, one in source.tensors.items()})
-    # What a rule names in full is wanted, whatever it looks like.
+    # What a rule names in full is imported, whatever it looks like.
     ignored = tuple(sorted(owned - renames.rules.keys()))
     renamed = renames.applied([name for name in source.tensors if name not in ignored])
     if not renamed:
@@ -121,7 +120,7 @@ def _refuse_anything(storage: Storage) -> None:
     top = storage.list("")
     there = sorted({*top.folders, *top.files} - {LEASE, PROBE})
     if there == [CHECKPOINTS] and not storage.walk(f"{CHECKPOINTS}/"):
-        return  # folders without a file, which an import that failed leaves on a disk
+        return  # folders without files, which a failed import leaves on a disk
     if there:
         raise ResumeError(
             f"{storage.url} is not empty: there is {', '.join(there[:5])}. An import begins a new run: name a root of "
@@ -130,7 +129,7 @@ def _refuse_anything(storage: Storage) -> None:
 
 
 class _FromFile:
-    """The `ckptkit.checkpoint.staged.Staged` of an import."""
+    """Implements `ckptkit.checkpoint.staged.Staged` for an import."""
 
     by_slices = False
 
@@ -165,23 +164,23 @@ class _FromFile:
         self.cost = SaveCost()
 
     def open_shard(self, number: int, *, last: bool = True) -> ByteStream:
-        """File ``number`` from its start."""
+        """Open file ``number`` at its start."""
         return _ShardOfFile(self._source, self._kept, self.shards[number], self._wait)
 
     def release(self) -> None:
-        """Nothing: the caller closes the file."""
+        """Do nothing: the caller closes the file."""
 
     def advance(self, micro_steps_left: int) -> None:
-        """Nothing: nobody trains."""
+        """Do nothing: there is no training."""
 
 
 def _as_text(path: str) -> str:
-    """``path`` as a document can hold it: a name of a file need be no valid Unicode."""
+    """Return ``path`` in a form that a document can hold: a file name need not be valid Unicode."""
     return path.encode("utf-8", "backslashreplace").decode()
 
 
 class _ShardOfFile:
-    """A shard as a stream: its header, and then the tensors from where they lie in the file."""
+    """Streams a shard: its header, then the tensors, read from the source file."""
 
     def __init__(self, source: WeightsFile, kept: Mapping[str, str], shard: Shard, wait: LongWait) -> None:
         self._source = source
@@ -192,7 +191,7 @@ class _ShardOfFile:
         self._at = 0
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """As `ckptkit.storage.ByteStream`."""
+        """Read as `ckptkit.storage.ByteStream` does."""
         wanted = min(len(buffer), self._shard.size_bytes - self._at)
         start, end = self._at, self._at + wanted
         header = self._shard.header[start:end]
@@ -234,7 +233,7 @@ class _Import:
         except BaseException:
             self._clear_away()
             raise
-        # From here on there is a checkpoint, and what cannot be finished stays to be looked at.
+        # From here on there is a checkpoint; if finishing fails, it is left for inspection.
         key, data = attempt_key(_NAME.attempt), encode(self._attempt)
         if create_once(self._storage, key, data) != data:
             raise ResumeError(f"another process has just made {key} at {self._storage.url}")
@@ -255,6 +254,6 @@ class _Import:
         try:
             self._storage.clear_unfinished(f"{_NAME.folder}/", lambda key: True)
             self._storage.delete(keys_below(self._storage, _NAME.folder))
-            self._storage.delete([RUN])  # last: with it, no start takes what is left for a run
+            self._storage.delete([RUN])  # last: while it exists, no start takes the remains for a run
         except StorageError:
-            return  # the error on its way says what is wrong; what is left keeps every start from beginning here
+            return  # the error being raised says what is wrong; the remains prevent every start here

@@ -1,7 +1,7 @@
-"""A ``.ckpt`` or ``.safetensors`` file with weights, opened and checked.
+"""Opens and checks a ``.ckpt`` or ``.safetensors`` file with weights.
 
-Guarantees: every tensor of a `WeightsFile` lies inside of the file and has the bytes that its shape needs, so that
-nobody takes more memory for it than there is file; bytes are read when they are asked for. Any thread.
+Guarantees: every tensor of a `WeightsFile` is inside the file and has the bytes that its shape needs, so that no caller
+allocates more memory for it than the file has bytes. Bytes are read on request. Any thread.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ckptkit.tools.interchange import ckpt_format, safetensors_format
 from ckptkit.tools.interchange.places import FileFormat, FileTensor, format_of
 
 _READERS = {"ckpt": ckpt_format.tensors_in, "safetensors": safetensors_format.tensors_in}
-_MAX_ELEMENTS = 1 << 50  # an empty tensor of absurd extent needs no byte, and still NumPy cannot make it
+_MAX_ELEMENTS = 1 << 50  # an empty tensor of absurd shape needs no bytes, but NumPy cannot create it
 
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """What lies in a file; a context manager that closes it.
+    """Describes the contents of a file; a context manager that closes it.
 
     Attributes:
-        path: Of the file.
-        format: Of it.
+        path: Path of the file.
+        format: Its format.
         tensors: By name, in the file's order.
-        others: Names of what is no tensor, such as texts that `mindspore.save_checkpoint` appended.
+        others: Names of contents that are not tensors, such as texts that `mindspore.save_checkpoint` appended.
         handle: The open file.
     """
 
@@ -46,17 +46,17 @@ class WeightsFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Open ``path`` and check what it says of its tensors.
+        """Open ``path`` and check the description of its tensors.
 
         Raises:
-            ValueError: If its name says no format.
+            ValueError: If its name gives no format.
             CheckpointNotFoundError: If there is no such file.
             CorruptCheckpointError: If it is truncated or something else; names it.
             StorageError: If it could not be read.
         """
         file_format = format_of(os.fspath(path))
         with contextlib.ExitStack() as stack, _as_ours(path):
-            if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe that nobody writes to would wait forever
+            if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe without a writer would block forever
                 raise CorruptCheckpointError(f"{path} is no file but a folder, a pipe or a device")
             handle = stack.enter_context(Path(path).open("rb"))
             try:
@@ -76,7 +76,7 @@ class WeightsFile:
         self.handle.close()
 
     def read_into(self, name: str, buffer: memoryview, start: int) -> None:
-        """Fill ``buffer`` with the bytes of a tensor from byte ``start`` of it on.
+        """Fill ``buffer`` with the bytes of a tensor, from its byte ``start`` on.
 
         Raises:
             CorruptCheckpointError: If the file has become shorter meanwhile.

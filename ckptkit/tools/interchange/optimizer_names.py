@@ -1,7 +1,7 @@
-"""Tells by their names which tensors in a file of MindSpore's are an optimizer's, or of a train cell's bookkeeping.
+"""Recognizes the optimizer's tensors, and a train cell's bookkeeping, in a MindSpore file by their names.
 
-Guarantees: a moment is taken for one only beside a weight of the same shape that it is named after. The names are those
-of ``mindspore.nn.optim``, ``mindspore.experimental.optim`` and ``mindspore.train``, 2.7 to 2.10. Pure, any thread.
+Guarantees: a name counts as a moment only if it contains the name of a weight of the same shape. The names are those of
+``mindspore.nn.optim``, ``mindspore.experimental.optim`` and ``mindspore.train``, 2.7 to 2.10. Pure, any thread.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-# Prefix of a weight's name -> prefix that has to be there as well, since a layer may be called so.
+# Prefix of a moment's name -> prefix that must exist beside it, since a layer may have the same name.
 _MOMENTS: dict[str, str | None] = {
     "accum": None,
     "accum_update": "accum",
@@ -41,12 +41,12 @@ _COUNTERS = re.compile(
 
 
 def of_an_optimizer(shapes: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
-    """Names of an optimizer's and a train cell's own among tensors of these ``shapes``."""
+    """Return the names of the optimizer's and the train cell's own tensors, given all tensors' ``shapes``."""
     return frozenset(name for name in shapes if _is_counter(name, shapes) or _is_moment(name, shapes))
 
 
 def _is_counter(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    return _COUNTERS.fullmatch(name) is not None and len(shapes[name]) <= 1  # a learning rate may be a list of them
+    return _COUNTERS.fullmatch(name) is not None and len(shapes[name]) <= 1  # a learning rate may be a list
 
 
 def _is_moment(name: str, shapes: Mapping[str, tuple[int, ...]]) -> bool:

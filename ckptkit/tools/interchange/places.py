@@ -1,7 +1,7 @@
-"""Where each tensor lies in a file, whatever the file's format.
+"""Describes where each tensor is in a file, for any file format.
 
-Guarantees: nothing by itself; a format makes one of what it is to write, or of what it has found and checked. Pure
-values, any thread.
+Guarantees: checks nothing itself; a format module creates these values for what it will write, or has read and
+checked. Pure values, any thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FileFormat = Literal["ckpt", "safetensors"]
 
 
 class Span(NamedTuple):
-    """Consecutive bytes of a file."""
+    """Locates consecutive bytes in a file."""
 
     offset_bytes: int
     size_bytes: int
@@ -24,12 +24,12 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class FileTensor:
-    """A tensor in a file.
+    """Describes a tensor in a file.
 
     Attributes:
         name: Unique in the file.
         dtype: Name in `ckptkit.core.tensors.DTYPES`.
-        shape: Of the tensor.
+        shape: Shape of the tensor.
         spans: Its bytes in C order, piece by piece.
     """
 
@@ -45,7 +45,7 @@ class FileTensor:
 
 
 class Named(NamedTuple):
-    """A tensor that is to be written: name, name of its dtype, shape."""
+    """Describes a tensor to be written: name, name of its dtype, shape."""
 
     name: str
     dtype: str
@@ -54,11 +54,11 @@ class Named(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """A file that is to be written.
+    """Describes a file to be written.
 
     Attributes:
-        size_bytes: Of the file.
-        frames: What is no tensor, with its offset.
+        size_bytes: Size of the file.
+        frames: All bytes other than tensors, with their offsets.
         tensors: By name.
     """
 
@@ -68,10 +68,10 @@ class Layout:
 
 
 def format_of(file: str, wanted: str | None = None) -> FileFormat:
-    """The format that the name of ``file`` says, which `mindspore.load_checkpoint` insists on, too.
+    """Return the format that the extension of ``file`` names; `mindspore.load_checkpoint` needs it too.
 
     Raises:
-        ValueError: If it says none, or another one than ``wanted``.
+        ValueError: If it names none, or another one than ``wanted``.
     """
     known: tuple[FileFormat, ...] = get_args(FileFormat)
     if wanted is not None and wanted not in known:

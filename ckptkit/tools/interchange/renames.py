@@ -1,8 +1,8 @@
-"""Names of parameters in one place to names in another.
+"""Maps parameter names in one place to names in another.
 
-Guarantees: what `Renames.applied` returns gives every name one new name or leaves it out, never two the same, and every
-entry took part in it; anything else is an error that lists the names. A rule is applied once, never to what another
-rule made. Pure values, any thread.
+Guarantees: `Renames.applied` gives each name one new name or leaves it out; no two new names are equal, and every rule
+applies to some name. Anything else is an error that lists the names. A rule is applied once, never to the result of
+another rule. Pure values, any thread.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_MAX_NAME = 2048  # of the format
+_MAX_NAME = 2048  # limit of the format
 _MAX_MAP_BYTES = 64 << 20
 _SHOWN = 10
 
 
 @dataclass(frozen=True)
 class Renames:
-    """Rules by the old name.
+    """Holds the rules, by old name.
 
-    An old name that is empty or ends with a dot is a prefix, and its new one is a prefix, too; every other one is the
-    whole name. The whole name counts before a prefix, a longer prefix before a shorter one.
+    An old name that is empty or ends with a dot is a prefix, and its new name is a prefix too; any other is a whole
+    name. The whole name takes precedence over a prefix, a longer prefix over a shorter one.
 
     Attributes:
         rules: The new name by the old one; None leaves out what the old one names.
 
     Raises:
-        ValueError: If a prefix is to become something else than a prefix.
+        ValueError: If a prefix maps to a whole name, or the reverse.
     """
 
     rules: Mapping[str, str | None] = field(default_factory=dict)
@@ -43,10 +43,10 @@ class Renames:
 
     @classmethod
     def of(cls, given: Iterable[str] = (), dropped: Iterable[str] = ()) -> Renames:
-        """From ``OLD=NEW`` texts, and names or prefixes to leave out.
+        """Make rules from ``OLD=NEW`` texts, and from names or prefixes to leave out.
 
         Raises:
-            ValueError: If a text has no ``=``, or an old name stands twice.
+            ValueError: If a text has no ``=``, or an old name is given twice.
         """
         rules: dict[str, str | None] = {}
         for text in given:
@@ -60,7 +60,7 @@ class Renames:
 
     @classmethod
     def read(cls, path: str | Path) -> Renames:
-        """From a file that holds one JSON object: the new name by the old one, null to leave it out.
+        """Read rules from a file with one JSON object: the new name by the old one, null to leave it out.
 
         Raises:
             ValueError: If it cannot be read or holds something else; names the file.
@@ -81,7 +81,7 @@ class Renames:
             raise ValueError(f"the map of names {path} cannot be used: {error}") from error
 
     def new_name(self, name: str) -> str | None:
-        """What becomes of one name."""
+        """Return the new name; None if the name is left out."""
         rule = self._rule(name)
         if rule is None:
             return name
@@ -89,15 +89,15 @@ class Renames:
         return new if new is None or not _is_prefix(rule) else new + name[len(rule) :]
 
     def applied(self, names: Collection[str], after: Collection[str] = ()) -> dict[str, str]:
-        """The new name by the old one, of all that are not left out.
+        """Return the new name by the old one, for all names that are not left out.
 
         Args:
-            names: All there are.
-            after: Those of them that may be named after another one, as ``moments.W`` is after ``W``: what no rule
-                names follows that other one.
+            names: All names.
+            after: Those that may be named after another one, as ``moments.W`` is after ``W``. If no rule matches such
+                a name, it follows the other one.
 
         Raises:
-            ValueError: If two names become the same, one becomes none that may be stored, or a rule names nothing.
+            ValueError: If two new names are equal, a new name cannot be stored, or a rule matches no name.
         """
         followers = frozenset(after)
         leaders = frozenset(names) - followers
@@ -129,7 +129,7 @@ class Renames:
 
 
 class _Pairs(list[tuple[str, object]]):
-    """A JSON object as it stands in a file, keys that stand twice included."""
+    """Holds the items of a JSON object in a file, including repeated keys."""
 
 
 def _is_prefix(name: str) -> bool:
@@ -143,7 +143,7 @@ def _add(rules: dict[str, str | None], old: str, new: str | None) -> None:
 
 
 def _leader(name: str, leaders: Collection[str]) -> str:
-    """The longest name that ``name`` ends with after a dot, or itself."""
+    """Return the longest leader that ``name`` ends with after a dot, or ``name`` itself."""
     at = name.find(".")
     while at >= 0:
         if name[at + 1 :] in leaders:

@@ -1,7 +1,7 @@
-"""The safetensors format, as MindSpore writes and reads it: a JSON header, and then the tensors.
+"""Lays out and reads safetensors files as MindSpore does: a JSON header, then the tensors.
 
-Guarantees: what is read is checked against the file's size, and tensors do not overlap. Pure but for reading the given
-file; any thread.
+Guarantees: when reading, the header is checked against the file's size, and tensors do not overlap. Pure, except for
+reading the given file; any thread.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ckptkit.core.tensors import DTYPES, size_bytes_of
 from ckptkit.tools.interchange.places import FileTensor, Layout, Named, Span
 
 _METADATA = "__metadata__"
-_MAX_HEADER_BYTES = 100_000_000  # of the safetensors library
+_MAX_HEADER_BYTES = 100_000_000  # limit of the safetensors library
 _MAX_AXES = 32
 
 
 def layout_of(tensors: Sequence[Named]) -> Layout:
-    """Where everything will lie in a file of ``tensors``."""
-    # Wide elements first keeps every tensor aligned, and ``format`` is what MindSpore's own files say.
+    """Return where everything will be in a file of ``tensors``."""
+    # Wide elements first keep every tensor aligned; MindSpore's own files have this ``format``.
     ordered = sorted(tensors, key=lambda one: (-DTYPES[one.dtype].itemsize, one.name))
     table: dict[str, object] = {_METADATA: {"format": "ms"}}
     at = 0
@@ -43,10 +43,10 @@ def layout_of(tensors: Sequence[Named]) -> Layout:
 
 
 def tensors_in(file: BinaryIO, size_bytes: int) -> tuple[list[FileTensor], list[str]]:
-    """The tensors of a file, and the names of what else is in it, which is nothing here.
+    """Return the tensors of a file, and the names of other contents, of which this format has none.
 
     Raises:
-        ValueError: If it is no such file; says why.
+        ValueError: If it is not such a file; says why.
     """
     header_bytes = int.from_bytes(file.read(8), "little")
     begin = 8 + header_bytes

@@ -1,1 +1,1 @@
-"""Removes checkpoints by a policy: `plan` decides and says why, `prune` removes."""
+"""Removes checkpoints by a policy: `plan` decides and gives reasons, `prune` removes."""

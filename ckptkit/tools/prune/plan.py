@@ -1,9 +1,9 @@
 """Decides which checkpoints of a run may be removed by hand, and why the others stay.
 
-Guarantees: reads and never writes. Whatever is asked for, these stay: the two newest checkpoints of the lineage that
-can be opened, with whatever is newer than they and cannot; likewise of each newer attempt, which may be starting now;
-whatever does not parse; and what an attempt whose document cannot be read may need. One look at the run, which grows
-stale; any single thread.
+Guarantees: reads and never writes. Whatever is requested, these stay: the two newest checkpoints of the lineage that
+can be opened, and any newer ones that cannot; the same of each newer attempt, which may be starting now; whatever does
+not parse; and what an attempt with an unreadable document may need. The plan is from one survey of the run and becomes
+outdated. Any single thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNREADABLE = (CorruptCheckpointError, FormatVersionError)
 
 
 class Rule(NamedTuple):
-    """A policy, and how it was asked for."""
+    """Holds a policy and its text on the command line."""
 
     words: str
     policy: KeepPolicy
@@ -37,13 +37,13 @@ class Rule(NamedTuple):
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of one committed checkpoint.
+    """Says what happens to one committed checkpoint.
 
     Attributes:
-        name: Of it.
-        size_bytes: Of the files in its folder.
+        name: Its name.
+        size_bytes: Size of the files in its folder.
         goes: Whether it is to be removed.
-        why: In words.
+        why: The reason, in words.
     """
 
     name: CheckpointName
@@ -54,14 +54,14 @@ class Decision:
 
 @dataclass(frozen=True)
 class PrunePlan:
-    """What is to be removed, as the run was found.
+    """Lists what is to be removed, from one survey of the run.
 
     Attributes:
         decisions: One for each committed checkpoint, oldest attempt first.
-        remains: Bytes in folders that hold no checkpoint and that nobody writes any more.
-        frozen: Bytes that the checkpoints of an attempt shared, of attempts that will have none left.
-        problems: What cannot be read, and so keeps something from being removed.
-        commits: Those of the checkpoints that are to go.
+        remains: Bytes in folders that hold no checkpoint and that no process writes any more.
+        frozen: Bytes shared by the checkpoints of an attempt, for attempts that will have no checkpoint left.
+        problems: What cannot be read, and so prevents removals.
+        commits: Commits of the checkpoints that are to go.
         attempts: Numbers of all attempts that had a document.
     """
 
@@ -74,32 +74,32 @@ class PrunePlan:
 
     @property
     def doomed(self) -> tuple[CheckpointName, ...]:
-        """What goes."""
+        """Names of the checkpoints to remove."""
         return tuple(one.name for one in self.decisions if one.goes)
 
     @property
     def freed_bytes(self) -> int:
-        """By all of it."""
+        """Bytes freed by the whole plan."""
         folders = sum(one.size_bytes for one in self.decisions if one.goes)
         return folders + sum(self.remains.values()) + sum(self.frozen.values())
 
 
 def plan_prune(storage: Storage, rules: Sequence[Rule], *, branches: bool) -> PrunePlan:
-    """Decide.
+    """Make the plan.
 
     Args:
         storage: The run root.
-        rules: What to keep of the lineage: what any of them keeps. Without one, all of it.
-        branches: Whether what lies off the lineage is to go.
+        rules: A checkpoint of the lineage stays if any rule keeps it. Without rules, all stay.
+        branches: Whether checkpoints off the lineage are to go.
 
     Raises:
         CorruptCheckpointError: If there are checkpoints, and no attempt's document leads to one.
-        ResumeError: If the run is a copy that has not ended.
+        ResumeError: If the run is an unfinished copy.
         StorageError: If the storage failed.
     """
     survey = Survey(storage)
     refuse_unfinished(storage, survey, read_run(storage))
-    choose(survey)  # raises where a start would not know what to do either
+    choose(survey)  # raises if a start would not know what to do either
     head, _ = newest_head(survey)
     if head is None:
         return PrunePlan(attempts=survey.attempts)
@@ -107,7 +107,7 @@ def plan_prune(storage: Storage, rules: Sequence[Rule], *, branches: bool) -> Pr
 
 
 class _Planner:
-    """One decision at a time, from one look."""
+    """Decides about each checkpoint, from one survey."""
 
     def __init__(self, storage: Storage, survey: Survey, head: Head) -> None:
         self._storage = storage
@@ -121,11 +121,11 @@ class _Planner:
         self._newest = numbers[-1]
         self._head = head.lineage.whole()
         head_number = self._head.segments[0].attempt
-        # One of them may be starting now, without a commit of its own yet.
+        # One of them may be starting now, without its own commit yet.
         newer = [number for number in numbers if number > head_number and number not in self._broken]
         self._newer = {number: trace(survey, number) for number in newer}
         for lineage in (self._head, *self._newer.values()):
-            # Also one of which nothing is there any more: what it began with is not known either.
+            # Also one with no files left: its parent is unknown too.
             if lineage.broken_at is not None and lineage.broken_at not in self._broken:
                 self._broken.add(lineage.broken_at)
                 self._problems.append(str(lineage.broken))
@@ -151,7 +151,7 @@ class _Planner:
         )
 
     def _stays(self, rules: Sequence[Rule], *, branches: bool) -> dict[CheckpointName, str]:
-        """Why, by name; what is not in it may go. The strongest reason wins."""
+        """Return the reason to stay by name; the others may go. A later, stronger reason replaces an earlier one."""
         on_lineage = [name for name in self._sound_commits() if name in self._head]
         stays = dict.fromkeys(on_lineage, "no --keep was given") if not rules else self._kept(rules, on_lineage)
         highest = max(self._broken, default=0)
@@ -160,14 +160,14 @@ class _Planner:
                 stays[name] = "off the lineage; --branches removes it"
             if name not in self._head and any(name in lineage for lineage in self._newer.values()):
                 stays[name] = "a newer attempt may go on from it"
-            # What an attempt began with, only its document tells; it is of an earlier one.
+            # Only an attempt's document tells its parent, which belongs to an earlier attempt.
             if name.attempt < highest and (name not in self._head or highest > self._head.segments[0].attempt):
                 stays[name] = f"{attempt_key(highest)} cannot be read, and may need it"
             if name.attempt in self._broken:
                 stays[name] = f"{attempt_key(name.attempt)} cannot be read"
             commit = self._survey.commit(name)
             if commit is None:
-                stays[name] = "it was removed meanwhile"  # by a job that is running: no problem
+                stays[name] = "it was removed meanwhile"  # by a running job: not a problem
             elif not isinstance(commit, Commit):
                 stays[name] = "its COMMIT cannot be read"
                 self._problems.append(str(commit))
@@ -201,7 +201,7 @@ class _Planner:
         return stays
 
     def _spared(self, lineage: Lineage) -> dict[CheckpointName, str]:
-        """The two newest that can be opened, and whatever was looked at to find them."""
+        """Return the two newest that can be opened, and the newer ones that cannot."""
         found: dict[CheckpointName, str] = {}
         sound = 0
         for name in reversed([one for one in self._sound_commits() if one in lineage]):
@@ -230,7 +230,7 @@ class _Planner:
         return None
 
     def _fault_of_checkpoint(self, name: CheckpointName) -> str | None:
-        """Why it is of no use, as far as its documents and the sizes of its files tell."""
+        """Return why it is unusable, judging by its documents and the sizes of its files."""
         if name not in self._faults:
             self._faults[name] = None
             try:
@@ -254,11 +254,11 @@ class _Planner:
         return sum(self._survey.folders.files(name).values())
 
     def _last_own(self) -> CheckpointName | None:
-        """The newest attempt's highest commit."""
+        """Return the newest attempt's highest commit."""
         return max((name for name in self._committed if name.attempt == self._newest), default=None)
 
     def _remains(self) -> dict[CheckpointName, int]:
-        """What is below the newest attempt's highest commit: nobody writes there any more (``docs/adr``, 23)."""
+        """Return what is below the newest attempt's highest commit: no process writes there now (``docs/adr``, 23)."""
         last = self._last_own()
         folders = self._survey.folders
         return {
@@ -273,7 +273,7 @@ class _Planner:
 
     def _frozen(self, doomed: set[CheckpointName]) -> dict[int, int]:
         if self._last_own() is None:
-            return {}  # the newest attempt may be putting the one here that it began with
+            return {}  # the newest attempt may be uploading the checkpoint that it began with
         living = {name.attempt for name in self._committed if name not in doomed}
         found: dict[int, int] = {}
         for key, size_bytes in self._storage.walk(f"{FROZEN}/").items():

@@ -1,9 +1,9 @@
-"""Removes checkpoints by hand, also beside a job that is running, without taking the run over.
+"""Removes checkpoints by hand, also during a running job, without taking over the run.
 
-Guarantees: what is removed was in the plan that somebody has seen, and may go by a second one that was made right
-before; COMMITs go before data; a job that started meanwhile gets back what it began with, and nothing else is removed
-then. Broken off at any moment, what is left is a run from which a start takes the same checkpoint as before, and the
-same call, or the next start, removes the rest. Why it is safe is in ``docs/adr/0023-prune.md``. Any single thread.
+Guarantees: everything removed was in the plan that the user has seen, and in a second one made right before; COMMITs
+go before data. A job that started meanwhile gets back what it began with, and then nothing else is removed. After an
+interruption at any moment, a start takes the same checkpoint as before, and the same call, or the next start, removes
+the rest. ``docs/adr/0023-prune.md`` says why this is safe. Any single thread.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ckptkit.storage import Storage
 from ckptkit.tools.prune.plan import PrunePlan, Rule, plan_prune
 
 _log = logging.getLogger("ckptkit")
-_BATCH = 100  # checkpoints whose COMMITs go together: between a look at the attempts and their data
+_BATCH = 100  # checkpoints whose COMMITs are deleted before one check for new attempts
 
 
 @dataclass
 class Pruned:
-    """What was removed; names oldest first.
+    """Records what was removed; names oldest first.
 
     Attributes:
         removed: Checkpoints.
-        emptied: Folders that held none.
-        spared: Of what was planned, checkpoints that by now have to stay, or that somebody else removed.
+        emptied: Folders that held no checkpoint.
+        spared: Planned checkpoints that now have to stay, or that another process removed.
     """
 
     removed: list[str] = field(default_factory=list)
@@ -53,15 +53,15 @@ def prune(
 
     Args:
         storage: The run root.
-        plan: What was agreed to.
+        plan: The plan that was agreed to.
         rules: As for `plan_prune`.
-        branches: Likewise.
-        token: 32 fresh random hexadecimal digits; void markers will have them.
-        done: Told of each checkpoint that is gone.
+        branches: As for `plan_prune`.
+        token: 32 fresh random hexadecimal digits, stored in void markers.
+        done: Called with each removed checkpoint.
 
     Raises:
         StaleAttemptError: If a job started meanwhile; what it may need was put back.
-        CkptKitError: As `plan_prune`.
+        CkptKitError: As for `plan_prune`.
         StorageError: If the storage failed; the same call removes the rest.
     """
     storage.probe()
@@ -86,8 +86,8 @@ def _remove(
     storage: Storage, plan: PrunePlan, batch: Sequence[CheckpointName], done: Callable[[CheckpointName], None]
 ) -> None:
     storage.delete([name.commit_key for name in batch])
-    # In this order: a start creates its attempt, and looks then whether its parent is still committed. So either it
-    # sees that the parent went, or its attempt is seen here.
+    # Only after deleting the COMMITs: a start creates its attempt, then checks that its parent is still committed. So
+    # either it sees the missing COMMIT, or its attempt is seen here.
     started = sorted(list_attempts(storage) - plan.attempts)
     if started:
         lost = [name for name in batch if not _put_back(storage, plan, name)]
@@ -107,7 +107,7 @@ def _put_back(storage: Storage, plan: PrunePlan, name: CheckpointName) -> bool:
 
 
 def _is_void(storage: Storage, name: CheckpointName, token: str) -> bool:
-    """Whether the folder never becomes a checkpoint, after seeing to it."""
+    """Void the folder if possible; return whether it can never become a checkpoint."""
     try:
         return isinstance(void(storage, name, token), Void)
     except CorruptCheckpointError as error:

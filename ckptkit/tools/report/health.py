@@ -1,6 +1,6 @@
-"""Says in a few words how a run is, from its story: what needs somebody, what is worth knowing, what went well.
+"""Summarizes the health of a run: what needs action, what is worth knowing, what went well.
 
-Guarantees: says no more than the story knows; a job that may be running is not called dead. Pure functions, any thread.
+Guarantees: states only what the story shows; never calls a job dead that may be running. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ckptkit.core.text import many, number, span
 from ckptkit.tools.report.model import Attempt, Health, RunStory, Verdict
 
-_HIGH_STALL = 0.02  # of the time of the attempts
+_HIGH_STALL = 0.02  # share of the time of the attempts
 _LAST_POINTS = 20
 
 _HEADLINES = {
@@ -25,14 +25,14 @@ _HEADLINES = {
 
 
 def judge(story: RunStory) -> Verdict:
-    """How the run is."""
+    """Rate the run."""
     bad, attention, good = list(_bad(story)), list(_attention(story)), list(_good(story))
     health: Health = "bad" if bad else "attention" if attention else "good"
     return Verdict(health, _HEADLINES[story.last.how], bad, attention, good)
 
 
 def lines_of(story: RunStory) -> Iterator[str]:
-    """The page in some lines of text."""
+    """Yield the page as a few lines of text."""
     verdict = judge(story)
     yield f"{verdict.headline} Step {number(story.step)} after {many(len(story.attempts), 'attempt')}."
     yield from verdict.bad
@@ -104,7 +104,7 @@ def _good(story: RunStory) -> Iterator[str]:
 
 
 def _failed_at_the_end(attempt: Attempt) -> int:
-    """How many saves of it failed after its last commit, as far as their steps tell."""
+    """Return the number of its saves that failed after its last commit, judging by their steps."""
     last = max((save.step for save in attempt.saves if save.step is not None), default=-1)
     return sum(failure.step > last for failure in attempt.failures)
 

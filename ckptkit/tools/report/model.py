@@ -1,7 +1,7 @@
-"""The story of a run, in values: its attempts, and what each of them saved, lost and recorded.
+"""Holds the history of a run as values: its attempts, and what each of them saved, lost and recorded.
 
-Guarantees: nothing here is proven, and no two clocks are compared to order anything: attempts are in the order of their
-numbers, and times are those that processes wrote down for people. What is not known is None. Pure values, any thread.
+Guarantees: nothing here is verified, and no two clocks are compared to order anything: attempts are ordered by number,
+and times are those that processes recorded for display. Unknown values are None. Pure values, any thread.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ckptkit.format.events import How, Point
 
 @dataclass(frozen=True)
 class Removal:
-    """A checkpoint that retention removed.
+    """Describes a checkpoint that retention removed.
 
     Attributes:
         checkpoint: Its name.
-        step: Optimizer steps of it.
-        at: When.
-        after: The checkpoint after whose commit.
+        step: Its optimizer steps.
+        at: When it was removed.
+        after: The checkpoint whose commit preceded the removal.
     """
 
     checkpoint: str
@@ -34,17 +34,17 @@ class Removal:
 
 @dataclass(frozen=True)
 class Save:
-    """A checkpoint that was committed.
+    """Describes a committed checkpoint.
 
     Attributes:
         checkpoint: Its name.
-        step: Optimizer steps of it; None where its manifest cannot be read.
+        step: Its optimizer steps; None if its manifest cannot be read.
         epoch: Whole epochs before it.
-        at: When.
-        size_bytes: Written for it; of one that no event tells of, all that belongs to it.
+        at: When it was committed.
+        size_bytes: Bytes written for it; if no event reports it, the size of all that belongs to it.
         took_seconds: From the save call to the commit.
-        stall_seconds: Taken from the training thread.
-        is_there: Whether it is there still.
+        stall_seconds: Time that training waited.
+        is_there: Whether it still exists.
         problem: Why it cannot be used.
     """
 
@@ -61,14 +61,14 @@ class Save:
 
 @dataclass(frozen=True)
 class Failure:
-    """A save that failed.
+    """Describes a failed save.
 
     Attributes:
-        checkpoint: What it would have been called.
-        step: Optimizer steps at it.
-        at: When.
+        checkpoint: Its intended name.
+        step: Optimizer steps at the save.
+        at: When it failed.
         error: Class of the error.
-        message: Its first line.
+        message: First line of its message.
     """
 
     checkpoint: str
@@ -80,26 +80,26 @@ class Failure:
 
 @dataclass
 class Attempt:
-    """One life of the training job.
+    """Holds the history of one attempt of the training job.
 
     Attributes:
         number: From 1.
         host: Where it ran.
-        began_at: When.
-        seen_at: When something was last heard of it.
-        parent: The checkpoint that it went on from.
-        branch: The checkpoint that was named for it.
+        began_at: When it began.
+        seen_at: Time of its last known activity.
+        parent: The checkpoint that it continued from.
+        branch: The checkpoint that the user named for it.
         from_step: Optimizer steps when it began.
-        to_step: The most optimizer steps that are known of.
+        to_step: The highest known number of optimizer steps.
         world_size: Ranks.
-        how: How it ended; None where it did not say.
-        error: Class of what ended it.
-        message: Its first line.
-        has_events: Whether it told of itself, or only its checkpoints do.
-        redone_from: Optimizer steps from which on a later attempt did its work again; None where none did.
+        how: How it ended; None if it did not record that.
+        error: Class of the error that ended it.
+        message: First line of its message.
+        has_events: Whether it recorded events; otherwise only its checkpoints tell of it.
+        redone_from: Optimizer steps from which a later attempt repeated its work; None if none did.
         skipped_saves: Saves that were due while another one was written.
         left_out: Events that it could not store.
-        saves: In their order.
+        saves: In order.
         failures: Saves that failed.
         removals: What its retention removed.
         points: Values over optimizer steps.
@@ -128,13 +128,13 @@ class Attempt:
 
     @property
     def seconds(self) -> float | None:
-        """From its begin to the last that was heard of it."""
+        """Seconds from its begin to its last known activity."""
         if self.began_at is None or self.seen_at is None:
             return None
         return max(0.0, (self.seen_at - self.began_at).total_seconds())
 
     def see(self, at: datetime | None, step: int | None = None) -> None:
-        """Something is known of it at that time and step."""
+        """Record activity at that time and step."""
         if at is not None:
             self.seen_at = at if self.seen_at is None else max(self.seen_at, at)
         if step is not None:
@@ -143,10 +143,10 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something at the root that cannot be read as what it should be.
+    """Describes something at the root that cannot be read as what it should be.
 
     Attributes:
-        key: Of the file, or name of the checkpoint.
+        key: Key of the file, or name of the checkpoint.
         reason: Why.
     """
 
@@ -156,11 +156,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Repeated:
-    """What attempts recorded of one optimizer step that two of them did.
+    """Compares what attempts recorded for the optimizer steps that two of them did.
 
     Attributes:
-        same: Steps whose losses are equal to the last digit.
-        different: Steps whose losses are not, or whose gradients' norms.
+        same: Steps whose losses and gradient norms are equal to the last digit.
+        different: Steps whose losses or gradient norms differ.
     """
 
     same: Sequence[int] = ()
@@ -169,11 +169,11 @@ class Repeated:
 
 @dataclass(frozen=True)
 class RunStory:
-    """A run.
+    """Holds the history of a run.
 
     Attributes:
         root: Without credentials.
-        run_id: Of ``run.json``.
+        run_id: The id in ``run.json``.
         copied_from: Root that it was copied from.
         told_at: When this was read.
         attempts: By number.
@@ -206,7 +206,7 @@ class RunStory:
 
     @property
     def step(self) -> int:
-        """How many optimizer steps the newest attempt has come to, as far as is known."""
+        """The highest known number of optimizer steps of the newest attempt."""
         last = self.last
         return max(last.to_step or 0, last.from_step or 0)
 
@@ -218,7 +218,7 @@ class RunStory:
 
     @property
     def redone_steps(self) -> int:
-        """Optimizer steps that were done and are not in what the newest attempt went on from; at least so many."""
+        """Optimizer steps done but not part of what the newest attempt continued from; a lower bound."""
         lost, reached = 0, 0
         for attempt in self.attempts:
             begin = attempt.from_step if attempt.from_step is not None else reached
@@ -228,23 +228,23 @@ class RunStory:
 
     @property
     def stall_seconds(self) -> float:
-        """Of the training thread, by all saves that told."""
+        """Seconds that training waited, over all saves that recorded it."""
         return sum(save.stall_seconds or 0.0 for _, save in self.saves)
 
     @property
     def running_seconds(self) -> float:
-        """Of all attempts, as far as is known."""
+        """Seconds of all attempts, as far as known."""
         return sum(attempt.seconds or 0.0 for attempt in self.attempts)
 
     @property
     def gap_seconds(self) -> float:
-        """Between attempts, from the last that was heard of one to the begin of the next."""
+        """Seconds between attempts, from the last known activity of one to the begin of the next."""
         times = [(one.seen_at, other.began_at) for one, other in pairwise(self.attempts)]
         return sum(max(0.0, (begin - end).total_seconds()) for end, begin in times if end and begin)
 
     @property
     def repeated(self) -> Repeated:
-        """What is known of steps that were done twice."""
+        """Comparison of the optimizer steps that were done twice."""
         same: list[int] = []
         different: list[int] = []
         known: dict[int, tuple[Point, int | None]] = {}
@@ -253,7 +253,7 @@ class RunStory:
                 if point.cycles != 1 or not {"loss", "gradient_norm"} & point.values.keys():
                     continue
                 before, ranks = known.get(point.last, (None, None))
-                if before is not None and ranks == attempt.world_size:  # of fewer ranks, rank 0 has other batches
+                if before is not None and ranks == attempt.world_size:  # otherwise rank 0 has other batches
                     both = before.values.keys() & point.values.keys() & {"loss", "gradient_norm"}
                     is_same = all(before.values[name] == point.values[name] for name in both)
                     (same if is_same else different).append(point.last)
@@ -266,13 +266,13 @@ Health = Literal["good", "attention", "bad"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the run is.
+    """Rates the run.
 
     Attributes:
-        health: As a whole.
+        health: Overall rating.
         headline: In a few words.
-        bad: What needs somebody.
-        attention: What somebody should know.
+        bad: Problems that need action.
+        attention: Facts worth knowing.
         good: What went well.
     """
 

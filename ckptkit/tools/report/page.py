@@ -1,8 +1,8 @@
-"""The page: one HTML file with everything in it.
+"""Renders the page as one self-contained HTML file.
 
-Guarantees: it asks for nothing from any network, and forbids its own parts to (a Content-Security-Policy that allows
-its three inline scripts by their digests and nothing else); whatever comes from files of the run is escaped, so that it
-shows and never runs. The same story gives the same bytes. Pure functions, any thread.
+Guarantees: it loads nothing from any network, and forbids its own parts to (its Content-Security-Policy allows its
+three inline scripts by their digests and nothing else). All text from files of the run is escaped, so that it is shown
+and never runs. The same story gives the same bytes. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ckptkit.tools.report.health import judge
 from ckptkit.tools.report.model import Attempt, Failure, Removal, RunStory, Verdict
 from ckptkit.tools.report.plots import THEME, Plot, colour_of, costs, curves, timeline
 
-_MOST_ROWS = 200  # of one table
-_FIRST_ROWS = 8  # of them, without asking
+_MOST_ROWS = 200  # per table
+_FIRST_ROWS = 8  # the number shown before a click
 
 _PILLS = {"good": "healthy", "attention": "worth a look", "bad": "needs somebody"}
 _TONES = {"finished": "good", "failed": "bad", "closed": "attention", "overtaken": "attention"}
 
 
 def page_of(story: RunStory) -> str:
-    """The whole page."""
+    """Return the whole page."""
     verdict = judge(story)
     line, cost, plots = timeline(story), costs(story), curves(story)
     drawn = [line, *plots, *([cost] if cost else [])]
@@ -50,7 +50,7 @@ def page_of(story: RunStory) -> str:
         if part
     )
     figures = _json({"plots": {plot.key: plot.figure for plot in drawn}, "theme": list(THEME.values())})
-    # Its one address is that of maps, which no plot here has; a page that names none cannot ask for any.
+    # Plotly contains addresses of map servers: no plot here has a map, and the policy blocks all of them.
     plotly = _in_a_script(get_plotlyjs())
     script = _in_a_script(_file("page.js"))
     return Template(_file("page.html")).substitute(
@@ -98,7 +98,7 @@ def _head(story: RunStory, verdict: Verdict) -> str:
 
 
 def _certainty(story: RunStory) -> str:
-    """How much of what was lost is known: who is killed cannot tell how far it had come since its last save."""
+    """Say how much is known of the repeated work: a killed attempt cannot report its progress after its last save."""
     killed = sum(attempt.how is None for attempt in story.attempts[:-1])
     return f"and what {many(killed, 'killed attempt')} did after the last save" if killed else "known exactly"
 
@@ -217,7 +217,7 @@ def _foot(story: RunStory) -> str:
 
 
 def _table(heads: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are HTML already; one that begins with ``>`` goes to the right."""
+    """Return a table of cells that are HTML already; a cell that begins with ``>`` is right-aligned."""
     head = "".join(_cell("th", one) for one in heads)
     body = "".join(f"<tr>{''.join(_cell('td', one) for one in row)}</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
@@ -250,7 +250,7 @@ def _json(value: object) -> str:
 
 
 def _in_a_script(code: str) -> str:
-    """``code`` as it may stand in an element; an HTML parser looks for the element's end before JavaScript is read."""
+    """Escape ``code`` for a script element; an HTML parser finds the element's end before JavaScript is parsed."""
     return code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 

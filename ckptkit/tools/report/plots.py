@@ -1,8 +1,8 @@
-"""The plots of the page, as documents for plotly.js: timeline, curves, saves.
+"""Builds the plots of the page as documents for plotly.js: timeline, curves, saves.
 
-Guarantees: a plot holds at most some thousand marks, however long the run was. Colours of `THEME` are the light ones,
-which the page replaces where its reader wants it dark. Text that comes from files is escaped: plotly reads a little
-HTML in what it shows. Pure functions, any thread.
+Guarantees: a plot holds at most a few thousand marks, however long the run was. Colours of `THEME` are the light ones,
+which the page replaces in dark mode. Text from files is escaped, since plotly interprets some HTML. Pure functions, any
+thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ THEME = {
 _INK, _MUTED, _LINE, _SURFACE = (THEME[name][0] for name in ("ink", "muted", "line", "surface"))
 _GOOD, _ATTENTION, _BAD = (THEME[name][0] for name in ("good", "attention", "bad"))
 
-_MOST_MARKS = 4000  # of one plot
+_MOST_MARKS = 4000  # per plot
 _MOST_RESUMES = 60
 _MOST_CURVES = 12
 _FIRST = ("loss", "gradient_norm")
@@ -50,13 +50,13 @@ Figure = dict[str, Any]
 
 @dataclass(frozen=True)
 class Plot:
-    """One plot.
+    """Holds one plot.
 
     Attributes:
         key: Unique on the page; letters, digits and dashes.
         title: Plain text.
         figure: For plotly.js.
-        described: What it shows, for those who do not see it.
+        described: Text alternative.
     """
 
     key: str
@@ -66,12 +66,12 @@ class Plot:
 
 
 def colour_of(attempt: Attempt) -> str:
-    """The colour that stands for ``attempt`` in every plot."""
+    """Return the colour of ``attempt`` in every plot."""
     return COLOURS[(attempt.number - 1) % len(COLOURS)]
 
 
 def timeline(story: RunStory) -> Plot:
-    """Attempts as bars over the time of day, with their checkpoints, gaps and ends."""
+    """Plot attempts as bars over the time of day, with their checkpoints, gaps and ends."""
     figure = go.Figure()
     for colour in COLOURS:
         bars = [one for one in story.attempts if colour_of(one) == colour and one.began_at and one.seen_at]
@@ -90,14 +90,14 @@ def timeline(story: RunStory) -> Plot:
 
 
 def curves(story: RunStory) -> list[Plot]:
-    """A plot for each recorded value over optimizer steps, with resume points and the steps that were done twice."""
+    """Plot each recorded value over optimizer steps, with resume points and the steps that were done twice."""
     names = sorted({name for attempt in story.attempts for point in attempt.points for name in point.values})
     ordered = [*(name for name in _FIRST if name in names), *(name for name in names if name not in _FIRST)]
     return [_curve(story, name, f"curve-{place}") for place, name in enumerate(ordered[:_MOST_CURVES])]
 
 
 def costs(story: RunStory) -> Plot | None:
-    """Stall, duration and size of each save over optimizer steps; None where there is none."""
+    """Plot stall, duration and size of each save over optimizer steps; None if there are no saves."""
     saves = [(attempt, save) for attempt, save in story.saves if save.step is not None]
     if not saves:
         return None
@@ -233,7 +233,7 @@ def _points(attempt: Attempt, name: str) -> list[Point]:
 
 
 def _split(points: Sequence[Point], redone_from: int | None) -> tuple[list[Point], list[Point]]:
-    """Those that count, and those whose steps a later attempt did again; both with the point where they meet."""
+    """Return the points that count, and those that a later attempt repeated; both include the point where they meet."""
     if redone_from is None:
         return [*points], []
     kept = [point for point in points if point.last <= redone_from]
@@ -242,7 +242,7 @@ def _split(points: Sequence[Point], redone_from: int | None) -> tuple[list[Point
 
 
 def _thinned(points: Sequence[Point], name: str, step: int) -> list[Point]:
-    """``points`` with ``step`` of them made one."""
+    """Merge every ``step`` of the ``points`` into one."""
     if step == 1:
         return [*points]
     return [_one_of(points[start : start + step], name) for start in range(0, len(points), step)]
@@ -251,7 +251,7 @@ def _thinned(points: Sequence[Point], name: str, step: int) -> list[Point]:
 def _one_of(points: Sequence[Point], name: str) -> Point:
     spreads = [point.values[name] for point in points]
     known = [(one.mean, one.low, one.high) for one in spreads if one.mean is not None]
-    mean = sum(mean / len(known) for mean, _, _ in known) if known else None  # a sum of them may be infinite
+    mean = sum(mean / len(known) for mean, _, _ in known) if known else None  # divide first: the sum may be infinite
     low = min((low for _, low, _ in known if low is not None), default=None)
     high = max((high for _, _, high in known if high is not None), default=None)
     spread = Spread(mean=mean, low=low, high=high, not_finite=sum(one.not_finite for one in spreads))
@@ -344,7 +344,7 @@ def _document(figure: go.Figure) -> Figure:
     figure.update_xaxes(**axis)
     figure.update_yaxes(**axis)
     document: Figure = figure.to_plotly_json()
-    document["layout"].pop("template", None)  # tens of kilobytes, of which nothing is used
+    document["layout"].pop("template", None)  # tens of kilobytes, all unused
     return {"data": list(_plain(document["data"])), "layout": _plain_value(document["layout"])}
 
 
@@ -356,7 +356,7 @@ def _plain(traces: Sequence[Any]) -> Iterator[Any]:
 
 
 def _plain_value(value: Any) -> Any:
-    """``value`` as JSON has it: plotly keeps tuples and its own mappings."""
+    """Convert ``value`` to JSON types: plotly keeps tuples and its own mappings."""
     if isinstance(value, dict):
         return {key: _plain_value(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

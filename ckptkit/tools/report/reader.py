@@ -1,7 +1,7 @@
-"""Reads the story of a run: its events, and where an attempt left none, what its document and its checkpoints tell.
+"""Reads the history of a run from its events; for an attempt without events, from its document and its checkpoints.
 
-Guarantees: reads and never writes; a file that cannot be read as what it should be is a `Problem` of the story, and the
-rest is told. Any single thread.
+Guarantees: reads and never writes; a file that cannot be read as what it should be becomes a `Problem` of the story,
+and the rest is read. Any single thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ckptkit.tools.report.model import Attempt, Failure, Problem, Removal, RunSt
 
 
 def read_story(storage: Storage, now: datetime) -> RunStory:
-    """What happened in the run at ``storage``.
+    """Return the history of the run at ``storage``.
 
     Args:
         storage: The run root.
@@ -38,7 +38,7 @@ def read_story(storage: Storage, now: datetime) -> RunStory:
 
 
 def time_of(text: str) -> datetime | None:
-    """The time that a document names, in UTC; None where that is none."""
+    """Return the time in a document's text, in UTC; None if it is not a time."""
     try:
         at = datetime.fromisoformat(text.replace("Z", "+00:00"))
         return at.replace(tzinfo=timezone.utc) if at.tzinfo is None else at.astimezone(timezone.utc)
@@ -137,7 +137,7 @@ class _Teller:
                 attempt.left_out += event.events
 
     def _merge(self, rows: Rows) -> None:
-        """Add the checkpoints that no event tells of, and note which of the others are there."""
+        """Add the checkpoints that no event reports, and record which of the others exist."""
         there = {info.name: info for info in rows.shown}
         if rows.problem is not None:
             self._problems.append(Problem("checkpoints", str(rows.problem)))
@@ -160,10 +160,10 @@ class _Teller:
         try:
             return decode_manifest(self._storage.read(name.manifest_key, MAX_DOCUMENT_BYTES), name)
         except (FileNotFoundError, CorruptCheckpointError, FormatVersionError):
-            return None  # removed since it was listed
+            return None  # removed or damaged since it was listed
 
     def _place(self, attempts: list[Attempt]) -> None:
-        """Find out where each attempt went on, and whose work it did again."""
+        """Determine where each attempt continued, and whose work it repeated."""
         steps = {save.checkpoint: save.step for attempt in attempts for save in attempt.saves}
         for attempt in attempts:
             attempt.removals = [
@@ -181,7 +181,7 @@ class _Teller:
                 lowest = attempt.from_step if lowest is None else min(lowest, attempt.from_step)
 
     def _found_nothing_to_do(self, attempt: Attempt) -> bool:
-        """Whether it began with the last state of a training that had finished, and left it at that."""
+        """Return whether it began with the last state of a finished training and did nothing more."""
         parent = CheckpointName.parse(attempt.parent or "")
         before = self._attempts.get(parent.attempt) if parent is not None else None
         trained = attempt.saves or attempt.points or attempt.to_step != attempt.from_step

@@ -1,1 +1,1 @@
-"""Proves stored bytes against their digests: `run` a whole run, `checkpoint` one checkpoint, `files` their files."""
+"""Verifies stored bytes against their digests: `run` a whole run, `checkpoint` one checkpoint, `files` their files."""

@@ -1,9 +1,9 @@
-"""Proves one checkpoint: its documents and every byte of its files, and names all that is wrong with it.
+"""Verifies one checkpoint, its documents and every byte of its files, and reports all problems.
 
-Where `ckptkit.checkpoint.open` and `ckptkit.checkpoint.verify` stop at the first thing, since a start must not use
-what is damaged, this goes on with whatever can still be looked at: without a sound COMMIT and manifest, the rank files
-that were listed are read by their form alone. Guarantees: reads and never writes; a checkpoint that was removed
-meanwhile is told from a corrupt one; what has no problem here, `ckptkit.checkpoint.verify.verify` accepts. Any thread.
+`ckptkit.checkpoint.open` and `ckptkit.checkpoint.verify` stop at the first problem, since a start must not use damaged
+data. This module continues with whatever can still be checked: without a sound COMMIT and manifest, the listed rank
+files are checked by their form alone. Guarantees: reads and never writes; distinguishes a checkpoint removed meanwhile
+from a corrupt one; `ckptkit.checkpoint.verify.verify` accepts a checkpoint without a problem here. Any thread.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _UNUSABLE = (CorruptCheckpointError, FormatVersionError)
 
 @dataclass(frozen=True)
 class Proof:
-    """What was found of one checkpoint.
+    """Holds what was found about one checkpoint.
 
     Attributes:
-        name: Of the checkpoint.
-        outcome: ``removed``: retention or somebody else took it away while it was looked at.
-        size_bytes: Of its shards, shared frozen ones included; as far as its documents could be read.
-        problems: Everything that is wrong; empty if it is whole or was removed.
+        name: Name of the checkpoint.
+        outcome: ``removed``: retention or another process removed it meanwhile.
+        size_bytes: Size of its shards, including shared frozen ones, as far as its documents could be read.
+        problems: All problems; empty if it is whole or was removed.
     """
 
     name: str
@@ -69,13 +69,13 @@ def prove_checkpoint(
     listed: Mapping[str, int],
     prover: FileProver,
 ) -> Proof:
-    """Prove ``name``.
+    """Verify ``name``.
 
     Args:
         storage: The run root.
-        name: A committed checkpoint, as far as a listing tells.
+        name: A committed checkpoint, according to a listing.
         attempt: The document of its attempt, or why there is none.
-        listed: Sizes by key of whatever lies in its folder and in its attempt's ``frozen/``.
+        listed: Sizes by key of everything in its folder and in its attempt's ``frozen/``.
         prover: Reads the shards.
 
     Raises:
@@ -96,7 +96,7 @@ def prove_checkpoint(
 
 
 class _Look:
-    """The documents of a checkpoint, and what is wrong with them."""
+    """Reads the documents of a checkpoint and collects their problems."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class _Look:
         self.problems: list[Problem] = []
 
     def documents(self) -> list[RankManifest]:
-        """Those of the ranks that can be read; CheckpointNotFoundError if the checkpoint was removed."""
+        """Return the readable rank documents; raise CheckpointNotFoundError if the checkpoint was removed."""
         commit = self._commit()
         manifest = self._manifest(commit)
         known = self._attempt.token if isinstance(self._attempt, AttemptDocument) else None
@@ -130,7 +130,7 @@ class _Look:
         return ranks
 
     def is_gone(self) -> bool:
-        """Whether the checkpoint is not committed any more."""
+        """Return whether the checkpoint is no longer committed."""
         try:
             return not isinstance(read_commit(self._storage, self._name), Commit)
         except CorruptCheckpointError:
@@ -155,7 +155,7 @@ class _Look:
         return commit
 
     def _manifest(self, commit: Commit | None) -> Manifest | None:
-        """As COMMIT vouches for it; one that nothing vouches for must not accuse the files that it names."""
+        """Return the manifest that COMMIT refers to; one without a COMMIT must not accuse the files that it names."""
         key = self._name.manifest_key
         if commit is not None:
             file = FileEntry(key=key, size_bytes=commit.manifest_size_bytes, digest=commit.manifest_digest)
@@ -173,7 +173,7 @@ class _Look:
         return None
 
     def _rank_files(self, manifest: Manifest | None) -> dict[int, FileEntry]:
-        """What is known of them: from the manifest, else from what lies there."""
+        """Return the rank files, from the manifest or, without one, from the listing."""
         if manifest is not None:
             return dict(enumerate(manifest.rank_files))
         found = {}
@@ -191,7 +191,7 @@ class _Look:
             return self._problem(file, error)
 
     def _problem(self, file: FileEntry, error: CkptKitError) -> Problem:
-        """With the digests, where these are what is wrong."""
+        """Make the problem of a document; add the digests if they are what is wrong."""
         data = self._bytes(file.key)
         found = digest_of(data) if data is not None else file.digest
         if found == file.digest or file.key not in self._listed:
@@ -199,7 +199,7 @@ class _Look:
         return Problem(file.key, str(error), (), file.digest, found)
 
     def _bytes(self, key: str) -> bytes | None:
-        """What lies there; None where that cannot be read."""
+        """Return the file's bytes; None if they cannot be read."""
         try:
             return self._storage.read(key, min(self._listed.get(key, 0), MAX_DOCUMENT_BYTES))
         except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Proves files against their digests, several at once, and says what is wrong instead of stopping there.
+"""Verifies files against their digests, several at once, and reports problems instead of stopping at the first.
 
-Guarantees: every file is read once, from end to end, however many checkpoints share it; memory is bounded by
-`PROVERS` windows, whatever the files' sizes. Which checkpoint a file belongs to, and whether that was removed
-meanwhile, is `ckptkit.tools.verify.checkpoint`'s to say. Any thread may ask; ``report`` is called by several.
+Guarantees: every file is read once, from end to end, however many checkpoints share it; memory is bounded by `PROVERS`
+windows, whatever the files' sizes. Does not know which checkpoint a file belongs to, or whether that was removed
+meanwhile; `ckptkit.tools.verify.checkpoint` does. Any thread may call; ``report`` is called from several threads.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from ckptkit.format.documents import ShardEntry, TensorEntry
 from ckptkit.storage import Storage
 
 PROVERS = 16
-_WINDOW_BYTES = 16 << 20  # a storage may want more for its full speed; many files at once make up for that
+_WINDOW_BYTES = 16 << 20  # a storage may need more for full speed; reading many files at once makes up for that
 _NAMED = 5
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that is not as it should be.
+    """Describes one problem with a file.
 
     Attributes:
         file: Its key.
         message: What is wrong, in a sentence that names the file.
-        tensors: In which the damage may lie, as closely as the digests tell; empty where the file holds none.
-        expected: The digest that the file should have; None where another thing is wrong, or nobody knows it.
+        tensors: Tensors that may be damaged, as precisely as the digests tell; empty if the file holds none.
+        expected: The digest that the file should have; None if the problem is another one, or the digest is unknown.
         found: The digest that it has.
     """
 
@@ -44,15 +44,15 @@ class Problem:
 
 
 class Stopped(Exception):  # noqa: N818 - no error: somebody wanted it
-    """The proof was given up before its end."""
+    """Raised in a file's proof when it is cancelled."""
 
 
 class FileProver:
-    """A pool that proves files; a context manager.
+    """Verifies files in a thread pool; a context manager.
 
     Args:
         storage: The run root.
-        report: Called with a number of bytes whenever so many more have been read, by any of the pool's threads.
+        report: Called with the number of bytes just read, from any of the pool's threads.
     """
 
     def __init__(self, storage: Storage, report: Callable[[int], None]) -> None:
@@ -68,21 +68,21 @@ class FileProver:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()  # after an error, or Ctrl-C, nobody wants the rest
+        self._stop.set()  # after an error or Ctrl-C, the rest is not needed
         self._pool.shutdown(cancel_futures=True)
 
     @property
     def files(self) -> int:
-        """How many were asked for."""
+        """Number of files requested."""
         with self._lock:
             return len(self._known)
 
     def prove(self, shard: ShardEntry, listed_bytes: int | None) -> Future[Problem | None]:
-        """What is wrong with ``shard``, None where nothing is; a StorageError if it could not be read.
+        """Start to verify ``shard``; the result is its problem or None, or a StorageError if it could not be read.
 
         Args:
             shard: What it should be.
-            listed_bytes: Its size as a listing gave it; None where that did not show it.
+            listed_bytes: Its size in a listing; None if the listing did not show it.
         """
         with self._lock:
             key = (shard.key, shard.size_bytes, shard.digest)
@@ -107,7 +107,7 @@ class FileProver:
             return Problem(shard.key, f"{shard.key} is missing{_holding(names)}", names)
         except EOFError as error:
             return Problem(shard.key, f"{shard.key} {error}{_holding(names)}", names)
-        except CorruptCheckpointError as error:  # the disk does not give it
+        except CorruptCheckpointError as error:  # the disk cannot read it
             return Problem(shard.key, f"{error}{_holding(names)}", names)
         found = hasher.hexdigest()
         wrong = _wrong_blocks(shard, blocks)
@@ -121,10 +121,10 @@ class FileProver:
         return Problem(shard.key, message, where, shard.digest, found)
 
     def _pieces(self, shard: ShardEntry) -> Iterator[memoryview]:
-        """The file in order; an EOFError says where it ends too early."""
+        """Yield the file in order; raise EOFError if it ends too early."""
         window = memoryview(bytearray(min(self._window_bytes, shard.size_bytes)))
         at = 0
-        while True:  # also of an empty file something is asked, which tells whether it is there
+        while True:  # reads at least once: this tells whether an empty file exists
             if self._stop.is_set():
                 raise Stopped
             part = window[: shard.size_bytes - at]
@@ -139,7 +139,7 @@ class FileProver:
 
 
 def _wrong_blocks(shard: ShardEntry, found: BlockDigests | None) -> frozenset[int]:
-    """Numbers of the blocks that are not as they should be."""
+    """Return the numbers of the blocks whose digests differ."""
     if shard.blocks is None or found is None:
         return frozenset()
     pairs = zip(shard.blocks.digests, found.found().digests, strict=True)
@@ -147,7 +147,7 @@ def _wrong_blocks(shard: ShardEntry, found: BlockDigests | None) -> frozenset[in
 
 
 def _lies_in(tensor: TensorEntry, shard: ShardEntry, blocks: frozenset[int]) -> bool:
-    """Whether a byte of ``tensor`` lies in one of the ``blocks``."""
+    """Return whether a byte of ``tensor`` lies in one of the ``blocks``."""
     if shard.blocks is None or not tensor.size_bytes:
         return False
     size = shard.blocks.size_bytes

@@ -1,10 +1,9 @@
-"""Proves a whole run: every document, and every byte of every committed checkpoint.
+"""Verifies a whole run: every document, and every byte of every committed checkpoint.
 
-Guarantees: reads and never writes, so a job may go on meanwhile; one thing that is wrong keeps nothing else from being
-looked at; files that checkpoints share are read once; a few checkpoints' documents are in memory at a time. Folders
-without a COMMIT and void ones are told of and are no problem: saves that are under way or came to nothing. What a start
-would take is said by the same look at the run, so a running job may have gone on since. One thread calls; the watch is
-called by several.
+Guarantees: reads and never writes, so a job may be running; one problem does not stop the rest; files that checkpoints
+share are read once; the documents of a few checkpoints are in memory at a time. Folders without a COMMIT and void ones
+are reported, but are no problem: these saves are in progress or did not complete. What a start would take is derived
+from the same survey, so a running job may have changed it since. One thread calls; the watch is called from several.
 """
 
 from __future__ import annotations
@@ -33,33 +32,33 @@ from ckptkit.storage import Storage
 from ckptkit.tools.verify.checkpoint import Proof, ProofOutcome, prove_checkpoint
 from ckptkit.tools.verify.files import FileProver, Problem
 
-_AT_ONCE = 4  # checkpoints: whose documents are in memory
+_AT_ONCE = 4  # checkpoints with their documents in memory
 
 
 class AuditWatch(Protocol):
-    """Is told how an audit goes on, by any of its threads."""
+    """Receives the progress of an audit, on any of its threads."""
 
     def plan(self, checkpoints: int, size_bytes: int) -> None:
-        """So much is to be proven, as far as a listing tells."""
+        """Receive the total work, according to a listing."""
         ...
 
     def advance(self, size_bytes: int) -> None:
-        """So many bytes more were read."""
+        """Receive the number of bytes just read."""
         ...
 
     def end(self, name: str, outcome: ProofOutcome) -> None:
-        """A checkpoint is done."""
+        """Receive the outcome of a checkpoint."""
         ...
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a start would do with the run as it was found.
+    """Says what a start would do with the run as found.
 
     Attributes:
-        checkpoint: What it would go on from; None for a fresh start, or where ``problem`` says why there is none.
+        checkpoint: The one it would continue from; None for a fresh start, or if ``problem`` says why there is none.
         passed_over: Newer checkpoints that it would find corrupt, newest first.
-        problem: Why it would end with an error.
+        problem: Why it would fail.
     """
 
     checkpoint: str | None
@@ -69,15 +68,15 @@ class Start:
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found.
+    """Holds the result of an audit.
 
     Attributes:
         checkpoints: Oldest attempt first.
-        problems: With files that belong to no checkpoint alone: ``run.json``, and attempts' documents.
+        problems: Problems of files that belong to no single checkpoint: ``run.json``, and attempts' documents.
         uncommitted: Folders without a COMMIT.
         void: Folders that never become a checkpoint.
-        start: What a start would do; None where only one checkpoint was proven.
-        files: How many shards were proven.
+        start: What a start would do; None if only one checkpoint was verified.
+        files: Number of verified shards.
     """
 
     checkpoints: tuple[Proof, ...]
@@ -89,14 +88,14 @@ class Audit:
 
     @property
     def is_fine(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is no problem."""
         corrupt = any(one.outcome == "corrupt" for one in self.checkpoints)
         return not (corrupt or self.problems or (self.start is not None and self.start.problem))
 
 
 @dataclass
 class _Run:
-    """One look at a run."""
+    """Holds one survey of a run."""
 
     survey: Survey
     frozen: Mapping[str, int]
@@ -113,33 +112,33 @@ class _Run:
         return self.attempts[number]
 
     def listed(self, name: CheckpointName) -> dict[str, int]:
-        """Sizes by key of all that may belong to ``name``."""
+        """Return sizes by key of everything that may belong to ``name``."""
         own = {f"{name.folder}/{file}": size for file, size in self.survey.folders.files(name).items()}
         shared = f"{frozen_folder(name.attempt)}/"
         return {**own, **{key: size for key, size in self.frozen.items() if key.startswith(shared)}}
 
 
 def audit(storage: Storage, watch: AuditWatch, checkpoint: str | None = None) -> Audit:
-    """Prove the run, or one checkpoint of it.
+    """Verify the run, or one checkpoint of it.
 
     Args:
         storage: The run root.
-        watch: Is told.
+        watch: Receives the progress.
         checkpoint: A name or ``"latest"`` for one alone; None for all.
 
     Raises:
-        CheckpointNotFoundError: If the one that was asked for is not committed.
-        CorruptCheckpointError: If ``latest`` was asked for and no document leads to one.
-        StorageError: If the storage failed; nothing may be concluded.
+        CheckpointNotFoundError: If the requested one is not committed.
+        CorruptCheckpointError: If ``latest`` was requested and no document leads to one.
+        StorageError: If the storage failed; the result is unknown.
     """
     survey = Survey(storage)
-    # After the walk: whatever a checkpoint in it refers to is there by now, unless it was removed.
+    # After the survey: whatever a surveyed checkpoint refers to exists by now, unless it was removed.
     run = _Run(survey, storage.walk(f"{FROZEN}/"))
     names = [*filter(survey.is_committed, survey.names)] if checkpoint is None else _one(survey, checkpoint)
     keys = {key: size for name in names for key, size in run.listed(name).items() if key.endswith(".safetensors")}
     watch.plan(len(names), sum(keys.values()))
     problems = _problems_of_run(storage, run) if checkpoint is None else []
-    each_of(sorted({name.attempt for name in names}), run.attempt)  # before threads ask for them
+    each_of(sorted({name.attempt for name in names}), run.attempt)  # before threads use them
     with FileProver(storage, watch.advance) as prover:
         proofs = _prove_all(storage, run, names, prover, watch)
         files = prover.files
@@ -178,7 +177,7 @@ def _prove_all(
     try:
         return list(pool.map(prove, names))
     except BaseException:
-        prover.__exit__()  # else those under way would wait for all of their files
+        prover.__exit__()  # otherwise running proofs would wait for all of their files
         raise
     finally:
         pool.shutdown(cancel_futures=True)

@@ -1,7 +1,7 @@
-"""Finds plain variables that a loop of one's own carries from one iteration to the next, and that steer its training.
+"""Finds plain variables that a custom loop carries between iterations and that steer its training.
 
-Guarantees: reads source and values; runs no code of the user's. What only ends in a print, a log or a meter is no
-finding, nor is what begins with something of the checkpoint. Code without source is not followed, nor is what lies in
+Guarantees: reads source and values; runs no user code. Does not report a variable that only ends in a print, a log or a
+meter, nor one whose initial value comes from the checkpoint. Does not follow code without source, nor what is in
 objects that do not exist yet. Main thread only.
 """
 
@@ -22,14 +22,14 @@ from ckptkit.mindspore.inspect.loops.statements import Statements
 
 
 def find_in_loops(known: Iterable[Any]) -> Iterator[Finding]:
-    """Findings of the loops ahead in the functions that are running.
+    """Yield the findings of the loops ahead in the running functions.
 
     Args:
-        known: What checkpoints hold by name, and the data that they position: nothing below is a finding.
+        known: Objects that checkpoints hold by name, and the data that they position. Nothing below them is reported.
     """
     flow, objects = Flow(), Objects(known)
     statements = Statements(flow, objects)
-    for _ in range(2):  # what is carried is known the second time
+    for _ in range(2):  # the second pass knows which variables are carried
         for path, frame in running_frames():
             scope = Scope(frame.f_code, frame.f_globals, locals_of(frame), f"{path}: ")
             statements.read(ahead(body_of(frame.f_code, frame.f_globals), frame.f_lineno), scope)

@@ -1,4 +1,4 @@
-"""Tells what a call does to a training, by what is called and by its name.
+"""Classifies what a call does to a training, by the called object and its name.
 
 Guarantees: calls nothing. Any thread.
 """
@@ -12,7 +12,7 @@ import types
 from typing import Any
 
 from mindspore import nn
-from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # mindspore.mint.optim's as well
+from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # also covers mindspore.mint.optim
 
 from ckptkit.mindspore.inspect.attributes import is_users, own_attributes
 
@@ -28,7 +28,7 @@ _OPTIMIZERS = (nn.Optimizer, ExperimentalOptimizer)
 
 
 def trains(called: Any, name: str) -> bool:
-    """Whether it has an effect that a resumed run should have at the same moments, such as an update."""
+    """Return whether the call has an effect that a resumed run must repeat at the same moment, such as an update."""
     if isinstance(called, nn.Cell):
         cells = own_attributes(called).get("_cells") or {}
         return any(isinstance(one, _OPTIMIZERS) for one in (called, *cells.values()))
@@ -36,32 +36,32 @@ def trains(called: Any, name: str) -> bool:
 
 
 def computes(called: Any, owner: Any, name: str) -> bool:
-    """Whether what it is given decides what it computes: a network, a gradient, a graph."""
+    """Return whether the arguments decide what the call computes: a network, a gradient, a graph."""
     if isinstance(called, nn.Cell):
         return True
     if isinstance(owner, nn.Cell):
         return name not in _ASKS
-    # What MindSpore made of a function of the user's.
+    # A function that MindSpore made from a user's function.
     made = type(called) is types.FunctionType and "<locals>" in called.__qualname__
     return made and not is_users(called.__module__)
 
 
 def changes(name: str) -> bool:
-    """Whether a method of that name changes its object."""
+    """Return whether a method of that name changes its object."""
     return _CHANGES.fullmatch(name) is not None
 
 
 def loads(name: str) -> bool:
-    """Whether what it returns is stored somewhere."""
+    """Return whether the call returns something that is stored somewhere."""
     return _LOADS.search(name) is not None
 
 
 def asks_a_clock(called: Any, owner: Any) -> bool:
-    """Whether it returns the time."""
+    """Return whether the call returns the time."""
     is_builtin = type(called) is types.BuiltinFunctionType and called.__module__ == "time"
     return is_builtin or any(owner is clock for clock in _CLOCKS)
 
 
 def is_ours(one: Any) -> bool:
-    """Whether its class is one of ckptkit's."""
+    """Return whether the object's class belongs to ckptkit."""
     return str(type(one).__module__).partition(".")[0] == "ckptkit"

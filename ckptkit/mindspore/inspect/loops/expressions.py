@@ -1,6 +1,6 @@
 """Reads expressions: what their values are made of, and what the calls in them do.
 
-Guarantees: as `ckptkit.mindspore.inspect.loops`, which says what is found. Main thread only.
+Guarantees: as for `ckptkit.mindspore.inspect.loops`, which says what is found. Main thread only.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from ckptkit.mindspore.inspect.loops.flow import RESTORED, TIMED, Flow, Place, S
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.source import body_of
 
-NUMBER = "enumerate()"  # the name of what it counts
+NUMBER = "enumerate()"  # the name of its index
 
-_MOST = 20_000  # expressions and statements that are read
-_DEEPEST = 8  # functions within functions
-_FEW = 8  # objects of a list, each of which is looked at
+_MOST = 20_000  # expressions and statements read per frame
+_DEEPEST = 8  # nesting of followed calls
+_FEW = 8  # lists up to this length are read item by item
 _GLOBALS = (random._inst, np.random.mtrand._rand)  # checkpoints hold their states
 _CONTAINERS = (list, tuple, dict, deque)
 
 
 class Expressions:
-    """Reads expressions, and the functions of the user's that they call.
+    """Reads expressions, and the user's functions that they call.
 
     Args:
-        flow: Is told what is read and written.
+        flow: Records what is read and written.
         objects: Knows the objects that code names.
-        block: Reads the statements of a function; gives what they return.
+        block: Reads the statements of a function and returns what they return.
 
     Attributes:
-        taken: Generators and iterators that a loop draws from, by id, each with how it is written.
+        taken: Generators and iterators that a loop draws from, by id, each with its expression.
     """
 
     def __init__(self, flow: Flow, objects: Objects, block: Callable[[Sequence[ast.stmt], Scope], list[Value]]) -> None:
@@ -56,15 +56,15 @@ class Expressions:
 
     @property
     def within_function(self) -> bool:
-        """Whether what is read is the body of a function that is called there."""
+        """Whether the code being read is the body of a called function."""
         return bool(self._functions)
 
     def begin(self) -> None:
-        """Begin with the code of another frame."""
+        """Start with the code of another frame."""
         self._left = _MOST
 
     def may_go_on(self) -> bool:
-        """Count a statement or an expression; whether it is still to be read."""
+        """Count a statement or an expression; return whether it is still to be read."""
         self._left -= 1
         return self._left > 0
 
@@ -106,7 +106,10 @@ class Expressions:
                 return Value(next(known, UNKNOWN) if is_either else UNKNOWN, _together(parts))
 
     def elements(self, one: ast.For | ast.AsyncFor, over: Value, scope: Scope) -> list[Value]:
-        """What a loop takes, each object of a short list; the number of `enumerate` begins anew with every start."""
+        """Return what a loop takes: each object of a short list, otherwise one value for all items.
+
+        The index of `enumerate` starts anew with every start of the script.
+        """
         call = one.iter
         if isinstance(call, ast.Call) and self.value(call.func, scope).target is enumerate and call.args:
             begin = [*call.args[1:], *(each.value for each in call.keywords)]
@@ -128,7 +131,7 @@ class Expressions:
         return [Value(_first(over.target), sources)]
 
     def store(self, node: ast.expr, value: Value, scope: Scope) -> None:
-        """Read the assignment of ``value`` to what ``node`` is."""
+        """Read the assignment of ``value`` to the target ``node``."""
         match node:
             case ast.Name():
                 place = scope.place(node.id)
@@ -152,7 +155,7 @@ class Expressions:
                 self._changes(node.value, value.sources | index.sources, scope)
 
     def _changes(self, node: ast.expr, sources: Sources, scope: Scope) -> None:
-        """Note that an expression's object was changed in place."""
+        """Record that an expression's object was changed in place."""
         value = self.value(node, scope)
         if isinstance(value.target, ms.Parameter):
             self._flow.steer(sources | self._flow.control)
@@ -182,7 +185,7 @@ class Expressions:
         return self._objects.attribute_of(owner, f"{scope.path}{ast.unparse(node.value)}", node.attr)
 
     def _marked(self, target: Any) -> Sources:
-        """Whether a value is one of the checkpoint's; where that is one of ours, a save may follow."""
+        """Return the mark of a value that checkpoints hold; after a ckptkit object, a save may follow."""
         ours = is_ours(target) and not isinstance(target, nn.Cell)
         if ours:
             self._flow.may_save()
@@ -226,7 +229,7 @@ class Expressions:
         return Value(UNKNOWN, sources | marks)
 
     def _draws(self, node: ast.expr, target: Any, scope: Scope, *, takes: bool) -> None:
-        """Note that a call advances a generator, or takes from an iterator."""
+        """Record that a call advances a generator, or takes from an iterator."""
         takes = takes and isinstance(target, Iterator)
         draws = isinstance(target, GENERATORS) and not any(target is one for one in _GLOBALS)
         if (takes or draws) and not self._objects.is_known(target) and self._flow.saves():
@@ -236,7 +239,7 @@ class Expressions:
     def _follow(
         self, target: Any, given: Sequence[Value], named: Mapping[str | None, Value], scope: Scope
     ) -> Value | None:
-        """Read the function of the user's that is called; None if it is none, or its source is nowhere."""
+        """Read the called function of the user's; None if it is not the user's or has no source."""
         if target is UNKNOWN or isinstance(target, (type, nn.Cell)) or len(self._functions) >= _DEEPEST:
             return None
         returned: list[Value] = []
@@ -264,7 +267,7 @@ class Expressions:
         given: Sequence[Value],
         named: Mapping[str | None, Value],
     ) -> None:
-        """Give the arguments of a function what they are in a call."""
+        """Bind the arguments of a call to the parameters of the function."""
         code, defaults = function.__code__, function.__defaults__ or ()
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         for name, default in zip(names[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True):
@@ -282,7 +285,7 @@ def _together(values: Iterable[Value]) -> Sources:
 
 
 def _first(target: Any) -> Any:
-    """What stands for each item of a container."""
+    """Return one item that stands for all items of a container."""
     if not isinstance(target, _CONTAINERS):
         return UNKNOWN
     return next(iter(dict.values(target) if isinstance(target, dict) else list(target)), UNKNOWN)

@@ -1,7 +1,7 @@
-"""Follows what the variables of loops are made of, through branches and from one iteration to the next.
+"""Tracks what the variables of loops are made of, through branches and between iterations.
 
-Guarantees: bookkeeping of what it is told was read and written, in that order; reads no code and no object. Main thread
-only.
+Guarantees: only records the reads and writes that it is told of, in that order; reads no code and no object. Main
+thread only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ckptkit.mindspore.inspect.attributes import UNKNOWN
 
 
 class Place(NamedTuple):
-    """A variable of a function or module, or an attribute of an object: what it is in, and its name."""
+    """Identifies a variable of a function or module, or an attribute of an object, by its container and name."""
 
     within: int | str
     name: str
@@ -31,7 +31,7 @@ Sources = frozenset[Place]
 
 
 class Value(NamedTuple):
-    """What is known of an expression: its object, the places that it was made of, and what a tuple has in it."""
+    """Holds what is known of an expression: its object, the places that it was made of, and the items of a tuple."""
 
     target: Any = UNKNOWN
     sources: Sources = frozenset()
@@ -39,17 +39,17 @@ class Value(NamedTuple):
 
 
 class Scope:
-    """The variables of a function or module that is read."""
+    """Holds the variables of a function or module that is read."""
 
     def __init__(self, code: types.CodeType, module: Mapping[str, Any], values: Mapping[str, Any], path: str) -> None:
         self.code = code
         self.path = path
         self.known = {name: Value(one) for name, one in values.items()}
-        self.lasting: dict[str, types.FunctionType] = {}  # of which an argument's default is what it was before
+        self.lasting: dict[str, types.FunctionType] = {}  # arguments at their default, an object that outlives the call
         self._module = module
 
     def place(self, name: str) -> Place:
-        """Return where the variable of that name lies."""
+        """Return the place of the variable of that name."""
         if name in self.lasting:
             return Place(id(self.lasting[name]), name)
         if name in (*self.code.co_cellvars, *self.code.co_freevars):
@@ -64,12 +64,12 @@ class Scope:
 
 @dataclass(eq=False)
 class _Iteration:
-    """One iteration of a loop: what it read before it wrote it, and whether a checkpoint may be taken in it."""
+    """Records one iteration of a loop: what it reads before writing it, and whether a checkpoint may be taken in it."""
 
     loop: ast.stmt
     function: int  # id of the code that the loop is in
-    control: Sources  # what decides whether the loop runs at all
-    begun: dict[Place, Sources]  # what places were made of before it
+    control: Sources  # decides whether the loop runs at all
+    begun: dict[Place, Sources]  # what places were made of before the loop
     assigned: set[Place] = field(default_factory=set)
     exposed: set[Place] = field(default_factory=set)
     written: set[Place] = field(default_factory=set)
@@ -77,10 +77,10 @@ class _Iteration:
 
 
 class Flow:
-    """Follows the places of all code that is read.
+    """Tracks the places of all code that is read.
 
     Attributes:
-        control: What decides whether the code that is read runs at all.
+        control: Decides whether the code that is read runs at all.
         steering: The places that training depends on, in the order in which they were found.
     """
 
@@ -95,7 +95,7 @@ class Flow:
     # Places.
 
     def read(self, place: Place, scope: Scope) -> Sources:
-        """Note that a place is read; return what it was made of."""
+        """Record a read of a place; return what it was made of."""
         for one in self._iterations:
             if place not in one.assigned and _lasts(place, one, scope):
                 one.exposed.add(place)
@@ -103,7 +103,7 @@ class Flow:
         return self._made_of.get(place, frozenset()).union(own)
 
     def write(self, place: Place, sources: Sources, scope: Scope, *, whole: bool) -> None:
-        """Note that a place is written, as a whole or a part of what is there."""
+        """Record a write of a place: all of it (``whole``) or a part."""
         for one in self._iterations:
             if _lasts(place, one, scope):
                 one.written.add(place)
@@ -113,39 +113,39 @@ class Flow:
         self._made_of[place] = frozenset(before | sources)
 
     def give(self, place: Place, sources: Sources) -> None:
-        """Note what an argument of a call is made of."""
+        """Record what an argument of a call is made of."""
         self._made_of[place] = sources
 
-    # What it comes to.
+    # Results.
 
     def steer(self, sources: Sources) -> None:
-        """Note that training, or how long it goes on, depends on them."""
+        """Record that training, or how long it goes on, depends on ``sources``."""
         if self.saves():
             self.steering.update(dict.fromkeys(sorted(sources - MARKS, key=str)))
 
     def may_save(self) -> None:
-        """Note that a checkpoint may be taken in the iterations that are read."""
+        """Record that a checkpoint may be taken in the current iterations."""
         for one in self._iterations:
             one.saves = True
 
     def saves(self) -> bool:
-        """Whether a checkpoint may be taken while the variables are as they are here."""
+        """Return whether a checkpoint may be taken while the variables are in their current state."""
         return any(one.loop in self._saving for one in self._iterations)
 
     def innermost_saves(self) -> bool:
-        """Whether one may be taken in the innermost of the loops that are read."""
+        """Return whether a checkpoint may be taken in the innermost current loop."""
         return bool(self._iterations) and self._iterations[-1].loop in self._saving
 
     # Branches and loops.
 
     def either(self, test: Sources, first: Callable[[], None], second: Callable[[], None], *, leaves: bool) -> None:
-        """Follow both branches of a condition; then a place is made of what either of them made it of.
+        """Follow both branches of a condition; a place is then made of what either branch made it of.
 
         Args:
             test: What the condition is made of.
-            first: Reads the one branch.
-            second: Reads the other one.
-            leaves: Whether one of them leaves the block, so that what follows in it depends on the condition, too.
+            first: Reads one branch.
+            second: Reads the other branch.
+            leaves: Whether one of them leaves the block, so that the rest of the block depends on the condition too.
         """
         outside = self.control
         self.control |= test
@@ -165,20 +165,20 @@ class Flow:
         self.control = outside | test if leaves else outside
 
     def enter(self, loop: ast.stmt, scope: Scope) -> None:
-        """Begin with a loop, at the expression that it runs over."""
+        """Start a loop, before the expression that it runs over is read."""
         self._iterations.append(_Iteration(loop, id(scope.code), self.control, dict(self._made_of)))
 
     def ready(self) -> None:
-        """Say that this expression was read, before the first iteration only."""
+        """Discard the reads in the expression that the loop runs over; it is evaluated once, before the loop."""
         self._iterations[-1].exposed.clear()
 
     def iterate(self) -> None:
-        """Begin with one iteration."""
+        """Start one iteration."""
         self._iterations[-1].assigned = set()
         self.control = self._iterations[-1].control
 
     def leave(self, decides: Sources) -> None:
-        """End with a loop, whose number of iterations depends on ``decides``."""
+        """End a loop whose number of iterations depends on ``decides``."""
         one = self._iterations.pop()
         self.control = one.control
         self._depend(decides, one.begun)
@@ -191,12 +191,12 @@ class Flow:
                 self._carried.add(place)
 
     def _depend(self, sources: Sources, begun: Mapping[Place, Sources]) -> None:
-        """Note that what was written since then might not have been, depending on them."""
+        """Record that what was written since ``begun`` depends on ``sources``, since it might not have been written."""
         for place, now in self._made_of.items():
             if now is not begun.get(place):
                 self._made_of[place] = now | sources
 
 
 def _lasts(place: Place, iteration: _Iteration, scope: Scope) -> bool:
-    """Whether there is such a place in the next iteration, too: a called function has new variables then."""
+    """Return whether the place exists in the next iteration too; each call of a function has new variables."""
     return place.within != id(scope.code) or iteration.function == id(scope.code)

@@ -1,7 +1,6 @@
-"""Knows which objects checkpoints hold, and how the code writes all others.
+"""Knows which objects checkpoints hold, and the expressions by which code names all others.
 
-Guarantees: keeps the objects that it knows, so that no id is given away again; runs no code of the user's. Main thread
-only.
+Guarantees: keeps the objects that it knows alive, so that no id is reused; runs no user code. Main thread only.
 """
 
 from __future__ import annotations
@@ -28,47 +27,50 @@ _NOT_SEARCHED = (*_CODE, types.FunctionType, type, ms.Tensor, str, int, float, t
 
 
 class Objects:
-    """The objects and places that are met while code is read.
+    """Records the objects and places that are met while code is read.
 
     Args:
-        known: What checkpoints hold by name, and the data that they position; what lies in them is known, too.
+        known: Objects that checkpoints hold by name, and the data that they position; their contents are known too.
     """
 
     def __init__(self, known: Iterable[Any]) -> None:
         self._known = _by_id(known)
-        self._places: dict[Place, tuple[str, Any]] = {}  # how it is written, and what is there
+        self._places: dict[Place, tuple[str, Any]] = {}  # the expression, and the object there
         self._objects: dict[int | str, tuple[str, Any]] = {}  # by id
 
     def is_known(self, one: Any) -> bool:
-        """Whether checkpoints hold it, or position it."""
+        """Return whether checkpoints hold or position the object."""
         return id(one) in self._known
 
     def is_plain(self, one: Any) -> bool:
-        """Whether it is an object of the user's whose attributes no checkpoint holds."""
+        """Return whether ``one`` is an object of the user's whose attributes no checkpoint holds."""
         if one is UNKNOWN or isinstance(one, _NO_ATTRIBUTES) or self.is_known(one):
             return False
-        # Functions and classes have attributes, too.
+        # Functions and classes have attributes too.
         home = one if isinstance(one, (type, types.FunctionType)) else type(one)
         return home is types.SimpleNamespace or is_users(home.__module__)
 
     def note(self, path: str, one: Any, place: Place) -> None:
-        """Note how a place and the object there are written, unless there is a name already."""
+        """Record the expression for a place and its object, unless one is recorded already."""
         self._places.setdefault(place, (path, one))
         if self.is_plain(one) or isinstance(one, (*GENERATORS, Iterator)):
             self.path_of(one, path)
 
     def path_of(self, one: Any, path: str) -> str:
-        """How the object is written: as it was first met, or else ``path``."""
+        """Return the object's expression: the first one recorded, otherwise ``path``."""
         return self._objects.setdefault(id(one), (path, one))[0]
 
     def attribute_of(self, owner: Any, path: str, name: str) -> Place:
-        """Return the place of an attribute of an object, which is written ``path`` unless there is a name already."""
+        """Return the place of an attribute; the object's expression is ``path`` unless one is recorded already."""
         place = Place(id(owner), name)
         self.note(f"{self.path_of(owner, path)}.{name}", attribute(owner, name), place)
         return place
 
     def holder(self, place: Place) -> tuple[str, str] | None:
-        """How the object that has the place is written, and its kind; a variable by itself; None if it is no state."""
+        """Return the expression and type name of the object that holds the place; None if the place has no state.
+
+        A variable is its own holder, with an empty type name.
+        """
         path, one = self._places[place]
         if isinstance(one, _NO_STATE) or self.is_known(one):
             return None
@@ -78,12 +80,12 @@ class Objects:
         return path, ""
 
     def at(self, place: Place) -> Any:
-        """Return what is at a place."""
+        """Return the object at a place."""
         return self._places[place][1]
 
 
 def _by_id(known: Iterable[Any]) -> dict[int, Any]:
-    """Them and what lies in them; not what their code names."""
+    """Return the objects and their contents, by id, but not what their code names."""
     seen: dict[int, Any] = {}
     waiting = deque(known)
     while waiting and len(seen) < _MOST:

@@ -1,6 +1,6 @@
-"""The source of code that runs or is called, as syntax trees.
+"""Reads the source of code that runs or is called, as syntax trees.
 
-Guarantees: reads the files that the code came from, each once; of code without source there is nothing. Any thread.
+Guarantees: reads each source file once; returns nothing for code without source. Any thread.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 
 def body_of(code: types.CodeType, module: Mapping[str, Any]) -> Sequence[ast.stmt]:
-    """The statements of a function or a module; a lambda's is what it returns."""
+    """Return the statements of a function or a module; of a lambda, the return of its expression."""
     lines = tuple(linecache.getlines(code.co_filename, dict(module)))
     return _bodies(lines).get((code.co_name, 0 if code.co_name == "<module>" else code.co_firstlineno), ())
 
 
 def ahead(body: Sequence[ast.stmt], line: int) -> list[ast.stmt]:
-    """The statements that are left where ``line`` is running, with those around it as far as they run again."""
+    """Return the statements left to run when ``line`` is running; an enclosing loop is kept whole."""
     found: list[ast.stmt] = []
     for one in body:
         if line > (one.end_lineno or one.lineno):
@@ -36,10 +36,10 @@ def ahead(body: Sequence[ast.stmt], line: int) -> list[ast.stmt]:
 
 @functools.lru_cache(maxsize=64)
 def _bodies(lines: tuple[str, ...]) -> Mapping[tuple[str, int], Sequence[ast.stmt]]:
-    """Each body by the name and the first line that its code object has."""
+    """Return each body, by the name and first line that its code object has."""
     try:
         tree = ast.parse("".join(lines))
-    except (SyntaxError, ValueError):  # the file is another one by now
+    except (SyntaxError, ValueError):  # the file has changed
         return {}
     found: dict[tuple[str, int], Sequence[ast.stmt]] = {("<module>", 0): tree.body}
     for one in ast.walk(tree):

@@ -1,6 +1,6 @@
 """Reads statements in the order in which they run, the body of each loop twice.
 
-Guarantees: as `ckptkit.mindspore.inspect.loops`, which says what is found. Main thread only.
+Guarantees: as for `ckptkit.mindspore.inspect.loops`, which says what is found. Main thread only.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Statements:
     """Reads functions and modules, and tells ``flow`` what they read and write.
 
     Args:
-        flow: Is told.
+        flow: Records it.
         objects: Knows the objects that code names.
 
     Attributes:
-        taken: Generators and iterators that a loop draws from, by id, each with how it is written.
+        taken: Generators and iterators that a loop draws from, by id, each with its expression.
     """
 
     def __init__(self, flow: Flow, objects: Objects) -> None:
@@ -36,7 +36,7 @@ class Statements:
         self._block(body, scope)
 
     def _block(self, body: Iterable[ast.stmt], scope: Scope) -> list[Value]:
-        """Read them; return what they return."""
+        """Read the statements; return what they return."""
         before, returned = self._flow.control, []
         for one in body:
             if self._expressions.may_go_on():
@@ -66,7 +66,7 @@ class Statements:
         return []
 
     def _leaves(self, one: ast.Return | ast.Break | ast.Raise, scope: Scope) -> list[Value]:
-        """Of a loop that may save, what decides that it ends steers training."""
+        """Record that what ends a loop that may save steers training."""
         ends = self._flow.innermost_saves() if isinstance(one, ast.Break) else not self._expressions.within_function
         if isinstance(one, ast.Raise) or ends:
             self._flow.steer(self._flow.control)
@@ -114,7 +114,7 @@ class Statements:
         return returned + self._block(one.orelse, scope)
 
     def _iterations(self, one: ast.For | ast.AsyncFor | ast.While, scope: Scope) -> Iterator[tuple[Value, Value]]:
-        """Begin each iteration; gives what it depends on, and what the loop takes."""
+        """Start each iteration; yield what it depends on, and what the loop takes."""
         if isinstance(one, ast.While):
             self._flow.ready()
             for _ in range(2):

@@ -1,7 +1,7 @@
 """Seeds a script before its first line, so that two runs of it can be compared; found first on PYTHONPATH.
 
-A script that sets seeds of its own overrides these. The ``sitecustomize`` that this one shadows is run as well.
-Imports the standard library only.
+A script that sets its own seeds overrides these. Also runs the ``sitecustomize`` that this one shadows. Imports the
+standard library only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 
 class _SeedAfterImport(MetaPathFinder):
-    """Seeds a module's generators right after its import has ended."""
+    """Seeds a module's generators right after its import."""
 
     def __init__(self, seeds: dict[str, Callable[[Any], object]]) -> None:
         self._seeds = seeds
@@ -31,7 +31,7 @@ class _SeedAfterImport(MetaPathFinder):
         seed = self._seeds.pop(name, None)
         if seed is None:
             return None
-        spec = importlib.util.find_spec(name)  # asks this finder as well, which does not know the name any more
+        spec = importlib.util.find_spec(name)  # also asks this finder, which no longer knows the name
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
             execute = loader.exec_module
@@ -49,7 +49,7 @@ def _seed_everything(seed: int) -> None:
 
     def seed_mindspore(mindspore: Any) -> None:
         mindspore.set_seed(seed)
-        mindspore.manual_seed(seed)  # a generator of its own, which set_seed leaves alone
+        mindspore.manual_seed(seed)  # a separate generator, which set_seed does not seed
 
     seeds = {"numpy": lambda numpy: numpy.random.seed(seed), "mindspore": seed_mindspore}
     sys.meta_path.insert(0, _SeedAfterImport(seeds))
