@@ -47,6 +47,8 @@ RARE = {
     "it was not made by a StateManager": "a checkpoint of a program that uses the lower layers itself",
     "RunContext keeps its request": "a MindSpore that moved it; the tests notice",
     "the run has an attempt": "a hundred million starts",
+    "was removed while it was read": "of commands only; a job that saves ten times within a moment",
+    "there is no committed checkpoint at": "of commands only; says all there is to say",
     "while another error was on its way": "repeats an error that has an entry",
     "default_block_size must be": "says all there is to say",
     "max_concurrency must be": "likewise",
