@@ -110,6 +110,13 @@ def test_unfinished_uploads_of_all_pages_are_aborted(storage):
     assert server.aborted == ["id-1", "id-2"]
 
 
+def test_an_objects_mark_may_be_capitalized(storage):
+    """Servers spell headers as they like."""
+    headers = {"ETag": '"x"', "Content-Range": "bytes 0-0/9", "X-Amz-Meta-Ckptkit-Upload": "token"}
+    Server(storage, 206, b"a", headers)
+    assert storage._bucket.mark("runs/vit/a") == {"ckptkit-upload": "token"}
+
+
 class Pages(Server):
     """Lists a page for each marker, without saying where the next one begins: that is the last name of this one."""
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import fsspec
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 from grown import ON_REQUEST, run_at, train
 
 from ckptkit.errors import CkptKitError, StorageError
@@ -76,6 +76,23 @@ def test_write_that_fails_is_out_of_the_way(url, given):
     assert storage.walk("") == {}
     storage.write("a/1", io.BytesIO(b"123456"), 6)
     assert storage.read("a/1", 9) == b"123456"
+
+
+@pytest.mark.parametrize("failing", ["close", "rm_file"])
+def test_error_of_the_stream_arrives_unchanged(url, monkeypatch, failing):
+    """Whatever goes wrong while the failed write is put out of the way."""
+
+    def fail(*_, **__):
+        raise OSError("gone, too")
+
+    class Interrupted:
+        def readinto(self, buffer):
+            raise KeyboardInterrupt
+
+    storage = open_storage(url, QUICK)
+    monkeypatch.setattr(storage._system if failing == "rm_file" else MemoryFile, failing, fail)
+    with pytest.raises(KeyboardInterrupt):
+        storage.write("a/1", Interrupted(), 6)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ transfer at a time. Any thread may call it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import fsspec
@@ -158,13 +160,19 @@ class FsspecStorage:
                 with self._errors("write", key):
                     file.write(bytes(piece))  # not every file system accepts a view, or releases it
             source.expect_end()
-            whole = True
-        finally:
             with self._errors("write", key):
                 file.close()
-                if not whole:
-                    self._system.rm_file(self._at(key))  # closing may have published a part
+            whole = True
+        finally:
+            if not whole:
+                self._abandon(file, key)
         self._forget()
+
+    def _abandon(self, file: Any, key: str) -> None:
+        """Remove what closing a failed write may publish; the error on its way says what is wrong."""
+        for act in (file.close, partial(self._system.rm_file, self._at(key))):
+            with contextlib.suppress(Exception):
+                act()
 
     def put(self, key: str, data: bytes) -> None:
         """Write a file, replacing an existing one; for the lease."""

@@ -189,6 +189,13 @@ def test_steps_are_compared_with_as_many_ranks_only():
     assert not any("gave the same loss" in one for one in judge(story).good)  # of some only
 
 
+def test_steps_without_a_common_value_are_not_compared():
+    norm = point(1, 1.0).model_copy(update={"values": {"gradient_norm": point(1, 1.0).values["loss"]}})
+    attempts = [Attempt(number, world_size=1, points=[one]) for number, one in enumerate((point(1, 1.0), norm), 1)]
+    story = RunStory("root", None, None, NOW, attempts, None, [])
+    assert (story.repeated.same, story.repeated.different) == ([], [])
+
+
 HOUR = NOW - timedelta(hours=1)
 
 

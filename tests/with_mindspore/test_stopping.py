@@ -87,6 +87,9 @@ def test_mid_cycle_stop_request_waits_for_boundary():
     context.request_stop()
     assert not session.stops(context, at_boundary=False)
     assert not context.get_stop_requested()
+    context.request_stop()  # again, in the same cycle
+    assert not session.stops(context, at_boundary=False)
+    assert not context.get_stop_requested()
     assert not session.stops(context, at_boundary=False)
     assert session.asked == []
     assert session.stops(context, at_boundary=True)

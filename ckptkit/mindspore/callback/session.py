@@ -166,7 +166,7 @@ class TrainingSession:
             return bool(run_context.get_stop_requested())
         if self._state.progress().at_boundary:
             return self._agreed_stop(run_context)
-        self._wants_stop = self._wants_stop or hold_back(run_context)
+        self._wants_stop = hold_back(run_context) or self._wants_stop  # a second request is held back as well
         return False
 
     def _agreed_stop(self, run_context: Any) -> bool:

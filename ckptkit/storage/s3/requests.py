@@ -102,7 +102,7 @@ class Bucket:
                     return {}  # an empty object, which has no mark: only multipart uploads have one
                 raise
             answer["Body"].close()
-            return dict(_with("ETag", answer)["Metadata"])
+            return {name.lower(): value for name, value in _with("ETag", answer)["Metadata"].items()}
 
         try:
             return self._call(f"look at {self._where(key)}", request, may_be_absent=True)

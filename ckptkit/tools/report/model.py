@@ -255,8 +255,9 @@ class RunStory:
                 before, ranks = known.get(point.last, (None, None))
                 if before is not None and ranks == attempt.world_size:  # otherwise rank 0 has other batches
                     both = before.values.keys() & point.values.keys() & {"loss", "gradient_norm"}
-                    is_same = all(before.values[name] == point.values[name] for name in both)
-                    (same if is_same else different).append(point.last)
+                    if both:
+                        is_same = all(before.values[name] == point.values[name] for name in both)
+                        (same if is_same else different).append(point.last)
                 known[point.last] = (point, attempt.world_size)
         return Repeated(sorted(same), sorted(different))
 
