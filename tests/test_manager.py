@@ -571,6 +571,7 @@ def test_a_save_on_request_restarts_the_interval(root):
     assert manager.step(run) is None
     now[0] = 19.0
     assert manager.step(run) is not None
+    manager.close()
 
 
 def test_busy_writer_defers_save_to_next_multiple(valve):

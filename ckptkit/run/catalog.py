@@ -33,10 +33,9 @@ from ckptkit.format.layout import MANIFEST, CheckpointName
 from ckptkit.run.index import Documents, Glance, Index, Survey, commit_bytes
 from ckptkit.run.lineage import Segment
 from ckptkit.run.origin import read_run, refuse_unfinished
-from ckptkit.run.resolve import Candidates, Head, Look, choose, first_choice, newest_head
+from ckptkit.run.resolve import LOOKS, Candidates, Head, Look, choose, first_choice, newest_head
 from ckptkit.storage import Storage
 
-_LOOKS = 10  # a running job may remove the checkpoint that was found, but not this many times in a row
 Reason = Literal["latest", "newest-two", "policy", "off-lineage", "unknown"]
 
 
@@ -118,7 +117,7 @@ def latest_checkpoint(storage: Storage) -> CheckpointInfo | None:
         ResumeError: If the run is an unfinished copy that has no attempt yet.
         CkptKitError: As `choose`.
     """
-    for _ in range(_LOOKS):
+    for _ in range(LOOKS):
         name, commit = _newest(storage)
         if name is None:
             return None
@@ -131,7 +130,7 @@ def latest_checkpoint(storage: Storage) -> CheckpointInfo | None:
             continue  # removed since it was listed: there is a newer one
         except (CorruptCheckpointError, FormatVersionError) as error:
             return _unusable(name, error)
-    raise StorageError(f"{_LOOKS} times in a row the newest checkpoint of {storage.url} was removed while it was read")
+    raise StorageError(f"{LOOKS} times in a row the newest checkpoint of {storage.url} was removed while it was read")
 
 
 def _newest(storage: Storage) -> tuple[CheckpointName | None, Commit | Void | CorruptCheckpointError | None]:

@@ -27,7 +27,7 @@ from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.storage import Storage
 
 LATEST = "latest"
-_LOOKS = 10  # a running job may remove the checkpoint that was found, but not this many times in a row
+LOOKS = 10  # a running job may remove the checkpoint that was found, but not this many times in a row
 
 
 class Look(AttemptLookup, Protocol):
@@ -302,13 +302,13 @@ def open_wanted(storage: Storage, checkpoint: str = LATEST) -> OpenedCheckpoint:
     """
     if checkpoint != LATEST:
         return _open_named(storage, checkpoint)
-    for _ in range(_LOOKS):
+    for _ in range(LOOKS):
         name = _open_latest(storage)
         try:
             return _open(storage, name)
         except CheckpointNotFoundError:
             continue
-    raise StorageError(f"{_LOOKS} times in a row the newest checkpoint of {storage.url} was removed while it was read")
+    raise StorageError(f"{LOOKS} times in a row the newest checkpoint of {storage.url} was removed while it was read")
 
 
 def _open_latest(storage: Storage) -> CheckpointName:

@@ -490,6 +490,7 @@ def test_a_loop_that_reads_ahead_is_named(tmp_path, shown, depth):
         assert "batches of resumable() were taken" not in shown()
         loop.manager.step(loop.state)
         break
+    loop.manager.close()
     assert f"may not be bit-exact. {depth + 1} batches of resumable() were taken before" in shown()
 
 

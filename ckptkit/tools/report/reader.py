@@ -52,7 +52,6 @@ class _Teller:
         self._index = Index(storage)
         self._attempts = {number: Attempt(number) for number in self._index.attempts | self._index.orphans}
         self._problems: list[Problem] = []
-        self._removed: set[str] = set()
 
     def tell(self, now: datetime) -> RunStory:
         run = self._run()
@@ -129,7 +128,6 @@ class _Teller:
                 attempt.failures.append(failed)
             elif isinstance(event, Removed):
                 attempt.removals.append(Removal(event.checkpoint, None, at, event.after))
-                self._removed.add(event.checkpoint)
             elif isinstance(event, Ended):
                 attempt.how, attempt.error, attempt.message = event.how, event.error, event.message
                 attempt.see(at, event.progress.updates)
