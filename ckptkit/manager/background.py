@@ -52,7 +52,7 @@ class _Untold:
             _log.warning(
                 "the last save in the background failed, and the program ended without asking for it: %s. The run's "
                 "last committed checkpoint is untouched",
-                message,
+                message.rstrip("."),
             )
 
 
