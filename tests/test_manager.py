@@ -952,7 +952,9 @@ def test_unawaited_failed_save_is_reported_at_exit(root, how):
     )
     assert done.returncode == 0
     told = {"asked for": [], "collected": ["a background save failed (1 in a row): the disk is gone"]}
-    last = ["the last save in the background failed, and the program ended without asking for it: the disk is gone. The"]
+    last = [
+        "the last save in the background failed, and the program ended without asking for it: the disk is gone. The"
+    ]
     lines = done.stderr.splitlines()
     for line, begin in zip(lines, ["starting afresh at", *told.get(how, last)], strict=True):
         assert line.startswith(f"[ckptkit] {begin}")
