@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from grown import ON_REQUEST, opened
 from live import LONG_SECONDS, Stall
+from support.clock import clock_of_calls
 
 import ckptkit
 from ckptkit.checkpoint.verify import load
@@ -77,7 +78,8 @@ class Stalling:
 def begun(storage, k, at, *, size=SMALL, **options) -> tuple[CheckpointManager, NumpyRun]:
     """A manager and its run after ``at`` micro-steps, with nothing saved yet."""
     run = NumpyRun(accumulation_steps=k, size=size)
-    manager = CheckpointManager(storage, **{"save": ON_REQUEST, "keep": KeepLatest(100), **options})
+    defaults = {"save": ON_REQUEST, "keep": KeepLatest(100), "monotonic": clock_of_calls()}
+    manager = CheckpointManager(storage, **{**defaults, **options})
     manager.restore(run)
     go_on(manager, run, at)
     return manager, run

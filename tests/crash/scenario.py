@@ -8,11 +8,12 @@ text of the format, so that a mistake in the product is not repeated in its test
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from support.clock import clock_of_calls
 
 from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.verify import load
@@ -43,8 +44,7 @@ class Life:
     def __init__(self, root: Place, *, keep: KeepPolicy | None = None, faults: Iterable[Fault] = (), **options) -> None:
         self.root = root_at(root)
         self.storage = FaultyStorage(self.root.storage(), faults)
-        # A clock of calls, not of time: which commits are followed by a file of events is then the same each time.
-        options.setdefault("monotonic", functools.partial(next, itertools.count(0.0, 0.001)))
+        options.setdefault("monotonic", clock_of_calls())
         self.manager = CheckpointManager(self.storage, keep=keep or KeepLatest(2), **options)
         self.run = new_run()
 
