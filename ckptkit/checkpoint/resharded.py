@@ -92,7 +92,7 @@ class FoldedSource:
             part.read_into(scratch, add)
 
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
-        """As `ckptkit.core.contents.Contents.read_parts`, for tensors that are not summed."""
+        """See `ckptkit.core.contents.Contents.read_parts`, for tensors that are not summed."""
         self._home.read_parts(wanted, done)
 
     def peek(self, name: str) -> Array:
@@ -114,7 +114,7 @@ class FoldedSource:
                 part.prove(summed)
 
     def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
-        """As `ckptkit.core.contents.Contents.differing`; sums are compared with the bytes that were written."""
+        """See `ckptkit.core.contents.Contents.differing`; sums are compared with the bytes that were written."""
         others = self._home.differing({name: bits for name, bits in held.items() if name not in self._names})
         stale = {
             name

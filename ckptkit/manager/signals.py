@@ -35,6 +35,45 @@ _STRUCT_BYTES = 1024  # more than any C library's struct sigaction
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
+class PreviousHandler:
+    """Saves what one signal does now.
+
+    Args:
+        number: Number of the signal.
+
+    Raises:
+        OSError: If there is no such signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._handler = signal.getsignal(number)
+        self._action = ctypes.create_string_buffer(_STRUCT_BYTES)
+        self._sigaction(None, self._action)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the program has set its own handler in Python."""
+        return callable(self._handler)
+
+    def restore(self) -> None:
+        """Restore the saved handler."""
+        signal.signal(self._number, self._handler if self._handler is not None else signal.SIG_DFL)
+        self._sigaction(self._action, None)
+
+    def take(self, frame: FrameType | None) -> None:
+        """Pass it a signal that no listener received."""
+        if callable(self._handler):
+            self._handler(self._number, frame)
+        else:
+            self.restore()
+            os.kill(os.getpid(), self._number)
+
+    def _sigaction(self, new: ctypes.Array[ctypes.c_char] | None, old: ctypes.Array[ctypes.c_char] | None) -> None:
+        if _LIBC.sigaction(self._number, new, old) != 0:
+            raise OSError(ctypes.get_errno(), f"sigaction({self._number}) failed")
+
+
 class Listener(Protocol):
     """Receives signals; held by a weak reference."""
 
@@ -234,42 +273,3 @@ class _Line:
 
 
 SIGNALS = SignalWatch()
-
-
-class PreviousHandler:
-    """Saves what one signal does now.
-
-    Args:
-        number: Number of the signal.
-
-    Raises:
-        OSError: If there is no such signal.
-    """
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._handler = signal.getsignal(number)
-        self._action = ctypes.create_string_buffer(_STRUCT_BYTES)
-        self._sigaction(None, self._action)
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the program has set its own handler in Python."""
-        return callable(self._handler)
-
-    def restore(self) -> None:
-        """Restore the saved handler."""
-        signal.signal(self._number, self._handler if self._handler is not None else signal.SIG_DFL)
-        self._sigaction(self._action, None)
-
-    def take(self, frame: FrameType | None) -> None:
-        """Pass it a signal that no listener received."""
-        if callable(self._handler):
-            self._handler(self._number, frame)
-        else:
-            self.restore()
-            os.kill(os.getpid(), self._number)
-
-    def _sigaction(self, new: ctypes.Array[ctypes.c_char] | None, old: ctypes.Array[ctypes.c_char] | None) -> None:
-        if _LIBC.sigaction(self._number, new, old) != 0:
-            raise OSError(ctypes.get_errno(), f"sigaction({self._number}) failed")

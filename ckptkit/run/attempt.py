@@ -56,6 +56,51 @@ _log = logging.getLogger("ckptkit")
 _ROUNDS = 50  # a lost round means that another process made progress; this many are no coincidence
 
 
+class Restorable(Protocol):
+    """Describes the half of `ckptkit.snapshot.Capturable` that restores a state."""
+
+    def apply(self, contents: Contents) -> None:
+        """Apply all of ``contents`` or nothing; memory that reading it overwrote is unusable until another call."""
+        ...
+
+    def begin(self, root: str) -> None:
+        """Use the current state for a fresh start at ``root``; raise if it is not a fresh one."""
+        ...
+
+
+class Target(Protocol):
+    """Separates the protocol of a start from the one rank, or the many ranks, that it starts."""
+
+    def take(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> Contents:
+        """Load and apply ``opened`` in every rank; return what this rank applied, and raise what any rank raised."""
+        ...
+
+    def begin(self, root: str) -> None:
+        """Begin afresh at ``root`` in every rank; raise what any rank raised."""
+        ...
+
+
+class OneRank:
+    """Implements `Target` for a job of one rank.
+
+    Args:
+        state: The state of this rank.
+    """
+
+    def __init__(self, state: Restorable) -> None:
+        self._state = state
+
+    def take(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> Contents:
+        """See `Target`."""
+        contents = load(storage, opened, report=report)
+        self._state.apply(contents)
+        return contents
+
+    def begin(self, root: str) -> None:
+        """See `Target`."""
+        self._state.begin(root)
+
+
 @dataclass(frozen=True)
 class Applied:
     """Holds the outcome of trying the candidates of a choice."""
@@ -323,48 +368,3 @@ def _warn_of(passed_over: tuple[PassedOver, ...], document: AttemptDocument, url
         "`ckptkit verify %s` shows what else is damaged.\n%s\n  continuing from %s",
         *(url, each, document.parent or "a fresh start"),
     )
-
-
-class Restorable(Protocol):
-    """Describes the half of `ckptkit.snapshot.Capturable` that restores a state."""
-
-    def apply(self, contents: Contents) -> None:
-        """Apply all of ``contents`` or nothing; memory that reading it overwrote is unusable until another call."""
-        ...
-
-    def begin(self, root: str) -> None:
-        """Use the current state for a fresh start at ``root``; raise if it is not a fresh one."""
-        ...
-
-
-class Target(Protocol):
-    """Separates the protocol of a start from the one rank, or the many ranks, that it starts."""
-
-    def take(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> Contents:
-        """Load and apply ``opened`` in every rank; return what this rank applied, and raise what any rank raised."""
-        ...
-
-    def begin(self, root: str) -> None:
-        """Begin afresh at ``root`` in every rank; raise what any rank raised."""
-        ...
-
-
-class OneRank:
-    """Implements `Target` for a job of one rank.
-
-    Args:
-        state: The state of this rank.
-    """
-
-    def __init__(self, state: Restorable) -> None:
-        self._state = state
-
-    def take(self, storage: Storage, opened: OpenedCheckpoint, report: Callable[[int], None]) -> Contents:
-        """See `Target`."""
-        contents = load(storage, opened, report=report)
-        self._state.apply(contents)
-        return contents
-
-    def begin(self, root: str) -> None:
-        """See `Target`."""
-        self._state.begin(root)

@@ -22,6 +22,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ckptkit.checkpoint.commit import create_once, read_commit
+from ckptkit.checkpoint.listing import list_attempts
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.documents import (
     MAX_SEALED_BYTES,
@@ -250,7 +251,7 @@ def share_documents(local: Storage, mirror: Storage, attempt: AttemptDocument) -
     Raises:
         StorageError: If one of the roots failed; the same call continues.
     """
-    here, there = _numbers(local), _numbers(mirror)
+    here, there = list_attempts(local), list_attempts(mirror)
     up_to = range(1, attempt.attempt + 1)
     _copy_documents(local, mirror, sorted((here - there).intersection(up_to)))
     _copy_documents(mirror, local, sorted((there - here).intersection(up_to)))
@@ -266,7 +267,7 @@ def _refuse_separate(local: Storage, mirror: Storage) -> None:
         run = read_run(root)
         if run is not None and run.copied_from is not None:
             refuse_unfinished(root, Index(root), run)
-    here, there = _numbers(local), _numbers(mirror)
+    here, there = list_attempts(local), list_attempts(mirror)
     if _agree(local, mirror, here & there):
         return
     ids = {run.run_id for root in (local, mirror) if (run := read_run(root)) is not None}
@@ -296,7 +297,7 @@ def _bring_up_to_date(local: Storage, mirror: Storage, below: str) -> None:
         ResumeError: If another job has opened an attempt at the mirror since `_refuse_separate` looked, with the number
             of a local one. Once the new document is on both roots, nothing shows that any more.
     """
-    here, there = _numbers(local), _numbers(mirror)
+    here, there = list_attempts(local), list_attempts(mirror)
     common = max(here & there, default=0)
     last = parse_attempt(below.rpartition("/")[2])
     _agree(local, mirror, (n for n in here & there if last is None or n < last))
@@ -319,11 +320,6 @@ def _separate(local: Storage, ours: AttemptDocument, mirror: Storage, theirs: At
         "other. Decide which one goes on, and start with it and a new, empty folder in the other's place (root= to go "
         "on from the mirror, mirror= to go on from the local root). Nothing was changed."
     )
-
-
-def _numbers(storage: Storage) -> set[int]:
-    files = storage.list(ATTEMPTS).files
-    return {number for file in files if (number := parse_attempt(file)) is not None}
 
 
 def _documents(storage: Storage, numbers: Iterable[int]) -> Iterable[AttemptDocument]:

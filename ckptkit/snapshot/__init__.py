@@ -1,4 +1,7 @@
-"""The first half of a save: `capture` takes references, `stage` copies what may change, `window` keeps the rest."""
+"""Takes the first half of a save: `capture` takes references, `staging` copies, `window` fences the rest.
+
+The second half, from staged memory to COMMIT, is `ckptkit.checkpoint`.
+"""
 
 from ckptkit.snapshot.capture import Capturable
 from ckptkit.snapshot.staging import Handling, StagingArea

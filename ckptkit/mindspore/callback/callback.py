@@ -42,7 +42,7 @@ _log = logging.getLogger("ckptkit")
 
 # Names of StateManager's own arguments.
 _OPTIONS = ("train_cell", "dataset", "frozen", "augmentation", "on_k_change", "cycle", "strict", "elastic", "placement")
-_COMPANIONS = "callbacks"  # name of the other callbacks' state among the stateful objects
+_OTHER_CALLBACKS = "callbacks"  # name of the other callbacks' state among the stateful objects
 
 
 class CheckpointCallback(Callback):
@@ -162,7 +162,7 @@ class CheckpointCallback(Callback):
         self._new_manager()  # raises on a wrong option here, not after the model is built
         self._save_evaluated = keep is not None and keep.needs_metrics
         self._stateful = dict(stateful or {})
-        taken = sorted(self._stateful.keys() & {_COMPANIONS, *_OPTIONS})
+        taken = sorted(self._stateful.keys() & {_OTHER_CALLBACKS, *_OPTIONS})
         if taken:
             raise ValueError(f"stateful= uses names that ckptkit needs itself: {', '.join(taken)}; rename them")
         if on_k_change not in get_args(OnKChange):
@@ -218,7 +218,7 @@ class CheckpointCallback(Callback):
         _refuse_wrong_arguments("resume(model, dataset, epochs)", model, dataset, epochs)
         cell = model.train_network
         other_callbacks = OtherCallbacks()
-        named = {_COMPANIONS: other_callbacks, **self._stateful}
+        named = {_OTHER_CALLBACKS: other_callbacks, **self._stateful}
         state = self._new_state(cell, dataset, **named)
         manager = self._new_manager()
         try:

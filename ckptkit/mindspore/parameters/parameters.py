@@ -67,7 +67,7 @@ class CellParameters:
             # names.
             cell.check_names_and_refresh_name()
         self._cells = cells
-        self._slots = CellChanges(cells)
+        self._cell_changes = CellChanges(cells)
         self._by_name = _by_name(cells)
         self._registered = Buffers(cells, self._by_name)
         self._buffers = self._registered.now()
@@ -122,7 +122,7 @@ class CellParameters:
         return [one.leaf() for one in chosen]
 
     def _refuse_replaced(self) -> None:
-        if not self._slots.are_changed():
+        if not self._cell_changes.are_changed():
             return
         known, now = _by_id(self._by_name.values()), _by_id(one for cell in self._cells for one in all_of(cell))
         if known.keys() != now.keys():
@@ -133,7 +133,7 @@ class CellParameters:
                 f"{some(names)}. The optimizer keeps the former ones, and a start has the new ones nowhere, so no "
                 "resume could be exact. Give a parameter its value with ops.assign; change the network before"
             )
-        self._slots = CellChanges(self._cells)
+        self._cell_changes = CellChanges(self._cells)
 
     def _tracked(self, at_boundary: bool) -> list[TrackedTensor]:
         buffers = self._registered.now()
@@ -221,8 +221,8 @@ class CellParameters:
         Raises:
             CkptKitError: As `Contents.read_into`; the content of the parameters is then undefined.
         """
-        landing = self._read(contents, seen, [name for name in self.tensors() if name in contents.entries])
-        self._zero_absent(contents, landing)
+        target = self._read(contents, seen, [name for name in self.tensors() if name in contents.entries])
+        self._zero_absent(contents, target)
 
     def of_networks(self) -> frozenset[str]:
         """Return the names that imported weights must give: all except an optimizer's and a train cell's own."""
@@ -246,19 +246,19 @@ class CellParameters:
 
     def _read(self, contents: Contents, seen: Mapping[str, Leaf], names: Collection[str]) -> RestoreTarget:
         parts = {name: seen[name].spec for name in names if isinstance(seen[name].spec.placement, Box)}
-        landing = RestoreTarget(self.tensors(), contents.entries, seen, set(names) - parts.keys())
-        contents.read_into(landing, landing.filled)
+        target = RestoreTarget(self.tensors(), contents.entries, seen, set(names) - parts.keys())
+        contents.read_into(target, target.filled)
         wanted = [
-            WantedPart(name, spec.placement, spec.shape, landing[name])
+            WantedPart(name, spec.placement, spec.shape, target[name])
             for name, spec in parts.items()
             if isinstance(spec.placement, Box)
         ]
-        contents.read_parts(wanted, landing.filled)
-        return landing
+        contents.read_parts(wanted, target.filled)
+        return target
 
-    def _zero_absent(self, contents: Contents, landing: RestoreTarget) -> None:
+    def _zero_absent(self, contents: Contents, target: RestoreTarget) -> None:
         for name in self._accumulators - contents.entries.keys():
-            landing.zero(name)
+            target.zero(name)
 
     def _role(self, name: str) -> Role:
         if name in self._accumulators or name in self._boosts:

@@ -266,7 +266,7 @@ def _children(one: Any, put: Callable[[Any], None] | None) -> Iterator[tuple[Any
     """Yield items or attributes, each with the function that replaces it, or None; ``put`` replaces ``one`` itself."""
     if isinstance(one, Mapping):
         for index, (key, value) in enumerate(one.items()):
-            yield f"#{index}" if _ADDRESS.search(str(key)) else key, value, partial(setitem, one, key)
+            yield f"#{index}" if _has_address(key) else key, value, partial(setitem, one, key)
     elif isinstance(one, (list, deque)):
         yield from ((index, value, partial(setitem, one, index)) for index, value in enumerate(one))
     elif isinstance(one, tuple):
@@ -280,6 +280,11 @@ def _children(one: Any, put: Callable[[Any], None] | None) -> Iterator[tuple[Any
         yield from ((name, value, partial(setattr, one, name)) for name, value in attributes_of(one))
 
 
+def _has_address(key: object) -> bool:
+    # The type is asked first: a save walks through all items, and most of them have numbers for keys.
+    return not isinstance(key, int) and bool(_ADDRESS.search(str(key)))
+
+
 def _put_into_tuple(one: Any, items: list[Any], put: Callable[[Any], None], index: int, value: Any) -> None:
     """Replace a tuple by one with another item; ``items`` are its own, with those that were replaced before."""
     items[index] = value
@@ -287,7 +292,7 @@ def _put_into_tuple(one: Any, items: list[Any], put: Callable[[Any], None], inde
 
 
 def _refilled(one: Any, value: Any) -> Any:
-    """A list, dict or deque with the items of ``value``: others may hold it, and a deque has a largest length."""
+    """Fill a list, dict or deque with the items of ``value``: others may hold it, and a deque has a largest length."""
     if type(one) is not type(value) or not isinstance(one, (list, dict, deque)):
         return value
     one.clear()
