@@ -31,7 +31,7 @@ MODULES = {
     ),
     "manager": (
         *("at_exit", "step_timing", "rank_sync", "probe", "signals", "curves", "background", "preemption", "recorder"),
-        *("results", "uploads", "mirror", "scheduler", "final_save", "manager"),
+        *("results", "uploads", "mirror", "scheduler", "final_save", "active_run", "manager"),
     ),
 }
 USES_FACADE = ("cli",)  # as a user does, inside functions

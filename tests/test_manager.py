@@ -362,7 +362,7 @@ def test_save_that_does_not_begin_holds_nothing(root, error):
     train(run, 1)
     with pytest.raises(error):
         manager.save(run)
-    assert not manager._scheduler._window.is_open
+    assert not manager._run.scheduler._window.is_open
     assert manager.save(run).result()
     manager.close()
 
@@ -470,7 +470,7 @@ def test_interrupted_save_keeps_no_update_waiting(root):
     train(run, 2)
     with pytest.raises(KeyboardInterrupt):
         manager.save(run)
-    assert not manager._scheduler._window.is_open
+    assert not manager._run.scheduler._window.is_open
     train(run, 5)
     assert manager.save(run).result() == "a000001-c0000000001-m0001"
     manager.close()
@@ -491,7 +491,7 @@ def test_failed_save_keeps_no_update_waiting(valve):
     train(run, 2)
     valve.failures_to_come = 1
     assert manager.save(run).exception() is not None
-    assert not manager._scheduler._window.is_open
+    assert not manager._run.scheduler._window.is_open
     manager.close()
 
 
@@ -792,7 +792,7 @@ def test_close_waits_for_the_mirror_within_its_time(root, on_preempt, preempted,
     manager = CheckpointManager(root, save=ON_REQUEST, on_preempt=on_preempt)
     manager._mirror = mirror = Patient(LocalStorage(root))
     manager.restore(WatchedRun())
-    manager._final_save.is_over = preempted
+    manager._run.final_save.is_over = preempted
     manager.close(None if timeout is None else timedelta(seconds=timeout))
     assert mirror.left == most or 0 < mirror.left <= most < math.inf
 
@@ -828,21 +828,18 @@ def test_close_ends_the_writer_thread(root):
         assert not thread.is_alive()
 
 
-class OpensOnWait(CheckpointManager):
-    """Opens the valve when it is waited on, so that a save is under way until then."""
-
-    valve: Valve
-
-    def wait(self, timeout=None):
-        self.valve.open()
-        super().wait(timeout)
-
-
 def under_way(valve, **options):
-    manager = OpensOnWait(valve, save=ON_REQUEST, keep=KeepLatest(100), **options)
-    manager.valve = valve
+    """A save is under way until the manager waits for it."""
+    manager = CheckpointManager(valve, save=ON_REQUEST, keep=KeepLatest(100), **options)
     run = WatchedRun()
     manager.restore(run)
+    wait = manager._run.wait
+
+    def open_and_wait(timeout):
+        valve.open()
+        wait(timeout)
+
+    manager._run.wait = open_and_wait
     valve.close()
     return manager, run
 

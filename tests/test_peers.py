@@ -18,6 +18,7 @@ from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import ResumeError, StaleAttemptError, StorageError
 from ckptkit.manager.final_save import FinalSave
 from ckptkit.manager.rank_sync import RankStatus, RankSync
+from ckptkit.manager.scheduler import Services
 from ckptkit.manager.step_timing import StepTiming
 from ckptkit.run.rank_protocol import Failure
 
@@ -155,15 +156,8 @@ def departure(world, *, asked: bool, in_flight: object = None, micro_step: float
     pace.arrive(4)
     outcomes = SimpleNamespace(durations=[timedelta(seconds=save)], in_flight=in_flight)
     preemption = Asked(asked)
-    made = FinalSave(
-        preemption,
-        step_timing=pace,
-        saver=None,
-        scheduler=None,
-        rank_sync=RankSync(world, SaveEvery(micro_steps=1)),
-        results=outcomes,
-        mirror=None,
-    )
+    services = Services(None, RankSync(world, SaveEvery(micro_steps=1)), outcomes, None, None)
+    made = FinalSave(preemption, pace, None, services)
     return made, preemption
 
 

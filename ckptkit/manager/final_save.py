@@ -20,11 +20,8 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import Countdown, countdown
 from ckptkit.errors import CkptKitError, Preempted, SaveFailedError, StaleAttemptError
 from ckptkit.manager.background import SaveHandle, account_of
-from ckptkit.manager.mirror import Mirror, NoMirror
 from ckptkit.manager.preemption import Preemption
-from ckptkit.manager.rank_sync import RankSync
-from ckptkit.manager.results import SaveResults
-from ckptkit.manager.scheduler import A_WHILE, AnySaver, Metrics, Scheduler
+from ckptkit.manager.scheduler import A_WHILE, Metrics, Scheduler, Services
 from ckptkit.manager.step_timing import StepTiming, fits
 from ckptkit.run.rank_protocol import Failure
 from ckptkit.snapshot import Capturable
@@ -69,11 +66,8 @@ class FinalSave:
     Args:
         preemption: Tells whether the end was requested and how much of the grace is left.
         step_timing: Measures the duration of micro-steps.
-        saver: Knows what is committed.
         scheduler: Takes the save.
-        rank_sync: The ranks of the job.
-        results: Outcomes of the earlier saves.
-        mirror: Also receives the checkpoint.
+        services: What the attempt works with.
 
     Attributes:
         is_held: Whether `heed` lets training go on, because the regular final save follows soon, and `leave_after` it.
@@ -84,21 +78,17 @@ class FinalSave:
     def __init__(
         self,
         preemption: Preemption,
-        *,
         step_timing: StepTiming,
-        saver: AnySaver,
         scheduler: Scheduler,
-        rank_sync: RankSync,
-        results: SaveResults,
-        mirror: Mirror | NoMirror,
+        services: Services,
     ) -> None:
         self._preemption = preemption
         self._step_timing = step_timing
-        self._saver = saver
+        self._saver = services.saver
         self._scheduler = scheduler
-        self._rank_sync = rank_sync
-        self._results = results
-        self._mirror = mirror
+        self._rank_sync = services.rank_sync
+        self._results = services.results
+        self._mirror = services.mirror
         self._next_in = 1
         self.is_held = False
         self.is_over = False

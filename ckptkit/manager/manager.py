@@ -13,12 +13,10 @@ has its own thread, which does not use the framework.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
@@ -43,22 +41,21 @@ from ckptkit.core.options import (
     refuse_wrong_preemption,
 )
 from ckptkit.core.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
-from ckptkit.core.process_group import ALONE
 from ckptkit.core.progress import Progress, ResumePoint
-from ckptkit.core.progress_bar import countdown
 from ckptkit.core.save_report import SaveReport, SaveTotals
 from ckptkit.core.uncaught import show_errors_briefly
 from ckptkit.errors import CkptKitError, ResumeError, StorageError
 from ckptkit.format.events import Began
+from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.final_save import FinalSave
 from ckptkit.manager.mirror import Mirror, MirrorOptions, NoMirror
 from ckptkit.manager.preemption import Preemption
 from ckptkit.manager.probe import probe_of
 from ckptkit.manager.rank_sync import RankSync
-from ckptkit.manager.recorder import AnyRecorder, NoRecorder, Recorder
+from ckptkit.manager.recorder import NoRecorder, Recorder
 from ckptkit.manager.results import SaveResults
-from ckptkit.manager.scheduler import A_WHILE, AnySaver, Scheduler
+from ckptkit.manager.scheduler import DueSaves, Scheduler, Services
 from ckptkit.manager.step_timing import StepTiming
 from ckptkit.run.attempt import OneRank, Opened, Opening
 from ckptkit.run.catalog import CheckpointInfo, latest_checkpoint, list_checkpoints
@@ -177,45 +174,32 @@ class CheckpointManager:
         if self._probe is not None:
             self._storage = self._probe.storage
         self._schedule: SavePolicy = save if save is not None else SaveEvery(optimizer_steps=100)
-        self._rank_sync = RankSync(ALONE, self._schedule)
         self._rank_patience = rank_patience
         self._check_replicas = check_replicas
         self._keep: KeepPolicy = keep if keep is not None else KeepLatest(3)
         self._when_busy = when_busy
-        self._results = SaveResults(self.url, ERROR_BUDGET if on_save_error == "warn" else 1, on_save)
+        self._failures_allowed = ERROR_BUDGET if on_save_error == "warn" else 1
+        self._on_save = on_save
         self._mirror: Mirror | NoMirror = NoMirror(self._storage)
         if mirror is not None and self._probe is None:
             mirror_keep = mirror_keep if mirror_keep is not None else self._keep
             wanted = MirrorOptions(mirror_keep, mirror_required, ERROR_BUDGET, tolerant=on_save_error == "warn")
             self._mirror = Mirror(self._storage, open_storage(mirror, mirror_options), wanted)
         self._mid_cycle = mid_cycle
-        self._due_at_boundary = False
-        self._cycle_start: Progress | None = None
-        self._restored_at: int | None = None
         self._clock = clock
         self._monotonic = monotonic
         self._new_token = new_token
         self._host = host if host is not None else socket.gethostname()
         self._window_use: WindowUse = window
         self._area = StagingArea(buffer_bytes, monotonic, is_remote=self._storage.is_remote)
-        self._saver: AnySaver | None = None
-        self._scheduler: Scheduler | None = None
         self._records = events and self._probe is None
-        self._recorder: AnyRecorder = NoRecorder()
-        self._ended_by: BaseException | None = None
-        self._restored_from: str | None = None
-        self._step_timing = StepTiming(monotonic)
-        self._preemption = Preemption(
-            grace,
-            "off" if self._probe is not None else on_preempt,
-            # Resolved now: a relative path refers to the current directory.
-            os.path.abspath(preempt_when) if isinstance(preempt_when, str | os.PathLike) else preempt_when,
-            newest=self._newest,
-            url=self.url,
-            monotonic=monotonic,
+        self._grace = grace
+        self._on_preempt: OnPreempt = "off" if self._probe is not None else on_preempt
+        # Resolved now: a relative path refers to the current directory.
+        self._preempt_when: PreemptWhen = (
+            os.path.abspath(preempt_when) if isinstance(preempt_when, str | os.PathLike) else preempt_when
         )
-        self._final_save: FinalSave | None = None
-        self._process = os.getpid()
+        self._run: ActiveRun | None = None
         self._closed = False
 
     @property
@@ -226,12 +210,12 @@ class CheckpointManager:
     @property
     def skipped_saves(self) -> int:
         """Number of writes during which another save was due and skipped."""
-        return self._results.skipped_saves
+        return 0 if self._run is None else self._run.services.results.skipped_saves
 
     @property
     def totals(self) -> SaveTotals:
         """Total cost of this manager's saves."""
-        return self._results.totals
+        return SaveTotals() if self._run is None else self._run.services.results.totals
 
     @property
     def mirror_lag(self) -> int:
@@ -241,7 +225,7 @@ class CheckpointManager:
     @property
     def preempted(self) -> bool:
         """Whether training was asked to end and its final save is settled; nothing more is to be trained."""
-        return self._final_save is not None and self._final_save.is_over
+        return self._run is not None and self._run.final_save.is_over
 
     def restore(
         self,
@@ -273,26 +257,20 @@ class CheckpointManager:
             StaleAttemptError: If another start overtook this one.
             StorageError: If the storage failed, or the mirror is required and cannot be reached.
         """
-        if self._saver is not None or self._closed:
+        if self._run is not None or self._closed:
             raise ResumeError("this manager has restored already or is closed; make a new one to start again")
         if self._probe is not None:
             checkpoint, rewind = "latest", False  # the script's checkpoint names do not exist in a scratch folder
         if self._mid_cycle == "rewind":
             state.mark_cycle_start()  # first: where it is refused, nothing was changed
-        self._rank_sync = RankSync(state.world, self._schedule)
-        self._results.is_alone, self._results.commits = self._rank_sync.is_alone, self._rank_sync.leads
-        self._refuse_for_one_rank_only()
-        opening = Opening(checkpoint, rewind, self._host, self._clock, self._new_token)
-        opened = self._open(opening, state)
+        rank_sync = RankSync(state.world, self._schedule)
+        self._refuse_for_one_rank_only(rank_sync)
+        opened = self._open(Opening(checkpoint, rewind, self._host, self._clock, self._new_token), state)
         progress = state.progress()
-        self._process = os.getpid()
-        self._take_over(opened, progress)
-        self._cycle_start = None
-        self._begin_cycle(state, progress)
-        self._restored_at = progress.batches_delivered
-        found = opened.contents
-        point = ResumePoint() if found is None else ResumePoint.at(progress, found.checkpoint)
-        self._restored_from = point.checkpoint
+        point = ResumePoint() if opened.contents is None else ResumePoint.at(progress, opened.contents.checkpoint)
+        due_saves = DueSaves(rank_sync, self._mid_cycle)
+        self._run = self._new_run(opened, rank_sync, due_saves, progress)
+        due_saves.begin_cycle(state, progress)
         if self._probe is not None:
             self._probe.begin(state, point)
         self._say(point)
@@ -308,8 +286,7 @@ class CheckpointManager:
         Raises:
             ResumeError: Before `restore`.
         """
-        self._started()
-        self._preemption.begin()
+        self._started().preemption.begin()
 
     def _say(self, point: ResumePoint) -> None:
         show_log()
@@ -341,14 +318,12 @@ class CheckpointManager:
             ResumeError: If no micro-step was counted since the restore, so that no save would ever be due.
             Preempted: After a signal; see ``on_preempt``.
         """
-        handle = self._step(state, metrics)
-        self._results.tell()
-        self._step_timing.depart()
-        return handle
+        return self._started().step(state, metrics)
 
     def pause(self) -> None:
         """Exclude what follows, such as an evaluation, from the measured duration of the next micro-step."""
-        self._step_timing.pause()
+        if self._run is not None:
+            self._run.step_timing.pause()
 
     def expect_final(self) -> None:
         """Declare the last micro-step done: from now on, in all ranks, only `save_final` saves and heeds signals.
@@ -359,9 +334,7 @@ class CheckpointManager:
         Raises:
             ResumeError: Before `restore`.
         """
-        self._started()
-        assert self._final_save is not None  # noqa: S101 - created together with the saver
-        self._final_save.is_held = True
+        self._started().final_save.is_held = True
 
     def heed_preemption(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> bool:
         """Save and end training if that was requested and it is time; `step` does this by itself.
@@ -372,54 +345,7 @@ class CheckpointManager:
         Raises:
             Preempted: After a signal; see ``on_preempt``.
         """
-        return self._heed(state, metrics, state.progress())
-
-    def _heed(self, state: Capturable, metrics: Mapping[str, float] | None, progress: Progress) -> bool:
-        _, final_save = self._started(), self._final_save
-        assert final_save is not None  # noqa: S101 - created together with the saver
-        verdict = final_save.heed(progress)
-        if verdict == "save":
-            final_save.leave(state, metrics)
-        return verdict != "train"
-
-    def _step(self, state: Capturable, metrics: Mapping[str, float] | None) -> SaveHandle | None:
-        _, scheduler = self._started()
-        self._collect(tolerate=self._preemption.is_asked)
-        progress = state.progress()
-        self._recorder.note(progress, metrics)
-        self._step_timing.arrive(progress.accumulation_steps)
-        self._begin_cycle(state, progress)
-        scheduler.advance(progress.accumulation_steps - progress.micro_step)
-        if self._probe is not None:
-            self._probe.step(state, lambda: self.save(state, metrics))
-            return None
-        if progress.batches_delivered == self._restored_at:
-            raise ResumeError(
-                f"step() was called, but the state still stands at {self._restored_at} batches, as after the restore. "
-                "Feed the loop from ckptkit.data.resumable, or call state.count_delivered() after each batch"
-            )
-        is_last = self._final_save is not None and self._final_save.is_held
-        if is_last or self._heed(state, metrics, progress):
-            return None
-        return self._save_if_due(state, metrics, progress)
-
-    def _save_if_due(
-        self, state: Capturable, metrics: Mapping[str, float] | None, progress: Progress
-    ) -> SaveHandle | None:
-        saver, scheduler = self._started()
-        since = timedelta(seconds=self._monotonic() - scheduler.last_at)
-        if not self._due(progress, since):
-            return None
-        rewound = self._stored_at(progress) != progress
-        if not self._rank_sync.is_alone:
-            waits = self._when_busy == "wait"
-            return scheduler.together(state, metrics, rewound=rewound, waits=waits, may_skip=True)
-        if saver.committed_at(self._stored_at(progress)) is not None:
-            return None
-        if self._results.in_flight is not None and self._when_busy == "skip":
-            self._results.skip()
-            return None
-        return scheduler.alone(state, metrics, rewound=rewound)
+        return self._started().heed(state, metrics, state.progress())
 
     def save(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle:
         """Take ``state`` as it is now and write it in the background; first waits for a save under way.
@@ -432,13 +358,7 @@ class CheckpointManager:
             TypeError, ValueError: If a metric is not a number, or the state cannot be stored, for example because two
                 leaves have the same name.
         """
-        self._started()
-        progress = state.progress()
-        self._recorder.note(progress, metrics)
-        self._begin_cycle(state, progress)
-        handle = self._save_outright(state, metrics)
-        self._results.tell()
-        return handle
+        return self._started().save(state, metrics)
 
     def observe(self, micro_step: Mapping[str, Any], cycle: Mapping[str, Any] | None = None) -> None:
         """Pass values that the next `step`, `save` or `save_final` records for ``ckptkit report`` but does not store.
@@ -447,7 +367,8 @@ class CheckpointManager:
             micro_step: Numbers or tensors of one element by name, of one micro-step; a cycle's value is their mean.
             cycle: The same, of the whole cycle that it ended.
         """
-        self._recorder.observe(micro_step, cycle or {})
+        if self._run is not None:
+            self._run.services.recorder.observe(micro_step, cycle or {})
 
     def agree(self, wish: bool) -> bool:
         """Return whether any rank wishes something, such as to stop; every rank must call it at the same point.
@@ -457,13 +378,12 @@ class CheckpointManager:
         Raises:
             ResumeError: Before `restore`, which determines the number of ranks.
         """
-        self._started()
-        return wish if self._rank_sync.is_alone else any(self._rank_sync.flags(wish))
+        return self._started().agree(wish)
 
     @property
     def ranks(self) -> int:
         """Number of ranks of the job; known once `restore` was called."""
-        return self._rank_sync.size
+        return 1 if self._run is None else self._run.services.rank_sync.size
 
     def fence(self) -> None:
         """Make sure that nothing reads live memory any more; call this before changing parameters yourself.
@@ -472,15 +392,15 @@ class CheckpointManager:
         state between two micro-steps (to swap in averaged weights, to clip them) must call it first. Without a save
         under way it does nothing.
         """
-        if self._scheduler is not None:
-            self._scheduler.fence()
+        if self._run is not None:
+            self._run.scheduler.fence()
 
     def give_up_window(self) -> None:
         """Make `save` itself copy everything from now on: other code may write to the parameters at any time."""
         self.fence()
         self._window_use = "off"
-        if self._scheduler is not None:
-            self._scheduler.window_use = "off"
+        if self._run is not None:
+            self._run.scheduler.window_use = "off"
 
     def save_final(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> str:
         """Save ``state`` and wait for the commit, retrying within the error budget; returns the checkpoint's name.
@@ -492,44 +412,7 @@ class CheckpointManager:
             StaleAttemptError: As in `step`.
             Preempted: After a signal, once the state is committed; see ``on_preempt``.
         """
-        name = self._save_final(state, metrics)
-        assert self._final_save is not None  # noqa: S101 - created together with the saver
-        self._final_save.leave_after(name, state.progress())
-        return name
-
-    def _save_final(self, state: Capturable, metrics: Mapping[str, float] | None) -> str:
-        saver, _ = self._started()
-        self._recorder.note(state.progress(), metrics)
-        self._recorder.flush_next()
-        self._rehearse(state, metrics)
-        if not self._rank_sync.is_alone:
-            return self._save_final_together(state, metrics)
-        self._results.drain()
-        self._collect(tolerate=True)
-        while True:
-            there = saver.committed_at(state.progress())
-            if there is not None:
-                self._collect(tolerate=True)
-                self._mirror.finish(countdown(None))
-                self._results.tell()
-                return str(there)
-            self._begin_cycle(state, state.progress())
-            error = self._save_outright(state, metrics).exception()
-            if error is None:
-                continue
-            self._collect(tolerate=self._results.failures_in_a_row + 1 < ERROR_BUDGET)
-
-    def _save_final_together(self, state: Capturable, metrics: Mapping[str, float] | None) -> str:
-        while True:
-            self._begin_cycle(state, state.progress())
-            handle = self._save_outright(state, metrics)
-            if handle is not self._results.in_flight:  # rank 0 has committed it already, and all ranks know
-                self._results.tell()
-                return handle.result()
-            while self.agree(not handle.done()):  # no collective may wait for a rank's storage
-                with contextlib.suppress(TimeoutError):
-                    handle.exception(A_WHILE)
-            self._collect(tolerate=self._results.failures_in_a_row + 1 < ERROR_BUDGET)
+        return self._started().save_final(state, metrics)
 
     def wait(self, timeout: timedelta | None = None) -> None:
         """Wait until no save and no upload of the newest commit is under way; a failed upload is tried once more.
@@ -543,12 +426,8 @@ class CheckpointManager:
             StaleAttemptError: As in `step`.
         """
         self._refuse_forked()
-        left = countdown(timeout)
-        self._results.drain(timeout)
-        self._collect()
-        self._mirror.settle(left)
-        self._collect()
-        self._results.tell()
+        if self._run is not None:
+            self._run.wait(timeout)
 
     def close(self, timeout: timedelta | None = None) -> None:
         """Wait as `wait` does, then let the writer thread end; the manager saves no more.
@@ -560,32 +439,14 @@ class CheckpointManager:
             TimeoutError, StaleAttemptError: As in `wait`.
         """
         if not self._is_forked:
-            self._close(timeout, quietly=False)
+            self._close(timeout, None)
 
-    def _close(self, timeout: timedelta | None, *, quietly: bool) -> None:
-        if self._final_save is not None and self._final_save.is_given_up:
-            timeout = timedelta(0)  # the grace is over; the work under way goes on until the process ends
-        elif self.preempted and self._preemption.exits:
-            # Everything is settled; a mirror or the events must not delay the exit beyond the grace.
-            timeout = min(self._preemption.left, timeout if timeout is not None else timedelta.max)
-        left = countdown(timeout)
+    def _close(self, timeout: timedelta | None, ended_by: BaseException | None) -> None:
         try:
-            self.wait(timeout)
-            self._mirror.finish(left)
-            self._results.refuse_ended()  # after the wait: no rank may leave the others alone
-        except TimeoutError:
-            if not self.preempted:
-                raise
-        except BaseException:
-            quietly = True  # a signal must not end the process before its traceback is shown
-            raise
+            if self._run is not None:
+                self._run.close(timeout, ended_by=ended_by)
         finally:
-            self._preemption.end(quietly=quietly)
-            if self._scheduler is not None:
-                self._scheduler.fence(patient=False)  # only after a timeout is anything left to fence
-            self._saver = None
             self._closed = True
-            self._recorder.close(self._ended_by or sys.exc_info()[1], left, preempted=self.preempted)
 
     def checkpoints(self) -> list[CheckpointInfo]:
         """Return every committed checkpoint, oldest first, including those off the lineage and at the mirror."""
@@ -604,90 +465,86 @@ class CheckpointManager:
         if error is None or self._is_forked:
             self.close()
             return
-        if self._saver is not None:
-            self._saver.hurry()
-        self._ended_by = error
+        if self._run is not None:
+            self._run.services.saver.hurry()
         try:
-            self._close(None, quietly=True)
+            self._close(None, error)
         except Exception as also:  # noqa: BLE001 - on_save's own too: none may hide the first error
             if also is error:
                 return  # the same error again, such as that another process took over the run
             theirs = None if isinstance(also, CkptKitError) else also
             _log.warning("while another error was on its way: %s", also, exc_info=theirs)
 
-    def _save_outright(self, state: Capturable, metrics: Mapping[str, float] | None) -> SaveHandle:
-        _, scheduler = self._started()
-        if self._rank_sync.is_alone:
-            self._rehearse(state, metrics)
-            return scheduler.alone(state, metrics, rewound=False)
-        handle = scheduler.together(state, metrics, rewound=False, waits=True, may_skip=False)
-        assert handle is not None  # noqa: S101 - a save that may not skip returns a handle
-        return handle
-
-    def _rehearse(self, state: Capturable, metrics: Mapping[str, float] | None) -> None:
-        if self._probe is not None:
-            self._probe.look(state, lambda: self.save(state, metrics))
-
     def _open(self, opening: Opening, state: Capturable) -> Opened:
-        if self._rank_sync.is_alone:
+        if state.world.size == 1:
             return self._mirror.open(opening, OneRank(state))
-        if self._rank_sync.leads:
+        if state.world.rank == 0:
             return lead(state.world, state, lambda leader: self._mirror.open(opening, leader))
         return follow(state.world, self._storage, state)
 
-    def _refuse_for_one_rank_only(self) -> None:
-        if self._rank_sync.is_alone:
+    def _refuse_for_one_rank_only(self, rank_sync: RankSync) -> None:
+        if rank_sync.is_alone:
             return
         if not isinstance(self._mirror, NoMirror):
             raise ResumeError(
-                f"mirror= is for jobs of one rank so far, and this one has {self._rank_sync.size}. Save to the "
+                f"mirror= is for jobs of one rank so far, and this one has {rank_sync.size}. Save to the "
                 "remote root itself, or copy the run with `ckptkit copy`"
             )
         if self._probe is not None:
             raise ResumeError(
-                f"`ckptkit doctor` examines a job of one rank, and this one has {self._rank_sync.size}: start it as one"
+                f"`ckptkit doctor` examines a job of one rank, and this one has {rank_sync.size}: start it as one"
             )
 
-    def _take_over(self, opened: Opened, progress: Progress) -> None:
-        if self._records and self._rank_sync.leads:
-            self._recorder = self._new_recorder(opened, progress)
-        self._saver = self._new_saver(opened) if self._rank_sync.leads else self._new_part_saver(opened)
-        self._scheduler = Scheduler(
-            *(self._saver, self._rank_sync, self._area, self._results, self._mirror),
-            recorder=self._recorder,
+    def _new_run(self, opened: Opened, rank_sync: RankSync, due_saves: DueSaves, progress: Progress) -> ActiveRun:
+        leads, document = rank_sync.leads, opened.document
+        restored = None if opened.contents is None else opened.contents.checkpoint
+        recorder = self._new_recorder(opened, rank_sync, progress) if self._records and leads else NoRecorder()
+        saver = self._new_saver(opened, rank_sync) if leads else PartSaver(self._storage, document, rank_sync.rank)
+        results = SaveResults(
+            *(self.url, self._failures_allowed, self._on_save), is_alone=rank_sync.is_alone, commits=leads
+        )
+        services = Services(saver, rank_sync, results, self._mirror, recorder)
+        scheduler = Scheduler(
+            services,
+            self._area,
             window_use=self._window_use,
             check_replicas=self._check_replicas,
             clock=self._clock,
             monotonic=self._monotonic,
         )
-        self._final_save = FinalSave(
-            self._preemption,
-            step_timing=self._step_timing,
-            saver=self._saver,
-            scheduler=self._scheduler,
-            rank_sync=self._rank_sync,
-            results=self._results,
-            mirror=self._mirror,
+        preemption = Preemption(
+            self._grace,
+            self._on_preempt,
+            self._preempt_when,
+            newest=lambda: restored if saver.newest is None else str(saver.newest),
+            url=self.url,
+            monotonic=self._monotonic,
+        )
+        step_timing = StepTiming(self._monotonic)
+        return ActiveRun(
+            services,
+            scheduler,
+            FinalSave(preemption, step_timing, scheduler, services),
+            preemption=preemption,
+            step_timing=step_timing,
+            due_saves=due_saves,
+            when_busy=self._when_busy,
+            monotonic=self._monotonic,
+            began_at=progress,
+            probe=self._probe,
         )
 
-    def _newest(self) -> str | None:
-        newest = self._saver.newest if self._saver is not None else None
-        return str(newest) if newest is not None else self._restored_from
-
-    def _new_recorder(self, opened: Opened, progress: Progress) -> Recorder:
+    def _new_recorder(self, opened: Opened, rank_sync: RankSync, progress: Progress) -> Recorder:
         began = Began(
             at=self._clock().isoformat(),
             checkpoint=opened.document.parent,
             progress=progress,
-            world_size=self._rank_sync.size,
+            world_size=rank_sync.size,
         )
         log = EventLog(self._storage, opened.document)
         return Recorder(log, began, clock=self._clock, monotonic=self._monotonic)
 
-    def _new_part_saver(self, opened: Opened) -> PartSaver:
-        return PartSaver(self._storage, opened.document, self._rank_sync.rank)
-
-    def _new_saver(self, opened: Opened) -> Saver:
+    def _new_saver(self, opened: Opened, rank_sync: RankSync) -> Saver:
         retention = Retention(self._storage, opened.document, self._mirror.sparing(self._keep))
         try:
             sweep(self._storage, opened.document, has_mirror=not isinstance(self._mirror, NoMirror))
@@ -695,31 +552,13 @@ class CheckpointManager:
             # The run is already taken over; the remains of dead saves only cost space.
             _log.warning("the remains of earlier saves could not be removed, a later start will: %s", error)
         receipts = None
-        if not self._rank_sync.is_alone:
-            receipts = Receipts(self._storage, self._rank_sync.size, self._rank_patience, monotonic=self._monotonic)
+        if not rank_sync.is_alone:
+            receipts = Receipts(self._storage, rank_sync.size, self._rank_patience, monotonic=self._monotonic)
         return Saver(self._storage, opened.document, opened.run_id, retention, receipts)
-
-    def _due(self, progress: Progress, since: timedelta) -> bool:
-        due = self._rank_sync.is_due(progress, since)
-        if self._mid_cycle == "align":
-            due = due or self._due_at_boundary
-            self._due_at_boundary = due and not progress.at_boundary
-            return due and progress.at_boundary
-        return due
-
-    def _begin_cycle(self, state: Capturable, progress: Progress) -> None:
-        if self._mid_cycle == "rewind" and progress.at_boundary:
-            self._cycle_start = state.mark_cycle_start()
-
-    def _stored_at(self, progress: Progress) -> Progress:
-        """Return the progress that a save at ``progress`` stores."""
-        start = self._cycle_start
-        return start if start is not None and start.cycles == progress.cycles else progress
 
     @property
     def _is_forked(self) -> bool:
-        """Whether this process was forked after `restore`: it has the objects, but not the threads."""
-        return self._saver is not None and os.getpid() != self._process
+        return self._run is not None and not self._closed and self._run.is_forked
 
     def _refuse_forked(self) -> None:
         if self._is_forked:
@@ -728,15 +567,11 @@ class CheckpointManager:
                 "Leave the manager alone in child processes, or make one here, with a root of its own"
             )
 
-    def _started(self) -> tuple[AnySaver, Scheduler]:
+    def _started(self) -> ActiveRun:
         self._refuse_forked()
-        if self._saver is None or self._scheduler is None:
+        if self._run is None or self._closed:
             raise ResumeError(
                 "call restore(state) before the first save (and not after close()): "
                 "only then is it known what the run holds already"
             )
-        return self._saver, self._scheduler
-
-    def _collect(self, *, tolerate: bool = False) -> None:
-        self._mirror.collect(tolerate=tolerate)
-        self._results.collect(tolerate=tolerate)
+        return self._run

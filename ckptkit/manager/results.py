@@ -27,22 +27,32 @@ class SaveResults:
         url: The run root, for messages.
         failures_allowed: Training ends at this many consecutive failed saves.
         on_save: Called with the report of every committed save.
+        is_alone: Whether the job has one rank.
+        commits: Whether this rank commits.
 
     Attributes:
         in_flight: The last save, until its outcome is taken.
         skipped_saves: Number of writes during which another save was due and skipped.
         totals: Total cost of the saves.
         durations: Durations of the last committed saves.
-        is_alone: Whether the job has one rank.
-        commits: Whether this rank commits.
         end: In a job of many ranks, the error with which training must end.
         lost: Number of the last save whose part this rank could not write, and the reason.
     """
 
-    def __init__(self, url: str, failures_allowed: int, on_save: Callable[[SaveReport], None] | None) -> None:
+    def __init__(
+        self,
+        url: str,
+        failures_allowed: int,
+        on_save: Callable[[SaveReport], None] | None,
+        *,
+        is_alone: bool = True,
+        commits: bool = True,
+    ) -> None:
         self._url = url
         self._failures_allowed = failures_allowed
         self._on_save = on_save
+        self._is_alone = is_alone
+        self._commits = commits
         self._failures_in_a_row = 0
         self._number = 0
         self._untold: list[SaveReport] = []
@@ -51,8 +61,6 @@ class SaveResults:
         self.skipped_saves = 0
         self.totals = SaveTotals()
         self.durations: deque[timedelta] = deque(maxlen=_DURATIONS)
-        self.is_alone = True
-        self.commits = True
         self.end: CkptKitError | None = None
         self.lost: tuple[int, str] | None = None
 
@@ -107,7 +115,7 @@ class SaveResults:
             SaveFailedError: If ``failures_allowed`` saves in a row have failed, unless ``tolerate``; one rank only.
             StaleAttemptError: If another process took over the run; one rank only.
         """
-        if self.is_alone and isinstance(self.end, StaleAttemptError):
+        if self._is_alone and isinstance(self.end, StaleAttemptError):
             raise self.end
         if self.in_flight is None or not self.in_flight.done():
             return
@@ -119,11 +127,11 @@ class SaveResults:
             report = future.result()
             self.totals.add(report)
             self.durations.append(report.took)
-            if self.commits and self._on_save is not None:
+            if self._commits and self._on_save is not None:
                 self._untold.append(report)
         elif isinstance(error, StaleAttemptError):
             self._end_with(error)
-        elif self.commits:
+        elif self._commits:
             self._count(error, tolerate=tolerate)
         else:
             self.lost = (self._number, account_of(error))
@@ -144,7 +152,7 @@ class SaveResults:
         warn_of_failure(error, "%s; training goes on, and the run's last committed checkpoint is untouched", what)
 
     def _end_with(self, error: CkptKitError) -> None:
-        if not self.is_alone:
+        if not self._is_alone:
             self.end = error
             return
         if isinstance(error, StaleAttemptError):

@@ -1,4 +1,4 @@
-"""Starts saves: takes the state, opens its window and starts the writer, in this rank or in all ranks.
+"""Decides when a save is due and starts it: takes the state, opens its window and starts the writer.
 
 Guarantees: a call that returns a running save has taken the state of that moment. One save at a time is under way. In a
 job of many ranks, either all ranks take the same moment under the same name or none takes any. Training thread only;
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from ckptkit.checkpoint.write import SaveRequest
 from ckptkit.core.contents import Capture
-from ckptkit.core.options import WindowUse
+from ckptkit.core.options import MidCycle, WindowUse
+from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import SaveHandle, save_in_background
@@ -32,45 +34,91 @@ Metrics: TypeAlias = Mapping[str, float] | None
 A_WHILE = timedelta(seconds=5)  # far below the timeout of any collective
 
 
+@dataclass(frozen=True)
+class Services:
+    """Holds what the scheduler, the final save and the run of one attempt share.
+
+    Attributes:
+        saver: Writes the saves and knows what is committed.
+        rank_sync: The ranks of the job.
+        results: Outcomes of the saves.
+        mirror: Receives what was committed.
+        recorder: Records the saves for ``ckptkit report``.
+    """
+
+    saver: AnySaver
+    rank_sync: RankSync
+    results: SaveResults
+    mirror: Mirror | NoMirror
+    recorder: AnyRecorder
+
+
+class DueSaves:
+    """Applies a manager's schedule and its ``mid_cycle`` to the progress of one attempt.
+
+    Args:
+        rank_sync: The ranks of the job, with the schedule.
+        mid_cycle: What happens to a save that is due between two boundaries, as for `ckptkit.CheckpointManager`.
+    """
+
+    def __init__(self, rank_sync: RankSync, mid_cycle: MidCycle) -> None:
+        self._rank_sync = rank_sync
+        self._mid_cycle = mid_cycle
+        self._waits_for_boundary = False
+        self._cycle_start: Progress | None = None
+
+    def is_due(self, progress: Progress, since: timedelta) -> bool:
+        """Return whether to save now, ``since`` after the last save began; may be a collective."""
+        due = self._rank_sync.is_due(progress, since)
+        if self._mid_cycle == "align":
+            due = due or self._waits_for_boundary
+            self._waits_for_boundary = due and not progress.at_boundary
+            return due and progress.at_boundary
+        return due
+
+    def begin_cycle(self, state: Capturable, progress: Progress) -> None:
+        """At a boundary, let ``state`` keep what ``"rewind"`` stores until the next one."""
+        if self._mid_cycle == "rewind" and progress.at_boundary:
+            self._cycle_start = state.mark_cycle_start()
+
+    def stored_at(self, progress: Progress) -> Progress:
+        """Return the progress that a save at ``progress`` stores."""
+        start = self._cycle_start
+        return start if start is not None and start.cycles == progress.cycles else progress
+
+
 class Scheduler:
     """Starts the saves of one attempt.
 
     Args:
-        saver: Writes the saves.
-        rank_sync: The ranks of the job.
+        services: What the attempt works with.
         area: Stages the captures.
-        results: Takes the outcomes of the saves.
-        mirror: Is told of commits.
-        recorder: Is told of the outcomes of the saves.
+        window_use: How to take the leaves that only an update changes, as for `ckptkit.CheckpointManager`.
         clock: Gives the time of day.
         monotonic: Gives seconds.
         check_replicas: Whether every save, and not just the first, compares what must be the same in all ranks.
 
     Attributes:
-        window_use: How to take the leaves that only an update changes, as for `ckptkit.CheckpointManager`.
+        window_use: As the argument; may change between two saves.
         last_at: Start of the last save, in seconds.
     """
 
     def __init__(
         self,
-        saver: AnySaver,
-        rank_sync: RankSync,
+        services: Services,
         area: StagingArea,
-        results: SaveResults,
-        mirror: Mirror | NoMirror,
         *,
-        recorder: AnyRecorder,
         window_use: WindowUse,
         check_replicas: bool,
         clock: Callable[[], datetime],
         monotonic: Callable[[], float],
     ) -> None:
-        self._saver = saver
-        self._rank_sync = rank_sync
+        self._saver = services.saver
+        self._rank_sync = services.rank_sync
         self._area = area
-        self._results = results
-        self._mirror = mirror
-        self._recorder = recorder
+        self._results = services.results
+        self._mirror = services.mirror
+        self._recorder = services.recorder
         self._check_replicas = check_replicas
         self._clock = clock
         self._monotonic = monotonic

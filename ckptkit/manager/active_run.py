@@ -1,0 +1,243 @@
+"""Runs one attempt in the training thread: saves when it is due or asked, raises what failed, and ends.
+
+Guarantees: a background failure reaches the caller at one of the next calls. A call saves the state of its moment or
+none. `ActiveRun.close` stops the watch for signals and the recorder whatever it raises. In a job of many ranks
+`ActiveRun.save`, `ActiveRun.save_final`, `ActiveRun.agree`, and `ActiveRun.step` where a save is due, are collectives.
+Training thread only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+
+from ckptkit.core.options import ERROR_BUDGET, WhenBusy
+from ckptkit.core.progress import Progress
+from ckptkit.core.progress_bar import countdown
+from ckptkit.errors import ResumeError
+from ckptkit.manager.background import SaveHandle
+from ckptkit.manager.final_save import FinalSave
+from ckptkit.manager.preemption import Preemption
+from ckptkit.manager.probe import TrialProbe
+from ckptkit.manager.scheduler import A_WHILE, DueSaves, Metrics, Scheduler, Services
+from ckptkit.manager.step_timing import StepTiming
+from ckptkit.snapshot import Capturable
+
+
+class ActiveRun:
+    """Runs one attempt, from `CheckpointManager.restore` to `CheckpointManager.close`.
+
+    Args:
+        services: What the attempt works with.
+        scheduler: Starts the saves.
+        final_save: Takes the final save of a preempted training.
+        preemption: Watches for preemption requests.
+        step_timing: Measures the duration of micro-steps.
+        due_saves: Decides which saves are due.
+        when_busy: What happens to a due save while the previous one is being written.
+        monotonic: Gives seconds.
+        began_at: Progress after the restore.
+        probe: Takes the place of the schedule under ``ckptkit doctor``; None otherwise.
+
+    Attributes:
+        services: As the argument.
+        scheduler: As the argument.
+        final_save: As the argument.
+        preemption: As the argument.
+        step_timing: As the argument.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        scheduler: Scheduler,
+        final_save: FinalSave,
+        *,
+        preemption: Preemption,
+        step_timing: StepTiming,
+        due_saves: DueSaves,
+        when_busy: WhenBusy,
+        monotonic: Callable[[], float],
+        began_at: Progress,
+        probe: TrialProbe | None,
+    ) -> None:
+        self.services = services
+        self.scheduler = scheduler
+        self.final_save = final_save
+        self.preemption = preemption
+        self.step_timing = step_timing
+        self._due_saves = due_saves
+        self._when_busy = when_busy
+        self._monotonic = monotonic
+        self._began_at = began_at.batches_delivered
+        self._probe = probe
+        self._process = os.getpid()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this process was forked after the restore: it has the objects, but not the threads."""
+        return os.getpid() != self._process
+
+    def step(self, state: Capturable, metrics: Metrics) -> SaveHandle | None:
+        """See `CheckpointManager.step`."""
+        handle = self._step(state, metrics)
+        self.services.results.tell()
+        self.step_timing.depart()
+        return handle
+
+    def heed(self, state: Capturable, metrics: Metrics, progress: Progress) -> bool:
+        """See `CheckpointManager.heed_preemption`."""
+        verdict = self.final_save.heed(progress)
+        if verdict == "save":
+            self.final_save.leave(state, metrics)
+        return verdict != "train"
+
+    def save(self, state: Capturable, metrics: Metrics) -> SaveHandle:
+        """See `CheckpointManager.save`."""
+        progress = state.progress()
+        self.services.recorder.note(progress, metrics)
+        self._due_saves.begin_cycle(state, progress)
+        handle = self._save_outright(state, metrics)
+        self.services.results.tell()
+        return handle
+
+    def save_final(self, state: Capturable, metrics: Metrics) -> str:
+        """See `CheckpointManager.save_final`."""
+        self.services.recorder.note(state.progress(), metrics)
+        self.services.recorder.flush_next()
+        self._look(state, metrics)
+        is_alone = self.services.rank_sync.is_alone
+        name = self._save_final_alone(state, metrics) if is_alone else self._save_final_together(state, metrics)
+        self.services.results.tell()
+        self.final_save.leave_after(name, state.progress())
+        return name
+
+    def agree(self, wish: bool) -> bool:
+        """See `CheckpointManager.agree`."""
+        rank_sync = self.services.rank_sync
+        return wish if rank_sync.is_alone else any(rank_sync.flags(wish))
+
+    def wait(self, timeout: timedelta | None) -> None:
+        """See `CheckpointManager.wait`."""
+        left = countdown(timeout)
+        self.services.results.drain(timeout)
+        self._collect()
+        self.services.mirror.settle(left)
+        self._collect()
+        self.services.results.tell()
+
+    def close(self, timeout: timedelta | None, *, ended_by: BaseException | None) -> None:
+        """See `CheckpointManager.close`.
+
+        Args:
+            timeout: Limit of the wait.
+            ended_by: The error that ended training, or None.
+        """
+        quietly = ended_by is not None
+        timeout = self._limited(timeout)
+        left = countdown(timeout)
+        try:
+            self.wait(timeout)
+            self.services.mirror.finish(left)
+            self.services.results.refuse_ended()  # after the wait: no rank may leave the others alone
+        except TimeoutError:
+            if not self.final_save.is_over:
+                raise
+        except BaseException:
+            quietly = True  # a signal must not end the process before its traceback is shown
+            raise
+        finally:
+            self.preemption.end(quietly=quietly)
+            self.scheduler.fence(patient=False)  # only after a timeout is anything left to fence
+            error = ended_by or sys.exc_info()[1]
+            self.services.recorder.close(error, left, preempted=self.final_save.is_over)
+
+    def _limited(self, timeout: timedelta | None) -> timedelta | None:
+        """Return the limit of the last wait: a preempted process must exit within its grace."""
+        if self.final_save.is_given_up:
+            return timedelta(0)  # the grace is over; the work under way goes on until the process ends
+        if self.final_save.is_over and self.preemption.exits:
+            # Everything is settled; a mirror or the events must not delay the exit beyond the grace.
+            return min(self.preemption.left, timeout if timeout is not None else timedelta.max)
+        return timeout
+
+    def _step(self, state: Capturable, metrics: Metrics) -> SaveHandle | None:
+        self._collect(tolerate=self.preemption.is_asked)
+        progress = state.progress()
+        self.services.recorder.note(progress, metrics)
+        self.step_timing.arrive(progress.accumulation_steps)
+        self._due_saves.begin_cycle(state, progress)
+        self.scheduler.advance(progress.accumulation_steps - progress.micro_step)
+        if self._probe is not None:
+            self._probe.step(state, lambda: self.save(state, metrics))
+            return None
+        if progress.batches_delivered == self._began_at:
+            raise ResumeError(
+                f"step() was called, but the state still stands at {self._began_at} batches, as after the restore. "
+                "Feed the loop from ckptkit.data.resumable, or call state.count_delivered() after each batch"
+            )
+        if self.final_save.is_held or self.heed(state, metrics, progress):
+            return None
+        return self._save_if_due(state, metrics, progress)
+
+    def _save_if_due(self, state: Capturable, metrics: Metrics, progress: Progress) -> SaveHandle | None:
+        since = timedelta(seconds=self._monotonic() - self.scheduler.last_at)
+        if not self._due_saves.is_due(progress, since):
+            return None
+        stored_at = self._due_saves.stored_at(progress)
+        rewound = stored_at != progress
+        if not self.services.rank_sync.is_alone:
+            waits = self._when_busy == "wait"
+            return self.scheduler.together(state, metrics, rewound=rewound, waits=waits, may_skip=True)
+        if self.services.saver.committed_at(stored_at) is not None:
+            return None
+        if self.services.results.in_flight is not None and self._when_busy == "skip":
+            self.services.results.skip()
+            return None
+        return self.scheduler.alone(state, metrics, rewound=rewound)
+
+    def _save_outright(self, state: Capturable, metrics: Metrics) -> SaveHandle:
+        if self.services.rank_sync.is_alone:
+            self._look(state, metrics)
+            return self.scheduler.alone(state, metrics, rewound=False)
+        handle = self.scheduler.together(state, metrics, rewound=False, waits=True, may_skip=False)
+        assert handle is not None  # noqa: S101 - a save that may not skip returns a handle
+        return handle
+
+    def _save_final_alone(self, state: Capturable, metrics: Metrics) -> str:
+        results = self.services.results
+        results.drain()
+        self._collect(tolerate=True)
+        while True:
+            there = self.services.saver.committed_at(state.progress())
+            if there is not None:
+                self._collect(tolerate=True)
+                self.services.mirror.finish(countdown(None))
+                return str(there)
+            self._due_saves.begin_cycle(state, state.progress())
+            error = self._save_outright(state, metrics).exception()
+            if error is not None:
+                self._collect(tolerate=results.failures_in_a_row + 1 < ERROR_BUDGET)
+
+    def _save_final_together(self, state: Capturable, metrics: Metrics) -> str:
+        results = self.services.results
+        while True:
+            self._due_saves.begin_cycle(state, state.progress())
+            handle = self._save_outright(state, metrics)
+            if handle is not results.in_flight:  # rank 0 has committed it already, and all ranks know
+                return handle.result()
+            while self.agree(not handle.done()):  # no collective may wait for a rank's storage
+                with contextlib.suppress(TimeoutError):
+                    handle.exception(A_WHILE)
+            self._collect(tolerate=results.failures_in_a_row + 1 < ERROR_BUDGET)
+
+    def _look(self, state: Capturable, metrics: Metrics) -> None:
+        if self._probe is not None:
+            self._probe.look(state, lambda: self.save(state, metrics))
+
+    def _collect(self, *, tolerate: bool = False) -> None:
+        self.services.mirror.collect(tolerate=tolerate)
+        self.services.results.collect(tolerate=tolerate)
