@@ -30,7 +30,7 @@ MODULES = {
         *("two_roots", "rank_protocol", "saver", "upload"),
     ),
     "manager": (
-        *("at_exit", "step_timing", "rank_sync", "probe", "signals", "curves", "background", "preemption", "recorder"),
+        *("at_exit", "step_timing", "rank_sync", "hooks", "signals", "curves", "background", "preemption", "recorder"),
         *("results", "uploads", "mirror", "scheduler", "final_save", "active_run", "manager"),
     ),
 }
@@ -313,7 +313,6 @@ OF_PATHS = {"write_text", "write_bytes", "touch", "unlink", "rename", "mkdir", "
 ELSEWHERE = {
     "ckptkit.manager.preemption": "stderr, in a signal's handler",
     "ckptkit.manager.signals": "the pipe that a signal wakes a thread by",
-    "ckptkit.manager.probe": "the doctor's trace",
     "ckptkit.tools.doctor": "a training that is thrown away",
     "ckptkit.cli.commands.doctor": "the folder that --keep names",
     "ckptkit.cli.commands.demo": "a training that is thrown away",

@@ -34,12 +34,12 @@ from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import background, uploads
 from ckptkit.manager.background import lower_priority
 from ckptkit.manager.manager import ERROR_BUDGET, CheckpointManager
-from ckptkit.manager.probe import VARIABLE, LifePlan
 from ckptkit.run.index import Index
 from ckptkit.run.upload import Uploader
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
+from ckptkit.tools.doctor.probe import LifePlan, variables
 
 LONG = timedelta(seconds=60)
 ON_REQUEST = SaveEvery(micro_steps=10**9)
@@ -1252,7 +1252,8 @@ def test_fault_at_any_upload_call_loses_nothing(tmp_path, template, root, when, 
 def test_doctor_does_not_open_mirror(tmp_path, monkeypatch):
     plan = LifePlan(root=str(tmp_path / "scratch"), trace=str(tmp_path / "trace"), stop=3)
     (tmp_path / "plan.json").write_text(plan.model_dump_json())
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "plan.json"))
+    for name, value in variables(tmp_path / "plan.json").items():
+        monkeypatch.setenv(name, value)
     life = Life(tmp_path)
     with pytest.raises(ResumeError, match="has no observer"):
         life.restore()

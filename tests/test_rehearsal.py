@@ -12,8 +12,8 @@ import pytest
 from ckptkit.core.policies import SaveEvery
 from ckptkit.errors import ResumeError
 from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.probe import VARIABLE, Begun, LifePlan, Refused, Saved, Stepped, Stopped, read_trace
 from ckptkit.testing.state import NumpyRun
+from ckptkit.tools.doctor.probe import Begun, LifePlan, Refused, Saved, Stepped, Stopped, read_trace, variables
 
 
 class Seen(NumpyRun):
@@ -40,12 +40,17 @@ class Drawing(Seen):
         return super().capture()
 
 
+def follow(monkeypatch, plan: Path) -> None:
+    for name, value in variables(plan).items():
+        monkeypatch.setenv(name, value)
+
+
 @pytest.fixture
 def trace(tmp_path, monkeypatch):
     """Plans a life that saves after 2 and 4, and gives its trace's events when called."""
     plan = LifePlan(root=str(tmp_path / "scratch"), trace=str(tmp_path / "trace"), stop=99, saves=(2, 4))
     (tmp_path / "plan.json").write_text(plan.model_dump_json())
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "plan.json"))
+    follow(monkeypatch, tmp_path / "plan.json")
     return lambda: read_trace(tmp_path / "trace")
 
 
@@ -80,8 +85,8 @@ def test_rehearsal_leaves_signals_alone(root, trace):
 def test_step_beyond_the_stop_ends_the_life(tmp_path, root, trace, monkeypatch):
     plan = LifePlan(root=str(tmp_path / "scratch"), trace=str(tmp_path / "trace"), stop=3)
     (tmp_path / "other.json").write_text(plan.model_dump_json())
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "other.json"))
-    monkeypatch.setattr("ckptkit.manager.probe._end", lambda: sys.exit(0))
+    follow(monkeypatch, tmp_path / "other.json")
+    monkeypatch.setattr("ckptkit.tools.doctor.probe._end", lambda: sys.exit(0))
     run = Seen()
     manager = trained(root, run, 2)
     run.train_step()
@@ -93,7 +98,7 @@ def test_step_beyond_the_stop_ends_the_life(tmp_path, root, trace, monkeypatch):
 
 def test_line_written_in_pieces_is_whole(root, trace, monkeypatch):
     whole = os.write
-    monkeypatch.setattr("ckptkit.manager.probe.os.write", lambda descriptor, line: whole(descriptor, line[:50]))
+    monkeypatch.setattr("ckptkit.tools.doctor.probe.os.write", lambda descriptor, line: whole(descriptor, line[:50]))
     trained(root, Seen(), 1)
     assert [type(one) for one in trace()] == [Begun, Stepped]
 
@@ -180,8 +185,8 @@ def test_without_the_variable_nothing_is_different(root):
 @pytest.mark.parametrize("text", ["{", '{"root": "a", "trace": "b", "stop": 0}', '{"root": "a", "nonsense": 1}'])
 def test_a_plan_that_is_none_is_named(tmp_path, root, monkeypatch, text):
     (tmp_path / "bad.json").write_text(text)
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "bad.json"))
-    with pytest.raises(ValueError, match="CKPTKIT_DOCTOR"):
+    follow(monkeypatch, tmp_path / "bad.json")
+    with pytest.raises(ValueError, match="CKPTKIT_HOOKS"):
         CheckpointManager(root)
 
 

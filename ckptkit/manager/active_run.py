@@ -20,8 +20,8 @@ from ckptkit.core.progress_bar import countdown
 from ckptkit.errors import ResumeError
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.final_save import FinalSave
+from ckptkit.manager.hooks import Hooks
 from ckptkit.manager.preemption import Preemption
-from ckptkit.manager.probe import TrialProbe
 from ckptkit.manager.scheduler import A_WHILE, DueSaves, Metrics, Scheduler, Services
 from ckptkit.manager.step_timing import StepTiming
 from ckptkit.snapshot import Capturable
@@ -40,7 +40,7 @@ class ActiveRun:
         when_busy: What happens to a due save while the previous one is being written.
         monotonic: Gives seconds.
         began_at: Progress after the restore.
-        probe: Takes the place of the schedule under ``ckptkit doctor``; None otherwise.
+        hooks: Take the place of the schedule under ``ckptkit doctor``; None otherwise.
 
     Attributes:
         services: As the argument.
@@ -62,7 +62,7 @@ class ActiveRun:
         when_busy: WhenBusy,
         monotonic: Callable[[], float],
         began_at: Progress,
-        probe: TrialProbe | None,
+        hooks: Hooks | None,
     ) -> None:
         self.services = services
         self.scheduler = scheduler
@@ -73,7 +73,7 @@ class ActiveRun:
         self._when_busy = when_busy
         self._monotonic = monotonic
         self._began_at = began_at.batches_delivered
-        self._probe = probe
+        self._hooks = hooks
         self._process = os.getpid()
 
     @property
@@ -171,8 +171,8 @@ class ActiveRun:
         self.step_timing.arrive(progress.accumulation_steps)
         self._due_saves.begin_cycle(state, progress)
         self.scheduler.advance(progress.accumulation_steps - progress.micro_step)
-        if self._probe is not None:
-            self._probe.step(state, lambda: self.save(state, metrics))
+        if self._hooks is not None:
+            self._hooks.step(state, lambda: self.save(state, metrics))
             return None
         if progress.batches_delivered == self._began_at:
             raise ResumeError(
@@ -235,8 +235,8 @@ class ActiveRun:
             self._collect(tolerate=results.failures_in_a_row + 1 < ERROR_BUDGET)
 
     def _look(self, state: Capturable, metrics: Metrics) -> None:
-        if self._probe is not None:
-            self._probe.look(state, lambda: self.save(state, metrics))
+        if self._hooks is not None:
+            self._hooks.look(state, lambda: self.save(state, metrics))
 
     def _collect(self, *, tolerate: bool = False) -> None:
         self.services.mirror.collect(tolerate=tolerate)

@@ -49,9 +49,9 @@ from ckptkit.format.events import Began
 from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.final_save import FinalSave
+from ckptkit.manager.hooks import hooks_of
 from ckptkit.manager.mirror import Mirror, MirrorOptions, NoMirror
 from ckptkit.manager.preemption import Preemption
-from ckptkit.manager.probe import probe_of
 from ckptkit.manager.rank_sync import RankSync
 from ckptkit.manager.recorder import NoRecorder, Recorder
 from ckptkit.manager.results import SaveResults
@@ -170,9 +170,9 @@ class CheckpointManager:
         if buffer_bytes is not None and buffer_bytes < 1:
             raise ValueError(f"buffer_bytes must be at least 1, got {buffer_bytes}")
         self._storage = open_storage(root, storage_options)
-        self._probe = probe_of(self._storage.url)  # None except under `ckptkit doctor`
-        if self._probe is not None:
-            self._storage = self._probe.storage
+        self._hooks = hooks_of(self._storage.url)  # None except under `ckptkit doctor`
+        if self._hooks is not None:
+            self._storage = self._hooks.storage
         self._schedule: SavePolicy = save if save is not None else SaveEvery(optimizer_steps=100)
         self._rank_patience = rank_patience
         self._check_replicas = check_replicas
@@ -181,7 +181,7 @@ class CheckpointManager:
         self._failures_allowed = ERROR_BUDGET if on_save_error == "warn" else 1
         self._on_save = on_save
         self._mirror: Mirror | NoMirror = NoMirror(self._storage)
-        if mirror is not None and self._probe is None:
+        if mirror is not None and self._hooks is None:
             mirror_keep = mirror_keep if mirror_keep is not None else self._keep
             wanted = MirrorOptions(mirror_keep, mirror_required, ERROR_BUDGET, tolerant=on_save_error == "warn")
             self._mirror = Mirror(self._storage, open_storage(mirror, mirror_options), wanted)
@@ -192,9 +192,9 @@ class CheckpointManager:
         self._host = host if host is not None else socket.gethostname()
         self._window_use: WindowUse = window
         self._area = StagingArea(buffer_bytes, monotonic, is_remote=self._storage.is_remote)
-        self._records = events and self._probe is None
+        self._records = events and self._hooks is None
         self._grace = grace
-        self._on_preempt: OnPreempt = "off" if self._probe is not None else on_preempt
+        self._on_preempt: OnPreempt = "off" if self._hooks is not None else on_preempt
         # Resolved now: a relative path refers to the current directory.
         self._preempt_when: PreemptWhen = (
             os.path.abspath(preempt_when) if isinstance(preempt_when, str | os.PathLike) else preempt_when
@@ -259,7 +259,7 @@ class CheckpointManager:
         """
         if self._run is not None or self._closed:
             raise ResumeError("this manager has restored already or is closed; make a new one to start again")
-        if self._probe is not None:
+        if self._hooks is not None:
             checkpoint, rewind = "latest", False  # the script's checkpoint names do not exist in a scratch folder
         if self._mid_cycle == "rewind":
             state.mark_cycle_start()  # first: where it is refused, nothing was changed
@@ -271,8 +271,8 @@ class CheckpointManager:
         due_saves = DueSaves(rank_sync, self._mid_cycle)
         self._run = self._new_run(opened, rank_sync, due_saves, progress)
         due_saves.begin_cycle(state, progress)
-        if self._probe is not None:
-            self._probe.begin(state, point)
+        if self._hooks is not None:
+            self._hooks.begin(state, point)
         self._say(point)
         if watch_preemption:
             self.watch_preemption()
@@ -490,7 +490,7 @@ class CheckpointManager:
                 f"mirror= is for jobs of one rank so far, and this one has {rank_sync.size}. Save to the "
                 "remote root itself, or copy the run with `ckptkit copy`"
             )
-        if self._probe is not None:
+        if self._hooks is not None:
             raise ResumeError(
                 f"`ckptkit doctor` examines a job of one rank, and this one has {rank_sync.size}: start it as one"
             )
@@ -531,7 +531,7 @@ class CheckpointManager:
             when_busy=self._when_busy,
             monotonic=self._monotonic,
             began_at=progress,
-            probe=self._probe,
+            hooks=self._hooks,
         )
 
     def _new_recorder(self, opened: Opened, rank_sync: RankSync, progress: Progress) -> Recorder:

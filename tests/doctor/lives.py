@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ckptkit.core.progress import Progress
-from ckptkit.manager.probe import Begun, Event, Saved, Stepped, Suspect, Unseen
+from ckptkit.manager.hooks import Suspect, Unseen
+from ckptkit.tools.doctor.probe import Begun, Event, Saved, Stepped
 from ckptkit.tools.doctor.trial import Life
 
 SIZE = 7

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptkit.manager.probe import Stepped
 from ckptkit.tools.doctor.compare import differing, first_difference, other_losses, unstable
+from ckptkit.tools.doctor.probe import Stepped
 from doctor.lives import NAMES, life, stepped
 
 LAST = 12

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ckptkit.manager.probe import Saved, Stepped, Suspect, Unseen
+from ckptkit.manager.hooks import Suspect, Unseen
 from ckptkit.tools.doctor import diagnose
 from ckptkit.tools.doctor.compare import Difference, first_difference
 from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume
+from ckptkit.tools.doctor.probe import Saved, Stepped
 from doctor.lives import SIZE, URL, life, stepped
 
 LAST = 12

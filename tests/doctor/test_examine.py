@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ckptkit.manager.probe import LifePlan, Stepped
 from ckptkit.tools.doctor import examine
 from ckptkit.tools.doctor.examine import Examination, FailedLifeError, Options, UnusableScriptError
+from ckptkit.tools.doctor.probe import LifePlan, Stepped
 from ckptkit.tools.doctor.trial import Life
 from doctor.lives import life, stepped
 

@@ -18,11 +18,11 @@ from datetime import timedelta
 import pytest
 
 from ckptkit.cli.commands.doctor import run_doctor
-from ckptkit.manager.probe import LifePlan
 from ckptkit.tools.doctor import examine
 from ckptkit.tools.doctor.compare import Difference
 from ckptkit.tools.doctor.diagnose import Diagnosis
 from ckptkit.tools.doctor.examine import Examination, Options, Report
+from ckptkit.tools.doctor.probe import LifePlan
 from ckptkit.tools.doctor.trial import live
 from doctor.lives import NAMES, NUMPY_SCRIPT, life, stepped
 

@@ -16,7 +16,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
-from ckptkit.manager.probe import Unseen
+from ckptkit.manager.hooks import Unseen
 from ckptkit.mindspore.inspect.attributes import below, is_users
 from ckptkit.mindspore.inspect.carried import BARE
 from ckptkit.mindspore.inspect.value_digest import arrays_in, digest_of_value, in_words, is_plain, tensors_in

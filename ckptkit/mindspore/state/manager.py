@@ -23,7 +23,7 @@ from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf
 from ckptkit.errors import ResumeError
-from ckptkit.manager.probe import Observer
+from ckptkit.manager.hooks import Observer
 from ckptkit.mindspore.data.pipeline_position import Augmentation, DatasetPosition
 from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable

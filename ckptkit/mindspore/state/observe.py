@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindspore import nn
 
-from ckptkit.manager.probe import Suspect, Unseen
+from ckptkit.manager.hooks import Suspect, Unseen
 from ckptkit.mindspore.inspect.frames import locals_of, running_frames, variables_ahead
 from ckptkit.mindspore.inspect.reachability import Reachability, code_of
 from ckptkit.mindspore.inspect.value_digest import digest_of_value, is_plain

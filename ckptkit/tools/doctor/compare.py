@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ckptkit.manager.probe import Stepped
+from ckptkit.tools.doctor.probe import Stepped
 from ckptkit.tools.doctor.trial import Life
 
 # In a micro-step the batch precedes the loss, and the loss precedes the results of the update.

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ckptkit.manager.probe import Stepped, Suspect
+from ckptkit.manager.hooks import Suspect
 from ckptkit.tools.doctor.compare import Difference, kind_of
+from ckptkit.tools.doctor.probe import Stepped
 
 _LIKE_ACCUMULATORS = ("accum", "grad", "pending")
 

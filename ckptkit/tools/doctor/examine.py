@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from ckptkit.manager.probe import LifePlan
 from ckptkit.tools.doctor.compare import Difference, first_difference, other_losses, unstable
 from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume, forgotten
 from ckptkit.tools.doctor.plan import Death, plan_deaths
+from ckptkit.tools.doctor.probe import LifePlan
 from ckptkit.tools.doctor.trial import Life, live
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from ckptkit.manager.probe import VARIABLE, Begun, Event, LifePlan, Refused, Saved, Stepped, read_trace
+from ckptkit.tools.doctor.probe import Begun, Event, LifePlan, Refused, Saved, Stepped, read_trace, variables
 
 _LOOK_EVERY = timedelta(seconds=0.2)
 _SEEDING = Path(__file__).parent / "seeding"
@@ -151,5 +151,5 @@ def _environment(document: Path, seed: int | None) -> dict[str, str]:
         **({} if seed is None else {"PYTHONHASHSEED": str(seed % 2**32)}),
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(_SEEDING), *([inherited] if inherited else [])]),
-        VARIABLE: str(document),
+        **variables(document),
     }

@@ -64,7 +64,8 @@ def _run_shadowed() -> None:
 
 
 _run_shadowed()
-if os.environ.get("CKPTKIT_DOCTOR"):
-    _seed = json.loads(Path(os.environ["CKPTKIT_DOCTOR"]).read_text())["seed"]
+_, _, _plan = os.environ.get("CKPTKIT_HOOKS", "").partition(":")
+if _plan:
+    _seed = json.loads(Path(_plan).read_text())["seed"]
     if _seed is not None:
         _seed_everything(_seed)

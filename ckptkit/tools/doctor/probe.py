@@ -1,8 +1,9 @@
 """Rehearses one life of a user's script under ``ckptkit doctor`` and records a trace.
 
-``CKPTKIT_DOCTOR`` names a JSON file, a `LifePlan`. While it is set, a `ckptkit.CheckpointManager` works below the
-plan's scratch folder and never looks at the root that the script gave. Its own schedule is off. After every micro-step
-it appends a line to the trace, saves where the plan says so, and kills or stops the process where the plan says so.
+``CKPTKIT_HOOKS`` names this module and a JSON file, a `LifePlan`: see `ckptkit.manager.hooks`. While it is set, a
+`ckptkit.CheckpointManager` works below the plan's scratch folder and never looks at the root that the script gave. Its
+own schedule is off. After every micro-step it appends a line to the trace, saves where the plan says so, and kills or
+stops the process where the plan says so.
 
 Guarantees: a line of the trace survives a SIGKILL that follows it. Several ranks cannot be rehearsed. Training thread
 only.
@@ -16,17 +17,16 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn, Protocol, runtime_checkable
+from typing import Annotated, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.errors import ResumeError
 from ckptkit.format.documents import digest_of
+from ckptkit.manager.hooks import VARIABLE, Observable, Observer, SaveHandle, Suspect, Unseen
 from ckptkit.snapshot import Capturable
 from ckptkit.storage import Storage, open_storage
-
-VARIABLE = "CKPTKIT_DOCTOR"
 
 
 class _Document(BaseModel):
@@ -51,36 +51,6 @@ class LifePlan(_Document):
     saves: tuple[int, ...] = ()
     kill: int | None = None
     seed: int | None = None
-
-
-class Suspect(_Document):
-    """Describes a part of the job that may keep it from being exact, found without running it.
-
-    Attributes:
-        kind: ``operator`` or ``pipeline`` for random parts; any other value for the rest.
-        where: Name of the part.
-        why: What is wrong with it.
-        fix: What to do.
-    """
-
-    kind: str
-    where: str
-    why: str
-    fix: str
-
-
-class Unseen(_Document):
-    """Describes a value that training code holds and that no checkpoint contains.
-
-    Attributes:
-        digest: Digest of the value.
-        text: Description of the value, for people.
-        like_weights: Whether it holds arrays with the shapes of the weights, as accumulated gradients do.
-    """
-
-    digest: str
-    text: str
-    like_weights: bool = False
 
 
 class Begun(_Document):
@@ -128,39 +98,6 @@ class Stopped(_Document):
 
 Event = Annotated[Begun | Stepped | Saved | Refused | Stopped, Field(discriminator="event")]
 EVENT: TypeAdapter[Event] = TypeAdapter(Event)
-
-
-class Observer(Protocol):
-    """Inspects a training state without changing it."""
-
-    def observe(self) -> tuple[dict[str, str], dict[str, Unseen]]:
-        """Return digests by name of what must be equal, and the values that are in no checkpoint."""
-        ...
-
-    def drawing_in_state_dict(self) -> list[str]:
-        """Return the names of the stateful objects whose ``state_dict()`` draws random numbers; calls each once."""
-        ...
-
-    def suspects(self) -> list[Suspect]:
-        """Return what keeps the job from being exact as far as known without running it."""
-        ...
-
-
-@runtime_checkable
-class Observable(Protocol):
-    """Extends `ckptkit.snapshot.Capturable` with an observer for the rehearsal."""
-
-    def observer(self) -> Observer:
-        """Return an observer that inspects this state from now on."""
-        ...
-
-
-class SaveHandle(Protocol):
-    """Declares what `TrialProbe.step` needs of a save."""
-
-    def result(self) -> str:
-        """Wait for the commit."""
-        ...
 
 
 class TrialProbe:
@@ -253,14 +190,18 @@ class TrialProbe:
             os.close(descriptor)
 
 
-def probe_of(url: str) -> TrialProbe | None:
-    """Return the probe of a manager whose script gave ``url``; None outside ``ckptkit doctor``.
+def hooks(plan: str, url: str) -> TrialProbe:
+    """Return the probe of a manager whose script gave ``url``; `ckptkit.manager.hooks` calls it.
 
     Raises:
-        ValueError: If ``CKPTKIT_DOCTOR`` names no valid plan.
+        ValueError: If ``plan`` is not the path of a valid plan.
     """
-    path = os.environ.get(VARIABLE)
-    return TrialProbe(_plan(path), url) if path else None
+    return TrialProbe(_plan(plan), url)
+
+
+def variables(plan: Path) -> dict[str, str]:
+    """Return the environment variables under which a script follows ``plan``."""
+    return {VARIABLE: f"{__name__}:{plan}"}
 
 
 def read_trace(path: Path) -> list[Event]:
@@ -281,7 +222,7 @@ def _plan(path: str) -> LifePlan:
         return LifePlan.model_validate_json(Path(path).read_bytes())
     except (OSError, ValidationError) as error:
         raise ValueError(
-            f"{VARIABLE}={path} names no plan of a rehearsal ({error}). Unset it, or run the script "
+            f"{VARIABLE} names {path}, which is no plan of a rehearsal ({error}). Unset it, or run the script "
             "with `ckptkit doctor -- python train.py`"
         ) from error
 

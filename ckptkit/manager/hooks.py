@@ -1,0 +1,123 @@
+"""Lets another program take the place of a manager's root and schedule, as ``ckptkit doctor`` does.
+
+``CKPTKIT_HOOKS`` is ``module:argument``. While it is set, each `ckptkit.CheckpointManager` calls the module's function
+``hooks(argument, url)`` and obeys what it returns. A variable reaches the script through any launcher, and no part of
+it can be lost on the way: a script that is examined must never train at its own root. Training thread only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from pydantic import BaseModel, ConfigDict
+
+from ckptkit.core.progress import ResumePoint
+from ckptkit.snapshot import Capturable
+from ckptkit.storage import Storage
+
+VARIABLE = "CKPTKIT_HOOKS"
+
+
+class Suspect(BaseModel):
+    """Describes a part of the job that may keep it from being exact, found without running it.
+
+    Attributes:
+        kind: ``operator`` or ``pipeline`` for random parts; any other value for the rest.
+        where: Name of the part.
+        why: What is wrong with it.
+        fix: What to do.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str
+    where: str
+    why: str
+    fix: str
+
+
+class Unseen(BaseModel):
+    """Describes a value that training code holds and that no checkpoint contains.
+
+    Attributes:
+        digest: Digest of the value.
+        text: Description of the value, for people.
+        like_weights: Whether it holds arrays with the shapes of the weights, as accumulated gradients do.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    digest: str
+    text: str
+    like_weights: bool = False
+
+
+class Observer(Protocol):
+    """Inspects a training state without changing it."""
+
+    def observe(self) -> tuple[dict[str, str], dict[str, Unseen]]:
+        """Return digests by name of what must be equal, and the values that are in no checkpoint."""
+        ...
+
+    def drawing_in_state_dict(self) -> list[str]:
+        """Return the names of the stateful objects whose ``state_dict()`` draws random numbers; calls each once."""
+        ...
+
+    def suspects(self) -> list[Suspect]:
+        """Return what keeps the job from being exact as far as known without running it."""
+        ...
+
+
+@runtime_checkable
+class Observable(Protocol):
+    """Extends `ckptkit.snapshot.Capturable` with an observer for hooks."""
+
+    def observer(self) -> Observer:
+        """Return an observer that inspects this state from now on."""
+        ...
+
+
+class SaveHandle(Protocol):
+    """Declares what `Hooks` needs of a save."""
+
+    def result(self) -> str:
+        """Wait for the commit."""
+        ...
+
+
+class Hooks(Protocol):
+    """Replaces the root and the schedule of a manager; without mirror, events and preemption, and for one rank only."""
+
+    @property
+    def storage(self) -> Storage:
+        """The run root that replaces the script's own."""
+        ...
+
+    def begin(self, state: Capturable, point: ResumePoint) -> None:
+        """Called once after the restore."""
+        ...
+
+    def step(self, state: Capturable, save: Callable[[], SaveHandle]) -> None:
+        """Called after every micro-step, in place of the schedule; ``save`` saves now."""
+        ...
+
+    def look(self, state: Capturable, save: Callable[[], SaveHandle]) -> None:
+        """Called before every save that the script asks for itself."""
+        ...
+
+
+def hooks_of(url: str) -> Hooks | None:
+    """Return the hooks of a manager whose script gave ``url``; None where no program set any.
+
+    Raises:
+        ImportError: If ``CKPTKIT_HOOKS`` names no module.
+        ValueError: If the module cannot use its argument.
+    """
+    module, _, argument = os.environ.get(VARIABLE, "").partition(":")
+    if not module:
+        return None
+    hooks: Hooks = importlib.import_module(module).hooks(argument, url)
+    return hooks
