@@ -43,7 +43,6 @@ from ckptkit.core.options import (
 from ckptkit.core.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.core.save_report import SaveReport, SaveTotals
-from ckptkit.core.uncaught import show_errors_briefly
 from ckptkit.errors import CkptKitError, ResumeError, StorageError
 from ckptkit.format.events import Began
 from ckptkit.manager.active_run import ActiveRun
@@ -156,7 +155,6 @@ class CheckpointManager:
         new_token: Callable[[], str] = lambda: secrets.token_hex(16),
         host: str | None = None,
     ) -> None:
-        show_errors_briefly()
         refuse_wrong_policies(save=save, keep=keep, mirror_keep=mirror_keep)
         refuse_unknown_choices(
             when_busy=when_busy,

@@ -14,7 +14,6 @@ from support.process import run_python
 TRAIN = Path(__file__).with_name("train.py")
 MOST_LINES = 4
 MOST_CHARACTERS = 360  # of a line: three rows of a terminal that is 120 wide
-HINT = "CKPTKIT_DEBUG=1 shows"
 
 
 @dataclass(frozen=True)
@@ -31,11 +30,10 @@ class Outcome:
 
     @property
     def error(self) -> str:
-        """The error that ended it, as a user sees it: the last lines, from that of the script on, few and short."""
+        """The error that ended it: what stands below Python's traceback, which has a line of the script."""
         assert self.code == 1, self
-        assert not any("Traceback" in line or line.startswith("  File ") for line in self.said), self
-        first = max(at for at, line in enumerate(self.said) if line.startswith("train.py:"))
-        assert HINT in self.said[-1], self
+        assert any(line.startswith('  File "') and 'train.py", line ' in line for line in self.said), self
+        first = max(at for at, line in enumerate(self.said) if line.startswith("ckptkit.errors."))
         return _short(self.said[first:])
 
     def warning(self, words: str) -> str:

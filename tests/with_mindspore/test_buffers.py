@@ -158,7 +158,8 @@ def test_every_kind_of_buffer_is_restored_in_place(root, mode):
     assert {name: (id(one), one.data_ptr()) for name, one in again.network.named_buffers()} == objects
 
 
-def test_other_buffers_are_refused_and_named(root):
+def test_other_buffers_are_refused_and_named(root, monkeypatch):
+    monkeypatch.setenv("CKPTKIT_DEBUG", "1")
     saved(root, with_buffers(one=np.zeros(2, np.float32), two=np.zeros(3, np.float32), three=np.zeros(1, np.int32)))
     other = with_buffers(one=np.ones(3, np.float32), two=np.ones(3, np.float16), four=np.ones(1, np.int32))
     before = tensors(other)

@@ -133,8 +133,9 @@ def named_in(cell, *more):
     }
 
 
-def test_import_mismatches_are_all_listed(root, tmp_path):
+def test_import_mismatches_are_all_listed(root, tmp_path, monkeypatch):
     """Names, shapes and dtypes are listed, and nothing is changed."""
+    monkeypatch.setenv("CKPTKIT_DEBUG", "1")
     begin_process(seed=77)
     weights = {one.name: one for one in Mlp().get_parameters()}
     weights["old.hidden.weight"] = weights.pop("hidden.weight")

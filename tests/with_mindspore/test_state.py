@@ -567,7 +567,7 @@ class ManyParameters(nn.Cell):
 
 
 @pytest.mark.parametrize("options", [{}, {"by": "name"}])
-def test_hundreds_of_renamed_leaves_fill_one_screen(options, monkeypatch):
+def test_hundreds_of_renamed_leaves_fill_four_lines(options, monkeypatch):
     def state(prefix):
         cell = ManyParameters(prefix)
         return StateManager(Mlp(), thing=cell) if options else StateManager(cell)
@@ -579,8 +579,8 @@ def test_hundreds_of_renamed_leaves_fill_one_screen(options, monkeypatch):
 
     found = lines()
     assert found[0] == "  missing in the checkpoint: new000"
-    assert len(found) == 25
-    assert found[-1] == "  and 376 more; CKPTKIT_DEBUG=1 lists them"
+    assert len(found) == 3
+    assert found[-1] == "  and 398 more; CKPTKIT_DEBUG=1 lists them"
     monkeypatch.setenv("CKPTKIT_DEBUG", "1")
     assert len(lines()) == 400
 
@@ -593,7 +593,8 @@ def test_hundreds_of_renamed_leaves_fill_one_screen(options, monkeypatch):
         pytest.param(Mlp, lambda weights: nn.Momentum(weights, 0.1, 0.9), lines_of_momentum, id="optimizer"),
     ],
 )
-def test_every_differing_leaf_is_named_and_nothing_changes(network, optimizer, lines):
+def test_every_differing_leaf_is_named_and_nothing_changes(network, optimizer, lines, monkeypatch):
+    monkeypatch.setenv("CKPTKIT_DEBUG", "1")
     contents = stored(StateManager(trained(accumulation_cell(3), 4)).capture())
     disturb()
     cell = accumulation_cell(3, network=network, optimizer=optimizer)

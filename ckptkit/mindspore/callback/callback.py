@@ -27,7 +27,6 @@ from ckptkit.core.options import MidCycle, OnPreempt, OnSaveError, PreemptWhen, 
 from ckptkit.core.policies import KeepPolicy, SavePolicy
 from ckptkit.core.progress import ResumePoint
 from ckptkit.core.save_report import SaveReport
-from ckptkit.core.uncaught import show_errors_briefly
 from ckptkit.errors import ResumeError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.mindspore.callback.session import TrainingSession
@@ -135,7 +134,6 @@ class CheckpointCallback(Callback):
     ) -> None:
         super().__init__()
         show_log()
-        show_errors_briefly()
         self._new_manager = functools.partial(
             CheckpointManager,
             open_storage(root, storage_options),  # opened now: a relative path depends on the current directory
