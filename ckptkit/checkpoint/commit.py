@@ -7,12 +7,16 @@ uncommitted folder before the folder is known to be void. Threads: those of the 
 
 from __future__ import annotations
 
+import logging
+
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageError
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, Void, decode_commit, encode
 from ckptkit.format.layout import COMMIT, CheckpointName
 from ckptkit.storage import Storage
 
 _TRIES = 3
+
+_log = logging.getLogger("ckptkit")
 
 
 def read_commit(storage: Storage, name: CheckpointName) -> Commit | Void | None:
@@ -108,6 +112,21 @@ def void(storage: Storage, name: CheckpointName, token: str) -> Commit | Void:
     """
     found = create_once(storage, name.commit_key, encode(Void(void_by=token)))
     return decode_commit(found, name.commit_key)
+
+
+def void_or_leave(storage: Storage, name: CheckpointName, token: str) -> bool:
+    """Void the folder of ``name``; return whether it can never become a checkpoint.
+
+    A folder whose COMMIT does not parse stays as it is, with a warning, because it may have been a checkpoint.
+
+    Raises:
+        StorageError: If it is unknown whether the folder is void.
+    """
+    try:
+        return isinstance(void(storage, name, token), Void)
+    except CorruptCheckpointError as error:
+        _log.warning("%s; the folder is left as it is, at %s", error, storage.url)
+        return False
 
 
 def remove_data(storage: Storage, name: CheckpointName) -> bool:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 from itertools import islice
 
-from ckptkit.checkpoint.commit import keys_below, remove_data, void
+from ckptkit.checkpoint.commit import keys_below, remove_data, void_or_leave
 from ckptkit.checkpoint.listing import list_attempts, list_names
 from ckptkit.errors import CorruptCheckpointError, StorageError
-from ckptkit.format.documents import AttemptDocument, Void
+from ckptkit.format.documents import AttemptDocument
 from ckptkit.format.layout import (
     ATTEMPTS,
     CHECKPOINTS,
@@ -84,7 +84,7 @@ def remove_frozen(storage: Storage, attempt: int, token: str) -> None:
         return
     # If the removal of a COMMIT failed, a power loss may bring it back, unless a void marker has its place.
     undecided = [name for name in names if index.commit(name) is None]
-    if all(_becomes_void(storage, name, token) for name in undecided):
+    if all(void_or_leave(storage, name, token) for name in undecided):
         storage.delete(keys_below(storage, frozen_folder(attempt)))
 
 
@@ -108,14 +108,7 @@ def _is_dead(storage: Storage, folders: Folders, name: CheckpointName, attempt: 
     """Void ``name`` if it is uncommitted; return whether it may be a void folder with data."""
     if not folders.is_uncommitted(name):
         return folders.may_be_void_with_data(name) and not folders.is_committed(name)
-    return _becomes_void(storage, name, attempt.token)
-
-
-def _becomes_void(storage: Storage, name: CheckpointName, token: str) -> bool:
-    try:
-        return isinstance(void(storage, name, token), Void)
-    except CorruptCheckpointError:
-        return False
+    return void_or_leave(storage, name, attempt.token)
 
 
 def _forget_failed_starts(storage: Storage, folders: Folders, attempt: AttemptDocument) -> None:

@@ -14,11 +14,11 @@ import contextlib
 import logging
 from typing import Literal
 
-from ckptkit.checkpoint.commit import keys_below, make_durable, read_commit, remove_data, void
+from ckptkit.checkpoint.commit import keys_below, make_durable, read_commit, remove_data, void_or_leave
 from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
 from ckptkit.checkpoint.transfer import Transfer
 from ckptkit.core.policies import KeepPolicy
-from ckptkit.errors import CkptKitError, CorruptCheckpointError, StaleAttemptError, StorageError
+from ckptkit.errors import CkptKitError, StaleAttemptError, StorageError
 from ckptkit.format.documents import AttemptDocument, Void, encode
 from ckptkit.format.layout import FROZEN, CheckpointName
 from ckptkit.run.fence import check_fence
@@ -134,13 +134,6 @@ class Uploader:
             return
         check_fence(self._mirror, self._attempt)
         for name in sorted(self._begun):
-            if keys_below(self._mirror, name.folder) and self._is_void(name):
+            if keys_below(self._mirror, name.folder) and void_or_leave(self._mirror, name, self._attempt.token):
                 remove_data(self._mirror, name)
             self._begun.discard(name)
-
-    def _is_void(self, name: CheckpointName) -> bool:
-        try:
-            return isinstance(void(self._mirror, name, self._attempt.token), Void)
-        except CorruptCheckpointError as error:
-            _log.warning("%s; the folder at %s is left as it is", error, self._mirror.url)
-            return False

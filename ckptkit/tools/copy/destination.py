@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from ckptkit.checkpoint.commit import keys_below, make_durable, read_commit, remove_data, void
+from ckptkit.checkpoint.commit import keys_below, make_durable, read_commit, remove_data, void_or_leave
 from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.transfer import ADVICE, document_at, files_of, is_hidden
 from ckptkit.checkpoint.verify import verify
@@ -118,7 +118,7 @@ class Destination:
 
     def empty(self, name: CheckpointName, token: str) -> None:
         """Void the folder of a checkpoint that the source lost, and remove what was copied of it."""
-        if keys_below(self._storage, name.folder) and isinstance(void(self._storage, name, token), Void):
+        if keys_below(self._storage, name.folder) and void_or_leave(self._storage, name, token):
             remove_data(self._storage, name)
 
     def has(self, key: str) -> bool:

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ckptkit.checkpoint.commit import create_once, keys_below, remove_data, void
+from ckptkit.checkpoint.commit import create_once, keys_below, remove_data, void_or_leave
 from ckptkit.checkpoint.listing import list_attempts
-from ckptkit.errors import CorruptCheckpointError, StaleAttemptError
-from ckptkit.format.documents import Void, encode
+from ckptkit.errors import StaleAttemptError
+from ckptkit.format.documents import encode
 from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.sweep import remove_frozen
 from ckptkit.storage import Storage
@@ -74,7 +74,7 @@ def prune(
         _remove(storage, now, batch, done)
         pruned.removed += map(str, batch)
     for name in now.remains:
-        if name in plan.remains and _is_void(storage, name, token) and remove_data(storage, name):
+        if name in plan.remains and void_or_leave(storage, name, token) and remove_data(storage, name):
             pruned.emptied.append(str(name))
     for number in now.frozen:
         if number in plan.frozen:
@@ -104,12 +104,3 @@ def _remove(
 def _put_back(storage: Storage, plan: PrunePlan, name: CheckpointName) -> bool:
     data = encode(plan.commits[name])
     return create_once(storage, name.commit_key, data) == data
-
-
-def _is_void(storage: Storage, name: CheckpointName, token: str) -> bool:
-    """Void the folder if possible; return whether it can never become a checkpoint."""
-    try:
-        return isinstance(void(storage, name, token), Void)
-    except CorruptCheckpointError as error:
-        _log.warning("%s; the folder is left as it is", error)
-        return False
