@@ -16,6 +16,10 @@ def list_attempts(storage: Storage) -> frozenset[int]:
 
 
 def list_names(storage: Storage, prefix: str = "") -> tuple[CheckpointName, ...]:
-    """Return the checkpoint folders whose names begin with ``prefix``, committed or not, in order."""
-    parsed = map(CheckpointName.parse, storage.list(CHECKPOINTS, prefix).folders)
+    """Return the checkpoint folders whose names begin with ``prefix``, committed or not, in order.
+
+    A file in the place of a folder counts, such as a link to a disk that is not mounted: to read there is an error.
+    """
+    listing = storage.list(CHECKPOINTS, prefix)
+    parsed = {CheckpointName.parse(name) for name in (*listing.folders, *listing.files)}
     return tuple(sorted(name for name in parsed if name is not None))

@@ -35,6 +35,7 @@ from ckptkit.format.layout import (
 from ckptkit.storage import Storage
 
 _FEW_VOIDS = 2
+_ITSELF = ""  # the path in a folder of what lies in the folder's place
 _SOME = "0" * 32  # all tokens and digests have this length
 
 VOID_BYTES = len(encode(Void(void_by=_SOME)))
@@ -212,6 +213,9 @@ class Folders:
         self._files = _grouped(storage.walk(f"{CHECKPOINTS}/{checkpoints_prefix(attempt) if attempt else ''}"))
         self._doubtful: dict[CheckpointName, bool] = {}
         self.names = tuple(sorted(self._files))
+        for name in self.names:
+            if _ITSELF in self._files[name]:
+                storage.list(name.folder)  # a link that leads nowhere raises: the checkpoint behind it may be needed
 
     def files(self, name: CheckpointName) -> Mapping[str, int]:
         """Return the sizes of the files of ``name``, by path in its folder."""

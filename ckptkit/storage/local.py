@@ -105,9 +105,10 @@ class LocalStorage:
                     if entry.is_dir():
                         folders.add(entry.name)
                         continue
-                    # A file that vanishes between the two calls was deleted, and a listing may omit it.
+                    # A file that vanishes between the two calls was deleted, and a listing may omit it. A link that
+                    # leads nowhere is listed: what it led to may be a checkpoint on a disk that is not mounted.
                     with contextlib.suppress(FileNotFoundError):
-                        files[entry.name] = entry.stat().st_size
+                        files[entry.name] = entry.stat(follow_symlinks=not _is_dangling(entry)).st_size
         return Listing(frozenset(folders), files)
 
     def walk(self, prefix: str) -> Mapping[str, int]:
@@ -421,6 +422,10 @@ def _read_all(descriptor: int, buffers: Sequence[memoryview], offset_bytes: int)
 def _remove(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         SYSTEM.unlink(path)
+
+
+def _is_dangling(entry: os.DirEntry[str]) -> bool:
+    return entry.is_symlink() and not os.path.exists(entry.path)
 
 
 def _refuse_dangling(path: Path) -> None:

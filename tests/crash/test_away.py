@@ -4,11 +4,13 @@ from datetime import datetime, timezone
 
 import pytest
 
+from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.run.catalog import list_rows
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.copy.inventory import CopyWatch
 
+from .roots import LocalRoot
 from .scenario import Life, attempts, check_new_start, digest_at, digest_of, name_at, tree
 
 
@@ -136,6 +138,43 @@ def test_link_to_missing_disk_is_an_error(tmp_path, part):
     run = Life(root)
     assert run.restore().checkpoint == name_at(2, 6)
     assert run.run.digest() == digest_at(6)
+
+
+def test_linked_checkpoint_that_is_away_is_not_passed_over(tmp_path):
+    """A person moved the newest one to a larger disk."""
+    root, disk = tmp_path / "run", tmp_path / "disk"
+    started(root, 2, 4)
+    newest = root / "checkpoints" / name_at(1, 4)
+    newest.rename(disk)
+    newest.symlink_to(disk)
+    disk.rename(tmp_path / "away")
+    before = tree(root)
+    for ask in (Life(root).restore, Life(root).manager.latest, Life(root).manager.checkpoints):
+        with pytest.raises(StorageError, match=r"is a link to .*disk, which is not there"):
+            ask()
+    assert tree(root) == before
+    (tmp_path / "away").rename(disk)
+    run = Life(root)
+    assert run.restore().checkpoint == name_at(1, 4)
+    assert run.run.digest() == digest_at(4)
+
+
+def test_shards_of_linked_checkpoint_outlive_later_commits(tmp_path):
+    """A person keeps an old checkpoint on another disk, which is not mounted when the next job starts."""
+    root, disk = tmp_path / "run", tmp_path / "disk"
+    started(root, 2)
+    old = root / "checkpoints" / name_at(1, 2)
+    life = Life(root, keep=KeepLatest(9))
+    life.restore()
+    life.saved_at(4)
+    life.saved_at(6)
+    old.rename(disk)
+    old.symlink_to(disk)
+    disk.rename(tmp_path / "away")
+    assert Life(root).restore().checkpoint == name_at(2, 6)
+    assert frozen(LocalRoot(root)) == {"a000001", "a000002"}
+    (tmp_path / "away").rename(disk)
+    assert digest_of(root, name_at(1, 2)) == digest_at(2)
 
 
 def test_link_that_dies_while_training_loses_no_file(tmp_path):
