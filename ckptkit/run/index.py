@@ -103,12 +103,8 @@ class Documents:
     @cached_property
     def _bare_voids(self) -> frozenset[CheckpointName]:
         """Folders that hold only a void marker, by its size, as in `ckptkit.run.index.Folders`."""
-        files: dict[str, list[tuple[str, int]]] = {}
-        for key, size_bytes in self._storage.walk(f"{CHECKPOINTS}/").items():
-            _, folder, file = key.split("/", 2)
-            files.setdefault(folder, []).append((file, size_bytes))
-        bare = (CheckpointName.parse(folder) for folder, there in files.items() if there == [(COMMIT, VOID_BYTES)])
-        return frozenset(name for name in bare if name is not None)
+        folders = Folders(self._storage)
+        return frozenset(filter(folders.is_bare_void, folders.names))
 
     def is_foreign(self, name: CheckpointName) -> bool:
         """Whether a process other than the owner of its attempt created the COMMIT of ``name``.

@@ -142,6 +142,14 @@ def test_voids_below_two_newer_commits_go(root):
     check_new_start(root, latest=name_at(5, 10))
 
 
+def test_stray_file_beside_voids_stops_no_start(root):
+    """Such as what a file manager or a network file system leaves in ``checkpoints/``."""
+    tried(root, 3, saving={0, 1, 2})
+    (root / "checkpoints/.DS_Store").write_bytes(b"x")
+    check_new_start(root, latest=AT_6)
+    assert (root / "checkpoints/.DS_Store").read_bytes() == b"x"
+
+
 def test_branch_of_failed_start_is_remembered(root):
     """A person went back, and the job died again and again."""
     history(root)
