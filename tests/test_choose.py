@@ -109,6 +109,9 @@ class Eager:
             if branch is not None and parent is not None:
                 reason = f"it went back to {branch}, which is not there to go on from"
                 self.passed_over.setdefault(attempt_key(attempt), reason)
+            elif parent not in (None, *map(str, self.committed)) and head and CheckpointName.parse(parent) > head[2]:
+                reason = f"it went on from {parent}, which is newer than what is there now and is gone"
+                self.passed_over.setdefault(attempt_key(attempt), reason)
             if parent == (str(head[2]) if head else None) and attempt not in self.made.unsure:
                 break  # it has looked at those before it
         return head

@@ -206,9 +206,22 @@ def _chosen(look: Look, empty: Iterable[int], head: Head | None, passed_over: di
             # saw that checkpoint.
             reason = f"it went back to {document.branch}, which is not there to go on from"
             passed_over.setdefault(attempt_key(attempt), PassedOver(checkpoint=attempt_key(attempt), reason=reason))
+        elif _is_gone(look, head, before):
+            reason = f"it went on from {document.parent}, which is newer than what is there now and is gone"
+            passed_over.setdefault(attempt_key(attempt), PassedOver(checkpoint=attempt_key(attempt), reason=reason))
         if document.parent == (str(head.first) if head is not None else None) and not document.passed_over:
             return None
     return None
+
+
+def _is_gone(look: Look, head: Head | None, before: Segment | None) -> bool:
+    """Whether the parent that ends ``before`` is absent and newer than all that ``head`` has.
+
+    Retention removes a parent below two newer commits only. This one lies at a mirror that was not given, or a part of
+    the run was lost or restored from an older backup.
+    """
+    parent = before.last if before is not None else None
+    return head is not None and parent is not None and parent > head.first and not look.is_committed(parent)
 
 
 def _named(index: Index, checkpoint: str) -> CheckpointName:

@@ -58,6 +58,22 @@ def test_emptied_checkpoints_are_no_fresh_start(root):
     check_new_start(root, latest=name_at(2, 8))
 
 
+def test_newest_that_is_gone_is_told(root, caplog):
+    """A start began with it and died; then a part of a backup was restored, or a mirror was not given any more."""
+    started(root, 2, 4)
+    started(root)
+    taken_away(root, f"checkpoints/{name_at(1, 4)}")
+    for _ in range(2):
+        caplog.clear()
+        assert Life(root).restore().checkpoint == name_at(1, 2)
+        assert f"passed over attempts/000002.json: it went on from {name_at(1, 4)}" in caplog.text
+    life = started(root, 6)
+    life.saved_at(8)
+    caplog.clear()
+    Life(root).restore()
+    assert "passed over" not in caplog.text
+
+
 def test_shards_of_a_first_attempt_outlive_fresh_start(root):
     """No document tells that it had commits, so the start is a fresh one; it deletes nothing that they would need."""
     started(root, 2, 4)
