@@ -42,6 +42,7 @@ from ckptkit.manager.mirror import NoMirror
 from ckptkit.manager.results import SaveResults
 from ckptkit.manager.scheduler import Scheduler
 from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
 
 MOMENT = timedelta(milliseconds=10)
@@ -620,8 +621,8 @@ def test_skipped_saves_are_logged_once_then_counted(caplog):
     outcomes = SaveResults("root", 3, None)
     for number in range(1, 110):
         outcomes.begin(number, SaveHandle(Future(), None))
-        outcomes.skip()
-        outcomes.skip()  # an interval that has passed stays due
+        outcomes.skip(timedelta(0))
+        outcomes.skip(timedelta(0))  # an interval that has passed stays due
     assert outcomes.skipped_saves == 109
     assert [record.getMessage() for record in caplog.records] == [
         "a save is due and skipped, because the previous one is still being written; others are counted",
@@ -630,13 +631,32 @@ def test_skipped_saves_are_logged_once_then_counted(caplog):
     ]
 
 
+def test_save_that_never_ends_is_told_again(root, caplog):
+    """The storage hangs, such as a network file system without its server: nothing fails, and nothing is saved."""
+    now, go_on = [0.0], threading.Event()
+    storage = FaultyStorage(LocalStorage(root))
+    manager, run = started(storage, save=SaveEvery(optimizer_steps=1), monotonic=lambda: now[0], events=False)
+    fault = storage.inject(Fault(lambda: go_on.wait(LONG.total_seconds()), operations={"write"}, key="*/manifest.json"))
+    told = []
+    for minute in range(100):
+        now[0] = 60.0 * minute
+        train(run, 4)
+        manager.step(run)
+        told += [minute] * caplog.text.count("training goes on without new checkpoints")
+        caplog.clear()
+    go_on.set()
+    manager.wait()
+    assert fault.fired == 1
+    assert told == [10, 20, 40, 80]
+
+
 def test_save_skipped_for_another_rank_counts():
     """This one has nothing in flight, neither before its first save nor after one."""
     outcomes = SaveResults("root", 3, None)
-    outcomes.skip()
+    outcomes.skip(timedelta(0))
     assert outcomes.skipped_saves == 1
     outcomes.begin(1, SaveHandle(Future(), None))
-    outcomes.skip()
+    outcomes.skip(timedelta(0))
     assert outcomes.skipped_saves == 2
 
 

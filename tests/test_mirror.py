@@ -1329,6 +1329,30 @@ def test_uploads_work_without_threads(threads, monkeypatch):
     assert (uploading.asked, uploading.sweeps, one.lag) == ([str(A), str(B)], 1, 0)
 
 
+def test_upload_that_never_ends_is_told(caplog):
+    """The mirror hangs: nothing fails, and nothing is uploaded."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Hanging(Uploading):
+        def upload(self, name):
+            begun.set()
+            go_on.wait(LONG.total_seconds())
+            return super().upload(name)
+
+    one = behind(Hanging())
+    one.begin(None)
+    names = [CheckpointName.parse(name_at(1, at)) for at in range(1, 121)]
+    one.offer(names[0])
+    assert begun.wait(LONG.total_seconds())
+    for name in names[1:]:
+        one.offer(name)
+    assert [lag for lag in range(1, 121) if f"is {lag} commits behind" in caplog.text] == [10, 100]
+    assert caplog.text.count(f"the upload of {names[0]} has not ended") == 2
+    go_on.set()
+    one.settle(LONG.total_seconds)
+    assert one.lag == 0
+
+
 def test_fresh_start_sweeps_mirror_at_once():
     """After a first upload that failed, the sweep waits for the next one."""
     uploading = Uploading(StorageError("away"))

@@ -195,7 +195,7 @@ class ActiveRun:
         if self.services.saver.committed_at(stored_at) is not None:
             return None
         if self.services.results.in_flight is not None and self._when_busy == "skip":
-            self.services.results.skip()
+            self.services.results.skip(since)
             return None
         return self.scheduler.alone(state, metrics, rewound=rewound)
 

@@ -18,6 +18,7 @@ from ckptkit.manager.background import SaveHandle, account_of, warn_of_failure
 
 _log = logging.getLogger("ckptkit")
 _DURATIONS = 8
+_LONG = timedelta(minutes=10)  # without an end of the save under way, while others are due
 
 
 class SaveResults:
@@ -57,6 +58,7 @@ class SaveResults:
         self._number = 0
         self._untold: list[SaveReport] = []
         self._skipped_during: SaveHandle | None = None
+        self._tell_after = _LONG
         self.in_flight: SaveHandle | None = None
         self.skipped_saves = 0
         self.totals = SaveTotals()
@@ -79,12 +81,27 @@ class SaveResults:
         self._number = number
         self.in_flight = handle
 
-    def skip(self) -> None:
-        """Count a skipped save, once per write: an interval that has passed stays due."""
+    def skip(self, lasted: timedelta) -> None:
+        """Count a skipped save, once per write: an interval that has passed stays due.
+
+        A write that does not end is a warning, again and again: training goes on without checkpoints.
+
+        Args:
+            lasted: Time since the save under way began.
+        """
         if self.in_flight is None or self._skipped_during is not self.in_flight:
             self._skipped_during = self.in_flight
+            self._tell_after = max(_LONG, 3 * max(self.durations, default=timedelta()))
             self.skipped_saves += 1
             self._say_skipped()
+        if lasted >= self._tell_after:
+            self._tell_after = 2 * lasted
+            _log.warning(
+                "the save under way at %s has not ended in %s, and no other can begin: training goes on without new "
+                "checkpoints. See whether the storage answers (`ckptkit ls %s`); if it does not, repair it, or end "
+                "this process and start again",
+                *(self._url, timedelta(seconds=int(lasted.total_seconds())), self._url),
+            )
 
     def _say_skipped(self) -> None:
         """Log the first, tenth, hundredth, ... skipped save, so that a busy disk does not flood the log."""

@@ -177,7 +177,7 @@ class Scheduler:
         replicas = replicas_of(capture.leaves) if compares else None
         said = self._meet_idle(capture, replicas) if waits else self._meet(capture, replicas)
         if any(word.busy for word in said):
-            self._results.skip()
+            self._results.skip(timedelta(seconds=begun - self.last_at))
             return None
         name = CheckpointName.parse(said[0].committed or said[0].name)
         assert name is not None  # noqa: S101 - rank 0 sent the text of a name

@@ -23,6 +23,7 @@ from ckptkit.run.upload import UploadOutcome
 
 _log = logging.getLogger("ckptkit")
 _GLANCE_SECONDS = 0.5
+_MUCH_LAG = 10  # this many commits during one upload
 
 
 class Uploading(Protocol):
@@ -64,6 +65,7 @@ class Uploads:
         self._sweep_due = True
         self._behind: list[CheckpointName] = []  # committed at the local root and not known to be at the mirror
         self._last: CheckpointName | None = None
+        self._tell_lag = _MUCH_LAG
         self._failures_in_a_row = 0
         self._given_up: CheckpointName | None = None
         self._void: CheckpointName | None = None  # the mirror can never receive it
@@ -98,6 +100,14 @@ class Uploads:
             if name not in self._behind:
                 self._behind.append(name)
             self._waiting = name
+            stuck, lag = self._under_way, len(self._behind)
+        if stuck is not None and lag >= self._tell_lag:
+            self._tell_lag = 10 * lag
+            _log.warning(
+                "the mirror %s is %d commits behind, because the upload of %s has not ended. They are committed at %s, "
+                "and the newest is uploaded next. See whether the mirror answers (`ckptkit ls %s`)",
+                *(self._mirror_url, lag, stuck, self._local_url, self._mirror_url),
+            )
         self._wake()
 
     def collect(self, *, tolerate: bool = False) -> None:
