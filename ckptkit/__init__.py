@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         StaleAttemptError,
         StateMismatchError,
         StorageError,
+        UnusableCheckpointError,
     )
     from ckptkit.manager.background import SaveHandle
     from ckptkit.manager.manager import CheckpointManager
@@ -64,6 +65,7 @@ _HOME = {
     "StateManager": "ckptkit.mindspore.state.manager",
     "StateMismatchError": "ckptkit.errors",
     "StorageError": "ckptkit.errors",
+    "UnusableCheckpointError": "ckptkit.errors",
     "attributes": "ckptkit.mindspore.state.holders",
     "nearest_plans": "ckptkit.core.accumulation",
     "plan_accumulation": "ckptkit.core.accumulation",
@@ -98,6 +100,7 @@ __all__ = [
     "StateManager",
     "StateMismatchError",
     "StorageError",
+    "UnusableCheckpointError",
     "attributes",
     "data",
     "nearest_plans",

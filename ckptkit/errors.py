@@ -4,8 +4,9 @@
 
     CkptKitError
     |- CheckpointNotFoundError (FileNotFoundError)   start fresh, or name another checkpoint
-    |- CorruptCheckpointError  (ValueError)          go back one
-    |- FormatVersionError      (ValueError)          upgrade ckptkit
+    |- UnusableCheckpointError (ValueError)
+    |  |- CorruptCheckpointError                     go back one
+    |  `- FormatVersionError                         upgrade ckptkit
     |- StateMismatchError      (ValueError)          fix the model or K
     |- ResumeError             (RuntimeError)        the run cannot be resumed exactly as asked
     |- StorageError            (OSError)             retry
@@ -34,11 +35,15 @@ class CheckpointNotFoundError(CkptKitError, FileNotFoundError):
     """Raised if the named checkpoint does not exist (any more) below this run root."""
 
 
-class CorruptCheckpointError(CkptKitError, ValueError):
+class UnusableCheckpointError(CkptKitError, ValueError):
+    """Is the base of the errors that say why stored files cannot be used; each names the file."""
+
+
+class CorruptCheckpointError(UnusableCheckpointError):
     """Raised if a committed file is missing, truncated, altered or violates the format; the message names it."""
 
 
-class FormatVersionError(CkptKitError, ValueError):
+class FormatVersionError(UnusableCheckpointError):
     """Raised if a document has a newer format version than this ckptkit reads; names both versions."""
 
 

@@ -29,6 +29,7 @@ from ckptkit.storage.url import for_a_person
 RAISED = {
     "storage": (errors.StorageError, 3),
     "corrupt": (errors.CorruptCheckpointError, 1),
+    "unusable": (errors.UnusableCheckpointError, 1),
     "missing": (errors.CheckpointNotFoundError, 1),
     "newer": (errors.FormatVersionError, 1),
     "mismatch": (errors.StateMismatchError, 1),

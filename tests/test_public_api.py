@@ -41,6 +41,7 @@ PUBLIC = [
     "StateManager",
     "StateMismatchError",
     "StorageError",
+    "UnusableCheckpointError",
     "attributes",
     "data",
     "nearest_plans",
@@ -58,9 +59,11 @@ ERRORS = {
     "StateMismatchError": ValueError,
     "ResumeError": RuntimeError,
     "StorageError": OSError,
+    "UnusableCheckpointError": ValueError,
     "StaleAttemptError": RuntimeError,
     "SaveFailedError": RuntimeError,
 }
+UNUSABLE = {"CorruptCheckpointError", "FormatVersionError"}
 
 
 def python(code: str) -> str:
@@ -180,7 +183,9 @@ def test_the_error_tree():
     assert errors.Preempted.__bases__ == (SystemExit,)  # no `except CkptKitError` takes it for a failure
     assert errors.CkptKitError.__bases__ == (Exception,)
     for name, builtin in ERRORS.items():
-        assert found[name].__bases__ == (errors.CkptKitError, builtin), name
+        base = (errors.UnusableCheckpointError,) if name in UNUSABLE else (errors.CkptKitError, builtin)
+        assert found[name].__bases__ == base, name
+        assert issubclass(found[name], builtin)
 
 
 def test_every_error_is_public():

@@ -25,8 +25,8 @@ from ckptkit.errors import (
     CheckpointNotFoundError,
     CkptKitError,
     CorruptCheckpointError,
-    FormatVersionError,
     StorageError,
+    UnusableCheckpointError,
 )
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES, AttemptDocument, Commit, Manifest, Void
 from ckptkit.format.layout import MANIFEST, CheckpointName
@@ -101,7 +101,7 @@ def list_checkpoints(storage: Storage) -> list[CheckpointInfo]:
             return _info(name, open_checkpoint(storage, name, attempt).manifest)
         except CheckpointNotFoundError:
             return None  # removed since it was listed
-        except (CorruptCheckpointError, FormatVersionError) as error:
+        except UnusableCheckpointError as error:
             return _unusable(name, error)
 
     return [info for info in each_of(names, describe) if info is not None]
@@ -128,7 +128,7 @@ def latest_checkpoint(storage: Storage) -> CheckpointInfo | None:
                 return _info(name, open_manifest(storage, name, commit))
         except CheckpointNotFoundError:
             continue  # removed since it was listed: there is a newer one
-        except (CorruptCheckpointError, FormatVersionError) as error:
+        except UnusableCheckpointError as error:
             return _unusable(name, error)
     raise StorageError(f"{LOOKS} times in a row the newest checkpoint of {storage.url} was removed while it was read")
 
@@ -167,7 +167,7 @@ def list_rows(storage: Storage, most: int | None) -> Rows:
     try:
         latest = choose(survey).first
         kept = {str(name): why for name, why in why_kept(survey, shown).items()}
-    except (CorruptCheckpointError, FormatVersionError) as error:
+    except UnusableCheckpointError as error:
         return Rows(rows, left_out, problem=error, new_bytes=new_bytes)
     return Rows(rows, left_out, str(latest) if latest else None, new_bytes=new_bytes, kept=kept)
 
@@ -177,7 +177,7 @@ def _row(storage: Storage, files: Mapping[str, int], name: CheckpointName) -> Ch
         return _info(name, _read_manifest(storage, files, name))
     except CheckpointNotFoundError:
         return None  # removed since it was listed
-    except (CorruptCheckpointError, FormatVersionError) as error:
+    except UnusableCheckpointError as error:
         return _unusable(name, error)
 
 
@@ -205,10 +205,10 @@ def _read_manifest(storage: Storage, files: Mapping[str, int], name: CheckpointN
     return manifest
 
 
-def _document(documents: Documents, attempt: int) -> AttemptDocument | CorruptCheckpointError | FormatVersionError:
+def _document(documents: Documents, attempt: int) -> AttemptDocument | UnusableCheckpointError:
     try:
         return documents.document(attempt)
-    except (CorruptCheckpointError, FormatVersionError) as error:
+    except UnusableCheckpointError as error:
         return error
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ckptkit.checkpoint.commit import create_once
 from ckptkit.core.parallel import each_of
-from ckptkit.errors import CorruptCheckpointError, FormatVersionError
+from ckptkit.errors import UnusableCheckpointError
 from ckptkit.format.documents import AttemptDocument
 from ckptkit.format.events import MAX_SEGMENT_BYTES, MAX_SEGMENTS, Event, Segment, decode_segment, encode_segment
 from ckptkit.format.layout import EVENTS, attempt_key, parse_segment, segment_key
@@ -113,7 +113,7 @@ def _read(storage: Storage, attempt: int, number: int) -> Segment | str:
         return decode_segment(storage.read(key, MAX_SEGMENT_BYTES), key)
     except FileNotFoundError:
         return f"{key} was removed while it was read"
-    except (CorruptCheckpointError, FormatVersionError) as error:
+    except UnusableCheckpointError as error:
         return str(error)
 
 
@@ -123,7 +123,7 @@ def _wrong_with(segment: Segment, place: tuple[int, int], documents: Documents) 
         return f"{segment_key(*place)} is that of {segment_key(header.attempt, header.number)}"
     try:
         token = documents.document(header.attempt).token
-    except (CorruptCheckpointError, FormatVersionError):
+    except UnusableCheckpointError:
         return None  # the token cannot be checked; the attempt's unreadable document is a separate problem
     if token != header.token:
         return f"{segment_key(*place)} has another token than {attempt_key(header.attempt)}"

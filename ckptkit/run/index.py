@@ -23,7 +23,7 @@ from itertools import islice
 
 from ckptkit.checkpoint.commit import read_commit
 from ckptkit.checkpoint.listing import list_attempts, list_names
-from ckptkit.errors import CorruptCheckpointError, FormatVersionError
+from ckptkit.errors import CorruptCheckpointError, UnusableCheckpointError
 from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, Commit, Void, decode, encode
 from ckptkit.format.layout import (
     CHECKPOINTS,
@@ -115,7 +115,7 @@ class Documents:
         commit = self.commit(name)
         try:
             return isinstance(commit, Commit) and commit.token != self.document(name.attempt).token
-        except (CorruptCheckpointError, FormatVersionError):
+        except UnusableCheckpointError:
             return False  # the owner is unknown
 
 

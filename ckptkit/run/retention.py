@@ -18,7 +18,7 @@ from ckptkit.checkpoint.listing import list_names
 from ckptkit.checkpoint.open import check_token, open_manifest
 from ckptkit.core.parallel import each_of
 from ckptkit.core.policies import Keepable, KeepPolicy
-from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
+from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
 from ckptkit.format.documents import AttemptDocument, Commit, Void
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.fence import check_fence
@@ -47,7 +47,7 @@ class Retention:
         self._policy = policy
         self._documents = Documents(storage)
         self._ancestry = Ancestry(self._documents, attempt.attempt)
-        self._commits: dict[CheckpointName, Commit | Void | CorruptCheckpointError] = {}
+        self._commits: dict[CheckpointName, Commit | Void | UnusableCheckpointError] = {}
         self._metrics: dict[CheckpointName, Mapping[str, float]] = {}
 
     def prune(self) -> list[CheckpointName]:
@@ -124,10 +124,10 @@ class Retention:
 
     def _read_commit(self, name: CheckpointName) -> None:
         try:
-            commit: Commit | Void | CorruptCheckpointError | None = read_commit(self._storage, name)
+            commit: Commit | Void | UnusableCheckpointError | None = read_commit(self._storage, name)
             if isinstance(commit, Commit):
                 check_token(name, commit, self._document(name))  # a foreign commit raises: it does not count, and stays
-        except CorruptCheckpointError as error:
+        except UnusableCheckpointError as error:
             commit = error
         if commit is None:
             self._commits.pop(name, None)  # undecided: a COMMIT may still be created
@@ -143,7 +143,7 @@ class Retention:
                 commit = self._commits[name]
                 assert isinstance(commit, Commit)  # noqa: S101 - it was read just before
                 check_token(name, commit, documents.document(name.attempt))
-        except CorruptCheckpointError as error:
+        except UnusableCheckpointError as error:
             _log.warning("no checkpoint is removed this time: %s", error)
             self._documents, self._commits = Documents(self._storage), {}
             self._ancestry = Ancestry(self._documents, self._attempt.attempt)
@@ -159,7 +159,7 @@ class Retention:
         assert isinstance(commit, Commit)  # noqa: S101 - called for commits only
         try:
             metrics = open_manifest(self._storage, name, commit).metrics
-        except (CorruptCheckpointError, CheckpointNotFoundError) as error:
+        except (UnusableCheckpointError, CheckpointNotFoundError) as error:
             _log.warning("%s is kept, because its metrics cannot be read: %s", name, error)
             return
         self._metrics[name] = {key: value for key, value in metrics.items() if value is not None}

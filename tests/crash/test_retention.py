@@ -1,9 +1,11 @@
 """Retention with a memory: what it remembers must not make it delete what it would keep if it looked."""
 
+import json
 import logging
 import math
 
 import pytest
+from forge import sealed
 
 from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest
 from ckptkit.format.layout import CheckpointName
@@ -83,9 +85,19 @@ def test_retention_skips_voids_and_reads_them_once(root):
     assert read == {*newest, "attempts/000001.json"}
 
 
-@pytest.mark.parametrize("number", [1, 2], ids=["the parent's", "the own"])
-def test_damaged_attempt_document_blocks_retention(root, caplog, number):
-    """Nothing is removed while the document of an attempt with kept checkpoints is damaged."""
+def torn(document: bytes) -> bytes:
+    return document[:-1]
+
+
+def newer(document: bytes) -> bytes:
+    return sealed({**json.loads(document), "format_version": 99})
+
+
+@pytest.mark.parametrize(
+    ("number", "unusable"), [(1, torn), (1, newer), (2, torn)], ids=["the parent's", "a newer parent's", "the own"]
+)
+def test_unusable_attempt_document_blocks_retention(root, caplog, number, unusable):
+    """Nothing is removed while the document of an attempt with kept checkpoints cannot be used."""
     saved(root, 2, 4, 6)
     life = saved(root, 8, *([9, 10] if number == 2 else []))
     _, keeping = retention(root, KeepLatest(100), number=2)
@@ -94,7 +106,7 @@ def test_damaged_attempt_document_blocks_retention(root, caplog, number):
     keeping._list()  # the documents are known from here on
     document = root / f"attempts/{number:06d}.json"
     sound = document.read_bytes()
-    document.write_bytes(sound[:-1])
+    document.write_bytes(unusable(sound))
     before = committed(root)
     with caplog.at_level(logging.WARNING, "ckptkit"):
         assert pruned(keeping) == []

@@ -16,7 +16,7 @@ from ckptkit.checkpoint.open import check_token, open_checkpoint, open_manifest
 from ckptkit.checkpoint.verify import check_sizes
 from ckptkit.core.parallel import each_of
 from ckptkit.core.policies import Keepable, KeepPolicy
-from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, FormatVersionError
+from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
 from ckptkit.format.documents import Commit
 from ckptkit.format.layout import FROZEN, CheckpointName, attempt_key, attempt_of
 from ckptkit.run.index import Survey
@@ -24,8 +24,6 @@ from ckptkit.run.lineage import Lineage, segment_before, trace
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.resolve import Head, choose, newest_head
 from ckptkit.storage import Storage
-
-_UNREADABLE = (CorruptCheckpointError, FormatVersionError)
 
 
 class Rule(NamedTuple):
@@ -225,7 +223,7 @@ class _Planner:
     def _fault_of(self, attempt: int) -> str | None:
         try:
             segment_before(self._survey.document(attempt))
-        except _UNREADABLE as error:
+        except UnusableCheckpointError as error:
             return str(error)
         return None
 
@@ -235,7 +233,7 @@ class _Planner:
             self._faults[name] = None
             try:
                 check_sizes(self._storage, open_checkpoint(self._storage, name, self._survey.document(name.attempt)))
-            except (*_UNREADABLE, CheckpointNotFoundError) as error:
+            except (UnusableCheckpointError, CheckpointNotFoundError) as error:
                 self._faults[name] = str(error)
                 self._problems.append(str(error))
         return self._faults[name]
@@ -246,7 +244,7 @@ class _Planner:
         try:
             check_token(name, commit, self._survey.document(name.attempt))
             found = open_manifest(self._storage, name, commit).metrics
-        except (*_UNREADABLE, CheckpointNotFoundError) as error:
+        except (UnusableCheckpointError, CheckpointNotFoundError) as error:
             return str(error)
         return {key: value for key, value in found.items() if value is not None}
 

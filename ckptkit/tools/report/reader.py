@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 
 from ckptkit.checkpoint.open import decode_manifest
 from ckptkit.core.parallel import each_of
-from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, FormatVersionError
+from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
 from ckptkit.format.documents import MAX_DOCUMENT_BYTES, MAX_SEALED_BYTES, Manifest, RunDocument, decode
 from ckptkit.format.events import Began, Ended, Event, LeftOut, Point, Removed, Saved, SaveFailed
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, parse_segment
@@ -90,14 +90,14 @@ class _Teller:
             return decode(self._storage.read(RUN, MAX_SEALED_BYTES), RunDocument, RUN)
         except FileNotFoundError:
             return None  # no checkpoint depends on it
-        except (CorruptCheckpointError, FormatVersionError) as error:
+        except UnusableCheckpointError as error:
             self._problems.append(Problem(RUN, str(error)))
             return None
 
     def _read_document(self, attempt: Attempt) -> None:
         try:
             document = self._index.document(attempt.number)
-        except (CorruptCheckpointError, FormatVersionError) as error:
+        except UnusableCheckpointError as error:
             self._problems.append(Problem(attempt_key(attempt.number), str(error)))
             return
         attempt.host = document.host
@@ -157,7 +157,7 @@ class _Teller:
             return None
         try:
             return decode_manifest(self._storage.read(name.manifest_key, MAX_DOCUMENT_BYTES), name)
-        except (FileNotFoundError, CorruptCheckpointError, FormatVersionError):
+        except (FileNotFoundError, UnusableCheckpointError):
             return None  # removed or damaged since it was listed
 
     def _place(self, attempts: list[Attempt]) -> None:

@@ -25,7 +25,7 @@ from ckptkit.checkpoint.open import (
     read_rank,
 )
 from ckptkit.core.parallel import each_of
-from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, FormatVersionError
+from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, UnusableCheckpointError
 from ckptkit.format.documents import (
     MAX_DOCUMENT_BYTES,
     AttemptDocument,
@@ -42,7 +42,6 @@ from ckptkit.tools.verify.files import FileProver, Problem
 ProofOutcome = Literal["whole", "corrupt", "removed"]
 
 _RANK = re.compile(r"rank-([0-9]{5})\.json")
-_UNUSABLE = (CorruptCheckpointError, FormatVersionError)
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ class _Look:
             self._note(attempt_key(self._name.attempt), self._attempt)
         try:
             commit = committed(self._storage, self._name)
-        except _UNUSABLE as error:
+        except UnusableCheckpointError as error:
             self._note(self._name.commit_key, error)
             return None
         if isinstance(self._attempt, AttemptDocument):
@@ -161,14 +160,14 @@ class _Look:
             file = FileEntry(key=key, size_bytes=commit.manifest_size_bytes, digest=commit.manifest_digest)
             try:
                 return open_manifest(self._storage, self._name, commit)
-            except _UNUSABLE as error:
+            except UnusableCheckpointError as error:
                 self.problems.append(self._problem(file, error))
             return None
         try:
             decode_manifest(self._storage.read(key, MAX_DOCUMENT_BYTES), self._name)
         except FileNotFoundError:
             self.problems.append(Problem(key, f"{key} is missing"))
-        except _UNUSABLE as error:
+        except UnusableCheckpointError as error:
             self._note(key, error)
         return None
 
@@ -187,7 +186,7 @@ class _Look:
     def _rank(self, rank: int, file: FileEntry, token: str | None) -> RankManifest | Problem:
         try:
             return read_rank(self._storage, self._name, rank, file, token)
-        except _UNUSABLE as error:
+        except UnusableCheckpointError as error:
             return self._problem(file, error)
 
     def _problem(self, file: FileEntry, error: CkptKitError) -> Problem:

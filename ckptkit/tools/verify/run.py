@@ -18,9 +18,8 @@ from ckptkit.core.parallel import each_of
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CkptKitError,
-    CorruptCheckpointError,
-    FormatVersionError,
     ResumeError,
+    UnusableCheckpointError,
 )
 from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, RunDocument, decode
 from ckptkit.format.layout import FROZEN, RUN, CheckpointName, attempt_key, frozen_folder
@@ -107,7 +106,7 @@ class _Run:
                 document = self.survey.document(number)
                 segment_before(document)
                 self.attempts[number] = document
-            except (CorruptCheckpointError, FormatVersionError) as error:
+            except UnusableCheckpointError as error:
                 self.attempts[number] = error
         return self.attempts[number]
 
@@ -193,7 +192,7 @@ def _problems_of_run(storage: Storage, run: _Run) -> list[Problem]:
             found.append(
                 Problem(RUN, f"{RUN} is missing; no checkpoint depends on it, and the next start makes another")
             )
-    except (CorruptCheckpointError, FormatVersionError) as error:
+    except UnusableCheckpointError as error:
         found.append(Problem(RUN, str(error)))
     for number, document in zip(numbers, each_of(numbers, run.attempt), strict=True):
         if isinstance(document, CkptKitError):
@@ -212,7 +211,7 @@ def _start(storage: Storage, survey: Survey, proofs: Iterable[Proof]) -> Start:
                 return Start(name, tuple(passed_over))
             if outcomes.get(name) == "corrupt":
                 passed_over.append(name)
-    except (CorruptCheckpointError, FormatVersionError, ResumeError) as error:
+    except (UnusableCheckpointError, ResumeError) as error:
         return Start(None, problem=str(error))
     if not passed_over:
         return Start(None)
