@@ -223,6 +223,14 @@ def test_deepest_accepted_tree_decodes_again(wrap):
     assert_same(through_a_document(nested(64, wrap)), nested(64, wrap))
 
 
+def test_deepest_accepted_ordered_dict_decodes_again():
+    """Each level of it is four levels of JSON."""
+    deepest = nested(32, lambda v: collections.OrderedDict({1: v}))
+    assert_same(through_a_document(deepest), deepest)
+    with pytest.raises(ValueError, match=r"^user[^:]*: nested more than 64 deep"):
+        encode_tree({1: deepest}, "user", [])
+
+
 @pytest.mark.parametrize("depth", [65, 100_000])
 @pytest.mark.parametrize("wrap", WRAPS)
 def test_deeper_is_refused(wrap, depth):

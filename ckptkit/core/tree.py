@@ -31,7 +31,7 @@ def encode_tree(  # noqa: PLR0911 - one return per type reads like a table
 
     Raises:
         TypeError: If a value cannot be stored in a checkpoint; names the place and the type.
-        ValueError: If it is nested more than 64 deep.
+        ValueError: If it is nested more than 64 deep; an OrderedDict with other keys than strings counts twice.
     """
     if _depth > _MAX_DEPTH:
         raise ValueError(f"{path}: nested more than {_MAX_DEPTH} deep")
@@ -82,6 +82,7 @@ def _encode_dict(value: dict[Any, Any], path: str, leaves: list[Leaf], depth: in
             _checked_text(key, path): encode_tree(one, f"{path}/{_segment(key)}", leaves, _depth=depth + 1)
             for key, one in value.items()
         }
+    depth += type(value) is OrderedDict  # four levels of JSON, where readers take 200 in all
     pairs: list[JsonValue] = []
     for index, (key, one) in enumerate(value.items()):
         encoded_key = encode_tree(key, f"{path}/#{index}.key", leaves, _depth=depth + 1)
