@@ -1265,6 +1265,10 @@ def test_the_options_are_checked(tmp_path):
         CheckpointManager(tmp_path / "local", mirror=tmp_path / "mirror", mirror_keep=3)
     with pytest.raises(ValueError, match="mirror is the run root itself"):
         CheckpointManager(tmp_path / "local", mirror=tmp_path / "local")
+    (tmp_path / "link").symlink_to(tmp_path / "local")
+    for root, mirror in [("local", "link"), ("link", "local"), ("local/../link", "local")]:
+        with pytest.raises(ValueError, match="mirror is the run root itself"):
+            CheckpointManager(tmp_path / root, mirror=tmp_path / mirror)
     with pytest.raises(StorageError, match="takes no storage_options"):
         CheckpointManager(tmp_path / "local", mirror=tmp_path / "mirror", mirror_options={"key": "x"})
 

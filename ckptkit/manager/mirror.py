@@ -9,6 +9,7 @@ being uploaded. `ckptkit.manager.uploads` does the uploads. Training thread only
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -88,7 +89,7 @@ class Mirror:
     """
 
     def __init__(self, local: Storage, storage: Storage, options: MirrorOptions) -> None:
-        if storage.url == local.url:
+        if _is_same(local, storage):
             raise ValueError(f"mirror is the run root itself: {storage.url}")
         self._local = local
         self._storage = storage
@@ -169,6 +170,18 @@ class Mirror:
             "checkpoints there are not seen,\n  and no other process with this mirror is kept from the same run.\n%s",
             *(rule, self._storage.url, error, self._local.url, rule),
         )
+
+
+def _is_same(local: Storage, mirror: Storage) -> bool:
+    """Whether both are one place, also by a symbolic link or a second mount: then there would be no second copy."""
+    if local.is_remote or mirror.is_remote:
+        return local.url.rstrip("/") == mirror.url.rstrip("/")
+    if os.path.realpath(local.url) == os.path.realpath(mirror.url):
+        return True
+    try:
+        return os.path.samefile(local.url, mirror.url)
+    except OSError:
+        return False  # one of them is yet to be made, or cannot be reached
 
 
 @dataclass(frozen=True)
