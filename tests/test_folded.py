@@ -124,7 +124,7 @@ def test_ranks_that_differ_are_no_checkpoint(changed):
 @pytest.mark.parametrize("verb", [lambda one: one.tensors, lambda one: one.prove(SHAPES)], ids=["read", "prove"])
 def test_failure_of_one_rank_fails_fold(verb):
     class Broken(MemorySource):
-        def read_into(self, targets, done=None):
+        def read_into(self, sink):
             raise OSError("gone")
 
         prove = read_into

@@ -15,7 +15,7 @@ from rank_files import documents_of, leaf, opened, write_ranks
 
 from ckptkit.checkpoint.parts import CutOut, Region
 from ckptkit.checkpoint.verify import load, verify
-from ckptkit.core.contents import TensorInfo, WantedPart
+from ckptkit.core.contents import Buffers, TensorInfo, WantedPart
 from ckptkit.core.placement import Box
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import Part, TensorEntry
@@ -299,10 +299,10 @@ def test_sharded_scalars_and_bfloat16_width():
 def test_whole_leaf_is_released_after_cutting_parts():
     part, found = wanted_of(np.arange(9), ((2, 4),))
     cut_out = CutOut({"z": TensorInfo("I64", (9,), "weights")}, [part], None)
-    memory = cut_out["z"]
+    memory = cut_out.buffer("z")
     memory[:] = np.arange(9).view(np.uint8).data
     whole = weakref.ref(memory.obj.base)  # itself is a view of the bytes
-    cut_out.filled("z")
+    cut_out.done("z")
     assert (found == [2, 3]).all()
     del memory
     assert whole() is None
@@ -337,7 +337,7 @@ def test_sharded_leaves_are_always_read_again():
     contents = load(storage, opened(storage))
     held = {"z": np.empty(9), "w": np.empty(5)}
     memory = {name: one.view(np.uint8).data for name, one in held.items()}
-    contents.read_into(memory)
+    contents.read_into(Buffers(memory))
     assert contents.differing(memory) == {"z"}
 
 
@@ -345,7 +345,7 @@ def test_sharded_leaves_of_several_ranks_are_all_read():
     one, other = np.arange(4.0), np.arange(6.0)
     storage = write_ranks([[leaf("y", one, Box((4,), (0,)))], [leaf("z", other, Box((6,), (0,)))]])
     held = {"y": np.empty(4), "z": np.empty(6)}
-    load(storage, opened(storage)).read_into({name: found.view(np.uint8).data for name, found in held.items()})
+    load(storage, opened(storage)).read_into(Buffers({name: found.view(np.uint8).data for name, found in held.items()}))
     assert (held["y"] == one).all()
     assert (held["z"] == other).all()
 

@@ -12,6 +12,7 @@ from safetensors.numpy import load as load_safetensors
 
 from ckptkit.checkpoint.leaves import StoredLeaves
 from ckptkit.checkpoint.verify import check_sizes, load, verify
+from ckptkit.core.contents import Buffers
 from ckptkit.core.placement import Box
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import Part, RankManifest
@@ -100,7 +101,7 @@ def test_pieces_are_read_into_memory_of_the_leaf(window_bytes, monkeypatch):
     contents = load(storage, opened(storage), 2)
     found = {name: np.full_like(array, 9) for name, array in WEIGHTS.items()}
     done = []
-    contents.read_into({name: flat(array) for name, array in found.items()}, done.append)
+    contents.read_into(Buffers({name: flat(array) for name, array in found.items()}, done.append))
     assert {name: array.tobytes() for name, array in found.items()} == {n: a.tobytes() for n, a in WEIGHTS.items()}
     assert sorted(done) == sorted(WEIGHTS)
 
@@ -113,10 +114,10 @@ def test_only_needed_files_are_read_and_once():
     storage = Counted(world_of(4))
     contents = load(storage, opened(storage), 2)
     storage.reset()
-    contents.read_into({"acc": flat(np.empty(20, np.float32))})
+    contents.read_into(Buffers({"acc": flat(np.empty(20, np.float32))}))
     assert reads(storage) == [f"{NAME.rank_folder(2)}/accumulators-002.safetensors"]
     storage.reset()
-    contents.read_into({"embedding": flat(np.empty((101, 16), np.float32))})
+    contents.read_into(Buffers({"embedding": flat(np.empty((101, 16), np.float32))}))
     (pieces,) = [
         one.pieces for name, one in StoredLeaves(opened(storage).ranks).of_rank(2).items() if name == "embedding"
     ]
@@ -138,10 +139,10 @@ def test_leaf_of_many_pieces_asks_for_memory_once():
     contents = load(storage, opened(storage))
     asked = []
 
-    class Asked(dict):
-        def __getitem__(self, name):
+    class Asked(Buffers):
+        def buffer(self, name):
             asked.append(name)
-            return super().__getitem__(name)
+            return super().buffer(name)
 
     contents.read_into(Asked({name: flat(array.copy()) for name, array in WEIGHTS.items()}))
     assert sorted(asked) == sorted(WEIGHTS)
@@ -178,14 +179,14 @@ def test_only_leaves_changed_in_memory_are_reread():
     arrays = {name: one.empty() for name, one in contents.entries.items() if name != "rng"}
     held = {name: flat(array) for name, array in arrays.items()}
     assert contents.differing(held) == held.keys()
-    contents.read_into(held)
+    contents.read_into(Buffers(held))
     assert contents.differing(held) == frozenset()
     arrays["embedding"][100, 15] += 1
     changed = contents.differing(held)
     assert "embedding" in changed
     assert "acc" not in changed
     before = {name: array.copy() for name, array in arrays.items()}
-    contents.read_into({name: held[name] for name in changed})
+    contents.read_into(Buffers({name: held[name] for name in changed}))
     assert (before["embedding"] != arrays["embedding"]).sum() == 1
     same({**arrays, "rng": contents.tensors["rng"]}, held_by(1))
     assert contents.differing({name: one for name, one in held.items() if name != "acc"}) == {"acc"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from grown import opened
 from ckptkit.checkpoint import stream
 from ckptkit.checkpoint.leaves import StoredLeaf, StoredPiece
 from ckptkit.checkpoint.verify import load, verify
-from ckptkit.core.contents import Capture
+from ckptkit.core.contents import Buffers, Capture
 from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry, TensorEntry
@@ -72,7 +71,7 @@ def test_what_is_wanted_arrives_whatever_the_windows(checkpoint, names, window_b
     contents, storage = loaded(checkpoint)
     found = buffers(names)
     done = []
-    contents.read_into({name: memoryview(one) for name, one in found.items()}, done.append)
+    contents.read_into(Buffers({name: memoryview(one) for name, one in found.items()}, done.append))
     assert {name: bytes(one) for name, one in found.items()} == {name: ARRAYS[name].tobytes() for name in names}
     assert sorted(done) == sorted(names)
     assert set(reads(storage)) <= {"optimizer-000.safetensors"}  # no other file holds one of them
@@ -90,29 +89,22 @@ def test_every_byte_is_read_once_and_told(checkpoint):
     assert len(told) == before
 
 
-class Lazy(Mapping):
+class Lazy:
     """Gives memory when it is asked for and takes it back when it is filled."""
+
+    names = SIZES.keys()
 
     def __init__(self):
         self.open = {}
         self.most_bytes = 0
         self.found = {}
 
-    def __getitem__(self, name):
+    def buffer(self, name):
         self.open[name] = bytearray(SIZES[name])
         self.most_bytes = max(self.most_bytes, sum(map(len, self.open.values())))
         return memoryview(self.open[name])
 
-    def __contains__(self, name):
-        return name in SIZES
-
-    def __iter__(self):
-        return iter(SIZES)
-
-    def __len__(self):
-        return len(SIZES)
-
-    def filled(self, name):
+    def done(self, name):
         self.found[name] = bytes(self.open.pop(name))
 
 
@@ -120,7 +112,7 @@ def test_memory_is_asked_for_when_it_is_needed(checkpoint, monkeypatch):
     monkeypatch.setattr(LocalStorage, "window_bytes", 512)
     contents, _ = loaded(checkpoint)
     lazy = Lazy()
-    contents.read_into(lazy, lazy.filled)
+    contents.read_into(lazy)
     assert lazy.found == {name: array.tobytes() for name, array in ARRAYS.items()}
     assert lazy.open == {}
     assert lazy.most_bytes == max(SIZES.values())  # one at a time, where it is larger than a window
@@ -133,7 +125,7 @@ def test_altered_byte_anywhere_is_found(checkpoint, position):
     contents, _ = loaded(checkpoint)
     for names in ("a", "abcdef"):
         with pytest.raises(CorruptCheckpointError, match="optimizer-000"):
-            contents.read_into({one: memoryview(bytearray(SIZES[one])) for one in names})
+            contents.read_into(Buffers({one: memoryview(bytearray(SIZES[one])) for one in names}))
     with pytest.raises(CorruptCheckpointError, match="optimizer-000"):
         contents.prove(["a"])
     with pytest.raises(CorruptCheckpointError, match="optimizer-000"):
@@ -162,17 +154,17 @@ def test_file_changed_after_size_check_is_error(checkpoint, change):
         (root / "checkpoints" / name / "COMMIT").unlink()
     expected = CheckpointNotFoundError if change == "removed" else CorruptCheckpointError
     with pytest.raises(expected):
-        contents.read_into({name: memoryview(one) for name, one in buffers("abcdef").items()})
+        contents.read_into(Buffers({name: memoryview(one) for name, one in buffers("abcdef").items()}))
 
 
 def test_targets_that_do_not_fit_are_refused(checkpoint):
     contents, _ = loaded(checkpoint)
     with pytest.raises(ValueError, match=r"holds no tensors \['x'\]"):
-        contents.read_into({"x": memoryview(bytearray(3))})
+        contents.read_into(Buffers({"x": memoryview(bytearray(3))}))
     with pytest.raises(ValueError, match="e has 4096 bytes"):
-        contents.read_into({"e": memoryview(bytearray(3))})
+        contents.read_into(Buffers({"e": memoryview(bytearray(3))}))
     with pytest.raises(ValueError, match="e has 4096 bytes"):
-        contents.read_into({"e": np.zeros(4096, np.int32).data})
+        contents.read_into(Buffers({"e": np.zeros(4096, np.int32).data}))
 
 
 def all_held(contents):
@@ -186,7 +178,7 @@ def test_differing_names_only_files_with_changed_bytes(checkpoint):
     by_file = {"weights": {"weights"}, "embedding": {"embedding"}, "e": {*ARRAYS, "moments"}}
     everything = frozenset().union(*by_file.values())
     assert contents.differing(held) == everything  # nothing was read yet
-    contents.read_into(held)
+    contents.read_into(Buffers(held))
     before = len(storage.calls)
     assert contents.differing(held) == frozenset()
     for name, file in by_file.items():
@@ -203,7 +195,7 @@ def test_bytes_beyond_memory_between_tensors_are_reread(checkpoint, monkeypatch)
     monkeypatch.setattr(stream, "_BETWEEN_BYTES", 64)  # the headers are longer
     contents, _ = loaded(checkpoint)
     _, held = all_held(contents)
-    contents.read_into(held)
+    contents.read_into(Buffers(held))
     assert contents.differing(held) == frozenset(held)
 
 
@@ -221,7 +213,7 @@ def test_differing_compares_all_that_is_between_tensors(root):
     leaves = {piece.entry.name: StoredLeaf(piece.info, (piece,)) for piece in pieces}
     files = stream.ShardStream(storage, CheckpointName(1, 1, 0), leaves)
     held = {"a": bytearray(4), "b": bytearray(4)}
-    files.read_into({name: memoryview(one) for name, one in held.items()})
+    files.read_into(Buffers({name: memoryview(one) for name, one in held.items()}))
     assert held == {"a": data[8:12], "b": data[16:20]}
     assert files.differing({name: memoryview(one) for name, one in held.items()}) == frozenset()
     held["b"][0] ^= 1
@@ -232,7 +224,7 @@ MEMORY = """
 import sys
 from pathlib import Path
 import numpy as np
-from ckptkit.core.contents import Capture
+from ckptkit.core.contents import Buffers, Capture
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.core.tensors import leaf_of
 from ckptkit.testing.state import NumpyRun
@@ -246,7 +238,7 @@ class Big(NumpyRun):
         return Capture(super().capture().progress, leaves, {})
     def apply(self, contents):
         if sys.argv[2] == "read_into":
-            contents.read_into({n: a.data for n, a in self.big.items()})
+            contents.read_into(Buffers({n: a.data for n, a in self.big.items()}))
         else:
             for n, a in self.big.items():
                 a[:] = contents.tensors[n]

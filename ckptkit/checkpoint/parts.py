@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -247,8 +247,8 @@ def _copy(data: Bytes, at: int, shape: tuple[int, ...], take: tuple[slice, ...],
             _copy(part, start - row * row_bytes, shape[1:], take[1:], into[row - take[0].start])
 
 
-class CutOut(Mapping[str, memoryview]):
-    """Provides targets for `ckptkit.core.contents.Source.read_into`, and cuts the wanted parts out of them.
+class CutOut:
+    """Receives whole leaves and cuts the wanted parts out of them; implements `ckptkit.core.contents.Sink`.
 
     Args:
         infos: The dtypes, shapes and placements of the leaves, by name.
@@ -259,25 +259,18 @@ class CutOut(Mapping[str, memoryview]):
     def __init__(
         self, infos: Mapping[str, TensorInfo], wanted: Sequence[WantedPart], done: Callable[[str], None] | None
     ) -> None:
+        self.names: Collection[str] = infos.keys()
         self._infos = infos
         self._wanted = wanted
         self._done = done
         self._whole: dict[str, Array] = {}
 
-    def __getitem__(self, name: str) -> memoryview:
+    def buffer(self, name: str) -> memoryview:
+        """Return memory for ``name`` until `done` is called for it."""
         whole = self._whole[name] = self._infos[name].empty()
         return bytes_of(whole).data
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._infos  # the inherited method would allocate the memory
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._infos)
-
-    def __len__(self) -> int:
-        return len(self._infos)
-
-    def filled(self, name: str) -> None:
+    def done(self, name: str) -> None:
         """Cut the wanted parts out of ``name``, all bytes of which have been read."""
         whole = self._whole.pop(name)
         for part in self._wanted:

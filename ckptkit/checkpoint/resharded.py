@@ -10,16 +10,16 @@ held.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import xxhash
 
-from ckptkit.core.contents import Contents, TensorInfo, WantedPart
+from ckptkit.core.contents import Contents, Sink, TensorInfo, WantedPart
 from ckptkit.core.rescale import fold_progress, shares
-from ckptkit.core.tensors import Array
+from ckptkit.core.tensors import Array, bytes_of
 from ckptkit.errors import CorruptCheckpointError, StateMismatchError
 
 
@@ -73,23 +73,21 @@ class FoldedSource:
         self._parts = [(part, int(share * self._fraction)) for part, share in parts]
         self._written: dict[str, str] = {}
 
-    def read_into(self, targets: Mapping[str, memoryview], done: Callable[[str], None] | None = None) -> None:
+    def read_into(self, sink: Sink) -> None:
         """See `ckptkit.core.contents.Contents.read_into`."""
-        summed = self._names & targets.keys()
-        self._home.read_into(_Some(targets, targets.keys() - summed), done)
+        summed = self._names & set(sink.names)
+        self._home.read_into(_Others(sink, summed))
         sums: dict[str, Array] = {}
         for part, times in self._parts:
             last = part is self._parts[-1][0]
-            scratch = _Scratch(self._home, summed)
 
-            def add(name: str, times: int = times, last: bool = last, scratch: _Scratch = scratch) -> None:
-                sums[name] = _added(sums.get(name), scratch.take(name), times)
+            def add(name: str, summand: Array, times: int = times, last: bool = last) -> None:
+                sums[name] = _added(sums.get(name), summand, times)
                 if last:
-                    self._write(name, _divided(sums.pop(name), self._fraction), targets[name])
-                    if done is not None:
-                        done(name)
+                    self._write(name, _divided(sums.pop(name), self._fraction), sink.buffer(name))
+                    sink.done(name)
 
-            part.read_into(scratch, add)
+            part.read_into(_Summands(self._home, summed, add))
 
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
         """See `ckptkit.core.contents.Contents.read_parts`, for tensors that are not summed."""
@@ -129,41 +127,30 @@ class FoldedSource:
         self._written[name] = xxhash.xxh3_128_hexdigest(bits)
 
 
-class _Some(Mapping[str, memoryview]):
-    """Restricts ``targets`` to ``names``; memory is still requested as late as possible."""
+class _Others:
+    """Passes on all tensors of a sink but the summed ones."""
 
-    def __init__(self, targets: Mapping[str, memoryview], names: Collection[str]) -> None:
-        self._targets = targets
-        self._names = frozenset(names)
-
-    def __getitem__(self, name: str) -> memoryview:
-        return self._targets[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names  # the inherited method would request the memory
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+    def __init__(self, sink: Sink, summed: Collection[str]) -> None:
+        self.names: Collection[str] = frozenset(sink.names) - frozenset(summed)
+        self.buffer = sink.buffer
+        self.done = sink.done
 
 
-class _Scratch(_Some):
-    """Provides memory for one summand at a time."""
+class _Summands:
+    """Provides memory for one summand at a time, and passes each to ``add``."""
 
-    def __init__(self, contents: Contents, names: Collection[str]) -> None:
-        super().__init__({}, names)
+    def __init__(self, contents: Contents, names: Collection[str], add: Callable[[str, Array], None]) -> None:
+        self.names = names
         self._entries = contents.entries
+        self._add = add
         self._arrays: dict[str, Array] = {}
 
-    def __getitem__(self, name: str) -> memoryview:
+    def buffer(self, name: str) -> memoryview:
         array = self._arrays[name] = self._entries[name].empty()
-        return array.reshape(-1).view(np.uint8).data
+        return bytes_of(array).data
 
-    def take(self, name: str) -> Array:
-        """Return the array that was read for ``name``, and release it."""
-        return self._arrays.pop(name)
+    def done(self, name: str) -> None:
+        self._add(name, self._arrays.pop(name))
 
 
 def _added(total: Array | None, summand: Array, times: int) -> Array:

@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import xxhash
 
 from ckptkit.checkpoint.leaves import StoredLeaf, StoredPiece
 from ckptkit.checkpoint.open import check_digest
 from ckptkit.checkpoint.parts import CutOut, read_sharded
 from ckptkit.checkpoint.verified_reader import ShardBytes
-from ckptkit.core.contents import WantedPart
+from ckptkit.core.contents import Buffers, Sink, WantedPart
 from ckptkit.core.placement import Box
-from ckptkit.core.tensors import Array
+from ckptkit.core.tensors import Array, bytes_of
 from ckptkit.format.documents import ShardEntry, TensorEntry
 from ckptkit.format.layout import CheckpointName
 from ckptkit.storage import Storage
@@ -37,32 +36,28 @@ class _Piece(NamedTuple):
     last: bool
 
 
-class _Targets:
+class _OpenLeaves:
     """Holds the memory of whole leaves while their pieces are read; requests each once, right before its first piece.
 
     Args:
-        memory: The memory by leaf name; no leaf is sharded.
+        sink: Receives the leaves; none of those that are read this way is sharded.
         leaves: The stored leaves.
-        done: Called when all pieces of a leaf have been read.
     """
 
-    def __init__(
-        self, memory: Mapping[str, memoryview], leaves: Mapping[str, StoredLeaf], done: Callable[[str], None] | None
-    ) -> None:
-        self._memory = memory
+    def __init__(self, sink: Sink, leaves: Mapping[str, StoredLeaf]) -> None:
+        self._sink = sink
         self._leaves = leaves
-        self._done = done
         self._open: dict[str, memoryview] = {}
         self._left: dict[str, int] = {}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._memory
+        return name in self._sink.names
 
     def part(self, piece: StoredPiece) -> memoryview:
         """Return the memory for the bytes of ``piece``."""
         name = piece.entry.name
         if name not in self._open:
-            self._open[name] = _checked(self._memory[name], name, self._leaves[name].info.size_bytes)
+            self._open[name] = _checked(self._sink.buffer(name), name, self._leaves[name].info.size_bytes)
             self._left[name] = len(self._leaves[name].pieces)
         start = piece.start_bytes
         return self._open[name][start : start + piece.entry.size_bytes]
@@ -72,8 +67,7 @@ class _Targets:
         self._left[name] -= 1
         if not self._left[name]:
             del self._open[name]
-            if self._done is not None:
-                self._done(name)
+            self._sink.done(name)
 
 
 class ShardStream:
@@ -99,22 +93,22 @@ class ShardStream:
         self._shards = tuple({piece.shard.key: piece.shard for piece in pieces}.values())
         self._between: dict[str, bytes] = {}
 
-    def read_into(self, targets: Mapping[str, memoryview], done: Callable[[str], None] | None = None) -> None:
+    def read_into(self, sink: Sink) -> None:
         """See `ckptkit.core.contents.Contents.read_into`."""
         sharded: list[str] = []
         whole_files: list[ShardEntry] = []
         for shard in self._shards:
-            names = [one.name for one in shard.tensors if one.name in targets]
+            names = [one.name for one in shard.tensors if one.name in sink.names]
             if names and shard.placement != "sharded":
                 whole_files.append(shard)
             elif names:
                 sharded += names
-        self._read_all(whole_files, _Targets(targets, self._leaves, done))
+        self._read_all(whole_files, _OpenLeaves(sink, self._leaves))
         for name in dict.fromkeys(sharded):
             info = self._leaves[name].info
-            memory = _checked(targets[name], name, info.size_bytes)
+            memory = _checked(sink.buffer(name), name, info.size_bytes)
             whole = WantedPart(name, Box(info.shape, (0,) * len(info.shape)), info.shape, memory)
-            read_sharded(self._files, self._leaves, [whole], done)
+            read_sharded(self._files, self._leaves, [whole], sink.done)
 
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
         """See `ckptkit.core.contents.Contents.read_parts`."""
@@ -122,16 +116,15 @@ class ShardStream:
         others = [part for part in wanted if self._leaves[part.name].info.placement != "sharded"]
         read_sharded(self._files, self._leaves, sharded, done)
         if others:
-            cut_out = CutOut({part.name: self._leaves[part.name].info for part in others}, others, done)
-            self.read_into(cut_out, cut_out.filled)
+            self.read_into(CutOut({part.name: self._leaves[part.name].info for part in others}, others, done))
 
     def peek(self, name: str) -> Array:
         """See `ckptkit.core.contents.Contents.peek`."""
         leaf = self._leaves[name]
         bits = leaf.info.empty()
-        memory = bits.reshape(-1).view(np.uint8).data
+        memory = bytes_of(bits).data
         if leaf.info.placement == "sharded":
-            self.read_into({name: memory})
+            self.read_into(Buffers({name: memory}))
             return bits
         for piece in leaf.pieces:
             part = memory[piece.start_bytes : piece.start_bytes + piece.entry.size_bytes]
@@ -144,31 +137,31 @@ class ShardStream:
 
     def prove_files(self, shards: Sequence[ShardEntry]) -> None:
         """Verify ``shards`` without keeping their bytes."""
-        self._read_all(shards, _Targets({}, self._leaves, None))
+        self._read_all(shards, _OpenLeaves(Buffers({}), self._leaves))
 
     def differing(self, held: Mapping[str, memoryview]) -> frozenset[str]:
         """See `ckptkit.core.contents.Contents.differing`."""
         changed = [shard for shard in self._shards if shard.role != "state" and not self._is_held(shard, held)]
         return frozenset(one.name for shard in changed for one in shard.tensors)
 
-    def _read_all(self, shards: Sequence[ShardEntry], targets: _Targets) -> None:
+    def _read_all(self, shards: Sequence[ShardEntry], leaves: _OpenLeaves) -> None:
         for batch in self._files.batches(shards):
             with self._files.fetched(batch):
                 for shard in batch:
-                    self._read(shard, targets)
+                    self._read(shard, leaves)
 
-    def _read(self, shard: ShardEntry, targets: _Targets) -> None:
+    def _read(self, shard: ShardEntry, leaves: _OpenLeaves) -> None:
         hasher = xxhash.xxh3_128()
         between = bytearray()
         at = 0
-        for window in _windows(shard, targets, self._files.window_bytes):
+        for window in _windows(shard, leaves, self._files.window_bytes):
             at += self._files.fill(shard, [piece.memory for piece in window], at)
             for piece in window:
                 hasher.update(piece.memory)
                 if piece.tensor is None:
                     between += piece.memory[: _BETWEEN_BYTES - len(between)]  # a hostile file may hold no tensors
                 elif piece.wanted and piece.last:
-                    targets.filled(piece.tensor.name)
+                    leaves.filled(piece.tensor.name)
         check_digest(shard, hasher.hexdigest())
         self._between[shard.key] = bytes(between)
 
@@ -200,8 +193,8 @@ def _segments(shard: ShardEntry) -> Iterator[tuple[TensorEntry | None, int]]:
         yield None, shard.size_bytes - at
 
 
-def _windows(shard: ShardEntry, targets: _Targets, window_bytes: int) -> Iterator[list[_Piece]]:
-    """Yield the file in parts of ``window_bytes``; bytes not in ``targets`` get memory that the next part reuses."""
+def _windows(shard: ShardEntry, leaves: _OpenLeaves, window_bytes: int) -> Iterator[list[_Piece]]:
+    """Yield the file in parts of ``window_bytes``; bytes not in ``leaves`` get memory that the next part reuses."""
     scratch = memoryview(bytearray(min(window_bytes, shard.size_bytes)))
     window: list[_Piece] = []
     filled = 0
@@ -209,8 +202,8 @@ def _windows(shard: ShardEntry, targets: _Targets, window_bytes: int) -> Iterato
         if window and size_bytes > window_bytes - filled:
             yield window  # now, so that the previous tensor is done before memory for this one is requested
             window, filled = [], 0
-        wanted = tensor is not None and tensor.name in targets
-        memory = targets.part(StoredPiece(shard, tensor)) if tensor is not None and wanted else None
+        wanted = tensor is not None and tensor.name in leaves
+        memory = leaves.part(StoredPiece(shard, tensor)) if tensor is not None and wanted else None
         start = 0
         while True:
             count = min(window_bytes - filled, size_bytes - start)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-import numpy as np
-
 from ckptkit.checkpoint.leaves import StoredLeaves
 from ckptkit.checkpoint.open import OpenedCheckpoint, missing
 from ckptkit.checkpoint.stream import ShardStream
-from ckptkit.core.contents import Contents
+from ckptkit.core.contents import Buffers, Contents
+from ckptkit.core.tensors import bytes_of
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.layout import frozen_folder
 from ckptkit.storage import Storage
@@ -62,7 +61,7 @@ def _contents(
     entries = {name: leaf.info for name, leaf in leaves.items()}
     stream = ShardStream(storage, opened.name, leaves, report)
     state_tensors = {name: one.empty() for name, one in entries.items() if one.role == "state"}
-    stream.read_into({name: array.reshape(-1).view(np.uint8).data for name, array in state_tensors.items()})
+    stream.read_into(Buffers({name: bytes_of(array).data for name, array in state_tensors.items()}))
     return Contents(
         str(opened.name),
         opened.manifest.progress,

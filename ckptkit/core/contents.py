@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from ckptkit.core.placement import Box, Tag, lies_inside
 from ckptkit.core.progress import Progress
-from ckptkit.core.tensors import DTYPES, Array, Leaf, Role, size_bytes_of
+from ckptkit.core.tensors import DTYPES, Array, Leaf, Role, bytes_of, size_bytes_of
 
 IMPORTED = "imported"  # a section of the state; a checkpoint with it holds weights only
 NOT_IMPORTED = (
@@ -87,10 +87,49 @@ class WantedPart(NamedTuple):
     memory: memoryview
 
 
+class Sink(Protocol):
+    """Receives tensors from `Contents.read_into`."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """Names of the tensors that it receives."""
+        ...
+
+    def buffer(self, name: str) -> memoryview:
+        """Return the memory of a tensor: flat, writable, unsigned bytes; called once, right before they are read."""
+        ...
+
+    def done(self, name: str) -> None:
+        """Take a tensor, all of whose bytes are in its memory; they are not verified yet."""
+        ...
+
+
+class Buffers:
+    """Receives tensors into memory that exists already; implements `Sink`.
+
+    Args:
+        memory: Memory by the name of the tensor: flat, writable, unsigned bytes.
+        done: Called with the name of each tensor whose bytes are read.
+    """
+
+    def __init__(self, memory: Mapping[str, memoryview], done: Callable[[str], None] = lambda _: None) -> None:
+        self.names: Collection[str] = memory.keys()
+        self._memory = memory
+        self._done = done
+
+    def buffer(self, name: str) -> memoryview:
+        """Return the memory of a tensor."""
+        return self._memory[name]
+
+    def done(self, name: str) -> None:
+        """Pass on the name of a tensor whose bytes are read."""
+        self._done(name)
+
+
 class Source(Protocol):
     """Supplies the bytes of a `Contents`; keeps it independent of storages."""
 
-    def read_into(self, targets: Mapping[str, memoryview], done: Callable[[str], None] | None) -> None:
+    def read_into(self, sink: Sink) -> None:
         """Do what `Contents.read_into` describes."""
         ...
 
@@ -156,19 +195,16 @@ class Contents:
             CheckpointNotFoundError, CorruptCheckpointError, StorageError: As in `read_into`.
         """
         found = {name: one.empty() for name, one in self.entries.items() if name not in self.state_tensors}
-        self.read_into({name: array.reshape(-1).view(np.uint8).data for name, array in found.items()})
+        self.read_into(Buffers({name: bytes_of(array).data for name, array in found.items()}))
         return {**found, **self.state_tensors}
 
-    def read_into(self, targets: Mapping[str, memoryview], done: Callable[[str], None] | None = None) -> None:
-        """Read tensors, file by file, and verify each file in the same pass.
+    def read_into(self, sink: Sink) -> None:
+        """Read the tensors that ``sink`` receives, file by file, and verify each file in the same pass.
 
-        If this raises, ``targets`` may hold old, correct and wrong bytes.
+        If this raises, the memory of ``sink`` may hold old, correct and wrong bytes.
 
         Args:
-            targets: The memory of each tensor by name: flat, writable, unsigned bytes. An entry is requested right
-                before its bytes are read, so that a lazy mapping need not hold all at once. A file without any of the
-                tensors is not read.
-            done: Called with a tensor's name when all its bytes are read; they are not verified by then.
+            sink: Receives the tensors, and need not hold all at once. A file without any of them is not read.
 
         Raises:
             ValueError: If the checkpoint has no such tensor, or its size differs; some tensors may have been read.
@@ -176,8 +212,8 @@ class Contents:
             CorruptCheckpointError: If a file is missing or altered; names it.
             StorageError: If a file could not be read.
         """
-        self._refuse_unknown(targets.keys())
-        self.source.read_into(targets, done)
+        self._refuse_unknown(sink.names)
+        self.source.read_into(sink)
 
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
         """Read parts of tensors, whatever parts were stored; restores leaves whose placement is a `Box`.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from ckptkit.core.contents import Capture, Contents, TensorInfo, WantedPart
+from ckptkit.core.contents import Capture, Contents, Sink, TensorInfo, WantedPart
 from ckptkit.core.tensors import Array
 
 
@@ -23,13 +23,12 @@ class MemorySource:
     def __init__(self, tensors: Mapping[str, Array]) -> None:
         self._tensors = tensors
 
-    def read_into(self, targets: Mapping[str, memoryview], done: Callable[[str], None] | None = None) -> None:
+    def read_into(self, sink: Sink) -> None:
         """Do the same as `ckptkit.core.contents.Contents.read_into`."""
         for name in self._tensors:
-            if name in targets:
-                targets[name][:] = self._bytes(name)
-                if done is not None:
-                    done(name)
+            if name in sink.names:
+                sink.buffer(name)[:] = self._bytes(name)
+                sink.done(name)
 
     def read_parts(self, wanted: Sequence[WantedPart], done: Callable[[str], None] | None = None) -> None:
         """Do the same as `ckptkit.core.contents.Contents.read_parts`."""

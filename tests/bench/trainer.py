@@ -19,7 +19,7 @@ import numpy as np
 import xxhash
 from mindspore import nn
 
-from ckptkit.core.contents import Capture, Contents
+from ckptkit.core.contents import Buffers, Capture, Contents
 from ckptkit.core.process_group import ALONE, World
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf, Lifetime, Role
@@ -228,7 +228,7 @@ class Trainer:
         if stored != found:
             raise StateMismatchError(f"{contents.checkpoint} holds {len(found)} tensors, this training {len(stored)}")
         live = {leaf.name: leaf.array for leaf in self._leaves(at_boundary=False)}
-        contents.read_into({name: live[name].reshape(-1).view(np.uint8).data for name in stored})
+        contents.read_into(Buffers({name: live[name].reshape(-1).view(np.uint8).data for name in stored}))
         for name in live.keys() - stored:
             live[name][...] = 0
         progress = contents.progress

@@ -236,12 +236,12 @@ class Counted(MemorySource):
         super().__init__(tensors)
         self.log, self.rank, self.broken = log, rank, False
 
-    def read_into(self, targets, done=None):
-        if len(targets):
-            self.log.append((self.rank, frozenset(targets)))
+    def read_into(self, sink):
+        if sink.names:
+            self.log.append((self.rank, frozenset(sink.names)))
         if self.broken:
             raise StorageError("gone")
-        super().read_into(targets, done)
+        super().read_into(sink)
 
 
 def counted(checkpoint):

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-import numpy as np
 from pydantic import JsonValue
 
 from ckptkit.checkpoint.leaves import StoredLeaves
@@ -22,7 +21,8 @@ from ckptkit.checkpoint.verify import load
 from ckptkit.cli.commands.tensor_stats import Histogram, Summary, histogram, summarise
 from ckptkit.cli.errors import WrongUsageError
 from ckptkit.cli.storage_option import open_root
-from ckptkit.core.contents import TensorInfo
+from ckptkit.core.contents import Buffers, TensorInfo
+from ckptkit.core.tensors import bytes_of
 from ckptkit.format.documents import AttemptDocument, ShardEntry, digest_of
 from ckptkit.run.index import Documents
 from ckptkit.run.resolve import LATEST, open_wanted
@@ -181,9 +181,9 @@ def _inside(storage: Storage, opened: OpenedCheckpoint, rank: int, wanted: Wante
         bits = contents.state_tensors[name]
     else:
         bits = info.empty()
-        contents.read_into({name: bits.reshape(-1).view(np.uint8).data})
+        contents.read_into(Buffers({name: bytes_of(bits).data}))
     counted = histogram(info.dtype, bits) if wanted.histogram else None
-    digest = digest_of(bits.reshape(-1).view(np.uint8).data)
+    digest = digest_of(bytes_of(bits).data)
     return Inside(name, info, digest, summarise(info.dtype, bits), counted)
 
 

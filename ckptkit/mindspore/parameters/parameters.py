@@ -247,13 +247,13 @@ class CellParameters:
     def _read(self, contents: Contents, seen: Mapping[str, Leaf], names: Collection[str]) -> RestoreTarget:
         parts = {name: seen[name].spec for name in names if isinstance(seen[name].spec.placement, Box)}
         target = RestoreTarget(self.tensors(), contents.entries, seen, set(names) - parts.keys())
-        contents.read_into(target, target.filled)
+        contents.read_into(target)
         wanted = [
-            WantedPart(name, spec.placement, spec.shape, target[name])
+            WantedPart(name, spec.placement, spec.shape, target.buffer(name))
             for name, spec in parts.items()
             if isinstance(spec.placement, Box)
         ]
-        contents.read_parts(wanted, target.filled)
+        contents.read_parts(wanted, target.done)
         return target
 
     def _zero_absent(self, contents: Contents, target: RestoreTarget) -> None:

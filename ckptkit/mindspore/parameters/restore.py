@@ -1,13 +1,13 @@
 """Gives a checkpoint's bytes their memory on their way into parameters.
 
-Guarantees: after `RestoreTarget.filled` has been called for a name, the parameter of that name has the bytes. Bytes
+Guarantees: after `RestoreTarget.done` has been called for a name, the parameter of that name has the bytes. Bytes
 that cannot be read into the parameter itself are gathered in other memory, one tensor at a time, with those in the same
 few windows of the stream. Main thread only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 import mindspore as ms
 import numpy as np
@@ -17,14 +17,14 @@ from ckptkit.core.tensors import DTYPES, Array, Leaf
 from ckptkit.mindspore.parameters.apply import assign, assign_zeros, can_be_live, live_bytes
 
 
-class RestoreTarget(Mapping[str, memoryview]):
-    """Provides memory for the tensors of parameters, by name; get each right before it is filled.
+class RestoreTarget:
+    """Receives the tensors of parameters; implements `ckptkit.core.contents.Sink`.
 
     Args:
         parameters: By name.
         entries: What is stored of each.
         seen: Leaves of these parameters, taken just now.
-        wanted: The names in this mapping.
+        names: The names that it receives.
     """
 
     def __init__(
@@ -32,9 +32,9 @@ class RestoreTarget(Mapping[str, memoryview]):
         parameters: Mapping[str, ms.Tensor],
         entries: Mapping[str, TensorInfo],
         seen: Mapping[str, Leaf],
-        wanted: Collection[str],
+        names: Collection[str],
     ) -> None:
-        self._wanted = frozenset(wanted)
+        self.names: Collection[str] = frozenset(names)
         self._parameters = parameters
         self._entries = entries
         self._seen = seen
@@ -45,7 +45,8 @@ class RestoreTarget(Mapping[str, memoryview]):
         """Return the memory of the parameter itself, or None."""
         return live_bytes(self._parameters[name], self._seen[name].array) if self._live else None
 
-    def __getitem__(self, name: str) -> memoryview:
+    def buffer(self, name: str) -> memoryview:
+        """Return the memory of the parameter, or memory whose bytes `done` assigns to it."""
         live = self.live(name)
         if live is not None:
             return live
@@ -53,16 +54,7 @@ class RestoreTarget(Mapping[str, memoryview]):
         bits = self._gathered[name] = np.empty(self._seen[name].shape, DTYPES[self._entries[name].dtype])
         return bits.reshape(-1).view(np.uint8).data
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._wanted  # Mapping's own method would get the memory
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._wanted)
-
-    def __len__(self) -> int:
-        return len(self._wanted)
-
-    def filled(self, name: str) -> None:
+    def done(self, name: str) -> None:
         """Finish ``name``, all of whose bytes have been written."""
         bits = self._gathered.pop(name, None)
         if bits is not None:

@@ -110,8 +110,7 @@ def export_weights(
             target.put(memoryview(frame), offset)
         for one in sources:
             wanted = {name: renamed[name] for name in one.names if name in renamed}
-            arriving = _Arriving(one.contents, wanted, layout, target, wait)
-            one.contents.read_into(arriving, arriving.filled)
+            one.contents.read_into(_Arriving(one.contents, wanted, layout, target, wait))
         target.publish()
     return Exported(
         contents.checkpoint,
@@ -174,12 +173,13 @@ def _is_own(contents: Contents, name: str) -> bool:
     return contents.entries[name].placement == "per_rank"
 
 
-class _Arriving(Mapping[str, memoryview]):
+class _Arriving:
     """Provides memory for the tensors of one rank, by name, and writes each to the file once it is filled."""
 
     def __init__(
         self, contents: Contents, wanted: Mapping[str, str], layout: Layout, target: NewFile, wait: LongWait
     ) -> None:
+        self.names: Collection[str] = wanted.keys()
         self._contents = contents
         self._wanted = wanted
         self._layout = layout
@@ -187,20 +187,11 @@ class _Arriving(Mapping[str, memoryview]):
         self._wait = wait
         self._open: dict[str, Array] = {}
 
-    def __getitem__(self, name: str) -> memoryview:
+    def buffer(self, name: str) -> memoryview:
         bits = self._open[name] = np.empty(self._contents.entries[name].size_bytes, np.uint8)
         return bits.data
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._wanted  # that of Mapping would allocate memory
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._wanted)
-
-    def __len__(self) -> int:
-        return len(self._wanted)
-
-    def filled(self, name: str) -> None:
+    def done(self, name: str) -> None:
         """Write ``name`` to the file: all its bytes have arrived."""
         bits = self._open.pop(name).data
         at = 0
