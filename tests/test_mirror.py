@@ -851,6 +851,26 @@ def test_roots_that_went_on_separately_are_an_error(tmp_path):
     other.close()
 
 
+@pytest.mark.parametrize("failed", [1, 2, 3, 5])
+def test_forgotten_starts_hide_no_separation(tmp_path, failed):
+    """Starts to which no mirror was given forget their failed ones, so that the two roots may share no number."""
+    started(tmp_path, 2)
+    started(tmp_path, 3, 6, local="other", host="elsewhere")
+    for _ in range(failed):
+        CheckpointManager(tmp_path / "local").restore(NumpyRun(accumulation_steps=CYCLE))
+    alone = CheckpointManager(tmp_path / "local", host="alone")
+    run = NumpyRun(accumulation_steps=CYCLE)
+    alone.restore(run)
+    for _ in run.train_until(4):
+        pass
+    alone.save(run).result()
+    alone.close()
+    before = tree(tmp_path)
+    with pytest.raises(ResumeError, match=r"went on separately.*attempt 2 .*on elsewhere"):
+        Life(tmp_path).restore()
+    assert tree(tmp_path) == before
+
+
 @pytest.mark.parametrize("damaged", ["local", "mirror"])
 @pytest.mark.parametrize("how", ["cut", "another's"])
 def test_damaged_document_hides_no_separation(tmp_path, damaged, how):

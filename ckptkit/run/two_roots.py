@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 
 from ckptkit.checkpoint.commit import create_once, read_commit
 from ckptkit.checkpoint.listing import list_attempts
@@ -268,26 +269,47 @@ def _refuse_separate(local: Storage, mirror: Storage) -> None:
         if run is not None and run.copied_from is not None:
             refuse_unfinished(root, Index(root), run)
     here, there = list_attempts(local), list_attempts(mirror)
-    if _agree(local, mirror, here & there):
-        return
-    ids = {run.run_id for root in (local, mirror) if (run := read_run(root)) is not None}
+    common = _agree(local, mirror, here & there)
+    roots = () if common else (local, mirror)
+    ids = {run.run_id for root in roots if (run := read_run(root)) is not None}
     if here and there and len(ids) > 1:
         raise ResumeError(
             f"{local.url} and its mirror {mirror.url} hold two different runs, by their {RUN}. Give each run a mirror "
             "of its own, or start with an empty local root to go on from the mirror. Nothing was written."
         )
+    _refuse_two_histories(local, mirror, here - there, there - here, above=common)
 
 
-def _agree(local: Storage, mirror: Storage, numbers: Iterable[int]) -> bool:
-    """Whether the highest readable of ``numbers`` has the same token at both roots; raise ResumeError if it differs."""
+def _agree(local: Storage, mirror: Storage, numbers: Iterable[int]) -> int:
+    """Return the highest readable of ``numbers``, 0 without one; raise ResumeError if its token differs."""
     for number in sorted(numbers, reverse=True):
         ours, theirs = _document(local, number), _document(mirror, number)
         if ours is None or theirs is None:
             continue
         if ours.token == theirs.token:
-            return True  # opened over both roots, or shared later: so all lower ones agree
+            return number  # opened over both roots, or shared later: so all lower ones agree
         raise _separate(local, ours, mirror, theirs)
-    return False
+    return 0
+
+
+def _refuse_two_histories(
+    local: Storage, mirror: Storage, ours: Iterable[int], theirs: Iterable[int], *, above: int
+) -> None:
+    """Raise ResumeError if each root has a commit of an attempt ``above`` the common ones that only it knows.
+
+    Both gave the number after the last common one. A start without ``mirror=`` may have forgotten its own one, if that
+    committed nothing, so that no number shows the difference any more.
+    """
+    alone = [sorted(number for number in numbers if number > above) for numbers in (ours, theirs)]
+    if not all(alone):
+        return
+    found: list[AttemptDocument] = []
+    for root, numbers in zip((local, mirror), alone, strict=True):
+        index = Index(root)
+        with_commit = (number for number in numbers if any(map(index.is_committed, index.names_of(number))))
+        found += islice(_documents(root, with_commit), 1)
+    if len(found) > 1:
+        raise _separate(local, found[0], mirror, found[1])
 
 
 def _bring_up_to_date(local: Storage, mirror: Storage, below: str) -> None:
@@ -314,9 +336,10 @@ def _copy_documents(source: Storage, target: Storage, numbers: Iterable[int]) ->
 
 
 def _separate(local: Storage, ours: AttemptDocument, mirror: Storage, theirs: AttemptDocument) -> ResumeError:
+    other = "" if ours.attempt == theirs.attempt else f"attempt {theirs.attempt} "
     return ResumeError(
         f"the run went on separately at {local.url} and at its mirror {mirror.url}: attempt {ours.attempt} was begun "
-        f"on {ours.host} at {ours.created_at} and on {theirs.host} at {theirs.created_at}, each without the "
+        f"on {ours.host} at {ours.created_at} and {other}on {theirs.host} at {theirs.created_at}, each without the "
         "other. Decide which one goes on, and start with it and a new, empty folder in the other's place (root= to go "
         "on from the mirror, mirror= to go on from the local root). Nothing was changed."
     )
