@@ -14,6 +14,7 @@ from ckptkit.core.placement import Placement
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import Array, Leaf, Lifetime, Role, bytes_of, leaf_of
+from ckptkit.format.codec import encode
 from ckptkit.format.documents import (
     MAX_BLOCK_BYTES,
     AttemptDocument,
@@ -22,7 +23,6 @@ from ckptkit.format.documents import (
     Manifest,
     RankManifest,
     digest_of,
-    encode,
 )
 from ckptkit.format.documents import Commit as CommitDocument
 from ckptkit.format.layout import CheckpointName, attempt_key, frozen_folder

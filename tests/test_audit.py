@@ -12,7 +12,8 @@ from rank_files import NAME, leaf, write_ranks
 
 from ckptkit.core.placement import Box
 from ckptkit.errors import CheckpointNotFoundError, StorageError
-from ckptkit.format.documents import CopiedFrom, RunDocument, Void, encode
+from ckptkit.format.codec import encode
+from ckptkit.format.documents import CopiedFrom, RunDocument, Void
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage, Killed
 from ckptkit.tools.verify import run as audit_module

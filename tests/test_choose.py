@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from long_run import long_run, names_of
 
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, StorageError
-from ckptkit.format.documents import AttemptDocument, Commit, PassedOver, Void, encode
+from ckptkit.format.codec import encode
+from ckptkit.format.documents import AttemptDocument, Commit, PassedOver, Void
 from ckptkit.format.layout import CheckpointName, attempt_key
 from ckptkit.run.catalog import latest_checkpoint, list_checkpoints
 from ckptkit.run.index import VOID_BYTES, Index, Survey, commit_bytes

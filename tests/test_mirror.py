@@ -29,7 +29,8 @@ from ckptkit.errors import (
     StaleAttemptError,
     StorageError,
 )
-from ckptkit.format.documents import CopiedFrom, RunDocument, encode
+from ckptkit.format.codec import encode
+from ckptkit.format.documents import CopiedFrom, RunDocument
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import background, uploads
 from ckptkit.manager.background import lower_priority

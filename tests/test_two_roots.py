@@ -6,7 +6,8 @@ import pytest
 from dict_storage import DictStorage
 
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, Void, encode
+from ckptkit.format.codec import encode
+from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, Void
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key
 from ckptkit.run.two_roots import TwoRoots
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ckptkit.checkpoint.commit import read_commit
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError
+from ckptkit.format.codec import decode
 from ckptkit.format.documents import (
     MAX_DOCUMENT_BYTES,
     AttemptDocument,
@@ -22,7 +23,6 @@ from ckptkit.format.documents import (
     Manifest,
     RankManifest,
     ShardEntry,
-    decode,
     digest_of,
 )
 from ckptkit.format.layout import CheckpointName, attempt_key, frozen_folder

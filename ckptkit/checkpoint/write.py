@@ -18,6 +18,7 @@ from ckptkit.checkpoint.digesting import BlockDigests, DigestingStream
 from ckptkit.checkpoint.frozen import FrozenShards
 from ckptkit.checkpoint.receipts import Receipt
 from ckptkit.checkpoint.staged import Staged
+from ckptkit.format.codec import encode
 from ckptkit.format.documents import (
     MAX_DOCUMENT_BYTES,
     AttemptDocument,
@@ -28,7 +29,6 @@ from ckptkit.format.documents import (
     RankManifest,
     ShardEntry,
     digest_of,
-    encode,
 )
 from ckptkit.format.layout import CheckpointName
 from ckptkit.format.versions import versions

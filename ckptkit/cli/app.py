@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from ckptkit.cli.errors import CommandGroup
-from ckptkit.cli.options import AsJson, Checkpoint, Options, Root, complete_checkpoint, examples
+from ckptkit.cli.options import AsJson, Checkpoint, Drop, NameMap, Options, Rename, Root, complete_checkpoint, examples
 
 app = typer.Typer(
     name="ckptkit",
@@ -322,20 +322,6 @@ def doctor(
 
     options = Options(steps, kills, every_micro_step, seed, timedelta(seconds=timeout))
     raise typer.Exit(run_doctor(command or [], options, keep=keep, as_json=as_json))
-
-
-NameMap = Annotated[
-    str | None,
-    typer.Option("--map", metavar="FILE.json", help="The new name by the old one; null leaves it out."),
-]
-Rename = Annotated[
-    list[str] | None,
-    typer.Option("--rename", metavar="OLD=NEW", help="A name, or a prefix that ends with a dot; repeatable."),
-]
-Drop = Annotated[
-    list[str] | None,
-    typer.Option("--drop", metavar="NAME", help="Leave out a name, or a prefix that ends with a dot; repeatable."),
-]
 
 
 @app.command(

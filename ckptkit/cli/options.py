@@ -47,6 +47,18 @@ Options = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+NameMap = Annotated[
+    str | None,
+    typer.Option("--map", metavar="FILE.json", help="The new name by the old one; null leaves it out."),
+]
+Rename = Annotated[
+    list[str] | None,
+    typer.Option("--rename", metavar="OLD=NEW", help="A name, or a prefix that ends with a dot; repeatable."),
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option("--drop", metavar="NAME", help="Leave out a name, or a prefix that ends with a dot; repeatable."),
+]
 
 
 def examples(*commands: str) -> str:

@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, Val
 
 from ckptkit.core.progress import Progress
 from ckptkit.errors import CorruptCheckpointError
-from ckptkit.format.documents import MAX_ATTEMPT, Digest, Sealed, Seconds, SizeBytes, Token, decode, digest_of, encode
+from ckptkit.format.codec import decode, encode
+from ckptkit.format.documents import MAX_ATTEMPT, Digest, Sealed, Seconds, SizeBytes, Token, digest_of
 from ckptkit.scrubber import scrub
 
 MAX_SEGMENT_BYTES = 1 << 20

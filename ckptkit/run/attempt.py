@@ -34,16 +34,8 @@ from ckptkit.errors import (
     StaleAttemptError,
     StorageError,
 )
-from ckptkit.format.documents import (
-    MAX_ATTEMPT,
-    MAX_SEALED_BYTES,
-    AttemptDocument,
-    PassedOver,
-    RunDocument,
-    Void,
-    decode,
-    encode,
-)
+from ckptkit.format.codec import decode, encode
+from ckptkit.format.documents import MAX_ATTEMPT, MAX_SEALED_BYTES, AttemptDocument, PassedOver, RunDocument, Void
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, checkpoints_prefix
 from ckptkit.format.versions import UNKNOWN, changed
 from ckptkit.run.fence import check_fence

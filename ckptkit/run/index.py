@@ -24,7 +24,8 @@ from itertools import islice
 from ckptkit.checkpoint.commit import read_commit
 from ckptkit.checkpoint.listing import list_attempts, list_names
 from ckptkit.errors import CorruptCheckpointError, UnusableCheckpointError
-from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, Commit, Void, decode, encode
+from ckptkit.format.codec import decode, encode
+from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, Commit, Void
 from ckptkit.format.layout import (
     CHECKPOINTS,
     COMMIT,

@@ -7,7 +7,8 @@ It may hold no checkpoint yet, and would otherwise look like a new run. Threads:
 from __future__ import annotations
 
 from ckptkit.errors import CorruptCheckpointError, ResumeError
-from ckptkit.format.documents import MAX_SEALED_BYTES, RunDocument, decode
+from ckptkit.format.codec import decode
+from ckptkit.format.documents import MAX_SEALED_BYTES, RunDocument
 from ckptkit.format.layout import CHECKPOINTS, RUN, attempt_key
 from ckptkit.run.index import Index
 from ckptkit.storage import Storage

@@ -25,15 +25,8 @@ from itertools import islice
 from ckptkit.checkpoint.commit import create_once, read_commit
 from ckptkit.checkpoint.listing import list_attempts
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
-from ckptkit.format.documents import (
-    MAX_SEALED_BYTES,
-    AttemptDocument,
-    Commit,
-    RunDocument,
-    decode,
-    decode_commit,
-    encode,
-)
+from ckptkit.format.codec import decode, decode_commit, encode
+from ckptkit.format.documents import MAX_SEALED_BYTES, AttemptDocument, Commit, RunDocument
 from ckptkit.format.layout import ATTEMPTS, COMMIT, RUN, CheckpointName, attempt_key, parse_attempt
 from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
 from ckptkit.run.index import Index

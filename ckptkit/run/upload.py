@@ -19,7 +19,8 @@ from ckptkit.checkpoint.open import OpenedCheckpoint, open_checkpoint
 from ckptkit.checkpoint.transfer import Transfer
 from ckptkit.core.policies import KeepPolicy
 from ckptkit.errors import CkptKitError, StaleAttemptError, StorageError
-from ckptkit.format.documents import AttemptDocument, Void, encode
+from ckptkit.format.codec import encode
+from ckptkit.format.documents import AttemptDocument, Void
 from ckptkit.format.layout import FROZEN, CheckpointName
 from ckptkit.run.fence import check_fence
 from ckptkit.run.index import Documents

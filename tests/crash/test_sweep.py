@@ -7,7 +7,8 @@ import pytest
 
 from ckptkit.checkpoint.commit import create_once
 from ckptkit.errors import StaleAttemptError
-from ckptkit.format.documents import Void, encode
+from ckptkit.format.codec import encode
+from ckptkit.format.documents import Void
 from ckptkit.run.index import Index
 from ckptkit.run.sweep import sweep
 from ckptkit.storage import LocalStorage

@@ -20,7 +20,8 @@ from ckptkit.core.placement import Box
 from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.core.process_group import World
 from ckptkit.core.tensors import leaf_of
-from ckptkit.format.documents import FORMAT_VERSION, digest_of, encode
+from ckptkit.format.codec import encode
+from ckptkit.format.documents import FORMAT_VERSION, digest_of
 from ckptkit.format.documents import Void as VoidDocument
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import LocalStorage

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ckptkit.core.progress import Progress
 from ckptkit.errors import CorruptCheckpointError, FormatVersionError
-from ckptkit.format.documents import canonical, digest_of, encode
+from ckptkit.format.codec import encode
+from ckptkit.format.documents import canonical, digest_of
 from ckptkit.format.events import (
     MAX_CURVES,
     MAX_EVENTS,

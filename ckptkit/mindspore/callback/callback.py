@@ -31,7 +31,7 @@ from ckptkit.errors import ResumeError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.mindspore.callback.session import TrainingSession
 from ckptkit.mindspore.data.pipeline_position import Augmentation
-from ckptkit.mindspore.parameters.parameters import PlacementByName
+from ckptkit.mindspore.parameters.placement import PlacementByName
 from ckptkit.mindspore.state.manager import OnKChange, StateManager
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.train.adapter import CycleAdapter

@@ -21,7 +21,7 @@ import inspect
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ import mindspore.dataset as ds
 
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.batch_digest import Probe, digest_of
+from ckptkit.mindspore.data.counted_iterator import CountedIterator
 from ckptkit.mindspore.data.fingerprint import fingerprint
 from ckptkit.mindspore.data.pipeline import (
     describe,
@@ -39,7 +40,7 @@ from ckptkit.mindspore.data.pipeline import (
     samplers_that_carry_epochs,
     told_by_training,
 )
-from ckptkit.mindspore.data.replay import Replay, replay_epochs
+from ckptkit.mindspore.data.replay import Replay, another_batch, replay_epochs
 from ckptkit.mindspore.rng import capture_host_rng, host_rng_drawn, restore_host_rng, undisturbed
 
 _log = logging.getLogger("ckptkit")
@@ -301,7 +302,7 @@ class DatasetPosition:
                 _log.info("past a shuffle buffer, MindSpore reads every sample before batch %d again", self._delivered)
             iterator = (self._forwarded(make) if self._fast else None) or self._replayed(make)
         self._made = True
-        return _HandedOut(iterator, self._delivered, self._hand_out)
+        return CountedIterator(iterator, self._delivered, self._hand_out)
 
     def _hand_out(self, batch: Any, delivered: int) -> None:
         self._probe, self._probed = self._digests.of(batch), delivered
@@ -351,7 +352,7 @@ class DatasetPosition:
         if self._probe is not None and digest_of(last) != self._probe:
             iterator.stop()
             restore_host_rng(before)
-            raise ResumeError(_another_batch(describe(self.dataset), self._delivered - 1))
+            raise ResumeError(another_batch(describe(self.dataset), self._delivered - 1))
         self.own_draws = host_rng_drawn(base) if self._base is not None else frozenset()
         # Its threads read ahead and keep drawing: leave the generators that they draw from alone.
         restore_host_rng({name: state for name, state in before.items() if name not in self.own_draws})
@@ -393,35 +394,3 @@ class DatasetPosition:
             seed,
         )
         return seed
-
-
-class _HandedOut:
-    """Wraps a MindSpore iterator and reports each batch and the count before it delivers the batch."""
-
-    def __init__(self, iterator: Any, delivered: int, tell: Callable[[Any, int], None]) -> None:
-        self._iterator = iterator
-        self._delivered = delivered
-        self._tell = tell
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        batch = next(self._iterator)
-        self._delivered += 1
-        self._tell(batch, self._delivered)
-        return batch
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._iterator, name)
-
-
-def _another_batch(data: str, batch: int) -> str:
-    return (
-        f"{data}: batch {batch}, the last one that was trained, is another one now although all before it was "
-        "replayed, so the run cannot go on exactly. Either the data files changed, or something in the pipeline "
-        "is not the same twice: Python code that draws from the global `random` or `numpy.random` together with the "
-        "training loop, or in several threads; a source or sampler that remembers earlier iterators; the time of day. "
-        "Put the data back, or let random code draw from ckptkit.data.sample_rng(seed, epoch, index) and start under "
-        "another root"
-    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias
 
 import mindspore as ms
 import xxhash
@@ -24,14 +23,12 @@ from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.buffers import Buffers
 from ckptkit.mindspore.parameters.cell_changes import CellChanges
+from ckptkit.mindspore.parameters.placement import PlacementByName, placed_by_hand
 from ckptkit.mindspore.parameters.restore import RestoreTarget
 from ckptkit.mindspore.parameters.tracked import TrackedTensor, looking_copies, synchronize
 from ckptkit.mindspore.state.compatibility import is_rate, some
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 
-PlacementByName: TypeAlias = Callable[[str], Placement | None]
-
-_WORDS = ("replicated", "per_rank")
 _SMALL_BYTES = 64 * 1024  # below this, copying is cheaper than a fence
 
 
@@ -72,7 +69,7 @@ class CellParameters:
         self._registered = Buffers(cells, self._by_name)
         self._buffers = self._registered.now()
         self._buffers_before: dict[str, str] = {}
-        self._placed = _placed_by_hand(self._by_name, placement)
+        self._placed = placed_by_hand(self._by_name, placement)
         train_cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), None)
         self._accumulates = train_cell is not None
         self._accumulators = {one.name for one in train_cell.accumulators} if train_cell is not None else set()
@@ -388,27 +385,3 @@ def _refuse_frozen_and_trained(frozen: Collection[str], cells: Sequence[nn.Cell]
 
 def _are_same(tensors: Mapping[str, ms.Tensor], others: Mapping[str, ms.Tensor]) -> bool:
     return tensors.keys() == others.keys() and all(one is others[name] for name, one in tensors.items())
-
-
-def _placed_by_hand(parameters: Mapping[str, ms.Parameter], placement: PlacementByName | None) -> dict[str, Placement]:
-    if placement is None:
-        return {}
-    asked = {name: placement(name) for name in parameters}
-    placed = {name: one for name, one in asked.items() if one is not None}
-    for name, one in placed.items():
-        _check_placement(name, tuple(parameters[name].shape), one)
-    return placed
-
-
-def _check_placement(name: str, shape: tuple[int, ...], placement: object) -> None:
-    if not isinstance(placement, Box):
-        if placement not in _WORDS:
-            raise TypeError(
-                f"placement= gives {placement!r} for {name}: it takes {', '.join(map(repr, _WORDS))} or a Box"
-            )
-        return
-    fits = len(shape) == len(placement.offsets) and all(
-        at + extent <= whole for at, extent, whole in zip(placement.offsets, shape, placement.global_shape, strict=True)
-    )
-    if not fits:
-        raise ValueError(f"placement= gives {placement} for {name}, whose shape {shape} does not lie inside of it")

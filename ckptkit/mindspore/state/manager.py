@@ -43,7 +43,8 @@ from ckptkit.mindspore.parameters.half_restored import (
     mark_half_restored,
     refuse_half_restored,
 )
-from ckptkit.mindspore.parameters.parameters import CellParameters, PlacementByName, optimizers_of
+from ckptkit.mindspore.parameters.parameters import CellParameters, optimizers_of
+from ckptkit.mindspore.parameters.placement import PlacementByName
 from ckptkit.mindspore.process_group import world
 from ckptkit.mindspore.rng import capture_rng, restore_rng, seed_operators
 from ckptkit.mindspore.state.compatibility import (

@@ -16,7 +16,8 @@ from datetime import datetime
 from ckptkit.checkpoint.commit import create_once
 from ckptkit.checkpoint.transfer import ADVICE
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
-from ckptkit.format.documents import MAX_ATTEMPT, AttemptDocument, CopiedFrom, RunDocument, digest_of, encode
+from ckptkit.format.codec import encode
+from ckptkit.format.documents import MAX_ATTEMPT, AttemptDocument, CopiedFrom, RunDocument, digest_of
 from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN, CheckpointName, attempt_key
 from ckptkit.run.index import Index
 from ckptkit.run.origin import read_run, refuse_unfinished

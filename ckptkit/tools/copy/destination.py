@@ -16,7 +16,8 @@ from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.transfer import ADVICE, document_at, files_of, is_hidden
 from ckptkit.checkpoint.verify import verify
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
-from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, CopiedFrom, RunDocument, Void, decode
+from ckptkit.format.codec import decode
+from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, CopiedFrom, RunDocument, Void
 from ckptkit.format.events import MAX_SEGMENT_BYTES
 from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN, CheckpointName, attempt_of, parse_frozen
 from ckptkit.run.index import Index

@@ -29,7 +29,8 @@ from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import LeafSpec
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
-from ckptkit.format.documents import AttemptDocument, CopiedFrom, RunDocument, encode
+from ckptkit.format.codec import encode
+from ckptkit.format.documents import AttemptDocument, CopiedFrom, RunDocument
 from ckptkit.format.layout import CHECKPOINTS, RUN, CheckpointName, attempt_key
 from ckptkit.format.shards import SHARD_BYTES, Shard, plan_shards
 from ckptkit.run.fence import check_fence

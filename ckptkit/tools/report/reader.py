@@ -13,7 +13,8 @@ from datetime import datetime, timezone
 from ckptkit.checkpoint.open import decode_manifest
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
-from ckptkit.format.documents import MAX_DOCUMENT_BYTES, MAX_SEALED_BYTES, Manifest, RunDocument, decode
+from ckptkit.format.codec import decode
+from ckptkit.format.documents import MAX_DOCUMENT_BYTES, MAX_SEALED_BYTES, Manifest, RunDocument
 from ckptkit.format.events import Began, Ended, Event, LeftOut, Point, Removed, Saved, SaveFailed
 from ckptkit.format.layout import RUN, CheckpointName, attempt_key, parse_segment
 from ckptkit.run.catalog import CheckpointInfo, Rows, list_rows
