@@ -21,10 +21,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from ckptkit.errors import CorruptCheckpointError, StorageError
+from ckptkit.errors import StorageError
 from ckptkit.storage.descriptors import hide, show
 from ckptkit.storage.direct import DirectWriter
 from ckptkit.storage.folders import walk_folders
+from ckptkit.storage.local_errors import refuse_dangling, storage_errors
+from ckptkit.storage.local_reads import read_all, read_file
 from ckptkit.storage.protocol import Listing
 from ckptkit.storage.source import ByteStream, Source
 from ckptkit.storage.system_calls import SYSTEM
@@ -39,22 +41,6 @@ _T = TypeVar("_T")
 _FOLDER_TRIES = 5
 _MOST_DURABLE = 256  # a save makes a few folders, which retention removes later
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")  # the file of an unfinished create
-_MOST_BUFFERS = 1024  # IOV_MAX on Linux: the limit of one system call
-
-# What disks, and file systems with checksums, report for a place that cannot be read.
-_UNREADABLE = {errno.EIO, errno.ENODATA, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)}
-_NEIGHBOURS = 3  # from each folder
-_SAMPLE_BYTES = 1 << 16
-
-_FULL = " See `df -h`; a run needs less with keep=ck.KeepLatest(2)."
-_HINTS = {
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
-    errno.ENOTDIR: " A part of that path is a file: give the run root a folder of its own.",
-    errno.EACCES: " Let this user read and write there (`ls -ld {folder}` shows who may), or give another run root.",
-    errno.EROFS: " It is mounted for reading only: give another run root.",
-    errno.ENOENT: " That folder cannot be made, or was deleted: check the path (`ls -ld {folder}`).",
-}
 
 
 class LocalStorage:
@@ -92,11 +78,11 @@ class LocalStorage:
         """List the entries directly below ``folder`` whose names begin with ``prefix``."""
         folders: set[str] = set()
         files: dict[str, int] = {}
-        with _storage_errors("list", self._root / folder):
+        with storage_errors("list", self._root / folder):
             try:
                 entries = os.scandir(self._root / folder)
             except FileNotFoundError:
-                _refuse_dangling(self._root / folder)
+                refuse_dangling(self._root / folder)
                 return Listing()
             with entries:
                 for entry in entries:
@@ -121,53 +107,23 @@ class LocalStorage:
         def whole(descriptor: int) -> bytes:
             # At least one byte, so that reading a folder fails instead of returning nothing.
             data = bytearray(min(os.fstat(descriptor).st_size, max_bytes) + 1)
-            return bytes(data[: _read_all(descriptor, [memoryview(data)], 0)])
+            return bytes(data[: read_all(descriptor, [memoryview(data)], 0)])
 
-        return self._read(key, whole)
+        return read_file(self._root, key, whole)
 
     def read_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int = 0) -> int:
         """Fill ``buffers`` with the bytes from ``offset_bytes`` on; returns the number of bytes read."""
-        return self._read(key, lambda descriptor: _read_all(descriptor, buffers, offset_bytes))
-
-    def _read(self, key: str, read: Callable[[int], _T]) -> _T:
-        """Call ``read`` with the open file, and once more if the disk cannot read it.
-
-        Raises:
-            CorruptCheckpointError: If this file cannot be read but another one can, or ``key`` is a folder.
-        """
-        path = f"{self._root}/{key}"  # a restore calls this for every few MiB, so no Path and no file object
-        with _storage_errors("read", path):
-            try:
-                return _with_open(path, read)
-            except IsADirectoryError as error:
-                raise CorruptCheckpointError(f"{key} is a folder where a file was written") from error
-            except OSError as error:
-                if error.errno not in _UNREADABLE:
-                    raise
-            try:
-                return _with_open(path, read)
-            except OSError as error:
-                if error.errno not in _UNREADABLE or not any(map(_gives_bytes, self._neighbours(Path(path)))):
-                    raise
-                raise CorruptCheckpointError(
-                    f"{key} cannot be read ({error.strerror}, twice), while another file can: the disk is damaged there"
-                ) from error
-
-    def _neighbours(self, path: Path) -> Iterator[Path]:
-        """Yield some other files of this root, the nearest first."""
-        above = [folder for folder in path.parents if folder == self._root or self._root in folder.parents]
-        for folder in (*above, *_entries(self._root)):
-            yield from [one for one in _entries(folder) if one != path and one.is_file()][:_NEIGHBOURS]
+        return read_file(self._root, key, lambda descriptor: read_all(descriptor, buffers, offset_bytes))
 
     def write(self, key: str, stream: ByteStream, size_bytes: int) -> None:
         """Write a new file and fsync it and its directories; an error leaves nothing of it."""
         path = self._root / key
         source = Source(stream, size_bytes, path)
-        with _storage_errors("write", path):
+        with storage_errors("write", path):
             descriptor = hide(self._open_new(path))
         try:
             self._fill(descriptor, source, path)
-            with _storage_errors("write", path):
+            with storage_errors("write", path):
                 SYSTEM.fsync_folder(path.parent)
         except BaseException:
             # The page cache may hold all of it while the disk does not, and reading it would not show that.
@@ -183,7 +139,7 @@ class LocalStorage:
             else:
                 self._write_large(descriptor, source, path)
             source.expect_end()
-            with _storage_errors("write", path):
+            with storage_errors("write", path):
                 SYSTEM.fsync(descriptor)
         except BaseException:
             show(descriptor)
@@ -191,27 +147,27 @@ class LocalStorage:
                 os.close(descriptor)
             raise
         show(descriptor)
-        with _storage_errors("write", path):
+        with storage_errors("write", path):
             os.close(descriptor)
 
     def _write_large(self, descriptor: int, source: Source, path: Path) -> None:
         # Read the source outside of the error handling: its errors are not errors of the storage.
-        with _storage_errors("write", path):
+        with storage_errors("write", path):
             begun = self._large_files.begin(descriptor)
         with begun as file:
             while source.left_bytes:
-                with _storage_errors("write", path):
+                with storage_errors("write", path):
                     buffer = file.buffer()
                 filled_bytes = source.fill(buffer)
-                with _storage_errors("write", path):
+                with storage_errors("write", path):
                     file.put(buffer, filled_bytes)
-            with _storage_errors("write", path):
+            with storage_errors("write", path):
                 file.finish()
 
     def create(self, key: str, data: bytes) -> None:
         """Publish ``data`` at ``key`` unless it exists, by tmp + fsync + link."""
         path = self._root / key
-        with _storage_errors("create", path):
+        with storage_errors("create", path):
             self._make_folder(path.parent)
             is_new = not os.path.lexists(path) and _link_new(path, data)
             try:
@@ -231,12 +187,12 @@ class LocalStorage:
         parents: set[Path] = set()
         for key in keys:
             path = self._root / key
-            with _storage_errors("delete", path):
+            with storage_errors("delete", path):
                 _remove(path)
                 parents.add(path.parent)
         # Deepest first, so that a folder that loses its last folder is removed, too.
         for parent in sorted(parents, key=lambda path: len(path.parts), reverse=True):
-            with _storage_errors("delete", parent):
+            with storage_errors("delete", parent):
                 self._fsync_or_remove(parent)
 
     def clear_unfinished(self, prefix: str, is_dead: Callable[[str], bool]) -> int:
@@ -251,7 +207,7 @@ class LocalStorage:
                 empty.append(path)
         self.delete(files)
         for path in empty:
-            with _storage_errors("delete", self._root / path):
+            with storage_errors("delete", self._root / path):
                 self._fsync_or_remove(self._root / path)
         return len(files) + len(empty)
 
@@ -266,7 +222,7 @@ class LocalStorage:
                 raise error
 
         top = self._root / folder
-        with _storage_errors("list", top):
+        with storage_errors("list", top):
             for path, folders, names in os.walk(top, onerror=refuse):
                 if Path(path) == top:
                     folders[:] = [name for name in folders if name.startswith(start)]
@@ -325,7 +281,7 @@ class LocalStorage:
                 SYSTEM.mkdir(one)
             except FileExistsError as error:
                 if not one.is_dir():
-                    _refuse_dangling(one)
+                    refuse_dangling(one)
                     # A file is in the folder's place. FileExistsError would mean that a create lost its race.
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(one)) from error
             # The new name must be durable before anything below it.
@@ -370,53 +326,8 @@ def _link_new(path: Path, data: bytes) -> bool:
 def _write_small(descriptor: int, source: Source, path: Path) -> None:
     data = memoryview(bytearray(source.left_bytes))
     source.fill(data)
-    with _storage_errors("write", path):
+    with storage_errors("write", path):
         SYSTEM.write_all(descriptor, data)
-
-
-def _with_open(path: str, read: Callable[[int], _T]) -> _T:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return read(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _entries(folder: Path) -> list[Path]:
-    """Return the entries of ``folder``; none if it is not a folder or cannot be listed."""
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
-def _gives_bytes(path: Path) -> bool:
-    """Return whether the disk gives the beginning of a file; drops its page cache, which outlives a disk."""
-
-    def sample(descriptor: int) -> bool:
-        if hasattr(os, "posix_fadvise"):  # not on macOS
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        return bool(_read_all(descriptor, [memoryview(bytearray(_SAMPLE_BYTES))], 0))
-
-    try:
-        return _with_open(str(path), sample)
-    except OSError:
-        return False
-
-
-def _read_all(descriptor: int, buffers: Sequence[memoryview], offset_bytes: int) -> int:
-    rest = [one for one in buffers if len(one)]
-    done = 0
-    while rest and (count := os.preadv(descriptor, rest[:_MOST_BUFFERS], offset_bytes + done)):
-        done += count
-        full = 0
-        while full < len(rest) and count >= len(rest[full]):
-            count -= len(rest[full])
-            full += 1
-        rest = rest[full:]
-        if count:
-            rest[0] = rest[0][count:]
-    return done
 
 
 def _remove(path: Path) -> None:
@@ -426,40 +337,3 @@ def _remove(path: Path) -> None:
 
 def _is_dangling(entry: os.DirEntry[str]) -> bool:
     return entry.is_symlink() and not os.path.exists(entry.path)
-
-
-def _refuse_dangling(path: Path) -> None:
-    """Raise StorageError if ``path`` is absent because of a dangling link: the files behind it may still exist."""
-    for one in (path, *path.parents):
-        if one.is_symlink() and not one.exists():
-            raise StorageError(
-                f"{one} is a link to {os.readlink(one)}, which is not there. Mount the disk that it leads to; only if "
-                "what was there is not needed, remove the link."
-            )
-
-
-@contextlib.contextmanager
-def _storage_errors(verb: str, path: Path | str) -> Iterator[None]:
-    try:
-        yield
-    except StorageError:
-        raise
-    except (FileNotFoundError, FileExistsError) as error:
-        _refuse_dangling(Path(path))
-        if (verb == "read" and isinstance(error, FileNotFoundError)) or (
-            verb == "create" and isinstance(error, FileExistsError)
-        ):
-            raise
-        raise _storage_error(verb, path, error) from error
-    except OSError as error:
-        raise _storage_error(verb, path, error) from error
-
-
-def _storage_error(verb: str, path: Path | str, error: OSError) -> StorageError:
-    hint = _HINTS.get(error.errno or 0, "").format(folder=Path(path).parent)
-    if verb == "create" and error.errno in (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP):  # from link()
-        hint = (
-            " ckptkit publishes with hard links, which this file system refuses;"
-            " put the run on a file system that has them."
-        )
-    return StorageError(f"could not {verb} {path}: {error.strerror or error}.{hint}")
