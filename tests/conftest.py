@@ -16,7 +16,8 @@ import pytest
 
 # Before they are imported: an assertion that fails in what tests share says what it saw, too.
 pytest.register_assert_rewrite(
-    *("cells", "ckptkit.testing.contract", "crash", "documents", "equivalence", "forge", "grown", "jobs", "live"),
+    *("ckptkit.testing.contract", "ckptkit.testing.reading_contract"),
+    *("cells", "crash", "documents", "equivalence", "forge", "grown", "jobs", "live"),
     *("mistakes", "object_store", "ranks", "ranks_with_mindspore", "scale", "support", "training"),
 )
 

@@ -31,224 +31,48 @@ import pytest
 
 from ckptkit.errors import StorageError
 from ckptkit.storage import Storage
+from ckptkit.testing.reading_contract import MIB, ReadingContract, pattern
 
 _T = TypeVar("_T")
-_MIB = 1 << 20
 # Zero, one, around a block, around the buffers and parts of backends, and sizes that fill these only in part.
-_SIZES = [0, 1, 4095, 4096, 4097, _MIB - 1, _MIB, _MIB + 1]
-_SIZES += [4 * _MIB - 1, 4 * _MIB, 4 * _MIB + 1, 8 * _MIB, 12 * _MIB + 7, 17 * _MIB + 4099]
+_SIZES = [0, 1, 4095, 4096, 4097, MIB - 1, MIB, MIB + 1]
+_SIZES += [4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 8 * MIB, 12 * MIB + 7, 17 * MIB + 4099]
 
 
-class StorageContract:
+class StorageContract(ReadingContract):
     """Checks a storage; the base of a test class, see the module.
 
     Attributes:
         many_files: A number of files larger than the backend lists in one answer or deletes in one request.
     """
 
-    many_files = 1100
-
-    @pytest.fixture
-    def storage(self) -> Storage:
-        """Return an empty run root of the backend under test; the subclass defines it."""
-        raise NotImplementedError
-
-    def raw_get(self, storage: Storage, key: str) -> bytes | None:
-        """Return the bytes at ``key``, or None, without using ``storage``'s methods; the subclass defines it."""
-        raise NotImplementedError
-
-    def raw_put(self, storage: Storage, key: str, data: bytes) -> None:
-        """Put ``data`` at ``key`` without using ``storage``'s methods; the subclass defines it."""
-        raise NotImplementedError
-
     def test_it_is_a_storage(self, storage: Storage) -> None:
         """The storage has the protocol's methods and a URL."""
         assert isinstance(storage, Storage)
         assert storage.url
-
-    # list
-
-    @pytest.mark.parametrize("folder", ["a", "a/b", "a/b/c"])
-    def test_a_missing_folder_lists_empty(self, storage: Storage, folder: str) -> None:
-        """A missing folder is listed as empty, also if its parents are missing."""
-        listing = storage.list(folder)
-        assert (listing.folders, dict(listing.files)) == (frozenset(), {})
-
-    def test_a_missing_folder_beside_others_lists_empty(self, storage: Storage) -> None:
-        """A missing folder is listed as empty, even if another folder's name begins with its name."""
-        self.raw_put(storage, "runs-2/file", b"1")
-        listing = storage.list("runs")
-        assert (listing.folders, dict(listing.files)) == (frozenset(), {})
-
-    def test_a_listing_holds_what_lies_directly_below(self, storage: Storage) -> None:
-        """A listing holds the folder's own files with their sizes and its own folders, and nothing else."""
-        for key, data in {"a/1": b"x", "a/2": b"", "a/b/3": b"xyz", "a/b/c/4": b"", "a2/5": b"", "6": b""}.items():
-            self.raw_put(storage, key, data)
-        listing = storage.list("a")
-        assert listing.folders == {"b"}
-        assert dict(listing.files) == {"1": 1, "2": 0}
-
-    def test_a_listing_is_not_cached(self, storage: Storage) -> None:
-        """A listing shows what was put or removed after the previous listing."""
-        assert not storage.list("a").files
-        self.raw_put(storage, "a/1", b"x")
-        assert dict(storage.list("a").files) == {"1": 1}
-        storage.delete(["a/1"])
-        assert not storage.list("a").files
-
-    def test_a_long_listing_is_whole(self, storage: Storage) -> None:
-        """A listing is complete, even with more entries than one page of an object store's answer holds."""
-        for number in range(self.many_files):
-            self.raw_put(storage, f"many/{number:04d}", b"")
-        assert len(storage.list("many").files) == self.many_files
-
-    def test_list_filters_names_by_prefix(self, storage: Storage) -> None:
-        """The prefix selects folders and files, and only those directly below the folder."""
-        for key in ("a/x1", "a/x2/y", "a/y1", "a/y2/x", "ax/1", "x3"):
-            self.raw_put(storage, key, b"1")
-        listing = storage.list("a", "x")
-        assert (listing.folders, dict(listing.files)) == (frozenset({"x2"}), {"x1": 1})
-        listing = storage.list("a", "z")
-        assert (listing.folders, dict(listing.files)) == (frozenset(), {})
-
-    # walk
-
-    @pytest.mark.parametrize(
-        ("prefix", "expected"),
-        [
-            ("", {"a/1", "a/b/2", "a/b/c/3", "ab/4", "5"}),
-            ("a/", {"a/1", "a/b/2", "a/b/c/3"}),
-            ("a/b", {"a/b/2", "a/b/c/3"}),
-            ("a/b/c/", {"a/b/c/3"}),
-            ("a", {"a/1", "a/b/2", "a/b/c/3", "ab/4"}),
-            ("a/1", {"a/1"}),
-            ("no/such", set()),
-        ],
-    )
-    def test_a_walk_finds_every_key_that_begins_so(self, storage: Storage, prefix: str, expected: set[str]) -> None:
-        """A walk finds every file whose key begins with the prefix, at any depth, with its size."""
-        for number, key in enumerate(("a/1", "a/b/2", "a/b/c/3", "ab/4", "5")):
-            self.raw_put(storage, key, b"x" * number)
-        found = dict(storage.walk(prefix))
-        assert set(found) == expected
-        assert all(size == len(self.raw_get(storage, key) or b"") for key, size in found.items())
-
-    def test_a_long_walk_is_whole(self, storage: Storage) -> None:
-        """A walk is complete, even with more files than one page of an object store's answer holds."""
-        for number in range(self.many_files):
-            self.raw_put(storage, f"many/{number % 7}/{number:04d}", b"")
-        assert len(storage.walk("many/")) == self.many_files
-
-    # read
-
-    @pytest.mark.parametrize(("max_bytes", "expected"), [(10, b"12345"), (5, b"12345"), (4, b"12345"), (2, b"123")])
-    def test_read_returns_at_most_one_extra_byte(self, storage: Storage, max_bytes: int, expected: bytes) -> None:
-        """A read returns at most one byte more than asked for, which shows that the file is longer."""
-        self.raw_put(storage, "a/1", b"12345")
-        assert storage.read("a/1", max_bytes) == expected
-
-    def test_read_gives_an_empty_file(self, storage: Storage) -> None:
-        """A read of an empty file returns no bytes and is not an error."""
-        self.raw_put(storage, "a/1", b"")
-        assert storage.read("a/1", 10) == b""
-
-    @pytest.mark.parametrize("key", ["a/absent", "b/c/absent"])
-    def test_reading_an_absent_file_is_file_not_found(self, storage: Storage, key: str) -> None:
-        """An absent file is FileNotFoundError and not StorageError, which says nothing about the file."""
-        self.raw_put(storage, "a/1", b"")
-        with pytest.raises(FileNotFoundError) as raised:
-            storage.read(key, 10)
-        assert not isinstance(raised.value, StorageError)
-        with pytest.raises(FileNotFoundError) as raised:
-            storage.read_into(key, [memoryview(bytearray(3))])
-        assert not isinstance(raised.value, StorageError)
-
-    def test_a_read_is_not_cached(self, storage: Storage) -> None:
-        """A read finds a file that was created after a failed read."""
-        with pytest.raises(FileNotFoundError):
-            storage.read("a/1", 10)
-        self.raw_put(storage, "a/1", b"new")
-        assert storage.read("a/1", 10) == b"new"
-
-    # read_into
-
-    @pytest.mark.parametrize(
-        ("offset_bytes", "size_bytes", "expected"),
-        [(0, 10, b"0123456789"), (0, 3, b"012"), (4, 3, b"456"), (8, 2, b"89"), (8, 5, b"89"), (9, 1, b"9")],
-    )
-    def test_read_into_is_short_only_at_end(
-        self, storage: Storage, offset_bytes: int, size_bytes: int, expected: bytes
-    ) -> None:
-        """A read is short only at the end of the file, and leaves the rest of the buffer unchanged."""
-        self.raw_put(storage, "a/1", b"0123456789")
-        buffer = bytearray(b"." * size_bytes)
-        assert storage.read_into("a/1", [memoryview(buffer)], offset_bytes) == len(expected)
-        assert buffer == expected + b"." * (size_bytes - len(expected))
-
-    @pytest.mark.parametrize("offset_bytes", [10, 11, 1000])
-    def test_read_into_beyond_the_end_reads_nothing(self, storage: Storage, offset_bytes: int) -> None:
-        """A read beyond the end returns zero and is not an error: the caller compares sizes."""
-        self.raw_put(storage, "a/1", b"0123456789")
-        assert storage.read_into("a/1", [memoryview(bytearray(3))], offset_bytes) == 0
-
-    @pytest.mark.parametrize("data", [b"", b"0123456789"])
-    def test_a_read_of_zero_bytes_reads_nothing(self, storage: Storage, data: bytes) -> None:
-        """A read into no memory returns zero; object stores have no empty ranges, so the backend must handle it."""
-        self.raw_put(storage, "a/1", data)
-        assert storage.read_into("a/1", [memoryview(bytearray())], 0) == 0
-
-    def test_read_into_of_an_empty_file_reads_nothing(self, storage: Storage) -> None:
-        """A read of an empty file returns zero and is not an error."""
-        self.raw_put(storage, "a/1", b"")
-        assert storage.read_into("a/1", [memoryview(bytearray(3))]) == 0
-
-    def test_read_into_fills_a_large_buffer(self, storage: Storage) -> None:
-        """A read fills a buffer of any size, however much the backend reads at a time."""
-        data = _pattern(5 * _MIB + 11)
-        self.raw_put(storage, "a/1", data)
-        buffer = bytearray(3 * _MIB + 7)
-        assert storage.read_into("a/1", [memoryview(buffer)], 1234) == len(buffer)
-        assert buffer == data[1234 : 1234 + len(buffer)]
-
-    @pytest.mark.parametrize(
-        ("sizes", "size_bytes"),
-        [([], 10), ([3, 4], 10), ([0, 3, 0, 7, 0], 10), ([6, 6, 6], 10), ([10, 5], 10), ([1] * 3000, 2990)],
-        ids=["none", "part", "empty-ones", "ends-within-one", "ends-between-two", "more-than-one-call-takes"],
-    )
-    def test_read_into_fills_one_buffer_after_the_other(
-        self, storage: Storage, sizes: list[int], size_bytes: int
-    ) -> None:
-        """A read fills the buffers without a gap, and leaves memory beyond the end of the file unchanged."""
-        data = _pattern(size_bytes)
-        self.raw_put(storage, "a/1", data)
-        buffers = [bytearray(b"." * size) for size in sizes]
-        read = storage.read_into("a/1", [memoryview(one) for one in buffers], 2)
-        room = sum(sizes)
-        assert read == min(room, size_bytes - 2)
-        assert b"".join(buffers) == data[2 : 2 + read] + b"." * (room - read)
 
     # write
 
     @pytest.mark.parametrize("size_bytes", _SIZES)
     def test_a_file_of_any_size_is_written_whole(self, storage: Storage, size_bytes: int) -> None:
         """A write makes missing folders and writes all bytes: none, about a block, and about a backend's buffers."""
-        data = _pattern(size_bytes)
+        data = pattern(size_bytes)
         storage.write("a/b/c/1", io.BytesIO(data), size_bytes)
         assert self.raw_get(storage, "a/b/c/1") == data
 
     def test_files_written_one_after_another_do_not_mix(self, storage: Storage) -> None:
         """A file holds no bytes of an earlier file, shorter or longer, whose buffers the backend reuses."""
-        files = {f"a/{number}": _pattern(size, number) for number, size in enumerate(_SIZES + _SIZES[::-1])}
+        files = {f"a/{number}": pattern(size, number) for number, size in enumerate(_SIZES + _SIZES[::-1])}
         for key, data in files.items():
             storage.write(key, io.BytesIO(data), len(data))
         assert all(self.raw_get(storage, key) == data for key, data in files.items())
 
     def test_the_stream_is_asked_from_the_calling_thread(self, storage: Storage) -> None:
         """A write reads each byte once, in the calling thread: the stream may read memory of this thread only."""
-        stream = _Watched(_pattern(17 * _MIB + 5))
-        storage.write("a/1", stream, 17 * _MIB + 5)
+        stream = _Watched(pattern(17 * MIB + 5))
+        storage.write("a/1", stream, 17 * MIB + 5)
         assert stream.threads == {threading.get_ident()}
-        assert self.raw_get(storage, "a/1") == _pattern(17 * _MIB + 5)
+        assert self.raw_get(storage, "a/1") == pattern(17 * MIB + 5)
 
     def test_a_written_file_is_listed_and_read(self, storage: Storage) -> None:
         """A file is listed and readable as soon as it is written."""
@@ -261,15 +85,15 @@ class StorageContract:
         """A stream that lacks one byte, or all bytes, is a StorageError."""
         for number, given in enumerate((size_bytes - 1, 0)):
             with pytest.raises(StorageError, match=f"{size_bytes} bytes announced"):
-                storage.write(f"a/{number}", io.BytesIO(_pattern(given)), size_bytes)
+                storage.write(f"a/{number}", io.BytesIO(pattern(given)), size_bytes)
 
     @pytest.mark.parametrize("size_bytes", _SIZES)
     def test_overlong_stream_is_storage_error(self, storage: Storage, size_bytes: int) -> None:
         """A stream with one byte too many is a StorageError."""
         with pytest.raises(StorageError, match=f"{size_bytes} bytes announced"):
-            storage.write("a/1", io.BytesIO(_pattern(size_bytes + 1)), size_bytes)
+            storage.write("a/1", io.BytesIO(pattern(size_bytes + 1)), size_bytes)
 
-    @pytest.mark.parametrize("size_bytes", [6, 6 * _MIB])
+    @pytest.mark.parametrize("size_bytes", [6, 6 * MIB])
     def test_write_never_overwrites(self, storage: Storage, size_bytes: int) -> None:
         """A write to an existing key raises StorageError, and the existing file stays as it is."""
         self.raw_put(storage, "a/1", b"first")
@@ -277,19 +101,19 @@ class StorageContract:
             storage.write("a/1", io.BytesIO(bytes(size_bytes)), size_bytes)
         assert self.raw_get(storage, "a/1") == b"first"
 
-    @pytest.mark.parametrize("size_bytes", [1, 17 * _MIB])
+    @pytest.mark.parametrize("size_bytes", [1, 17 * MIB])
     @pytest.mark.parametrize("error", [ValueError, OSError, FileNotFoundError, KeyboardInterrupt])
     def test_what_the_stream_raises_reaches_the_caller(
         self, storage: Storage, size_bytes: int, error: type[BaseException]
     ) -> None:
         """An exception of the stream reaches the caller unchanged, and the storage works as before afterwards."""
         raised = error("made by the source")
-        stream = _Watched(_pattern(size_bytes), raised, after_bytes=size_bytes // 2)
+        stream = _Watched(pattern(size_bytes), raised, after_bytes=size_bytes // 2)
         with pytest.raises(error) as caught:
             storage.write("a/1", stream, size_bytes)
         assert caught.value is raised
-        storage.write("a/2", io.BytesIO(_pattern(size_bytes)), size_bytes)
-        assert self.raw_get(storage, "a/2") == _pattern(size_bytes)
+        storage.write("a/2", io.BytesIO(pattern(size_bytes)), size_bytes)
+        assert self.raw_get(storage, "a/2") == pattern(size_bytes)
 
     # create
 
@@ -347,7 +171,7 @@ class StorageContract:
 
     def test_create_is_atomic_for_readers(self, storage: Storage) -> None:
         """A file that is being created is absent or whole for concurrent reads and listings."""
-        data = _pattern(64 * 1024)
+        data = pattern(64 * 1024)
         keys = [f"atomic/{number:02d}" for number in range(20)]
         done = threading.Event()
 
@@ -417,7 +241,7 @@ class StorageContract:
     def test_nothing_that_is_finished_is_cleared(self, storage: Storage) -> None:
         """A clear removes no finished file, even if its writer is dead."""
         storage.create("a/1", b"x")
-        storage.write("b/2", io.BytesIO(_pattern(17 * _MIB)), 17 * _MIB)
+        storage.write("b/2", io.BytesIO(pattern(17 * MIB)), 17 * MIB)
         assert storage.clear_unfinished("", lambda key: True) == 0
         assert set(storage.walk("")) - {"probe", "lease.json"} == {"a/1", "b/2"}
 
@@ -445,11 +269,6 @@ class StorageContract:
 def _in_threads(count: int, run: Callable[[int], _T]) -> list[_T]:
     with ThreadPoolExecutor(count) as pool:
         return [one.result(timeout=120) for one in [pool.submit(run, number) for number in range(count)]]
-
-
-def _pattern(size_bytes: int, first: int = 0) -> bytes:
-    """Return bytes that differ wherever a part could be misplaced: 251 is prime to every buffer size."""
-    return (bytes(range(251)) * (size_bytes // 251 + 2))[first : first + size_bytes]
 
 
 class _Watched:
