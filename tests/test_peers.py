@@ -194,6 +194,16 @@ def test_save_under_way_counts_before_the_last(in_flight, verdict):
     assert made.heed(progress_at(1)) == verdict
 
 
+@pytest.mark.parametrize(
+    ("micro_step", "save", "verdict"), [(0.5, 10.0, "finish the cycle"), (0.9, 10.0, "save"), (0.5, 10.9, "save")]
+)
+def test_parts_of_a_second_count(micro_step, save, verdict):
+    """Three micro-steps and a save, half as long again: 17.25 s, 19.05 s and 18.6 s."""
+    others = Saying(lambda _: [sign(left_seconds=18.0)])
+    made, _ = departure(others, asked=True, micro_step=micro_step, save=save)
+    assert made.heed(progress_at(1)) == verdict
+
+
 @pytest.mark.parametrize(("rank", "until"), [(0, 10), (1, 3)])
 def test_rank_0_says_when_ranks_meet_again(rank, until):
     """Here this one's micro-steps take 0.1 s, and the other's 0.33 s."""
