@@ -246,14 +246,14 @@ def test_swapped_with_another_file_of_the_checkpoint(template, grown, caplog, on
     assert_goes_back(template, grown, caplog, expected, passed_over=passed_over, blamed=blamed)
 
 
-def test_swapped_frozen_shards_leave_nothing_usable(grown):
+def test_swapped_frozen_shards_leave_nothing_usable(grown, monkeypatch):
     swap(grown.path("frozen"), grown.path("frozen", grown.parent))
-    assert_nothing_usable(grown, grown.names)
+    assert_nothing_usable(grown, grown.names, monkeypatch)
 
 
-def test_attempt_documents_swapped_leave_nothing_to_use(grown):
+def test_attempt_documents_swapped_leave_nothing_to_use(grown, monkeypatch):
     swap(grown.path("attempt"), grown.path("attempt", grown.parent))
-    assert_nothing_usable(grown, ["attempts/000001.json", "attempts/000002.json"])
+    assert_nothing_usable(grown, ["attempts/000001.json", "attempts/000002.json"], monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,8 @@ def test_every_single_byte_of_the_other_files_counts(grown, file, stride):
     verify(storage, opened(storage, grown.newest))
 
 
-def assert_nothing_usable(grown, named):
+def assert_nothing_usable(grown, named, monkeypatch):
+    monkeypatch.setenv("CKPTKIT_DEBUG", "1")  # the message lists all of them
     run = WatchedRun()
     before = run.digest()
     attempts = sorted(os.listdir(grown.root / "attempts"))
@@ -301,25 +302,36 @@ def assert_nothing_usable(grown, named):
 
 @pytest.mark.parametrize("damage", ["middle-byte", "emptied", "deleted"])
 @pytest.mark.parametrize("file", ["weights", "rank", "manifest"])
-def test_only_corrupt_checkpoints_never_give_fresh_start(grown, file, damage):
+def test_only_corrupt_checkpoints_never_give_fresh_start(grown, file, damage, monkeypatch):
     """If all are corrupt, the error names each of them."""
     for name in grown.names:
         DAMAGE[damage](grown.path(file, name))
-    assert_nothing_usable(grown, [*grown.names, *(grown.key(file, name) for name in grown.names)])
+    assert_nothing_usable(grown, [*grown.names, *(grown.key(file, name) for name in grown.names)], monkeypatch)
+
+
+def test_many_corrupt_checkpoints_fill_four_lines(grown):
+    for name in grown.names:
+        DAMAGE["deleted"](grown.path("manifest", name))
+    with pytest.raises(CorruptCheckpointError) as caught:
+        CheckpointManager(grown.root).restore(WatchedRun())
+    first, *listed, last = str(caught.value).splitlines()
+    assert "start under another root" in first
+    assert [line.split(":")[0].strip() for line in listed] == list(grown.names[:-3:-1])
+    assert last == f"  and {len(grown.names) - 2} more; CKPTKIT_DEBUG=1 lists them"
 
 
 @pytest.mark.parametrize("damage", ["middle-byte", "emptied"])
-def test_only_corrupt_commits_never_give_fresh_start(grown, damage):
+def test_only_corrupt_commits_never_give_fresh_start(grown, damage, monkeypatch):
     for name in grown.names:
         DAMAGE[damage](grown.path("commit", name))
-    assert_nothing_usable(grown, [grown.key("commit", name) for name in grown.names])
+    assert_nothing_usable(grown, [grown.key("commit", name) for name in grown.names], monkeypatch)
 
 
 @pytest.mark.parametrize("damage", ["middle-byte", "emptied", "deleted"])
-def test_lost_attempt_documents_never_give_fresh_start(grown, damage):
+def test_lost_attempt_documents_never_give_fresh_start(grown, damage, monkeypatch):
     for name in (grown.parent, grown.newest):
         DAMAGE[damage](grown.path("attempt", name))
-    assert_nothing_usable(grown, [grown.newest])
+    assert_nothing_usable(grown, [grown.newest], monkeypatch)
 
 
 @pytest.mark.parametrize("damage", ["middle-byte", "deleted"])

@@ -911,7 +911,7 @@ def test_preemption_saves_though_the_mirror_failed(tmp_path):
     life.mirror.inject(Fault("error", times=None))
     life.saved_at(2)
     life.train(4)
-    life.manager._run.preemption.ask("a signal")
+    life.manager._run.services.preemption.ask("a signal")
     with pytest.raises(Preempted) as raised:
         life.manager.step(life.run)
     assert raised.value.checkpoint == name_at(1, 4)
@@ -937,7 +937,7 @@ def test_upload_failing_while_leaving_costs_no_save(tmp_path):
         return committed_at(progress)
 
     saver.committed_at = fail_first
-    life.manager._run.preemption.ask("a signal")
+    life.manager._run.services.preemption.ask("a signal")
     with pytest.raises(Preempted) as raised:
         life.manager.step(life.run)
     assert raised.value.checkpoint == name_at(1, 4)
@@ -950,7 +950,7 @@ def test_takeover_at_the_mirror_outranks_preemption(tmp_path):
     takeover = Fault(lambda: started(tmp_path, local="other"), operations={"write"})
     life.mirror.inject(takeover)
     life.train(4)
-    life.manager._run.preemption.ask("a signal")
+    life.manager._run.services.preemption.ask("a signal")
     with pytest.raises(StaleAttemptError), life.manager:
         life.manager.step(life.run)
     assert takeover.fired == 1

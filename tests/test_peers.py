@@ -156,8 +156,8 @@ def departure(world, *, asked: bool, in_flight: object = None, micro_step: float
     pace.arrive(4)
     outcomes = SimpleNamespace(durations=[timedelta(seconds=save)], in_flight=in_flight)
     preemption = Asked(asked)
-    services = Services(None, RankSync(world, SaveEvery(micro_steps=1)), outcomes, None, None)
-    made = FinalSave(preemption, pace, None, services)
+    services = Services(None, RankSync(world, SaveEvery(micro_steps=1)), outcomes, None, None, preemption, pace)
+    made = FinalSave(None, services)
     return made, preemption
 
 

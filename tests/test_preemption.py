@@ -561,7 +561,7 @@ def test_before_the_final_save_nobody_else_saves(root):
         assert manager.step(run) is None
         assert not manager.heed_preemption(run)
     assert names(root) == ["a000001-c0000000000-m0001"]
-    manager._run.preemption.poll()
+    manager._run.services.preemption.poll()
     with pytest.raises(ck.Preempted) as raised:
         manager.save_final(run)
     assert raised.value.checkpoint == names(root)[-1] == "a000001-c0000000001-m0000"
@@ -966,7 +966,7 @@ def test_rank_asked_during_last_save_ends_all(root):
             manager.expect_final()
             manager.step(run)
         if run.world.rank == 1:
-            manager._run.preemption.ask("a signal")
+            manager._run.services.preemption.ask("a signal")
         manager.save_final(run)
 
     first, second = departing(root, act, grace=timedelta(hours=9))

@@ -101,7 +101,9 @@ def test_pieces_are_read_into_memory_of_the_leaf(window_bytes, monkeypatch):
     contents = load(storage, opened(storage), 2)
     found = {name: np.full_like(array, 9) for name, array in WEIGHTS.items()}
     done = []
-    contents.read_into(Buffers({name: flat(array) for name, array in found.items()}, done.append))
+    sink = Buffers({name: flat(array) for name, array in found.items()})
+    sink.done = done.append
+    contents.read_into(sink)
     assert {name: array.tobytes() for name, array in found.items()} == {n: a.tobytes() for n, a in WEIGHTS.items()}
     assert sorted(done) == sorted(WEIGHTS)
 

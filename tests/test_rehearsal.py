@@ -176,6 +176,14 @@ def test_batches_that_nobody_counts_are_refused(root, trace):
     assert isinstance(trace()[-1], Refused)
 
 
+def test_unknown_hooks_touch_no_root(root, monkeypatch):
+    """A script that is to be examined must never train at its own root."""
+    monkeypatch.setenv("CKPTKIT_HOOKS", "no_such_module:argument")
+    with pytest.raises(ImportError, match="no_such_module"):
+        CheckpointManager(root)
+    assert not root.exists()
+
+
 def test_without_the_variable_nothing_is_different(root):
     manager = trained(root, NumpyRun(), 2, save=SaveEvery(micro_steps=1))
     manager.wait()

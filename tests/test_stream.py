@@ -71,7 +71,9 @@ def test_what_is_wanted_arrives_whatever_the_windows(checkpoint, names, window_b
     contents, storage = loaded(checkpoint)
     found = buffers(names)
     done = []
-    contents.read_into(Buffers({name: memoryview(one) for name, one in found.items()}, done.append))
+    sink = Buffers({name: memoryview(one) for name, one in found.items()})
+    sink.done = done.append
+    contents.read_into(sink)
     assert {name: bytes(one) for name, one in found.items()} == {name: ARRAYS[name].tobytes() for name in names}
     assert sorted(done) == sorted(names)
     assert set(reads(storage)) <= {"optimizer-000.safetensors"}  # no other file holds one of them

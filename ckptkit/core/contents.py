@@ -109,21 +109,18 @@ class Buffers:
 
     Args:
         memory: Memory by the name of the tensor: flat, writable, unsigned bytes.
-        done: Called with the name of each tensor whose bytes are read.
     """
 
-    def __init__(self, memory: Mapping[str, memoryview], done: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, memory: Mapping[str, memoryview]) -> None:
         self.names: Collection[str] = memory.keys()
         self._memory = memory
-        self._done = done
 
     def buffer(self, name: str) -> memoryview:
         """Return the memory of a tensor."""
         return self._memory[name]
 
     def done(self, name: str) -> None:
-        """Pass on the name of a tensor whose bytes are read."""
-        self._done(name)
+        """Do nothing: the bytes are where they are wanted."""
 
 
 class Source(Protocol):

@@ -1,7 +1,9 @@
-"""Formats durations, sizes and numbers for people. Pure functions, any thread."""
+"""Formats durations, sizes, numbers and lists for people. Any thread."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from datetime import datetime
 
 ENDS = {
@@ -12,6 +14,17 @@ ENDS = {
     "interrupted": "interrupted",
     "overtaken": "taken over",
 }
+
+_MOST_LISTED = 3  # in a message, whose first line says what to do
+
+
+def listed(problems: Sequence[str]) -> str:
+    """Format the end of a message, a line for each problem: all with ``CKPTKIT_DEBUG=1``, or else three lines."""
+    wants_all = os.environ.get("CKPTKIT_DEBUG", "0") not in ("", "0")
+    if not wants_all and len(problems) > _MOST_LISTED:
+        shown = problems[: _MOST_LISTED - 1]
+        problems = [*shown, f"and {len(problems) - len(shown)} more; CKPTKIT_DEBUG=1 lists them"]
+    return "".join(f"\n  {one}" for one in problems)
 
 
 def span(seconds: float | None) -> str:

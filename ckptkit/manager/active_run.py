@@ -21,9 +21,7 @@ from ckptkit.errors import ResumeError
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.final_save import FinalSave
 from ckptkit.manager.hooks import Hooks
-from ckptkit.manager.preemption import Preemption
 from ckptkit.manager.scheduler import A_WHILE, DueSaves, Metrics, Scheduler, Services
-from ckptkit.manager.step_timing import StepTiming
 from ckptkit.snapshot import Capturable
 
 
@@ -31,11 +29,8 @@ class ActiveRun:
     """Runs one attempt, from `CheckpointManager.restore` to `CheckpointManager.close`.
 
     Args:
-        services: What the attempt works with.
+        services: The parts that it shares with the scheduler and the final save.
         scheduler: Starts the saves.
-        final_save: Takes the final save of a preempted training.
-        preemption: Watches for preemption requests.
-        step_timing: Measures the duration of micro-steps.
         due_saves: Decides which saves are due.
         when_busy: What happens to a due save while the previous one is being written.
         monotonic: Gives seconds.
@@ -45,20 +40,15 @@ class ActiveRun:
     Attributes:
         services: As the argument.
         scheduler: As the argument.
-        final_save: As the argument.
-        preemption: As the argument.
-        step_timing: As the argument.
+        final_save: Takes the final save of a preempted training.
     """
 
     def __init__(
         self,
         services: Services,
         scheduler: Scheduler,
-        final_save: FinalSave,
-        *,
-        preemption: Preemption,
-        step_timing: StepTiming,
         due_saves: DueSaves,
+        *,
         when_busy: WhenBusy,
         monotonic: Callable[[], float],
         began_at: Progress,
@@ -66,9 +56,7 @@ class ActiveRun:
     ) -> None:
         self.services = services
         self.scheduler = scheduler
-        self.final_save = final_save
-        self.preemption = preemption
-        self.step_timing = step_timing
+        self.final_save = FinalSave(scheduler, services)
         self._due_saves = due_saves
         self._when_busy = when_busy
         self._monotonic = monotonic
@@ -85,7 +73,7 @@ class ActiveRun:
         """See `CheckpointManager.step`."""
         handle = self._step(state, metrics)
         self.services.results.tell()
-        self.step_timing.depart()
+        self.services.step_timing.depart()
         return handle
 
     def heed(self, state: Capturable, metrics: Metrics, progress: Progress) -> bool:
@@ -150,7 +138,7 @@ class ActiveRun:
             quietly = True  # a signal must not end the process before its traceback is shown
             raise
         finally:
-            self.preemption.end(quietly=quietly)
+            self.services.preemption.end(quietly=quietly)
             self.scheduler.fence(patient=False)  # only after a timeout is anything left to fence
             error = ended_by or sys.exc_info()[1]
             self.services.recorder.close(error, left, preempted=self.final_save.is_over)
@@ -159,16 +147,16 @@ class ActiveRun:
         """Return the limit of the last wait: a preempted process must exit within its grace."""
         if self.final_save.is_given_up:
             return timedelta(0)  # the grace is over; the work under way goes on until the process ends
-        if self.final_save.is_over and self.preemption.exits:
+        if self.final_save.is_over and self.services.preemption.exits:
             # Everything is settled; a mirror or the events must not delay the exit beyond the grace.
-            return min(self.preemption.left, timeout if timeout is not None else timedelta.max)
+            return min(self.services.preemption.left, timeout if timeout is not None else timedelta.max)
         return timeout
 
     def _step(self, state: Capturable, metrics: Metrics) -> SaveHandle | None:
-        self._collect(tolerate=self.preemption.is_asked)
+        self._collect(tolerate=self.services.preemption.is_asked)
         progress = state.progress()
         self.services.recorder.note(progress, metrics)
-        self.step_timing.arrive(progress.accumulation_steps)
+        self.services.step_timing.arrive(progress.accumulation_steps)
         self._due_saves.begin_cycle(state, progress)
         self.scheduler.advance(progress.accumulation_steps - progress.micro_step)
         if self._hooks is not None:

@@ -20,9 +20,8 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import Countdown, countdown
 from ckptkit.errors import CkptKitError, Preempted, SaveFailedError, StaleAttemptError
 from ckptkit.manager.background import SaveHandle, account_of
-from ckptkit.manager.preemption import Preemption
 from ckptkit.manager.scheduler import A_WHILE, Metrics, Scheduler, Services
-from ckptkit.manager.step_timing import StepTiming, fits
+from ckptkit.manager.step_timing import fits
 from ckptkit.run.rank_protocol import Failure
 from ckptkit.snapshot import Capturable
 
@@ -64,10 +63,8 @@ class FinalSave:
     """Takes the final save of a preempted training.
 
     Args:
-        preemption: Tells whether the end was requested and how much of the grace is left.
-        step_timing: Measures the duration of micro-steps.
         scheduler: Takes the save.
-        services: What the attempt works with.
+        services: The parts that it shares with the rest of the attempt.
 
     Attributes:
         is_held: Whether `heed` lets training go on, because the regular final save follows soon, and `leave_after` it.
@@ -75,15 +72,9 @@ class FinalSave:
         is_given_up: Whether the save, or its upload to the mirror, was not in time and goes on in the background.
     """
 
-    def __init__(
-        self,
-        preemption: Preemption,
-        step_timing: StepTiming,
-        scheduler: Scheduler,
-        services: Services,
-    ) -> None:
-        self._preemption = preemption
-        self._step_timing = step_timing
+    def __init__(self, scheduler: Scheduler, services: Services) -> None:
+        self._preemption = services.preemption
+        self._step_timing = services.step_timing
         self._saver = services.saver
         self._scheduler = scheduler
         self._rank_sync = services.rank_sync

@@ -97,15 +97,15 @@ class Hooks(Protocol):
         ...
 
     def begin(self, state: Capturable, point: ResumePoint) -> None:
-        """Called once after the restore."""
+        """Act once, after the restore."""
         ...
 
     def step(self, state: Capturable, save: Callable[[], SaveHandle]) -> None:
-        """Called after every micro-step, in place of the schedule; ``save`` saves now."""
+        """Act after a micro-step, in place of the schedule; ``save`` saves now."""
         ...
 
     def look(self, state: Capturable, save: Callable[[], SaveHandle]) -> None:
-        """Called before every save that the script asks for itself."""
+        """Act before a save that the script asks for itself."""
         ...
 
 

@@ -47,7 +47,6 @@ from ckptkit.errors import CkptKitError, ResumeError, StorageError
 from ckptkit.format.events import Began
 from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.background import SaveHandle
-from ckptkit.manager.final_save import FinalSave
 from ckptkit.manager.hooks import hooks_of
 from ckptkit.manager.mirror import Mirror, MirrorOptions, NoMirror
 from ckptkit.manager.preemption import Preemption
@@ -248,8 +247,8 @@ class CheckpointManager:
 
         Raises:
             CheckpointNotFoundError: If the named checkpoint does not exist.
-            CorruptCheckpointError: If no checkpoint of the run is usable; names each. ``state`` may hold half of one of
-                them, and then refuses to be used until a restore succeeds.
+            CorruptCheckpointError: If no checkpoint of the run is usable; names the first ones. ``state`` may hold half
+                of one of them, and then refuses to be used until a restore succeeds.
             StateMismatchError: If the checkpoint does not fit ``state``; nothing was changed.
             ResumeError: If the run could not continue exactly, or this manager already has a run.
             StaleAttemptError: If another start overtook this one.
@@ -284,7 +283,7 @@ class CheckpointManager:
         Raises:
             ResumeError: Before `restore`.
         """
-        self._started().preemption.begin()
+        self._started().services.preemption.begin()
 
     def _say(self, point: ResumePoint) -> None:
         show_log()
@@ -321,7 +320,7 @@ class CheckpointManager:
     def pause(self) -> None:
         """Exclude what follows, such as an evaluation, from the measured duration of the next micro-step."""
         if self._run is not None:
-            self._run.step_timing.pause()
+            self._run.services.step_timing.pause()
 
     def expect_final(self) -> None:
         """Declare the last micro-step done: from now on, in all ranks, only `save_final` saves and heeds signals.
@@ -501,15 +500,6 @@ class CheckpointManager:
         results = SaveResults(
             *(self.url, self._failures_allowed, self._on_save), is_alone=rank_sync.is_alone, commits=leads
         )
-        services = Services(saver, rank_sync, results, self._mirror, recorder)
-        scheduler = Scheduler(
-            services,
-            self._area,
-            window_use=self._window_use,
-            check_replicas=self._check_replicas,
-            clock=self._clock,
-            monotonic=self._monotonic,
-        )
         preemption = Preemption(
             self._grace,
             self._on_preempt,
@@ -519,13 +509,19 @@ class CheckpointManager:
             monotonic=self._monotonic,
         )
         step_timing = StepTiming(self._monotonic)
+        services = Services(saver, rank_sync, results, self._mirror, recorder, preemption, step_timing)
+        scheduler = Scheduler(
+            services,
+            self._area,
+            window_use=self._window_use,
+            check_replicas=self._check_replicas,
+            clock=self._clock,
+            monotonic=self._monotonic,
+        )
         return ActiveRun(
             services,
             scheduler,
-            FinalSave(preemption, step_timing, scheduler, services),
-            preemption=preemption,
-            step_timing=step_timing,
-            due_saves=due_saves,
+            due_saves,
             when_busy=self._when_busy,
             monotonic=self._monotonic,
             began_at=progress,

@@ -21,9 +21,11 @@ from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import SaveHandle, save_in_background
 from ckptkit.manager.mirror import Mirror, NoMirror
+from ckptkit.manager.preemption import Preemption
 from ckptkit.manager.rank_sync import RankStatus, RankSync, replicas_of
 from ckptkit.manager.recorder import AnyRecorder
 from ckptkit.manager.results import SaveResults
+from ckptkit.manager.step_timing import StepTiming
 from ckptkit.run.rank_protocol import Failure
 from ckptkit.run.saver import PartSaver, Saver
 from ckptkit.snapshot import Capturable, Handling, StagingArea, Window
@@ -36,7 +38,7 @@ A_WHILE = timedelta(seconds=5)  # far below the timeout of any collective
 
 @dataclass(frozen=True)
 class Services:
-    """Holds what the scheduler, the final save and the run of one attempt share.
+    """Holds the parts that the scheduler, the final save and the run of one attempt share.
 
     Attributes:
         saver: Writes the saves and knows what is committed.
@@ -44,6 +46,8 @@ class Services:
         results: Outcomes of the saves.
         mirror: Receives what was committed.
         recorder: Records the saves for ``ckptkit report``.
+        preemption: Watches for preemption requests.
+        step_timing: Measures the duration of micro-steps.
     """
 
     saver: AnySaver
@@ -51,6 +55,8 @@ class Services:
     results: SaveResults
     mirror: Mirror | NoMirror
     recorder: AnyRecorder
+    preemption: Preemption
+    step_timing: StepTiming
 
 
 class DueSaves:
@@ -91,7 +97,7 @@ class Scheduler:
     """Starts the saves of one attempt.
 
     Args:
-        services: What the attempt works with.
+        services: The parts that it shares with the rest of the attempt.
         area: Stages the captures.
         window_use: How to take the leaves that only an update changes, as for `ckptkit.CheckpointManager`.
         clock: Gives the time of day.

@@ -26,6 +26,7 @@ from ckptkit.checkpoint.open import OpenedCheckpoint, committed, open_checkpoint
 from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Contents
 from ckptkit.core.progress_bar import LongWait
+from ckptkit.core.text import listed
 from ckptkit.errors import (
     CheckpointNotFoundError,
     CkptKitError,
@@ -231,10 +232,10 @@ def _apply_first(
         if choice.branch is None and first_choice(storage, ignoring)[1] != choice.first:
             # The corrupt one was the newest when listed: the others may be gone because newer ones exist now.
             raise CheckpointNotFoundError(f"the newest checkpoint is not {choice.first} any more")
-        each = "\n  ".join(f"{one.checkpoint}: {one.reason}" for one in passed_over)
+        each = listed([f"{one.checkpoint}: {one.reason}" for one in passed_over])
         raise CorruptCheckpointError(
             f"no checkpoint of the run {storage.url} can be used, and starting afresh would lose it. Restore one of "
-            f"them from a copy (`ckptkit copy BACKUP ROOT`), or start under another root:\n  {each}"
+            f"them from a copy (`ckptkit copy BACKUP ROOT`), or start under another root:{each}"
         )
     target.begin(storage.url)
     return Applied(None, tuple(passed_over))

@@ -31,12 +31,13 @@ import pytest
 
 from ckptkit.errors import StorageError
 from ckptkit.storage import Storage
-from ckptkit.testing.reading_contract import MIB, ReadingContract, pattern
+from ckptkit.testing.reading_contract import ReadingContract
 
 _T = TypeVar("_T")
+_MIB = 1 << 20
 # Zero, one, around a block, around the buffers and parts of backends, and sizes that fill these only in part.
-_SIZES = [0, 1, 4095, 4096, 4097, MIB - 1, MIB, MIB + 1]
-_SIZES += [4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 8 * MIB, 12 * MIB + 7, 17 * MIB + 4099]
+_SIZES = [0, 1, 4095, 4096, 4097, _MIB - 1, _MIB, _MIB + 1]
+_SIZES += [4 * _MIB - 1, 4 * _MIB, 4 * _MIB + 1, 8 * _MIB, 12 * _MIB + 7, 17 * _MIB + 4099]
 
 
 class StorageContract(ReadingContract):
@@ -56,23 +57,23 @@ class StorageContract(ReadingContract):
     @pytest.mark.parametrize("size_bytes", _SIZES)
     def test_a_file_of_any_size_is_written_whole(self, storage: Storage, size_bytes: int) -> None:
         """A write makes missing folders and writes all bytes: none, about a block, and about a backend's buffers."""
-        data = pattern(size_bytes)
+        data = self.pattern(size_bytes)
         storage.write("a/b/c/1", io.BytesIO(data), size_bytes)
         assert self.raw_get(storage, "a/b/c/1") == data
 
     def test_files_written_one_after_another_do_not_mix(self, storage: Storage) -> None:
         """A file holds no bytes of an earlier file, shorter or longer, whose buffers the backend reuses."""
-        files = {f"a/{number}": pattern(size, number) for number, size in enumerate(_SIZES + _SIZES[::-1])}
+        files = {f"a/{number}": self.pattern(size, number) for number, size in enumerate(_SIZES + _SIZES[::-1])}
         for key, data in files.items():
             storage.write(key, io.BytesIO(data), len(data))
         assert all(self.raw_get(storage, key) == data for key, data in files.items())
 
     def test_the_stream_is_asked_from_the_calling_thread(self, storage: Storage) -> None:
         """A write reads each byte once, in the calling thread: the stream may read memory of this thread only."""
-        stream = _Watched(pattern(17 * MIB + 5))
-        storage.write("a/1", stream, 17 * MIB + 5)
+        stream = _Watched(self.pattern(17 * _MIB + 5))
+        storage.write("a/1", stream, 17 * _MIB + 5)
         assert stream.threads == {threading.get_ident()}
-        assert self.raw_get(storage, "a/1") == pattern(17 * MIB + 5)
+        assert self.raw_get(storage, "a/1") == self.pattern(17 * _MIB + 5)
 
     def test_a_written_file_is_listed_and_read(self, storage: Storage) -> None:
         """A file is listed and readable as soon as it is written."""
@@ -85,15 +86,15 @@ class StorageContract(ReadingContract):
         """A stream that lacks one byte, or all bytes, is a StorageError."""
         for number, given in enumerate((size_bytes - 1, 0)):
             with pytest.raises(StorageError, match=f"{size_bytes} bytes announced"):
-                storage.write(f"a/{number}", io.BytesIO(pattern(given)), size_bytes)
+                storage.write(f"a/{number}", io.BytesIO(self.pattern(given)), size_bytes)
 
     @pytest.mark.parametrize("size_bytes", _SIZES)
     def test_overlong_stream_is_storage_error(self, storage: Storage, size_bytes: int) -> None:
         """A stream with one byte too many is a StorageError."""
         with pytest.raises(StorageError, match=f"{size_bytes} bytes announced"):
-            storage.write("a/1", io.BytesIO(pattern(size_bytes + 1)), size_bytes)
+            storage.write("a/1", io.BytesIO(self.pattern(size_bytes + 1)), size_bytes)
 
-    @pytest.mark.parametrize("size_bytes", [6, 6 * MIB])
+    @pytest.mark.parametrize("size_bytes", [6, 6 * _MIB])
     def test_write_never_overwrites(self, storage: Storage, size_bytes: int) -> None:
         """A write to an existing key raises StorageError, and the existing file stays as it is."""
         self.raw_put(storage, "a/1", b"first")
@@ -101,19 +102,19 @@ class StorageContract(ReadingContract):
             storage.write("a/1", io.BytesIO(bytes(size_bytes)), size_bytes)
         assert self.raw_get(storage, "a/1") == b"first"
 
-    @pytest.mark.parametrize("size_bytes", [1, 17 * MIB])
+    @pytest.mark.parametrize("size_bytes", [1, 17 * _MIB])
     @pytest.mark.parametrize("error", [ValueError, OSError, FileNotFoundError, KeyboardInterrupt])
     def test_what_the_stream_raises_reaches_the_caller(
         self, storage: Storage, size_bytes: int, error: type[BaseException]
     ) -> None:
         """An exception of the stream reaches the caller unchanged, and the storage works as before afterwards."""
         raised = error("made by the source")
-        stream = _Watched(pattern(size_bytes), raised, after_bytes=size_bytes // 2)
+        stream = _Watched(self.pattern(size_bytes), raised, after_bytes=size_bytes // 2)
         with pytest.raises(error) as caught:
             storage.write("a/1", stream, size_bytes)
         assert caught.value is raised
-        storage.write("a/2", io.BytesIO(pattern(size_bytes)), size_bytes)
-        assert self.raw_get(storage, "a/2") == pattern(size_bytes)
+        storage.write("a/2", io.BytesIO(self.pattern(size_bytes)), size_bytes)
+        assert self.raw_get(storage, "a/2") == self.pattern(size_bytes)
 
     # create
 
@@ -171,7 +172,7 @@ class StorageContract(ReadingContract):
 
     def test_create_is_atomic_for_readers(self, storage: Storage) -> None:
         """A file that is being created is absent or whole for concurrent reads and listings."""
-        data = pattern(64 * 1024)
+        data = self.pattern(64 * 1024)
         keys = [f"atomic/{number:02d}" for number in range(20)]
         done = threading.Event()
 
@@ -241,7 +242,7 @@ class StorageContract(ReadingContract):
     def test_nothing_that_is_finished_is_cleared(self, storage: Storage) -> None:
         """A clear removes no finished file, even if its writer is dead."""
         storage.create("a/1", b"x")
-        storage.write("b/2", io.BytesIO(pattern(17 * MIB)), 17 * MIB)
+        storage.write("b/2", io.BytesIO(self.pattern(17 * _MIB)), 17 * _MIB)
         assert storage.clear_unfinished("", lambda key: True) == 0
         assert set(storage.walk("")) - {"probe", "lease.json"} == {"a/1", "b/2"}
 

@@ -10,7 +10,7 @@ import pytest
 from ckptkit.errors import StorageError
 from ckptkit.storage import Storage
 
-MIB = 1 << 20
+_MIB = 1 << 20
 
 
 class ReadingContract:
@@ -21,6 +21,11 @@ class ReadingContract:
     """
 
     many_files = 1100
+
+    @staticmethod
+    def pattern(size_bytes: int, first: int = 0) -> bytes:
+        """Return bytes that differ wherever a part could be misplaced: 251 is prime to every buffer size."""
+        return (bytes(range(251)) * (size_bytes // 251 + 2))[first : first + size_bytes]
 
     @pytest.fixture
     def storage(self) -> Storage:
@@ -173,9 +178,9 @@ class ReadingContract:
 
     def test_read_into_fills_a_large_buffer(self, storage: Storage) -> None:
         """A read fills a buffer of any size, however much the backend reads at a time."""
-        data = pattern(5 * MIB + 11)
+        data = self.pattern(5 * _MIB + 11)
         self.raw_put(storage, "a/1", data)
-        buffer = bytearray(3 * MIB + 7)
+        buffer = bytearray(3 * _MIB + 7)
         assert storage.read_into("a/1", [memoryview(buffer)], 1234) == len(buffer)
         assert buffer == data[1234 : 1234 + len(buffer)]
 
@@ -188,15 +193,10 @@ class ReadingContract:
         self, storage: Storage, sizes: list[int], size_bytes: int
     ) -> None:
         """A read fills the buffers without a gap, and leaves memory beyond the end of the file unchanged."""
-        data = pattern(size_bytes)
+        data = self.pattern(size_bytes)
         self.raw_put(storage, "a/1", data)
         buffers = [bytearray(b"." * size) for size in sizes]
         read = storage.read_into("a/1", [memoryview(one) for one in buffers], 2)
         room = sum(sizes)
         assert read == min(room, size_bytes - 2)
         assert b"".join(buffers) == data[2 : 2 + read] + b"." * (room - read)
-
-
-def pattern(size_bytes: int, first: int = 0) -> bytes:
-    """Return bytes that differ wherever a part could be misplaced: 251 is prime to every buffer size."""
-    return (bytes(range(251)) * (size_bytes // 251 + 2))[first : first + size_bytes]

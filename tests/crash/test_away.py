@@ -135,6 +135,17 @@ def test_copy_that_lost_its_checkpoints_is_refused(root, new_root):
     check_new_start(copy, latest=name_at(1, 4))
 
 
+def refused_while_away(root, disk):
+    """Every question is an error while ``disk``, to which a link of the run leads, is not mounted."""
+    away = disk.rename(disk.with_name("away"))
+    before = tree(root)
+    for ask in (Life(root).restore, Life(root).manager.latest, Life(root).manager.checkpoints):
+        with pytest.raises(StorageError, match=r"is a link to .*disk, which is not there"):
+            ask()
+    assert tree(root) == before
+    away.rename(disk)
+
+
 @pytest.mark.parametrize("part", ["", "checkpoints", "attempts"])
 def test_link_to_missing_disk_is_an_error(tmp_path, part):
     disk, link = tmp_path / "disk", tmp_path / "run" / part
@@ -144,13 +155,7 @@ def test_link_to_missing_disk_is_an_error(tmp_path, part):
     root = tmp_path / "run"
     started(root, 2, 4)
     started(root, 6)
-    disk.rename(tmp_path / "away")
-    before = tree(root)
-    for ask in (Life(root).restore, Life(root).manager.latest, Life(root).manager.checkpoints):
-        with pytest.raises(StorageError, match=r"is a link to .*disk, which is not there"):
-            ask()
-    assert tree(root) == before
-    (tmp_path / "away").rename(disk)
+    refused_while_away(root, disk)
     run = Life(root)
     assert run.restore().checkpoint == name_at(2, 6)
     assert run.run.digest() == digest_at(6)
@@ -163,13 +168,7 @@ def test_linked_checkpoint_that_is_away_is_not_passed_over(tmp_path):
     newest = root / "checkpoints" / name_at(1, 4)
     newest.rename(disk)
     newest.symlink_to(disk)
-    disk.rename(tmp_path / "away")
-    before = tree(root)
-    for ask in (Life(root).restore, Life(root).manager.latest, Life(root).manager.checkpoints):
-        with pytest.raises(StorageError, match=r"is a link to .*disk, which is not there"):
-            ask()
-    assert tree(root) == before
-    (tmp_path / "away").rename(disk)
+    refused_while_away(root, disk)
     run = Life(root)
     assert run.restore().checkpoint == name_at(1, 4)
     assert run.run.digest() == digest_at(4)

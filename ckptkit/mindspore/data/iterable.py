@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import asdict
 from typing import Any
 
+from ckptkit.core.text import listed
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.batch_digest import Probe, digest_of
 from ckptkit.mindspore.data.global_order import GlobalIndices
@@ -136,8 +137,8 @@ class IterablePosition:
         ]
         if differences:
             raise ResumeError(
-                "the data would not go on where it was. Make it as it was, or start under another root:\n  "
-                + "\n  ".join(differences)
+                "the data would not go on where it was. Make it as it was, or start under another "
+                f"root:{listed(differences)}"
             )
 
     def folded(self, recorded: Mapping[str, Any], ranks: int, onto: int) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from typing import Any, Literal
 
 import mindspore.dataset as ds
 
+from ckptkit.core.text import listed
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.data.batch_digest import Probe, digest_of
 from ckptkit.mindspore.data.counted_iterator import CountedIterator
@@ -174,7 +175,7 @@ class DatasetPosition:
         if differences:
             raise ResumeError(
                 "the data would not go on where it was. Make the dataset as it was, or start under another "
-                "root:\n  " + "\n  ".join(differences)
+                f"root:{listed(differences)}"
             )
 
     def folded(self, recorded: Mapping[str, Any], ranks: int, onto: int) -> dict[str, Any]:

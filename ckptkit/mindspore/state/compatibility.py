@@ -6,7 +6,6 @@ raises and names what differs; nothing is guessed. Changes nothing. Main thread 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -15,12 +14,12 @@ from ckptkit.core.contents import Contents, TensorInfo
 from ckptkit.core.placement import Box
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf
+from ckptkit.core.text import listed
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.train.counters import CycleCounters
 
 _MOST_NAMES = 5  # in a sentence
-_MOST_LISTED = 2  # in a message, which has four lines
 _NETWORK = "Build network and optimizer as they were"
 _OPTIMIZER = "The weights fit, so build the optimizer as it was"
 _RATES = (
@@ -40,14 +39,6 @@ def some(names: Sequence[str]) -> str:
     """Return the first ``names`` and how many more there are, for a sentence."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
-
-
-def listed(problems: Sequence[str]) -> str:
-    """Return the end of a message: a line for each of the first ``problems``; ``CKPTKIT_DEBUG=1`` lists all."""
-    shown = problems if os.environ.get("CKPTKIT_DEBUG", "0") not in ("", "0") else problems[:_MOST_LISTED]
-    left_out = len(problems) - len(shown)
-    last = [f"and {left_out} more; CKPTKIT_DEBUG=1 lists them"] if left_out else []
-    return "".join(f"\n  {one}" for one in [*shown, *last])
 
 
 def difference(name: str, leaf: Leaf, stored: TensorInfo) -> str | None:

@@ -25,6 +25,7 @@ import numpy as np
 from mindspore import nn
 
 from ckptkit.core.tensors import DTYPES, leaf_of
+from ckptkit.core.text import listed
 from ckptkit.core.tree import encode_tree
 from ckptkit.errors import StateMismatchError
 from ckptkit.mindspore.inspect.attributes import attributes_of, is_users
@@ -32,7 +33,7 @@ from ckptkit.mindspore.inspect.carried import BARE
 from ckptkit.mindspore.inspect.value_digest import digest_of_value, generator_state, in_words, is_plain
 from ckptkit.mindspore.parameters.apply import assign, tensor_of
 from ckptkit.mindspore.parameters.buffers import Buffers
-from ckptkit.mindspore.state.compatibility import listed, some
+from ckptkit.mindspore.state.compatibility import some
 
 _log = logging.getLogger("ckptkit")
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from ckptkit.core.contents import IMPORTED, NOT_IMPORTED, Contents
 from ckptkit.core.tensors import Leaf
+from ckptkit.core.text import listed
 from ckptkit.errors import StateMismatchError
-from ckptkit.mindspore.state.compatibility import difference, listed, some
+from ckptkit.mindspore.state.compatibility import difference, some
 
 _log = logging.getLogger("ckptkit")
 

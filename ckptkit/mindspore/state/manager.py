@@ -22,6 +22,7 @@ from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf
+from ckptkit.core.text import listed
 from ckptkit.errors import ResumeError
 from ckptkit.manager.hooks import Observer
 from ckptkit.mindspore.data.pipeline_position import Augmentation, DatasetPosition
@@ -648,8 +649,8 @@ class StateManager:
     def _tell_found(self, found: Sequence[Finding]) -> None:
         if found and self._strict:
             raise ResumeError(
-                "strict=True refuses what cannot be resumed exactly. Change it, or allow it with strict=False:\n  "
-                + "\n  ".join(str(one) for one in found)
+                "strict=True refuses what cannot be resumed exactly. Change it, or allow it with strict=False:"
+                + listed([str(one) for one in found])
             )
         for one in found:
             _log.warning("The resumed run %s not be bit-exact. %s", "will" if one.certain else "may", one)

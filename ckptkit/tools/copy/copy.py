@@ -15,6 +15,7 @@ from datetime import datetime
 
 from ckptkit.checkpoint.commit import create_once
 from ckptkit.checkpoint.transfer import ADVICE
+from ckptkit.core.text import listed
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from ckptkit.format.codec import encode
 from ckptkit.format.documents import MAX_ATTEMPT, AttemptDocument, CopiedFrom, RunDocument, digest_of
@@ -210,9 +211,9 @@ class _Copy:
             return
         if not self._copied.corrupt:
             raise CheckpointNotFoundError(f"there is no committed checkpoint at {self._source.url}")
-        each = "\n  ".join(f"{name}: {why}" for name, why in self._copied.corrupt.items())
+        each = listed([f"{name}: {why}" for name, why in self._copied.corrupt.items()])
         raise CorruptCheckpointError(
-            f"no checkpoint of {self._source.url} can be copied:\n  {each}\nName another one, or repair the source."
+            f"no checkpoint of {self._source.url} can be copied. Name another one, or repair the source:{each}"
         )
 
     def _attempts(self, index: Index) -> dict[str, bytes]:
