@@ -82,6 +82,7 @@ def test_unreadable_run_document_stops_nobody(root, names, monkeypatch, caplog):
 
 
 def test_unreadable_files_never_give_fresh_start(root, names, monkeypatch):
+    monkeypatch.setenv("CKPTKIT_DEBUG", "1")  # the message lists all of them
     BadDisk("weights-000").install(monkeypatch)
     with pytest.raises(CorruptCheckpointError) as caught:
         restored(root)

@@ -349,10 +349,12 @@ def test_columns_in_another_order_are_refused():
         DatasetPosition(pipeline().project(["y", "x"])).check(RECORDED)
 
 
-def test_all_that_differs_is_named_at_once():
+@pytest.mark.parametrize(("debug", "lines"), [("0", 4), ("1", 5)])
+def test_all_that_differs_is_named_at_once(debug, lines, monkeypatch):
+    monkeypatch.setenv("CKPTKIT_DEBUG", debug)
     with pytest.raises(ResumeError) as raised:
         DatasetPosition(pipeline()).check({**RECORDED, "size": 1, "batch_size": 1, "columns": (), "seed": 1})
-    assert len(str(raised.value).splitlines()) == 5
+    assert len(str(raised.value).splitlines()) == lines
 
 
 def test_debug_mode_is_refused():
