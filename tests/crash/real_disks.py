@@ -69,7 +69,8 @@ def live(device: Device, root: Path, nth: int = 0, *, careless: bool = False) ->
     """Run `job` in a process; returns how many calls its last save made."""
     command = [sys.executable, "-m", "crash.real_disks", "--job", str(root), str(nth), str(int(careless))]
     calls = 0
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=Path(__file__).parents[1], **pipes) as process:
         for line in process.stdout:
             batches, calls = map(int, line.split())
             device.epochs[-1].reported = batches
