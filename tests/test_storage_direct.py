@@ -4,6 +4,7 @@ import errno
 import io
 import logging
 import os
+import tempfile
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -148,6 +149,12 @@ def descriptors() -> Counter:
     return found
 
 
+@pytest.fixture
+def tmp_path(disk):
+    with tempfile.TemporaryDirectory(dir=disk) as folder:
+        yield Path(folder)
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path):
     threads = set(threading.enumerate())
@@ -156,9 +163,15 @@ def nothing_is_left(tmp_path):
     assert not [name for name in descriptors() if name.startswith(str(tmp_path))]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def direct_writes_work_here(tmp_path_factory):
-    path = tmp_path_factory.mktemp("probe") / "probe"
+@pytest.fixture(scope="module")
+def disk():
+    """A folder on a disk: one in memory takes direct writes that no disk would."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        _skip_without_direct_writes(Path(folder) / "probe")
+        yield Path(folder)
+
+
+def _skip_without_direct_writes(path):
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
     try:
         SystemCalls().set_direct(descriptor, True)
