@@ -69,7 +69,7 @@ def all_cuts(state, **handling) -> list[int]:
     live = Live(*STATES[state])
     window, _ = opened(live, buffer_bytes=PLENTY, **handling)
     places = list(cuts(Writer(window, live)))
-    return places[:: 1 + len(places) // 300]
+    return places[:: 1 + len(places) // 200]
 
 
 # The fence at every place

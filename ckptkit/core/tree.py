@@ -54,6 +54,10 @@ def encode_tree(  # noqa: PLR0911 - one return per type reads like a table
         leaves.append(leaf_of(path, value, role="state"))
         return {"$array": path}
     if type(value) in (list, tuple):
+        # Most of all values are the 625 numbers of a Python generator, in every save.
+        if _depth < _MAX_DEPTH and all(type(one) is int and -(2**53) < one < 2**53 for one in value):
+            items: list[JsonValue] = list(value)
+            return items if type(value) is list else {"$tuple": items}
         items = [encode_tree(one, f"{path}/{index}", leaves, _depth=_depth + 1) for index, one in enumerate(value)]
         return items if type(value) is list else {"$tuple": items}
     if type(value) in (dict, OrderedDict):

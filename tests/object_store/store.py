@@ -7,6 +7,7 @@ import random
 import re
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import timedelta
 
 from ckptkit.checkpoint.open import open_checkpoint
@@ -22,23 +23,32 @@ PREFIX = "runs/vit"
 
 
 class Clock:
-    """Real time, and the time that was waited for, which passes at once."""
+    """The time that ``real`` gives, and the time that was waited for, which passes at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, real: Callable[[], float] = time.monotonic) -> None:
+        self._real = real
         self._waited_seconds = 0.0
 
     def __call__(self) -> float:
-        return time.monotonic() + self._waited_seconds
+        return self._real() + self._waited_seconds
 
     def wait(self, seconds: float) -> None:
         self._waited_seconds += seconds
 
 
-def opened(endpoint: str, bucket, *, retry_for: timedelta = timedelta(minutes=5), seed: int = 1, **options):
+def opened(
+    endpoint: str,
+    bucket,
+    *,
+    retry_for: timedelta = timedelta(minutes=5),
+    seed: int = 1,
+    real: Callable[[], float] = time.monotonic,
+    **options,
+):
     """A storage that retries without waiting for it."""
     given = {"key": "testing", "secret": "testing", "endpoint_url": endpoint, "default_block_size": 5 << 20}
     storage = open_storage(f"s3://{bucket.name}/{PREFIX}", {**given, **options})
-    clock = Clock()
+    clock = Clock(real)
     patience = Patience(options.get("request_timeout", timedelta(minutes=2)), retry_for, retry_for)
     storage._bucket._retry = Retry(patience, monotonic=clock, wait=clock.wait, rng=random.Random(seed))
     return storage

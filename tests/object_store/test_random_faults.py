@@ -26,12 +26,12 @@ class Large(NumpyRun):
         super().__init__(seed, accumulation_steps=accumulation_steps, size=(6 << 20) // 4)
 
 
-def trouble(proxy, seed):
+def trouble(proxy, seed, actions):
     """Faults of which one strikes every fifth request."""
     # The first that strikes is it, so each takes its part of what the ones before it leave.
     faults, left = [], 1.0
-    for action in ACTIONS:
-        part = SHARE / len(ACTIONS)
+    for action in actions:
+        part = SHARE / len(actions)
         fault = RequestFault(action, times=None, probability=part / left, rng=random.Random(seed + len(faults)))
         faults.append(proxy.inject(fault))
         left -= part
@@ -51,9 +51,15 @@ def trouble(proxy, seed):
 def test_nothing_is_lost_and_nothing_is_left(make, saves, retry_for, bucket, proxy):
     silence = timedelta(seconds=0.25 if make is NumpyRun else 2)
     options = {"retry_for": retry_for, "request_timeout": silence}
-    faults = trouble(proxy, seed=7)
+    actions = ACTIONS
+    if saves < SAVES and retry_for != LONG:
+        # Nothing here may depend on how fast the machine is: what was waited for is all the time there is, and no
+        # request has to be answered within a moment, so none of them stalls.
+        options = {"retry_for": retry_for, "real": lambda: 0.0}
+        actions = ACTIONS[:-1]
+    faults = trouble(proxy, 7, actions)
     acknowledged, tries, lives, life = [], 0, 0, None
-    # On a busy machine more of them time out, and it takes more tries to prove as much.
+    # Where requests time out, more of them do on a busy machine, and it takes more tries to prove as much.
     while tries < saves or len(acknowledged) <= (saves // 2 if retry_for == LONG else 5):
         if life is None:
             lives += 1

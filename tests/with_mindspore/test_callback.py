@@ -192,7 +192,7 @@ def test_the_same_callback_serves_a_second_training(root):
         job.model.train(3, job.data, callbacks=[ckpt])
 
 
-@pytest.mark.parametrize("at", [7, 12])
+@pytest.mark.parametrize("at", [7, pytest.param(12, marks=pytest.mark.extended)])
 def test_draws_before_first_batch_are_undone(root, at):
     """Draws between resume and the first batch are undone."""
 

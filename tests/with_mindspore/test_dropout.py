@@ -70,8 +70,7 @@ def test_gradient_has_the_mask_of_its_forward(mode):
     assert int(dropout.step.asnumpy()) == 3
 
 
-@pytest.mark.covering(1)
-@pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("p", [0.01, 0.9, *(pytest.param(p, marks=pytest.mark.extended) for p in (0.1, 0.5))])
 def test_rate_is_kept(p):
     drawn = np.concatenate([mask.reshape(-1) for mask in masks(Dropout(p, layer=1), 20, np.ones((100, 100), "f4"))])
     deviation = abs(drawn.mean() - (1 - p))

@@ -252,6 +252,7 @@ def test_mark_of_foreign_cell_reaches_every_manager(root, tmp_path):
     StateManager([nn.Dense(1, 1), cell]).progress()
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("change", [lambda size: size - 1, lambda size: size + 1, lambda size: 0, None])
 @pytest.mark.parametrize("file", FILES)
 def test_file_of_wrong_size_changes_nothing(two, file, change):

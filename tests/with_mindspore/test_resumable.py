@@ -156,7 +156,7 @@ class DrawingLoader(Loader):
             yield batch_of(order[start : start + 3])
 
 
-@pytest.mark.parametrize("at", [2, 4, 9])
+@pytest.mark.parametrize("at", [2, pytest.param(4, marks=pytest.mark.extended), 9])
 def test_order_from_global_generator_goes_on_exactly(tmp_path, at):
     """From any epoch: a replay begins with the generators that the first one began with."""
     expected = Life(tmp_path / "whole", DrawingLoader).run().seen
@@ -320,7 +320,7 @@ def test_a_state_that_falls_behind_is_refused(tmp_path, monkeypatch, lag, at):
     assert life.seen == {}
 
 
-@pytest.mark.parametrize("at", [2, 4, 6])
+@pytest.mark.parametrize("at", [4, *(pytest.param(at, marks=pytest.mark.extended) for at in (2, 6))])
 def test_a_state_ahead_of_its_batches_is_named(tmp_path, at, shown):
     Life(tmp_path, Ahead, every=at).run(until=at)
     Life(tmp_path, Ahead).run()
