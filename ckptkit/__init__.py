@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     )
     from ckptkit.manager.background import SaveHandle
     from ckptkit.manager.manager import CheckpointManager
+    from ckptkit.manager.options import Mirror, Preemption, Ranks, Saving, System
     from ckptkit.mindspore.callback.callback import CheckpointCallback
     from ckptkit.mindspore.state.holders import attributes
     from ckptkit.mindspore.state.manager import StateManager
+    from ckptkit.mindspore.state.options import Training
     from ckptkit.mindspore.train.adapter import BoostCycle, CycleAdapter
     from ckptkit.mindspore.train.cell import AccumulationTrainCell
 
@@ -54,17 +56,23 @@ _HOME = {
     "KeepBest": "ckptkit.core.policies",
     "KeepEvery": "ckptkit.core.policies",
     "KeepLatest": "ckptkit.core.policies",
+    "Mirror": "ckptkit.manager.options",
     "Preempted": "ckptkit.errors",
+    "Preemption": "ckptkit.manager.options",
+    "Ranks": "ckptkit.manager.options",
     "ResumeError": "ckptkit.errors",
     "ResumePoint": "ckptkit.core.progress",
     "SaveEvery": "ckptkit.core.policies",
     "SaveFailedError": "ckptkit.errors",
     "SaveHandle": "ckptkit.manager.background",
     "SaveReport": "ckptkit.core.save_report",
+    "Saving": "ckptkit.manager.options",
     "StaleAttemptError": "ckptkit.errors",
     "StateManager": "ckptkit.mindspore.state.manager",
     "StateMismatchError": "ckptkit.errors",
     "StorageError": "ckptkit.errors",
+    "System": "ckptkit.manager.options",
+    "Training": "ckptkit.mindspore.state.options",
     "UnusableCheckpointError": "ckptkit.errors",
     "attributes": "ckptkit.mindspore.state.holders",
     "nearest_plans": "ckptkit.core.accumulation",
@@ -89,17 +97,23 @@ __all__ = [
     "KeepBest",
     "KeepEvery",
     "KeepLatest",
+    "Mirror",
     "Preempted",
+    "Preemption",
+    "Ranks",
     "ResumeError",
     "ResumePoint",
     "SaveEvery",
     "SaveFailedError",
     "SaveHandle",
     "SaveReport",
+    "Saving",
     "StaleAttemptError",
     "StateManager",
     "StateMismatchError",
     "StorageError",
+    "System",
+    "Training",
     "UnusableCheckpointError",
     "attributes",
     "data",

@@ -96,7 +96,7 @@ def main(root):
         save=ck.SaveEvery(micro_steps=14),
         keep=ck.KeepLatest(3),
         frozen=untrained,
-        on_save=lambda saved: print(f"{saved.checkpoint}: {saved.size_bytes / 1024:.0f} KiB written"),
+        saving=ck.Saving(on_save=lambda saved: print(f"{saved.checkpoint}: {saved.size_bytes / 1024:.0f} KiB written")),
     )
     ckpt.train(ms.Model(cell), EPOCHS, digits(range(10)), callbacks=[ms.train.LossMonitor(44)])
 

@@ -52,8 +52,7 @@ def checkpoints(arguments):
         arguments.cache,
         save=save,
         keep=ck.KeepLatest(2),
-        mirror=arguments.train_url,
-        mirror_keep=ck.KeepLatest(3) | ck.KeepEvery(optimizer_steps=1000),
+        mirror=ck.Mirror(arguments.train_url, keep=ck.KeepLatest(3) | ck.KeepEvery(optimizer_steps=1000)),
     )
 
 

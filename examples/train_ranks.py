@@ -54,7 +54,9 @@ def main(root):
     cell = ck.AccumulationTrainCell(loss, optimizer, plan.accumulation_steps, clip_norm=1.0)
     model = ms.Model(cell)
 
-    ckpt = ck.CheckpointCallback(root, save=ck.SaveEvery(optimizer_steps=20), keep=ck.KeepLatest(3), elastic=True)
+    ckpt = ck.CheckpointCallback(
+        root, save=ck.SaveEvery(optimizer_steps=20), keep=ck.KeepLatest(3), ranks=ck.Ranks(elastic=True)
+    )
     ckpt.train(model, EPOCHS, dataset)
     print(f"rank {order.rank} of {order.world_size}: {cell.counters.updates} updates", flush=True)
 

@@ -61,7 +61,9 @@ def endure(root: Path, saves: int, marks: int = 10) -> Iterator[Mark]:
     run = NumpyRun(accumulation_steps=CYCLE)
     policy = ck.SaveEvery(optimizer_steps=1)
     keep = ck.KeepLatest(3)
-    with ck.CheckpointManager(root, save=policy, keep=keep, when_busy="wait", on_preempt="off") as manager:
+    with ck.CheckpointManager(
+        root, save=policy, keep=keep, saving=ck.Saving(when_busy="wait"), preemption=ck.Preemption(then="off")
+    ) as manager:
         manager.restore(run)
         for done in range(0, saves + 1, saves // marks):
             began, before = time.process_time(), run.batches
@@ -72,7 +74,7 @@ def endure(root: Path, saves: int, marks: int = 10) -> Iterator[Mark]:
             yield _mark(root, done, spent / max(1, (run.batches - before) // CYCLE))
         assert manager.totals.saves == saves
     fresh = NumpyRun(accumulation_steps=CYCLE)
-    with ck.CheckpointManager(root, on_preempt="off") as manager:
+    with ck.CheckpointManager(root, preemption=ck.Preemption(then="off")) as manager:
         manager.restore(fresh)
     assert fresh.digest() == run.digest()
 

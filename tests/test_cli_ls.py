@@ -16,12 +16,15 @@ from ckptkit.cli.text import ago, visible
 from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.errors import CheckpointNotFoundError
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Saving
 from ckptkit.testing.state import NumpyRun
 
 
 def make_run(root: Path) -> None:
     run = NumpyRun()
-    with CheckpointManager(root, save=SaveEvery(micro_steps=3), keep=KeepLatest(5), when_busy="wait") as manager:
+    with CheckpointManager(
+        root, save=SaveEvery(micro_steps=3), keep=KeepLatest(5), saving=Saving(when_busy="wait")
+    ) as manager:
         manager.restore(run)
         for _ in range(9):
             run.train_step()

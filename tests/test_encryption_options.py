@@ -9,6 +9,7 @@ import pytest
 import ckptkit as ck
 from ckptkit.errors import StorageError
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Saving
 from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
 
@@ -19,7 +20,7 @@ ELEMENTS = (5 << 20) // 4 + 1000  # of each tensor: more than one part of an upl
 
 def saved(storage):
     run = NumpyRun(size=ELEMENTS)
-    with CheckpointManager(storage, save=ck.SaveEvery(micro_steps=1), when_busy="wait") as manager:
+    with CheckpointManager(storage, save=ck.SaveEvery(micro_steps=1), saving=Saving(when_busy="wait")) as manager:
         manager.restore(run)
         run.train_step()
         manager.save(run).result()

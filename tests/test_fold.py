@@ -115,7 +115,7 @@ def test_shares(ranks, onto, expected):
             8,
             "the running cycle has 4 x 1 = 4 micro-batches of 16 behind it, not divisible by 8. It can go on with "
             "1, 2, 4 ranks; or, from a checkpoint at a boundary, with 1, 2, 4, 8, 16 ranks: start with the old number "
-            'of ranks and mid_cycle="align", which saves at boundaries, or "rewind"',
+            'of ranks and Saving(mid_cycle="align"), which saves at boundaries, or "rewind"',
         ),
         (progress(1, 7), 1, 2, "an update is made of 1 x 1 = 1 micro-batches, not divisible by 2. It can go on with 1"),
         # A cycle that was flushed at an epoch's end.

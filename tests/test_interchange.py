@@ -22,6 +22,7 @@ from ckptkit.cli.app import app
 from ckptkit.core.tensors import DTYPES, leaf_of
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Saving
 from ckptkit.storage import LocalStorage
 from ckptkit.storage.lease import LEASE
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
@@ -206,7 +207,7 @@ def test_export_reports_omissions_and_takes_named_checkpoint(tmp_path):
 
 def run_with_two_saves(root):
     run = NumpyRun(size=5000)
-    with CheckpointManager(root, save=ck.SaveEvery(micro_steps=3), when_busy="wait") as manager:
+    with CheckpointManager(root, save=ck.SaveEvery(micro_steps=3), saving=Saving(when_busy="wait")) as manager:
         manager.restore(run)
         for _ in range(6):
             run.train_step()

@@ -30,7 +30,18 @@ MODULES = {
         *("two_roots", "rank_protocol", "saver", "upload"),
     ),
     "manager": (
-        *("at_exit", "step_timing", "rank_sync", "hooks", "signals", "curves", "background", "preemption", "recorder"),
+        *(
+            "options",
+            "at_exit",
+            "step_timing",
+            "rank_sync",
+            "hooks",
+            "signals",
+            "curves",
+            "background",
+            "preemption",
+            "recorder",
+        ),
         *("results", "uploads", "mirror", "scheduler", "final_save", "active_run", "manager"),
     ),
 }

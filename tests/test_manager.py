@@ -22,6 +22,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from grown import ON_REQUEST, WatchedRun, grow, opened, run_at, train
+from support.options import grouped
 
 from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Capture
@@ -39,6 +40,7 @@ from ckptkit.errors import (
 from ckptkit.manager.background import SaveHandle, save_in_background
 from ckptkit.manager.manager import ERROR_BUDGET, CheckpointManager
 from ckptkit.manager.mirror import NoMirror
+from ckptkit.manager.options import Preemption, Saving, System
 from ckptkit.manager.results import SaveResults
 from ckptkit.manager.scheduler import Scheduler
 from ckptkit.storage import LocalStorage
@@ -87,7 +89,7 @@ def valve(root) -> Iterator[Valve]:
 
 def started(storage, state=None, **options) -> tuple[CheckpointManager, WatchedRun]:
     state = state or WatchedRun()
-    manager = CheckpointManager(storage, **{"save": ON_REQUEST, "keep": KeepLatest(100), **options})
+    manager = CheckpointManager(storage, **grouped(**{"save": ON_REQUEST, "keep": KeepLatest(100), **options}))
     manager.restore(state)
     return manager, state
 
@@ -128,11 +130,11 @@ def test_a_manager_restores_once(root, closed):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("when_busy", "queue"), ("when_busy", None), ("on_save_error", "ignore"), ("buffer_bytes", 0)],
+    [("when_busy", "queue"), ("when_busy", None), ("on_error", "ignore"), ("buffer_bytes", 0)],
 )
-def test_unknown_options_are_refused(root, option, value):
+def test_unknown_options_are_refused(option, value):
     with pytest.raises(ValueError, match=f"{option} must be .* got {value!r}"):
-        CheckpointManager(root, **{option: value})
+        Saving(**{option: value})
 
 
 def test_fresh_start_changes_nothing_without_checkpoint(root):
@@ -466,7 +468,7 @@ def test_interrupted_save_keeps_no_update_waiting(root):
         return datetime.now(timezone.utc)
 
     run = WatchedRun()
-    manager = CheckpointManager(root, save=ON_REQUEST, clock=clock)
+    manager = CheckpointManager(root, save=ON_REQUEST, system=System(clock=clock))
     manager.restore(run)
     train(run, 2)
     with pytest.raises(KeyboardInterrupt):
@@ -500,7 +502,7 @@ def test_manifest_tells_what_the_call_cost(root, monkeypatch):
     """The writer may be done before the call returns."""
     ticks = itertools.count()
     monkeypatch.setattr("ckptkit.manager.scheduler.save_in_background", lambda save, staged: SaveHandle.ended(save()))
-    manager = CheckpointManager(root, save=ON_REQUEST, monotonic=lambda: float(next(ticks)))
+    manager = CheckpointManager(root, save=ON_REQUEST, system=System(monotonic=lambda: float(next(ticks))))
     manager.restore(run := NumpyRun())
     train(run, 2)
     name = manager.save(run).result()
@@ -809,7 +811,7 @@ class Patient(NoMirror):
     ],
 )
 def test_close_waits_for_the_mirror_within_its_time(root, on_preempt, preempted, timeout, most):
-    manager = CheckpointManager(root, save=ON_REQUEST, on_preempt=on_preempt)
+    manager = CheckpointManager(root, save=ON_REQUEST, preemption=Preemption(then=on_preempt))
     manager._mirror = mirror = Patient(LocalStorage(root))
     manager.restore(WatchedRun())
     manager._run.final_save.is_over = preempted
@@ -850,7 +852,7 @@ def test_close_ends_the_writer_thread(root):
 
 def under_way(valve, **options):
     """A save is under way until the manager waits for it."""
-    manager = CheckpointManager(valve, save=ON_REQUEST, keep=KeepLatest(100), **options)
+    manager = CheckpointManager(valve, save=ON_REQUEST, keep=KeepLatest(100), **grouped(**options))
     run = WatchedRun()
     manager.restore(run)
     wait = manager._run.wait
@@ -1203,14 +1205,14 @@ def test_final_save_after_takeover_is_refused(root):
 
 def test_loop_that_does_not_count_batches_is_refused(root):
     run = NumpyRun()
-    with CheckpointManager(root, save=SaveEvery(micro_steps=1), when_busy="wait") as manager:
+    with CheckpointManager(root, save=SaveEvery(micro_steps=1), saving=Saving(when_busy="wait")) as manager:
         manager.restore(run)
         with pytest.raises(ResumeError, match=r"still stands at 0 batches.*count_delivered\(\)"):
             manager.step(run)
         for _ in run.train_until(3):
             manager.step(run)
     again = NumpyRun()
-    with CheckpointManager(root, save=SaveEvery(micro_steps=1), when_busy="wait") as manager:
+    with CheckpointManager(root, save=SaveEvery(micro_steps=1), saving=Saving(when_busy="wait")) as manager:
         manager.restore(again)
         with pytest.raises(ResumeError, match="still stands at 3 batches"):
             manager.step(again)
@@ -1224,7 +1226,7 @@ def test_memory_is_flat_over_many_saves(root, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     keep = KeepLatest(2)
     with CheckpointManager(
-        root, save=SaveEvery(optimizer_steps=1), keep=keep, when_busy="wait", events=False
+        root, save=SaveEvery(optimizer_steps=1), keep=keep, saving=Saving(when_busy="wait", events=False)
     ) as manager:
         run = NumpyRun(accumulation_steps=1)
         manager.restore(run)

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 from crash.scenario import CYCLE, attempts, corrupt, digest_at, digest_of, folders, name_at, tree
+from support.options import grouped
 
 from ckptkit.checkpoint.commit import void
 from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
@@ -35,6 +36,7 @@ from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import background, uploads
 from ckptkit.manager.background import lower_priority
 from ckptkit.manager.manager import ERROR_BUDGET, CheckpointManager
+from ckptkit.manager.options import Mirror, Preemption, Saving, System
 from ckptkit.run.index import Index
 from ckptkit.run.upload import Uploader
 from ckptkit.storage import LocalStorage
@@ -80,7 +82,7 @@ class Life:
         self.under_way = threading.RLock()
         self.mirror = FaultyStorage(OneAtATime(base / "mirror", self.under_way))
         options = {"save": ON_REQUEST, "keep": KeepLatest(2), "host": host, **options}
-        self.manager = CheckpointManager(self.local, mirror=self.mirror, **options)
+        self.manager = CheckpointManager(self.local, **grouped(mirror=self.mirror, **options))
         self.run = NumpyRun(accumulation_steps=CYCLE)
 
     def restore(self, checkpoint="latest", **options):
@@ -253,7 +255,9 @@ def test_parent_missing_at_mirror_hides_no_checkpoint(tmp_path, saved):
 def test_empty_mirror_is_filled_from_newest(tmp_path):
     run = NumpyRun(accumulation_steps=CYCLE)
     for last in (3, 6):
-        with CheckpointManager(tmp_path / "local", save=SaveEvery(micro_steps=3), when_busy="wait") as manager:
+        with CheckpointManager(
+            tmp_path / "local", save=SaveEvery(micro_steps=3), saving=Saving(when_busy="wait")
+        ) as manager:
             manager.restore(run)
             for _ in run.train_until(last):
                 manager.step(run)
@@ -713,7 +717,7 @@ def test_a_start_without_its_mirror_is_refused(tmp_path):
     before = tree(tmp_path)
     life = Life(tmp_path)
     away(life)
-    with pytest.raises(StorageError, match="mirror_required=False") as caught:
+    with pytest.raises(StorageError, match=r"Mirror\(\.\.\., required=False\)") as caught:
         life.restore()
     assert isinstance(caught.value.__cause__, StorageError)
     assert tree(tmp_path) == before
@@ -859,7 +863,7 @@ def test_forgotten_starts_hide_no_separation(tmp_path, failed):
     started(tmp_path, 3, 6, local="other", host="elsewhere")
     for _ in range(failed):
         CheckpointManager(tmp_path / "local").restore(NumpyRun(accumulation_steps=CYCLE))
-    alone = CheckpointManager(tmp_path / "local", host="alone")
+    alone = CheckpointManager(tmp_path / "local", system=System(host="alone"))
     run = NumpyRun(accumulation_steps=CYCLE)
     alone.restore(run)
     for _ in run.train_until(4):
@@ -983,7 +987,7 @@ def test_takeover_without_void_prevents_commit(tmp_path):
 
 def test_mirror_begun_by_another_meanwhile_is_refused(tmp_path):
     for root in ("local", "elsewhere"):
-        with CheckpointManager(tmp_path / root, on_preempt="off") as manager:
+        with CheckpointManager(tmp_path / root, preemption=Preemption(then="off")) as manager:
             run = NumpyRun(accumulation_steps=CYCLE)
             manager.restore(run)
             manager.save(run).result()
@@ -1282,8 +1286,8 @@ def test_doctor_does_not_open_mirror(tmp_path, monkeypatch):
 
 
 def test_the_options_are_checked(tmp_path):
-    with pytest.raises(ValueError, match="mirror_keep must be a policy"):
-        CheckpointManager(tmp_path / "local", mirror=tmp_path / "mirror", mirror_keep=3)
+    with pytest.raises(ValueError, match="keep must be a policy"):
+        CheckpointManager(tmp_path / "local", mirror=Mirror(tmp_path / "mirror", keep=3))
     with pytest.raises(ValueError, match="mirror is the run root itself"):
         CheckpointManager(tmp_path / "local", mirror=tmp_path / "local")
     (tmp_path / "link").symlink_to(tmp_path / "local")
@@ -1291,7 +1295,7 @@ def test_the_options_are_checked(tmp_path):
         with pytest.raises(ValueError, match="mirror is the run root itself"):
             CheckpointManager(tmp_path / root, mirror=tmp_path / mirror)
     with pytest.raises(StorageError, match="takes no storage_options"):
-        CheckpointManager(tmp_path / "local", mirror=tmp_path / "mirror", mirror_options={"key": "x"})
+        CheckpointManager(tmp_path / "local", mirror=Mirror(tmp_path / "mirror", storage_options={"key": "x"}))
 
 
 def test_a_manager_without_a_mirror_is_not_behind(tmp_path):
@@ -1616,7 +1620,7 @@ def in_bucket(bucket, endpoint, **options) -> dict:
 def test_a_bucket_as_mirror(tmp_path, bucket):
     run = NumpyRun(accumulation_steps=CYCLE)
     options = in_bucket(bucket, bucket.endpoint)
-    with CheckpointManager(tmp_path / "local", keep=KeepLatest(2), save=ON_REQUEST, **options) as manager:
+    with CheckpointManager(tmp_path / "local", keep=KeepLatest(2), save=ON_REQUEST, **grouped(**options)) as manager:
         manager.restore(run)
         for batches in (2, 5, 6):
             for _ in run.train_until(batches):
@@ -1629,7 +1633,7 @@ def test_a_bucket_as_mirror(tmp_path, bucket):
     assert there == run_in(tmp_path / "local")
     shutil.rmtree(tmp_path / "local")
     resumed = NumpyRun(accumulation_steps=CYCLE)
-    with CheckpointManager(tmp_path / "local", save=ON_REQUEST, **options) as manager:
+    with CheckpointManager(tmp_path / "local", save=ON_REQUEST, **grouped(**options)) as manager:
         assert manager.restore(resumed).checkpoint == name_at(1, 6)
         assert resumed.digest() == digest_at(6)
 
@@ -1637,7 +1641,7 @@ def test_a_bucket_as_mirror(tmp_path, bucket):
 def test_a_server_that_goes_away_and_comes_back(tmp_path, bucket, proxy):
     run = NumpyRun(accumulation_steps=CYCLE)
     patience = {"retry_for": timedelta(milliseconds=300)}
-    manager = CheckpointManager(tmp_path, save=ON_REQUEST, **in_bucket(bucket, proxy.endpoint, **patience))
+    manager = CheckpointManager(tmp_path, save=ON_REQUEST, **grouped(**in_bucket(bucket, proxy.endpoint, **patience)))
     manager.restore(run)
     manager.wait()
     proxy.down()

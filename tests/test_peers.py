@@ -134,7 +134,7 @@ def test_clock_of_rank_0_decides_unknown_policies(rank, leader_says):
 
 
 class Asked:
-    """As `Preemption`, of a rank that has 60 s left."""
+    """As `PreemptionRequest`, of a rank that has 60 s left."""
 
     is_watched = True
     left = timedelta(seconds=60)

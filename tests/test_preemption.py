@@ -21,9 +21,10 @@ from grown import run_at
 from hypothesis import given
 from hypothesis import strategies as st
 from ranks.job import new_run
+from support.options import grouped
 
 import ckptkit as ck
-from ckptkit.manager.preemption import Preemption
+from ckptkit.manager.preemption import PreemptionRequest
 from ckptkit.manager.signals import SIGNALS, SignalWatch
 from ckptkit.manager.step_timing import StepTiming, fits
 from ckptkit.storage import open_storage
@@ -71,7 +72,7 @@ def names(root) -> list[str]:
 def restored_at(root) -> int:
     """Where a start goes on, which must be bit for bit where an uninterrupted run stands after as many micro-steps."""
     run = NumpyRun()
-    manager = ck.CheckpointManager(root, on_preempt="off")
+    manager = ck.CheckpointManager(root, preemption=ck.Preemption(then="off"))
     point = manager.restore(run)
     assert run.digest() == run_at(point.batches_delivered).digest()
     manager.close()
@@ -260,7 +261,7 @@ def test_fenced_process_reports_stale_attempt_on_signal(root):
     script = """
 def after_step(batches):
     if batches == 6:
-        other = ck.CheckpointManager(sys.argv[1], on_preempt="off")
+        other = ck.CheckpointManager(sys.argv[1], preemption=ck.Preemption(then="off"))
         other.restore(NumpyRun())
         other.close()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -381,7 +382,7 @@ def after_step(batches):
 def after():
     signal.signal(signal.SIGTERM, kept[0])
     run = NumpyRun()
-    with ck.CheckpointManager(sys.argv[1], on_preempt="return") as manager:
+    with ck.CheckpointManager(sys.argv[1], preemption=ck.Preemption(then="return")) as manager:
         manager.restore(run)
         run.train_step()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -466,7 +467,7 @@ def test_other_thread_uses_callable_without_signals(root, caplog):
 
     def act():
         run = NumpyRun()
-        manager = ck.CheckpointManager(root, preempt_when=lambda: run.batches == 6)
+        manager = ck.CheckpointManager(root, preemption=ck.Preemption(when=lambda: run.batches == 6))
         try:
             with manager:
                 manager.restore(run)
@@ -497,7 +498,7 @@ class Clock:
 
 def started(root, **options):
     run = NumpyRun()
-    manager = ck.CheckpointManager(root, **{"save": ck.SaveEvery(micro_steps=10**9), **options})
+    manager = ck.CheckpointManager(root, **grouped(**{"save": ck.SaveEvery(micro_steps=10**9), **options}))
     manager.restore(run)
     return manager, run
 
@@ -745,13 +746,13 @@ def test_longest_of_the_last_saves_counts(root):
 @pytest.mark.parametrize("grace", [timedelta(0), timedelta(seconds=-1), 25])
 def test_there_must_be_some_grace(root, grace):
     with pytest.raises(ValueError, match="grace must be a positive timedelta"):
-        ck.CheckpointManager(root, grace=grace)
+        ck.CheckpointManager(root, preemption=ck.Preemption(grace=grace))
 
 
-@pytest.mark.parametrize(("option", "value"), [("on_preempt", "stop"), ("preempt_when", 5), ("preempt_when", "")])
-def test_unknown_choices_are_refused(root, option, value):
+@pytest.mark.parametrize(("option", "value"), [("then", "stop"), ("when", 5), ("when", "")])
+def test_unknown_choices_are_refused(option, value):
     with pytest.raises(ValueError, match=f"{option} must be"):
-        ck.CheckpointManager(root, **{option: value})
+        ck.Preemption(**{option: value})
 
 
 # The decision
@@ -834,7 +835,7 @@ def preempted(root, size, asks, *, until=40, faults=None, **options):
         run = new_run(world)
         when = lambda: run.batches >= asks.get(world.rank, 10**9)  # noqa: E731 - of this rank's own run
         manager = ck.CheckpointManager(
-            storage, **{"save": ck.SaveEvery(micro_steps=1000), "preempt_when": when, **options}
+            storage, **grouped(**{"save": ck.SaveEvery(micro_steps=1000), "preempt_when": when, **options})
         )
         gathers = 0
         try:
@@ -886,7 +887,9 @@ def test_rank_0_says_when_ranks_meet(root):
         clock, run = Clock(), new_run(world)
         asks = lambda: world.rank == 1 and run.batches >= 20  # noqa: E731 - of this rank's own run
         options = {"monotonic": clock, "preempt_when": asks, "on_preempt": "return"}
-        with ck.CheckpointManager(open_storage(root), save=ck.SaveEvery(micro_steps=1000), **options) as manager:
+        with ck.CheckpointManager(
+            open_storage(root), save=ck.SaveEvery(micro_steps=1000), **grouped(**options)
+        ) as manager:
             manager.restore(run)
             for _ in run.train_until(40):
                 clock.now += 0.2 + 0.8 * world.rank
@@ -925,7 +928,7 @@ def test_last_save_of_ranks_is_tried_again(root):
 def test_every_rank_names_the_newest_checkpoint(root, monkeypatch):
     """Nor does a rank that learns of it only now take it for what the grace has saved."""
     recalled = []
-    monkeypatch.setattr(Preemption, "recall", lambda preemption: recalled.append(preemption.account()))
+    monkeypatch.setattr(PreemptionRequest, "recall", lambda preemption: recalled.append(preemption.account()))
     broken = Fault("error", operations={"write"}, key="*m0002*rank-00001*", times=None)
     options = {"save": ck.SaveEvery(micro_steps=1), "grace": timedelta(hours=9)}
     lives = preempted(root, 2, {0: 2}, monotonic=_ticking(), faults={1: broken}, **options)
@@ -944,7 +947,7 @@ def departing(root, act, *, faults=None, **options):
             storage = FaultyStorage(storage, [faults[world.rank]])
         run = new_run(world)
         try:
-            with ck.CheckpointManager(storage, preempt_when=lambda: run.batches >= 1, **options) as manager:
+            with ck.CheckpointManager(storage, **grouped(preempt_when=lambda: run.batches >= 1, **options)) as manager:
                 manager.restore(run)
                 return act(manager, run)
         except (ck.Preempted, ck.CkptKitError) as error:
@@ -1004,7 +1007,10 @@ def test_ranks_end_although_no_save_may_fail(root):
 
 
 def test_a_takeover_ends_departing_ranks_too(root):
-    takeover = Fault(lambda: ck.CheckpointManager(root, on_preempt="off").restore(NumpyRun()), operations={"write"})
+    takeover = Fault(
+        lambda: ck.CheckpointManager(root, preemption=ck.Preemption(then="off")).restore(NumpyRun()),
+        operations={"write"},
+    )
     ended = departing(root, train_and_step, faults={0: takeover}, grace=timedelta(hours=9))
     assert [type(error) for error in ended] == [ck.StaleAttemptError] * 2
     assert names(root) == []
@@ -1142,7 +1148,9 @@ def test_signal_stays_with_another_training(root):
 def test_first_signal_after_another_request_ends_nothing():
     """The training was asked by a file or by another rank, and saves."""
     clock = Clock()
-    preemption = Preemption(timedelta(seconds=30), "exit", None, newest=lambda: None, url="somewhere", monotonic=clock)
+    preemption = PreemptionRequest(
+        ck.Preemption(grace=timedelta(seconds=30)), newest=lambda: None, url="somewhere", monotonic=clock
+    )
     preemption.ask("another rank is to end")
     clock.now += 5
     assert preemption.heard(signal.SIGTERM) is None
@@ -1154,7 +1162,7 @@ def test_first_signal_after_another_request_ends_nothing():
 def test_after_its_end_training_has_no_grace():
     """Something worse has ended it, which the script may handle for as long as it likes."""
     there = threading.enumerate()
-    preemption = Preemption(timedelta(hours=9), "exit", None, newest=lambda: None, url="somewhere")
+    preemption = PreemptionRequest(ck.Preemption(grace=timedelta(hours=9)), newest=lambda: None, url="somewhere")
     preemption.begin()
     preemption.ask("the file stop is there")
     assert preemption.is_asked
@@ -1197,8 +1205,8 @@ def test_what_was_learned_late_was_saved_before(monkeypatch):
     monkeypatch.setattr(
         "ckptkit.manager.preemption.os", SimpleNamespace(write=lambda _, line: said.append(line), _exit=end)
     )
-    preemption = Preemption(
-        timedelta(seconds=30), "exit", None, newest=lambda: newest[0], url="somewhere", monotonic=clock
+    preemption = PreemptionRequest(
+        ck.Preemption(grace=timedelta(seconds=30)), newest=lambda: newest[0], url="somewhere", monotonic=clock
     )
     preemption.ask("a signal")
     newest[0], clock.now = "a000001-c0000000001-m0000", 31.0

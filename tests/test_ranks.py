@@ -95,7 +95,7 @@ def test_repeated_save_failures_end_all_ranks_together(tmp_path: Path) -> None:
 
     def act(storage, world, until, **options):
         run = new_run(world)
-        manager = ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=1), when_busy="wait")
+        manager = ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait"))
         manager.restore(run)
         for batches in run.train_until(until):
             steps[world.rank] = batches
@@ -126,7 +126,7 @@ def test_stalled_rank_prevents_commit_within_patience(tmp_path: Path, caplog: py
     def act(storage, world, until, **options):
         run = new_run(world)
         manager = ck.CheckpointManager(
-            storage, save=ck.SaveEvery(micro_steps=100), rank_patience=timedelta(milliseconds=200)
+            storage, save=ck.SaveEvery(micro_steps=100), ranks=ck.Ranks(patience=timedelta(milliseconds=200))
         )
         manager.restore(run)
         for _ in run.train_until(5):
@@ -154,7 +154,9 @@ def test_rank_0_leaving_by_error_waits_briefly(tmp_path: Path) -> None:
     def act(storage, world, until, **options):
         run = new_run(world)
         monotonic = lambda: next(seconds) if leaving.is_set() else 0.0  # noqa: E731 - as short as a clock is
-        manager = ck.CheckpointManager(storage, rank_patience=timedelta(hours=1), monotonic=monotonic)
+        manager = ck.CheckpointManager(
+            storage, ranks=ck.Ranks(patience=timedelta(hours=1)), system=ck.System(monotonic=monotonic)
+        )
         with contextlib.suppress(ZeroDivisionError), manager:
             manager.restore(run)
             handle = manager.save(run)
@@ -374,7 +376,7 @@ def test_early_part_failure_reaches_rank_0_at_once(tmp_path: Path) -> None:
 
     def act(storage, world, until, **options):
         run = new_run(world)
-        manager = ck.CheckpointManager(storage, rank_patience=timedelta(hours=1))
+        manager = ck.CheckpointManager(storage, ranks=ck.Ranks(patience=timedelta(hours=1)))
         manager.restore(run)
         return manager.save(run).exception(timedelta(seconds=40))
 
@@ -448,8 +450,8 @@ def test_clock_of_rank_0_decides_interval_saves(tmp_path: Path) -> None:
         manager = ck.CheckpointManager(
             storage,
             save=ck.SaveEvery(interval=timedelta(seconds=10)) | ck.SaveEvery(micro_steps=7),
-            when_busy="wait",
-            monotonic=lambda: now[0],
+            saving=ck.Saving(when_busy="wait"),
+            system=ck.System(monotonic=lambda: now[0]),
         )
         manager.restore(run)
         begun = world.gathers
@@ -468,7 +470,9 @@ def test_clock_of_rank_0_decides_interval_saves(tmp_path: Path) -> None:
 def test_step_schedule_communicates_only_at_saves(tmp_path: Path) -> None:
     def act(storage, world, until, **options):
         run = new_run(world)
-        manager = ck.CheckpointManager(storage, save=ck.SaveEvery(optimizer_steps=2), on_preempt="off")
+        manager = ck.CheckpointManager(
+            storage, save=ck.SaveEvery(optimizer_steps=2), preemption=ck.Preemption(then="off")
+        )
         manager.restore(run)
         begun, updates = world.gathers, 0
         for _ in run.train_until(7):
@@ -483,7 +487,7 @@ def test_saves_are_reported_in_rank_0_alone(tmp_path: Path) -> None:
     def act(storage, world, until, **options):
         reports = []
         run = new_run(world)
-        with ck.CheckpointManager(storage, on_save=reports.append) as manager:
+        with ck.CheckpointManager(storage, saving=ck.Saving(on_save=reports.append)) as manager:
             manager.restore(run)
             for _ in run.train_until(2):
                 manager.save(run)
@@ -499,7 +503,9 @@ def test_saves_are_reported_in_rank_0_alone(tmp_path: Path) -> None:
 def test_later_start_stops_every_rank_of_earlier_attempt(tmp_path: Path) -> None:
     def act(storage, world, until, **options):
         run = new_run(world)
-        with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=2), when_busy="wait") as manager:
+        with ck.CheckpointManager(
+            storage, save=ck.SaveEvery(micro_steps=2), saving=ck.Saving(when_busy="wait")
+        ) as manager:
             manager.restore(run)
             for batches in run.train_until(20):
                 manager.step(run)
@@ -517,7 +523,7 @@ def test_later_start_stops_every_rank_of_earlier_attempt(tmp_path: Path) -> None
 def test_replicas_that_differ_are_named(tmp_path: Path) -> None:
     def act(storage, world, until, **options):
         run = new_run(world)
-        manager = ck.CheckpointManager(storage, check_replicas=True)
+        manager = ck.CheckpointManager(storage, ranks=ck.Ranks(check_replicas=True))
         manager.restore(run)
         manager.save(run).result()
         if world.rank == 1:
@@ -534,7 +540,7 @@ def test_replicas_that_differ_are_named(tmp_path: Path) -> None:
 def test_replicas_are_compared_at_final_saves(tmp_path: Path) -> None:
     def act(storage, world, until, **options):
         run = new_run(world)
-        with ck.CheckpointManager(storage, check_replicas=True) as manager:
+        with ck.CheckpointManager(storage, ranks=ck.Ranks(check_replicas=True)) as manager:
             manager.restore(run)
             manager.save_final(run)
             for _ in run.train_until(CYCLE):
@@ -556,7 +562,9 @@ def test_ranks_that_rewind_save_their_end(tmp_path: Path) -> None:
 def test_ranks_know_cycles_begun_at_final_saves(tmp_path: Path) -> None:
     def act(storage, world, until, **options):
         run = new_run(world)
-        with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=until), mid_cycle="rewind") as manager:
+        with ck.CheckpointManager(
+            storage, save=ck.SaveEvery(micro_steps=until), saving=ck.Saving(mid_cycle="rewind")
+        ) as manager:
             manager.restore(run)
             for batches in run.train_until(until):
                 if batches == CYCLE:
@@ -674,7 +682,9 @@ def test_orphaned_parts_of_unstarted_save_are_removed(tmp_path: Path) -> None:
 
     def act(storage, world, until, **options):
         run = new_run(world)
-        with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=2), when_busy="wait") as manager:
+        with ck.CheckpointManager(
+            storage, save=ck.SaveEvery(micro_steps=2), saving=ck.Saving(when_busy="wait")
+        ) as manager:
             manager.restore(run)
             if world.rank == 0:
                 storage.inject(failing)

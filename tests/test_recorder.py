@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from dict_storage import DictStorage
 from grown import ON_REQUEST, WatchedRun, train
+from support.options import grouped
 
 import ckptkit.format.events
 from ckptkit.core.policies import KeepLatest
@@ -95,7 +96,7 @@ def storage() -> Valve:
 
 def manager_of(storage, time: Time | None = None, **options) -> CheckpointManager:
     clocks = {"clock": time.now, "monotonic": time.seconds} if time is not None else {}
-    return CheckpointManager(storage, **{"save": ON_REQUEST, "keep": KeepLatest(2), **clocks, **options})
+    return CheckpointManager(storage, **grouped(**{"save": ON_REQUEST, "keep": KeepLatest(2), **clocks, **options}))
 
 
 def events_in(storage) -> list[object]:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.options import grouped
 
 from ckptkit.core.policies import SaveEvery
 from ckptkit.errors import ResumeError
@@ -55,7 +56,7 @@ def trace(tmp_path, monkeypatch):
 
 
 def trained(root: Path, run: NumpyRun, steps: int, **options) -> CheckpointManager:
-    manager = CheckpointManager(root, **options)
+    manager = CheckpointManager(root, **grouped(**options))
     manager.restore(run)
     for _ in range(steps):
         run.train_step()

@@ -33,7 +33,7 @@ def saved(tmp_path):
         reports.append(report)
         threads.append(threading.current_thread())
 
-    manager = ck.CheckpointManager(tmp_path, save=ck.SaveEvery(micro_steps=10**6), on_save=note)
+    manager = ck.CheckpointManager(tmp_path, save=ck.SaveEvery(micro_steps=10**6), saving=ck.Saving(on_save=note))
     run = NumpyRun(size=SIZE)
     manager.restore(run)
     yield manager, run, reports
@@ -56,7 +56,7 @@ class SlowToReturn:
 
 def test_fast_writer_stores_what_training_waited(tmp_path):
     run = NumpyRun()
-    with ck.CheckpointManager(tmp_path, monotonic=SlowToReturn()) as manager:
+    with ck.CheckpointManager(tmp_path, system=ck.System(monotonic=SlowToReturn())) as manager:
         manager.restore(run)
         name = manager.save(run).result()
     assert opened(tmp_path, name).manifest.cost.stall_seconds > 0
@@ -86,7 +86,9 @@ def test_waiting_for_the_save_before_is_told(tmp_path):
             storage.may.set()  # first the second save looks at the clock, and then it waits
         return now
 
-    with ck.CheckpointManager(storage, monotonic=monotonic, on_save=reports.append) as manager:
+    with ck.CheckpointManager(
+        storage, system=ck.System(monotonic=monotonic), saving=ck.Saving(on_save=reports.append)
+    ) as manager:
         run = NumpyRun()
         manager.restore(run)
         manager.save(run)
@@ -102,7 +104,9 @@ def test_waiting_for_the_save_before_is_told(tmp_path):
 
 def test_a_report_counts_the_saves_left_out(tmp_path):
     storage, reports = Held(tmp_path), []
-    with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=1), on_save=reports.append) as manager:
+    with ck.CheckpointManager(
+        storage, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(on_save=reports.append)
+    ) as manager:
         run = NumpyRun()
         manager.restore(run)
         first, *others = [manager.step(run) for _ in run.train_until(4)]
@@ -125,7 +129,7 @@ def test_what_on_save_does_repeats_no_report(tmp_path, outcome):
         if len(reports) < 3:
             manager.wait()  # which tells what is new
 
-    manager, run = ck.CheckpointManager(tmp_path, on_save=note), NumpyRun()
+    manager, run = ck.CheckpointManager(tmp_path, saving=ck.Saving(on_save=note)), NumpyRun()
     manager.restore(run)
     name = manager.save(run).result()
     with contextlib.suppress(ZeroDivisionError):

@@ -21,6 +21,7 @@ from ckptkit.core.policies import SaveEvery
 from ckptkit.errors import CkptKitError, SaveFailedError, StorageError
 from ckptkit.format.events import plain_line
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Mirror, Preemption
 from ckptkit.scrubber import clean_url, scrub, scrubbed
 from ckptkit.storage import Storage, open_storage
 from ckptkit.storage.s3 import obs
@@ -389,7 +390,7 @@ def test_a_run_in_a_bucket_holds_no_secret(gateway, proxy, bucket, caplog, capsy
     """Neither in a byte of it, nor in the log, the errors or the report, whatever failed on the way."""
     root = f"s3://{bucket.name}/run"
     run = NumpyRun()
-    manager = CheckpointManager(root, storage_options=gateway, on_preempt="off")
+    manager = CheckpointManager(root, storage_options=gateway, preemption=Preemption(then="off"))
     manager.restore(run)
     manager.save(run).result()
     proxy.down()
@@ -420,10 +421,9 @@ def test_a_run_with_a_mirror_holds_no_secret(gateway, proxy, bucket, tmp_path, c
     run = NumpyRun()
     manager = CheckpointManager(
         tmp_path,
-        mirror=f"s3://{bucket.name}/run",
-        mirror_options=gateway,
+        preemption=Preemption(then="off"),
+        mirror=Mirror(f"s3://{bucket.name}/run", storage_options=gateway),
         save=SaveEvery(micro_steps=2),
-        on_preempt="off",
     )
     manager.restore(run)
     proxy.down()

@@ -18,6 +18,7 @@ import pytest
 from grown import ON_REQUEST, opened
 from live import LONG_SECONDS, Stall
 from support.clock import clock_of_calls
+from support.options import grouped
 
 import ckptkit
 from ckptkit.checkpoint.verify import load
@@ -26,6 +27,7 @@ from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import SaveFailedError, StorageError
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Saving
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -79,7 +81,7 @@ def begun(storage, k, at, *, size=SMALL, **options) -> tuple[CheckpointManager, 
     """A manager and its run after ``at`` micro-steps, with nothing saved yet."""
     run = NumpyRun(accumulation_steps=k, size=size)
     defaults = {"save": ON_REQUEST, "keep": KeepLatest(100), "monotonic": clock_of_calls()}
-    manager = CheckpointManager(storage, **{**defaults, **options})
+    manager = CheckpointManager(storage, **grouped(**{**defaults, **options}))
     manager.restore(run)
     go_on(manager, run, at)
     return manager, run
@@ -418,6 +420,7 @@ def test_a_result_needs_no_further_step(root, buffer_bytes):
 LEAVING = """
 import atexit, sys, threading
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Saving
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -425,7 +428,7 @@ from ckptkit.testing.state import NumpyRun
 root, window, how, key = sys.argv[1:]
 go = threading.Event()
 storage = FaultyStorage(LocalStorage(root), [Fault(lambda: go.wait(60), operations={"write", "create"}, key=key)])
-manager, run = CheckpointManager(storage, window=window, buffer_bytes=1), NumpyRun(size=1_200_001)
+manager, run = CheckpointManager(storage, saving=Saving(window=window, buffer_bytes=1)), NumpyRun(size=1_200_001)
 manager.restore(run)
 for _ in run.train_until(6):
     pass
@@ -477,7 +480,7 @@ class MostlyFrozen(NumpyRun):
 @pytest.mark.usefixtures("_small_buffers")
 def test_frozen_leaves_are_written_once_and_never_copied(root, window):
     run, reports = MostlyFrozen(), []
-    with CheckpointManager(root, save=ON_REQUEST, window=window, on_save=reports.append) as manager:
+    with CheckpointManager(root, save=ON_REQUEST, saving=Saving(window=window, on_save=reports.append)) as manager:
         manager.restore(run)
         names = []
         for _ in range(4):
@@ -541,7 +544,7 @@ def test_changed_frozen_leaf_fails_one_save_then_demotes(root, nth):
 @pytest.mark.usefixtures("_small_buffers")
 def test_demotion_rewrites_other_frozen_leaves(root, window):
     run = MostlyFrozen()
-    manager = CheckpointManager(root, save=ON_REQUEST, window=window, buffer_bytes=1)
+    manager = CheckpointManager(root, save=ON_REQUEST, saving=Saving(window=window, buffer_bytes=1))
     manager.restore(run)
     go_on(manager, run, 4)
     manager.save(run).result()
@@ -647,7 +650,7 @@ class Interrupted(NumpyRun):
 
 def test_fence_after_interrupted_save_waits_for_nobody(root):
     run = Interrupted(size=LARGE)
-    manager = CheckpointManager(root, save=ON_REQUEST, window="auto", buffer_bytes=1)
+    manager = CheckpointManager(root, save=ON_REQUEST, saving=Saving(window="auto", buffer_bytes=1))
     manager.restore(run)
     for _ in run.train_until(4):
         pass
@@ -665,6 +668,7 @@ LEAVING_THE_CONTEXT = """
 import os, sys, threading
 from ckptkit.errors import CkptKitError
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Saving
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.state import NumpyRun
@@ -679,7 +683,7 @@ run = NumpyRun(size=1_200_001)
 parent = os.getpid()
 try:
     storage = FaultyStorage(LocalStorage(root), [fault])
-    with CheckpointManager(storage, mirror=root + "-mirror", buffer_bytes=1) as manager:
+    with CheckpointManager(storage, mirror=root + "-mirror", saving=Saving(buffer_bytes=1)) as manager:
         manager.restore(run)
         for _ in run.train_until(6):
             pass

@@ -11,6 +11,7 @@ from grown import ON_REQUEST, run_at, train
 
 from ckptkit.errors import CkptKitError, StorageError
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Saving
 from ckptkit.storage import Listing, open_storage
 from ckptkit.storage import fsspec as generic
 from ckptkit.storage.fsspec import FsspecStorage
@@ -278,7 +279,7 @@ def test_torn_put_loses_no_reported_checkpoint(url, end, error):
 
     def begun():
         storage = FsspecStorage(url, system, path, settle=timedelta(milliseconds=1))
-        manager, run = CheckpointManager(storage, save=ON_REQUEST, on_save_error="raise"), run_at(0)
+        manager, run = CheckpointManager(storage, save=ON_REQUEST, saving=Saving(on_error="raise")), run_at(0)
         manager.restore(run)
         return manager, run
 

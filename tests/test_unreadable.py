@@ -17,6 +17,7 @@ from test_copy import Told
 
 from ckptkit.errors import CorruptCheckpointError, StorageError
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Preemption
 from ckptkit.storage import LocalStorage
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.verify.run import audit
@@ -39,7 +40,7 @@ def names(root):
 
 def restored(root, **options):
     run = WatchedRun()
-    point = CheckpointManager(root, on_preempt="off").restore(run, **options)
+    point = CheckpointManager(root, preemption=Preemption(then="off")).restore(run, **options)
     return run, point.checkpoint
 
 
@@ -158,7 +159,7 @@ def test_unreadable_checkpoint_is_kept_as_evidence(root, names, monkeypatch):
     disk = BadDisk(FILES["manifest"].format(names[-1])).install(monkeypatch)
     later = grow(root, 20, 24, 28)
     assert disk.fired
-    listed = [one.name for one in CheckpointManager(root, on_preempt="off").checkpoints()]
+    listed = [one.name for one in CheckpointManager(root, preemption=Preemption(then="off")).checkpoints()]
     assert names[-1] in listed
     assert listed[-1] == later[-1]
     assert (root / FILES["weights"].format(names[-1])).exists()
@@ -168,7 +169,7 @@ def test_unreadable_checkpoint_is_kept_as_evidence(root, names, monkeypatch):
 def test_an_unreadable_checkpoint_comes_from_the_mirror(tmp_path, monkeypatch, file):
     here, there = tmp_path / "here", tmp_path / "there"
     run = WatchedRun()
-    with CheckpointManager(here, mirror=there, on_preempt="off") as manager:
+    with CheckpointManager(here, mirror=there, preemption=Preemption(then="off")) as manager:
         manager.restore(run)
         for at in (3, 6):
             for _ in run.train_until(at):
@@ -177,7 +178,7 @@ def test_an_unreadable_checkpoint_comes_from_the_mirror(tmp_path, monkeypatch, f
             manager.wait()
     disk = BadDisk(f"/here/{FILES[file].format(name)}").install(monkeypatch)
     again = WatchedRun()
-    with CheckpointManager(here, mirror=there, on_preempt="off") as manager:
+    with CheckpointManager(here, mirror=there, preemption=Preemption(then="off")) as manager:
         assert manager.restore(again).checkpoint == name
     assert disk.fired
     assert again.digest() == run_at(6).digest()

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from support.options import grouped
 
 import ckptkit as ck
 from ckptkit.errors import StorageError
@@ -140,10 +141,10 @@ def test_what_the_system_refuses_comes_with_advice(monkeypatch, number, advice):
         ({"save": "epoch"}, r"write save=ck\.SaveEvery\(optimizer_steps=100\)"),
         ({"keep": 3}, r"write keep=ck\.KeepLatest\(3\)"),
         ({"save": ck.KeepLatest(3)}, r"write save=ck\.SaveEvery"),
-        ({"rank_patience": "10min"}, r"write rank_patience=timedelta\(minutes=5\)"),
+        ({"rank_patience": "10min"}, r"write patience=timedelta\(minutes=5\)"),
         ({"rank_patience": timedelta(0)}, "must be a positive timedelta"),
     ],
 )
 def test_option_of_wrong_kind_suggests_right_one(option, advice):
     with pytest.raises(ValueError, match=advice):
-        ck.CheckpointManager("runs/x", **option)
+        ck.CheckpointManager("runs/x", **grouped(**option))

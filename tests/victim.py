@@ -17,6 +17,8 @@ import threading
 import time
 from datetime import timedelta
 
+from support.options import grouped
+
 import ckptkit as ck
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
@@ -59,7 +61,7 @@ def main(root: str, plan: dict) -> None:
     names = globals()
     exec(plan.get("script", ""), names)  # noqa: S102 - of the test itself
     run = NumpyRun()
-    manager = ck.CheckpointManager(storage, **options, **names.get("more_options", {}))
+    manager = ck.CheckpointManager(storage, **grouped(**options, **names.get("more_options", {})))
     with manager:
         point = manager.restore(run)
         say(began=point.batches_delivered, digest=run.digest())

@@ -177,7 +177,7 @@ class Receipts:
                 raise SaveFailedError(
                     f"{_ranks_in_words(missing)} of {self._ranks} did not write their part of {checkpoint}, and for "
                     f"{self._patience} no other part came either. Nothing of it is committed. See in the logs of those "
-                    "ranks whether they are alive; if they are and write slowly, give them longer (rank_patience=)"
+                    "ranks whether they are alive; if they are and write slowly, give them longer (Ranks(patience=...))"
                 )
             if pause == _LONGEST_PAUSE:
                 check()

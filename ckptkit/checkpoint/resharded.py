@@ -45,7 +45,7 @@ def folded(contents: Contents, onto: int, rank: int, steps: Iterable[int] = ()) 
     if others:
         raise StateMismatchError(
             f"the accumulators {others[:10]} of {contents.checkpoint} are not float32, or no rank's own sums "
-            f"(placement=), which nobody can share. Go on with {contents.world_size} ranks, or from a boundary"
+            f"(Ranks(placement=...)), which nobody can share. Go on with {contents.world_size}, or at a boundary"
         )
     parts = [
         (contents if old == contents.rank else contents.of_rank(old), share)

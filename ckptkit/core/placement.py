@@ -6,7 +6,7 @@ Guarantees: a placement is always declared, never inferred from a shape. Pure va
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -39,6 +39,7 @@ class Box:
 
 # "replicated": the same bits in every rank, stored once. "per_rank": each rank has its own, and all are stored.
 Placement: TypeAlias = Literal["replicated", "per_rank"] | Box
+PlacementByName: TypeAlias = Callable[[str], Placement | None]
 
 Tag = Literal["replicated", "per_rank", "sharded"]
 """What kind of placement it is; files hold leaves of one kind only."""

@@ -98,7 +98,8 @@ def _refusal(progress: Progress, ranks: int, onto: int, steps: Sequence[int], do
     if not progress.at_boundary and at_boundary != anywhere:
         lines.append(
             f"or, from a checkpoint at a boundary, with {_words(at_boundary, onto)}: start with the old number of "
-            'ranks and mid_cycle="align", which saves at boundaries, or "rewind", which stores where the cycle began'
+            'ranks and Saving(mid_cycle="align"), which saves at boundaries, or "rewind", which stores where the cycle '
+            "began"
         )
     else:
         lines.append(f"or start with the {ranks} that it had")

@@ -14,13 +14,13 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 
-from ckptkit.core.options import ERROR_BUDGET, WhenBusy
 from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import countdown
 from ckptkit.errors import ResumeError
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.final_save import FinalSave
 from ckptkit.manager.hooks import Hooks
+from ckptkit.manager.options import ERROR_BUDGET, WhenBusy
 from ckptkit.manager.scheduler import A_WHILE, DueSaves, Metrics, Scheduler, Services
 from ckptkit.snapshot import Capturable
 

@@ -15,11 +15,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from ckptkit.core.options import ERROR_BUDGET
 from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import Countdown, countdown
 from ckptkit.errors import CkptKitError, Preempted, SaveFailedError, StaleAttemptError
 from ckptkit.manager.background import SaveHandle, account_of
+from ckptkit.manager.options import ERROR_BUDGET
 from ckptkit.manager.scheduler import A_WHILE, Metrics, Scheduler, Services
 from ckptkit.manager.step_timing import fits
 from ckptkit.run.rank_protocol import Failure

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
-import socket
-import time
-from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta, timezone
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
@@ -27,29 +25,26 @@ from typing_extensions import Self
 
 from ckptkit.checkpoint.receipts import Receipts
 from ckptkit.core.console import show_log
-from ckptkit.core.options import (
-    ERROR_BUDGET,
-    MidCycle,
-    OnPreempt,
-    OnSaveError,
-    PreemptWhen,
-    WhenBusy,
-    WindowUse,
-    refuse_no_duration,
-    refuse_unknown_choices,
-    refuse_wrong_policies,
-    refuse_wrong_preemption,
-)
 from ckptkit.core.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
 from ckptkit.core.progress import Progress, ResumePoint
-from ckptkit.core.save_report import SaveReport, SaveTotals
+from ckptkit.core.save_report import SaveTotals
 from ckptkit.errors import CkptKitError, ResumeError, StorageError
 from ckptkit.format.events import Began
 from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.hooks import hooks_of
-from ckptkit.manager.mirror import Mirror, MirrorOptions, NoMirror
-from ckptkit.manager.preemption import Preemption
+from ckptkit.manager.mirror import NoMirror, RunMirror
+from ckptkit.manager.options import (
+    ERROR_BUDGET,
+    Mirror,
+    Preemption,
+    Ranks,
+    Saving,
+    System,
+    refuse_other_types,
+    refuse_wrong_policies,
+)
+from ckptkit.manager.preemption import PreemptionRequest
 from ckptkit.manager.rank_sync import RankSync
 from ckptkit.manager.recorder import NoRecorder, Recorder
 from ckptkit.manager.results import SaveResults
@@ -75,55 +70,16 @@ class CheckpointManager:
         root: The run root: a path, a URL, or a `ckptkit.storage.Storage`.
         save: When `step` saves; default every 100 cycles.
         keep: What retention keeps after each commit; default the latest 3.
-        when_busy: What happens to a due save while the previous one is still being written: ``"skip"`` it until the
-            next multiple, or ``"wait"``.
-        on_save_error: ``"warn"`` logs a failed save and tolerates up to ``ERROR_BUDGET - 1`` in a row; ``"raise"``
-            tolerates none. Losing the run to another process always raises.
-        mid_cycle: What `step` does with a save that is due between two boundaries. ``"exact"`` stores the accumulators.
-            ``"align"`` waits for the next boundary. ``"rewind"`` stores the start of the running cycle, whose
-            micro-steps are repeated after a restore; refused where the forward pass changes parameters. `save` and
-            `save_final` always store the state as it is.
-        window: How to take the leaves that only an update changes. ``"auto"``: the writer reads them in place until the
-            fence before the update; where looking at a tensor copies it, the training thread copies a slice after each
-            micro-step instead. ``"slice"``: always by slices. ``"off"``: `save` itself copies everything.
-        buffer_bytes: Memory for what the fence has to copy; default a quarter of the state, or all of it where the root
-            is remote, so that training never waits for a network. When it is full, the fence waits for the writer; on a
-            remote root it gives up the save after two minutes without progress. Memory that `save` itself needs beyond
-            this is added.
-        on_save: Called with the `SaveReport` of every save, by the training thread, in a later call of this manager; in
-            a job of many ranks only in rank 0, which commits.
         storage_options: For the storage's backend.
-        mirror: A second root, usually remote, that follows ``root``, usually a local one. A checkpoint is committed at
-            ``root`` and then uploaded beside training, the newest first; a checkpoint that the next one overtakes is
-            not uploaded. `restore` takes the newest whole checkpoint of both. The mirror is the fence: a start is
-            opened there first.
-        mirror_keep: What retention keeps at the mirror; default as ``keep``.
-        mirror_options: For the backend of the mirror.
-        mirror_required: Whether `restore` refuses to start when the mirror cannot be reached. If False, such a process
-            goes on with ``root`` alone, uploads nothing, and does not exclude processes on other machines; the next
-            start that reaches the mirror does.
-        rank_patience: In a job of many ranks, how long rank 0 waits for the parts of the others while none arrives.
-        check_replicas: In a job of many ranks, whether every save, and not only the first of a start, compares the bits
-            of what must be the same in all ranks; costs a digest of the state on the training thread.
-        events: Whether to record below ``events/`` what ``ckptkit report`` shows: how attempts began and ended, what
-            saves cost and removed, and the values given to `step` and `save`.
-        grace: How long after SIGTERM or SIGUSR1 the final save may take. SLURM and Kubernetes kill 30 s after SIGTERM
-            by default.
-        on_preempt: What happens after such a signal, once the state of the last micro-step is saved. ``"exit"``: `step`
-            raises `Preempted`, which ends the process with code 143; if that does not happen within ``grace``, the
-            process ends with the same code, and the newest checkpoint is the one before. ``"return"``: `preempted` is
-            True from then on, and the loop is expected to end. ``"off"``: nothing is watched, and signals are left
-            alone.
-        preempt_when: A second way to request what a signal requests: the path of a file, looked for once a second,
-            whose existence is a request; or a callable, called after each micro-step, that returns True.
-        clock: Gives the time of day; stored for people, orders nothing.
-        monotonic: Gives seconds, for `SaveEvery(interval=...)` and ``grace``.
-        new_token: Gives 32 fresh random hexadecimal digits.
-        host: Name of this process's host, shown to other processes that meet this one.
+        saving: How saves are taken and reported.
+        mirror: A second root that follows the first one; a `Mirror` to give its options.
+        ranks: What matters in a job of many ranks.
+        preemption: What happens after SIGTERM or SIGUSR1.
+        system: Time, chance and names, for tests.
 
     Raises:
         ValueError: If an option has an invalid value.
-        StorageError: If the root's URL has no backend.
+        StorageError: If a root's URL has no backend.
     """
 
     def __init__(
@@ -132,70 +88,38 @@ class CheckpointManager:
         *,
         save: SavePolicy | None = None,
         keep: KeepPolicy | None = None,
-        when_busy: WhenBusy = "skip",
-        on_save_error: OnSaveError = "warn",
-        mid_cycle: MidCycle = "exact",
-        window: WindowUse = "auto",
-        buffer_bytes: int | None = None,
-        on_save: Callable[[SaveReport], None] | None = None,
         storage_options: Mapping[str, Any] | None = None,
-        mirror: str | os.PathLike[str] | Storage | None = None,
-        mirror_keep: KeepPolicy | None = None,
-        mirror_options: Mapping[str, Any] | None = None,
-        mirror_required: bool = True,
-        rank_patience: timedelta = timedelta(minutes=5),
-        check_replicas: bool = False,
-        events: bool = True,
-        grace: timedelta = timedelta(seconds=25),
-        on_preempt: OnPreempt = "exit",
-        preempt_when: PreemptWhen = None,
-        clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
-        monotonic: Callable[[], float] = time.monotonic,
-        new_token: Callable[[], str] = lambda: secrets.token_hex(16),
-        host: str | None = None,
+        saving: Saving | None = None,
+        mirror: str | os.PathLike[str] | Storage | Mirror | None = None,
+        ranks: Ranks | None = None,
+        preemption: Preemption | None = None,
+        system: System | None = None,
     ) -> None:
-        refuse_wrong_policies(save=save, keep=keep, mirror_keep=mirror_keep)
-        refuse_unknown_choices(
-            when_busy=when_busy,
-            on_save_error=on_save_error,
-            mid_cycle=mid_cycle,
-            window=window,
-            on_preempt=on_preempt,
+        refuse_wrong_policies(save=save, keep=keep)
+        refuse_other_types(
+            saving=(saving, Saving),
+            ranks=(ranks, Ranks),
+            preemption=(preemption, Preemption),
+            system=(system, System),
         )
-        refuse_wrong_preemption(grace, preempt_when)
-        refuse_no_duration("rank_patience", rank_patience, usual="minutes=5")
-        if buffer_bytes is not None and buffer_bytes < 1:
-            raise ValueError(f"buffer_bytes must be at least 1, got {buffer_bytes}")
         self._storage = open_storage(root, storage_options)
         self._hooks = hooks_of(self._storage.url)  # None except under `ckptkit doctor`
         if self._hooks is not None:
             self._storage = self._hooks.storage
         self._schedule: SavePolicy = save if save is not None else SaveEvery(optimizer_steps=100)
-        self._rank_patience = rank_patience
-        self._check_replicas = check_replicas
         self._keep: KeepPolicy = keep if keep is not None else KeepLatest(3)
-        self._when_busy = when_busy
-        self._failures_allowed = ERROR_BUDGET if on_save_error == "warn" else 1
-        self._on_save = on_save
-        self._mirror: Mirror | NoMirror = NoMirror(self._storage)
+        self._saving = saving or Saving()
+        self._ranks = ranks or Ranks()
+        self._preemption = preemption or Preemption()
+        self._system = system or System()
+        if self._hooks is not None:
+            self._saving, self._preemption = replace(self._saving, events=False), replace(self._preemption, then="off")
+        self._mirror: RunMirror | NoMirror = NoMirror(self._storage)
         if mirror is not None and self._hooks is None:
-            mirror_keep = mirror_keep if mirror_keep is not None else self._keep
-            wanted = MirrorOptions(mirror_keep, mirror_required, ERROR_BUDGET, tolerant=on_save_error == "warn")
-            self._mirror = Mirror(self._storage, open_storage(mirror, mirror_options), wanted)
-        self._mid_cycle = mid_cycle
-        self._clock = clock
-        self._monotonic = monotonic
-        self._new_token = new_token
-        self._host = host if host is not None else socket.gethostname()
-        self._window_use: WindowUse = window
-        self._area = StagingArea(buffer_bytes, monotonic, is_remote=self._storage.is_remote)
-        self._records = events and self._hooks is None
-        self._grace = grace
-        self._on_preempt: OnPreempt = "off" if self._hooks is not None else on_preempt
-        # Resolved now: a relative path refers to the current directory.
-        self._preempt_when: PreemptWhen = (
-            os.path.abspath(preempt_when) if isinstance(preempt_when, str | os.PathLike) else preempt_when
-        )
+            wanted = mirror if isinstance(mirror, Mirror) else Mirror(mirror)
+            self._mirror = RunMirror(self._storage, wanted, self._keep, tolerant=self._saving.on_error == "warn")
+        monotonic = self._system.monotonic
+        self._area = StagingArea(self._saving.buffer_bytes, monotonic, is_remote=self._storage.is_remote)
         self._run: ActiveRun | None = None
         self._closed = False
 
@@ -242,8 +166,8 @@ class CheckpointManager:
             checkpoint: ``"latest"``, or a name from `checkpoints`: the run then continues from there, also when the
                 same call is repeated after an interruption.
             rewind: With a name: go back to it even if the run already went on from there.
-            watch_preemption: Whether to watch for signals and ``preempt_when`` from the end of this call until `close`;
-                otherwise call `watch_preemption` when training begins.
+            watch_preemption: Whether to watch for signals and `Preemption.when` from the end of this call until
+                `close`; otherwise call `watch_preemption` when training begins.
 
         Raises:
             CheckpointNotFoundError: If the named checkpoint does not exist.
@@ -258,14 +182,14 @@ class CheckpointManager:
             raise ResumeError("this manager has restored already or is closed; make a new one to start again")
         if self._hooks is not None:
             checkpoint, rewind = "latest", False  # the script's checkpoint names do not exist in a scratch folder
-        if self._mid_cycle == "rewind":
+        if self._saving.mid_cycle == "rewind":
             state.mark_cycle_start()  # first: where it is refused, nothing was changed
         rank_sync = RankSync(state.world, self._schedule)
         self._refuse_for_one_rank_only(rank_sync)
-        opened = self._open(Opening(checkpoint, rewind, self._host, self._clock, self._new_token), state)
+        opened = self._open(self._opening(checkpoint, rewind), state)
         progress = state.progress()
         point = ResumePoint() if opened.contents is None else ResumePoint.at(progress, opened.contents.checkpoint)
-        due_saves = DueSaves(rank_sync, self._mid_cycle)
+        due_saves = DueSaves(rank_sync, self._saving.mid_cycle)
         self._run = self._new_run(opened, rank_sync, due_saves, progress)
         due_saves.begin_cycle(state, progress)
         if self._hooks is not None:
@@ -276,7 +200,7 @@ class CheckpointManager:
         return point
 
     def watch_preemption(self) -> None:
-        """Watch SIGTERM, SIGUSR1 and ``preempt_when`` until `close`; each requests a final save and the end.
+        """Watch SIGTERM, SIGUSR1 and `Preemption.when` until `close`; each requests a final save and the end.
 
         `close` restores the earlier handlers. Signals can be watched in the main thread only.
 
@@ -310,10 +234,10 @@ class CheckpointManager:
             The save that this call started, or None.
 
         Raises:
-            SaveFailedError: If too many saves in a row have failed; see ``on_save_error``.
+            SaveFailedError: If too many saves in a row have failed; see `Saving`.
             StaleAttemptError: If another process took over the run.
             ResumeError: If no micro-step was counted since the restore, so that no save would ever be due.
-            Preempted: After a signal; see ``on_preempt``.
+            Preempted: After a signal; see `Preemption`.
         """
         return self._started().step(state, metrics)
 
@@ -340,7 +264,7 @@ class CheckpointManager:
         other save should begin.
 
         Raises:
-            Preempted: After a signal; see ``on_preempt``.
+            Preempted: After a signal; see `Preemption`.
         """
         return self._started().heed(state, metrics, state.progress())
 
@@ -395,7 +319,7 @@ class CheckpointManager:
     def give_up_window(self) -> None:
         """Make `save` itself copy everything from now on: other code may write to the parameters at any time."""
         self.fence()
-        self._window_use = "off"
+        self._saving = replace(self._saving, window="off")
         if self._run is not None:
             self._run.scheduler.window_use = "off"
 
@@ -407,7 +331,7 @@ class CheckpointManager:
         Raises:
             SaveFailedError: If the state could not be committed, or not be uploaded to the mirror.
             StaleAttemptError: As in `step`.
-            Preempted: After a signal, once the state is committed; see ``on_preempt``.
+            Preempted: After a signal, once the state is committed; see `Preemption`.
         """
         return self._started().save_final(state, metrics)
 
@@ -472,6 +396,9 @@ class CheckpointManager:
             theirs = None if isinstance(also, CkptKitError) else also
             _log.warning("while another error was on its way: %s", also, exc_info=theirs)
 
+    def _opening(self, checkpoint: str, rewind: bool) -> Opening:
+        return Opening(checkpoint, rewind, self._system.host, self._system.clock, self._system.new_token)
+
     def _open(self, opening: Opening, state: Capturable) -> Opened:
         if state.world.size == 1:
             return self._mirror.open(opening, OneRank(state))
@@ -495,48 +422,45 @@ class CheckpointManager:
     def _new_run(self, opened: Opened, rank_sync: RankSync, due_saves: DueSaves, progress: Progress) -> ActiveRun:
         leads, document = rank_sync.leads, opened.document
         restored = None if opened.contents is None else opened.contents.checkpoint
-        recorder = self._new_recorder(opened, rank_sync, progress) if self._records and leads else NoRecorder()
+        recorder = self._new_recorder(opened, rank_sync, progress) if self._saving.events and leads else NoRecorder()
         saver = self._new_saver(opened, rank_sync) if leads else PartSaver(self._storage, document, rank_sync.rank)
-        results = SaveResults(
-            *(self.url, self._failures_allowed, self._on_save), is_alone=rank_sync.is_alone, commits=leads
-        )
-        preemption = Preemption(
-            self._grace,
-            self._on_preempt,
-            self._preempt_when,
+        allowed = ERROR_BUDGET if self._saving.on_error == "warn" else 1
+        results = SaveResults(self.url, allowed, self._saving.on_save, is_alone=rank_sync.is_alone, commits=leads)
+        request = PreemptionRequest(
+            self._preemption,
             newest=lambda: restored if saver.newest is None else str(saver.newest),
             url=self.url,
-            monotonic=self._monotonic,
+            monotonic=self._system.monotonic,
         )
-        step_timing = StepTiming(self._monotonic)
-        services = Services(saver, rank_sync, results, self._mirror, recorder, preemption, step_timing)
+        step_timing = StepTiming(self._system.monotonic)
+        services = Services(saver, rank_sync, results, self._mirror, recorder, request, step_timing)
         scheduler = Scheduler(
             services,
             self._area,
-            window_use=self._window_use,
-            check_replicas=self._check_replicas,
-            clock=self._clock,
-            monotonic=self._monotonic,
+            window_use=self._saving.window,
+            check_replicas=self._ranks.check_replicas,
+            clock=self._system.clock,
+            monotonic=self._system.monotonic,
         )
         return ActiveRun(
             services,
             scheduler,
             due_saves,
-            when_busy=self._when_busy,
-            monotonic=self._monotonic,
+            when_busy=self._saving.when_busy,
+            monotonic=self._system.monotonic,
             began_at=progress,
             hooks=self._hooks,
         )
 
     def _new_recorder(self, opened: Opened, rank_sync: RankSync, progress: Progress) -> Recorder:
         began = Began(
-            at=self._clock().isoformat(),
+            at=self._system.clock().isoformat(),
             checkpoint=opened.document.parent,
             progress=progress,
             world_size=rank_sync.size,
         )
         log = EventLog(self._storage, opened.document)
-        return Recorder(log, began, clock=self._clock, monotonic=self._monotonic)
+        return Recorder(log, began, clock=self._system.clock, monotonic=self._system.monotonic)
 
     def _new_saver(self, opened: Opened, rank_sync: RankSync) -> Saver:
         retention = Retention(self._storage, opened.document, self._mirror.sparing(self._keep))
@@ -547,7 +471,8 @@ class CheckpointManager:
             _log.warning("the remains of earlier saves could not be removed, a later start will: %s", error)
         receipts = None
         if not rank_sync.is_alone:
-            receipts = Receipts(self._storage, rank_sync.size, self._rank_patience, monotonic=self._monotonic)
+            patience, monotonic = self._ranks.patience, self._system.monotonic
+            receipts = Receipts(self._storage, rank_sync.size, patience, monotonic=monotonic)
         return Saver(self._storage, opened.document, opened.run_id, retention, receipts)
 
     @property

@@ -17,6 +17,7 @@ from ckptkit.core.policies import AnyKeep, Keepable, KeepPolicy
 from ckptkit.core.progress_bar import Countdown
 from ckptkit.errors import StorageError
 from ckptkit.format.layout import CheckpointName
+from ckptkit.manager.options import ERROR_BUDGET, Mirror
 from ckptkit.manager.uploads import Uploads
 from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
 from ckptkit.run.two_roots import TwoRoots, open_alone, open_mirrored, reach
@@ -24,23 +25,6 @@ from ckptkit.run.upload import Uploader
 from ckptkit.storage import Storage
 
 _log = logging.getLogger("ckptkit")
-
-
-@dataclass(frozen=True)
-class MirrorOptions:
-    """Holds the user's options for a mirror.
-
-    Attributes:
-        keep: Retention policy of the mirror.
-        required: Whether to refuse to start when the mirror cannot be reached.
-        tries: How often the upload of the last checkpoint is tried.
-        tolerant: Whether a failed upload is a warning.
-    """
-
-    keep: KeepPolicy
-    required: bool
-    tries: int
-    tolerant: bool
 
 
 class NoMirror:
@@ -76,24 +60,28 @@ class NoMirror:
         """Do nothing."""
 
 
-class Mirror:
+class RunMirror:
     """Manages the mirror of one run root during one attempt.
 
     Args:
         local: The run root.
-        storage: Its mirror.
         options: The user's options.
+        keep: What retention keeps at the run root.
+        tolerant: Whether a failed upload is a warning.
 
     Raises:
         ValueError: If both are the same root.
     """
 
-    def __init__(self, local: Storage, storage: Storage, options: MirrorOptions) -> None:
+    def __init__(self, local: Storage, options: Mirror, keep: KeepPolicy, *, tolerant: bool) -> None:
+        storage = options.storage
         if _is_same(local, storage):
             raise ValueError(f"mirror is the run root itself: {storage.url}")
         self._local = local
         self._storage = storage
-        self._options = options
+        self._keep = options.keep if options.keep is not None else keep
+        self._is_required = options.required
+        self._tolerant = tolerant
         self._is_away = False
         self._uploads: Uploads | None = None
 
@@ -121,9 +109,9 @@ class Mirror:
             return open_alone(self._local, self._storage, opening, target)
         self._is_away = False
         opened = open_mirrored(self._local, self._storage, opening, target)
-        uploader = Uploader(self._local, self._storage, opened.document, opened.run_id, self._options.keep)
+        uploader = Uploader(self._local, self._storage, opened.document, opened.run_id, self._keep)
         urls = (self._local.url, self._storage.url)
-        self._uploads = Uploads(uploader, urls, tries=self._options.tries, tolerant=self._options.tolerant)
+        self._uploads = Uploads(uploader, urls, tries=ERROR_BUDGET, tolerant=self._tolerant)
         self._uploads.begin(CheckpointName.parse(opened.document.parent or ""))
         return opened
 
@@ -158,10 +146,11 @@ class Mirror:
             self._uploads.finish(seconds_left)
 
     def _go_on_without(self, error: StorageError) -> None:
-        if self._options.required:
+        if self._is_required:
             raise StorageError(
                 f"the mirror {self._storage.url} cannot be reached: {error}. Only it tells whether another process has "
-                "this run, so nothing was started. mirror_required=False starts nevertheless, at the local root alone."
+                "this run, so nothing was started. Mirror(..., required=False) starts nevertheless, at the local root "
+                "alone."
             ) from error
         self._is_away = True
         rule = "=" * 78
@@ -189,7 +178,7 @@ class _Sparing:
     """Keeps what ``policy`` keeps and the checkpoint that is being uploaded."""
 
     policy: KeepPolicy
-    mirror: Mirror
+    mirror: RunMirror
 
     @property
     def needs_metrics(self) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import NoReturn
 
-from ckptkit.core.options import OnPreempt, PreemptWhen
+from ckptkit.manager.options import Preemption
 from ckptkit.manager.signals import SIGNALS
 
 _log = logging.getLogger("ckptkit")
@@ -30,13 +30,11 @@ _LOOK_EVERY = timedelta(seconds=1)
 _STDERR = 2
 
 
-class Preemption:
+class PreemptionRequest:
     """Tracks the preemption request of one training.
 
     Args:
-        grace: Time from the first request to the exit.
-        on_preempt: What happens on a request: ``"exit"`` or ``"return"``; with ``"off"`` there are no requests.
-        when: Path of a file whose existence is a request, or a callable.
+        options: The user's; with ``then="off"`` there are no requests.
         newest: Returns the newest checkpoint for the last line; touches no storage and may run in any thread.
         url: Location of the run.
         monotonic: Gives seconds.
@@ -49,17 +47,13 @@ class Preemption:
 
     def __init__(
         self,
-        grace: timedelta,
-        on_preempt: OnPreempt,
-        when: PreemptWhen,
+        options: Preemption,
         *,
         newest: Callable[[], str | None],
         url: str,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._grace = grace
-        self._on_preempt = on_preempt
-        self._when = when
+        self._options = options
         self._newest = newest
         self.url = url
         self._monotonic = monotonic
@@ -76,7 +70,7 @@ class Preemption:
     @property
     def exits(self) -> bool:
         """Whether the process ends, and not only training."""
-        return self._on_preempt == "exit"
+        return self._options.then == "exit"
 
     @property
     def is_asked(self) -> bool:
@@ -87,12 +81,12 @@ class Preemption:
     def left(self) -> timedelta:
         """Rest of the grace; all of it while there is no request."""
         if self._asked_at is None:
-            return self._grace
-        return max(timedelta(0), self._grace - timedelta(seconds=self._monotonic() - self._asked_at))
+            return self._options.grace
+        return max(timedelta(0), self._options.grace - timedelta(seconds=self._monotonic() - self._asked_at))
 
     def begin(self) -> None:
         """Start to watch; signals only if this is the main thread."""
-        if self.is_watched or self._on_preempt == "off":
+        if self.is_watched or self._options.then == "off":
             return
         self.is_watched = True
         if not SIGNALS.listen(self):
@@ -121,12 +115,12 @@ class Preemption:
     def poll(self) -> bool:
         """Return whether training is to end; calls the callable, and looks for the file once a second."""
         SIGNALS.attend()
-        if self._asked_at is None and self._when is not None and not self._settled:
-            if callable(self._when):
-                if self._when():
-                    self.ask("preempt_when= says so")
-            elif self._is_there(os.fspath(self._when)):
-                self.ask(f"the file {os.fspath(self._when)} is there (remove it before the next start)")
+        if self._asked_at is None and self._options.when is not None and not self._settled:
+            if callable(self._options.when):
+                if self._options.when():
+                    self.ask("Preemption(when=...) says so")
+            elif self._is_there(os.fspath(self._options.when)):
+                self.ask(f"the file {os.fspath(self._options.when)} is there (remove it before the next start)")
         return self.is_asked
 
     def ask(self, why: str) -> None:
@@ -181,7 +175,7 @@ class Preemption:
                 threading.Thread(target=self._enforce, name="ckptkit-grace", daemon=True).start()
             except RuntimeError as error:  # the process may have no more threads
                 _log.warning("nothing but the scheduler ends this process after the grace: %s", error)
-        _log.warning("%s: saving within %g s and ending", self.why, self._grace.total_seconds())
+        _log.warning("%s: saving within %g s and ending", self.why, self._options.grace.total_seconds())
 
     def _enforce(self) -> None:
         with self._changed:
@@ -192,7 +186,7 @@ class Preemption:
                 self._changed.wait(left)
             else:
                 return
-        within = f"within {self._grace.total_seconds():g} s"
+        within = f"within {self._options.grace.total_seconds():g} s"
         newest = self._newest()
         if newest == self._newest_before:
             self._die(f"{self.why}: nothing was saved {within}")

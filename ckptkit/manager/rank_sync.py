@@ -166,7 +166,7 @@ class RankSync:
             + "; ".join(shown[:20])
             + ". "
             "Initialise every rank alike (ms.set_seed before the network is built), let nothing but the update change "
-            "them, or give them a placement of their own (StateManager(placement=...))"
+            "them, or give them a placement of their own (Ranks(placement=...))"
         )
 
     def refuse_incomplete_cuts(self, said: Sequence[RankStatus], leaves: Sequence[Leaf]) -> None:

@@ -15,13 +15,13 @@ from typing import TypeAlias
 
 from ckptkit.checkpoint.write import SaveRequest
 from ckptkit.core.contents import Capture
-from ckptkit.core.options import MidCycle, WindowUse
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import SaveHandle, save_in_background
-from ckptkit.manager.mirror import Mirror, NoMirror
-from ckptkit.manager.preemption import Preemption
+from ckptkit.manager.mirror import NoMirror, RunMirror
+from ckptkit.manager.options import MidCycle, WindowUse
+from ckptkit.manager.preemption import PreemptionRequest
 from ckptkit.manager.rank_sync import RankStatus, RankSync, replicas_of
 from ckptkit.manager.recorder import AnyRecorder
 from ckptkit.manager.results import SaveResults
@@ -53,9 +53,9 @@ class Services:
     saver: AnySaver
     rank_sync: RankSync
     results: SaveResults
-    mirror: Mirror | NoMirror
+    mirror: RunMirror | NoMirror
     recorder: AnyRecorder
-    preemption: Preemption
+    preemption: PreemptionRequest
     step_timing: StepTiming
 
 

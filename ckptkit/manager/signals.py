@@ -162,7 +162,7 @@ class SignalWatch:
             if former.is_own:
                 _log.warning(
                     "the handler of %s is set aside while training, since that signal asks for a save and the end "
-                    '(on_preempt="off" leaves it alone)',
+                    '(Preemption(then="off") leaves it alone)',
                     signal.Signals(number).name,
                 )
 

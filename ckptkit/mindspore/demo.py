@@ -25,6 +25,7 @@ from mindspore import nn, ops
 from mindspore.train import Callback, Model
 
 from ckptkit.core.policies import SaveEvery
+from ckptkit.manager.options import Saving
 from ckptkit.mindspore.callback.callback import CheckpointCallback
 from ckptkit.mindspore.digits import Digits, load_digits
 from ckptkit.mindspore.rng import capture_rng
@@ -188,7 +189,9 @@ def live(plan: Plan) -> None:
 
     storage = open_storage(plan.root)
     # Wait for saves, so that every death finds a checkpoint to resume from, even on slow storage.
-    ckpt = CheckpointCallback(storage, save=SaveEvery(micro_steps=SAVE_EVERY_MICRO_STEPS), when_busy="wait")
+    ckpt = CheckpointCallback(
+        storage, save=SaveEvery(micro_steps=SAVE_EVERY_MICRO_STEPS), saving=Saving(when_busy="wait")
+    )
     model, data = Model(cell), training_data(digits)
     point = ckpt.resume(model, data, EPOCHS)
     trace = Trace(Path(plan.trace), cell)

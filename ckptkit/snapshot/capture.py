@@ -19,7 +19,7 @@ class Capturable(Protocol):
 
     The interface is small because a manager needs only this to be exact: the progress, the whole state, restoring it,
     and the notice that there is nothing to restore. The two methods about the start of a cycle are called only with
-    ``mid_cycle="rewind"``.
+    ``Saving(mid_cycle="rewind")``.
     """
 
     @property

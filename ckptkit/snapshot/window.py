@@ -36,7 +36,7 @@ _PATIENCE_SECONDS = 10.0
 _STANDSTILL_SECONDS = 120.0  # parts on a slow network can take surprisingly long
 _STANDSTILL = (
     "the save was given up so that training could go on: its buffers were full, and the storage took "
-    f"nothing for {_STANDSTILL_SECONDS:.0f} s. Give more memory with buffer_bytes=, or see to the storage"
+    f"nothing for {_STANDSTILL_SECONDS:.0f} s. Give more memory with Saving(buffer_bytes=...), or see to the storage"
 )
 _NO_TRAINER = (
     "the save was given up: the thread that trains has ended, and for "
@@ -297,7 +297,7 @@ class Window:
                     continue
                 _log.warning(
                     "training waits for the checkpoint of cycle %d: the buffers (%d MiB) are full and the storage "
-                    "is slow. Give more with buffer_bytes=, or save less often",
+                    "is slow. Give more with Saving(buffer_bytes=...), or save less often",
                     *(self.progress.cycles, self._pool.made_bytes >> 20),
                 )
                 if self._gives_up and self._monotonic() - moved >= _STANDSTILL_SECONDS:

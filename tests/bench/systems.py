@@ -18,7 +18,7 @@ import numpy as np
 from mindspore import nn
 
 import ckptkit as ck
-from ckptkit.core.options import WindowUse
+from ckptkit.manager.options import WindowUse
 
 from .options import MIB
 from .trainer import Trainer
@@ -194,9 +194,7 @@ class CkptKit(Nothing):
             folder,
             save=ck.SaveEvery(micro_steps=10**12),
             keep=ck.KeepEvery(optimizer_steps=1),
-            on_save_error="raise",
-            window=window,
-            on_save=self._note,
+            saving=ck.Saving(on_error="raise", window=window, on_save=self._note),
         )
         if self._manager.latest() is None:
             self._manager.restore(trainer)

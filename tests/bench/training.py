@@ -92,8 +92,7 @@ class CkptKitSaves:
             folder,
             save=ck.SaveEvery(optimizer_steps=CYCLES),
             keep=ck.KeepLatest(2),
-            when_busy="wait",
-            on_save_error="raise",
+            saving=ck.Saving(when_busy="wait", on_error="raise"),
         )
         self._state = ck.StateManager(cell)
         self._manager.restore(self._state)

@@ -102,8 +102,10 @@ def own_loop(training: Training, data: Data, root: Path | None, trace: Trace, un
             draw()
         return
     batches = ck.data.resumable(data.build(), EPOCHS, augmentation=data.augmentation)
-    state = ck.StateManager(training.cells, batches, cycle=training.cycle, strict=True, **training.stateful)
-    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), when_busy="wait") as manager:
+    state = ck.StateManager(
+        training.cells, batches, training=ck.Training(cycle=training.cycle), strict=True, **training.stateful
+    )
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait")) as manager:
         at = manager.restore(state).batches_delivered
         for batch in batches:
             at += 1
@@ -129,9 +131,8 @@ def with_model(training: Training, data: Data, root: Path | None, trace: Trace, 
     ckpt = ck.CheckpointCallback(
         root,
         save=ck.SaveEvery(micro_steps=1),
-        when_busy="wait",
-        cycle=training.cycle,
-        augmentation=data.augmentation,
+        saving=ck.Saving(when_busy="wait"),
+        training=ck.Training(cycle=training.cycle, augmentation=data.augmentation),
         strict=True,
         stateful=training.stateful,
     )

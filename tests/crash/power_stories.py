@@ -11,6 +11,7 @@ from typing import Protocol
 import pytest
 from support.clock import clock_of_calls
 from support.disk import Disk, DiskTree, lay_out
+from support.options import grouped
 
 from ckptkit.cli.commands.report import run_report
 from ckptkit.core.policies import KeepLatest
@@ -106,7 +107,7 @@ class Mirroring:
     def _manager(self, folder: Path) -> CheckpointManager:
         roots = [LocalStorage(folder / one, large_files=DirectWriter(buffer_bytes=4096)) for one in ("local", "mirror")]
         options = {"keep": KeepLatest(2), "when_busy": "wait", "on_preempt": "off", "monotonic": clock_of_calls()}
-        return CheckpointManager(roots[0], mirror=roots[1], **options)
+        return CheckpointManager(roots[0], **grouped(mirror=roots[1], **options))
 
     def begin(self, folder: Path) -> None:
         folder.mkdir(parents=True)

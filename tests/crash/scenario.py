@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from support.clock import clock_of_calls
+from support.options import grouped
 
 from ckptkit.checkpoint.open import open_checkpoint
 from ckptkit.checkpoint.verify import load
@@ -45,7 +46,7 @@ class Life:
         self.root = root_at(root)
         self.storage = FaultyStorage(self.root.storage(), faults)
         options.setdefault("monotonic", clock_of_calls())
-        self.manager = CheckpointManager(self.storage, keep=keep or KeepLatest(2), **options)
+        self.manager = CheckpointManager(self.storage, keep=keep or KeepLatest(2), **grouped(**options))
         self.run = new_run()
 
     def restore(self, checkpoint: str = "latest", *, rewind: bool = False) -> ResumePoint:

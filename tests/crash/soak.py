@@ -220,13 +220,15 @@ def live(job: Job, life: Life, places: Sequence[Root], say: Say) -> None:
         mirror=places[1].storage() if job.mirror else None,
         save=ck.SaveEvery(micro_steps=life.every),
         keep=job.keeps(),
-        when_busy=life.when_busy,
-        mid_cycle=life.mid_cycle,
-        window=life.window,
-        buffer_bytes=life.buffer_bytes,
-        events=life.events,
-        on_preempt="off",
-        on_save=lambda report: say("reported", name=report.checkpoint),
+        saving=ck.Saving(
+            when_busy=life.when_busy,
+            mid_cycle=life.mid_cycle,
+            window=life.window,
+            buffer_bytes=life.buffer_bytes,
+            events=life.events,
+            on_save=lambda report: say("reported", name=report.checkpoint),
+        ),
+        preemption=ck.Preemption(then="off"),
     )
     manager.restore(run)
     attempt = manager._started()[0].next_name(run.progress()).attempt

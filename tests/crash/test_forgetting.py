@@ -6,6 +6,7 @@ import pytest
 from dict_storage import Counted, DictStorage
 from grown import ON_REQUEST, WatchedRun
 from long_run import save, start
+from support.options import grouped
 
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import StaleAttemptError
@@ -78,7 +79,7 @@ def restarted(starts, *, commits, dies, mirrored):
 
     def start():
         options = {"mirror": roots[1]} if mirrored else {}
-        manager = CheckpointManager(roots[0], save=ON_REQUEST, keep=KeepLatest(2), events=False, **options)
+        manager = CheckpointManager(roots[0], save=ON_REQUEST, keep=KeepLatest(2), **grouped(events=False, **options))
         run = WatchedRun()
         manager.restore(run)
         manager.wait()

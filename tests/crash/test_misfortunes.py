@@ -10,6 +10,7 @@ from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.errors import CorruptCheckpointError, SaveFailedError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Saving
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault
 from ckptkit.testing.state import NumpyRun
@@ -160,7 +161,9 @@ class Raising:
 
 def test_a_policy_that_raises_fails_no_save(root, caplog):
     run = NumpyRun()
-    with CheckpointManager(root.storage(), save=SaveEvery(micro_steps=1), keep=Raising(), when_busy="wait") as manager:
+    with CheckpointManager(
+        root.storage(), save=SaveEvery(micro_steps=1), keep=Raising(), saving=Saving(when_busy="wait")
+    ) as manager:
         manager.restore(run)
         for _ in range(6):
             run.train_step()

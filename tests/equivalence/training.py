@@ -266,10 +266,8 @@ class Mortal(ck.CheckpointCallback):
         super().__init__(
             storage,
             save=save,
-            when_busy="wait",
-            mid_cycle=job.case.mid_cycle,
-            window=job.case.window,
-            read_only=[Loop],  # but for the scale, which no optimizer owns
+            saving=ck.Saving(when_busy="wait", mid_cycle=job.case.mid_cycle, window=job.case.window),
+            training=ck.Training(read_only=[Loop]),  # but for the scale, which no optimizer owns
         )
         self.job = job
         self.trace = trace

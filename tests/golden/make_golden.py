@@ -24,6 +24,7 @@ from ckptkit.format.codec import encode
 from ckptkit.format.documents import FORMAT_VERSION, digest_of
 from ckptkit.format.documents import Void as VoidDocument
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Saving
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.ranks import ThreadWorld, results_of, run_ranks
 from ckptkit.testing.state import NumpyRun
@@ -40,7 +41,9 @@ def numpy_run() -> NumpyRun:
 
 def make_numpy(root: Path) -> None:
     run = numpy_run()
-    with CheckpointManager(root, save=SaveEvery(micro_steps=2), keep=KeepLatest(9), when_busy="wait") as manager:
+    with CheckpointManager(
+        root, save=SaveEvery(micro_steps=2), keep=KeepLatest(9), saving=Saving(when_busy="wait")
+    ) as manager:
         manager.restore(run)
         for _ in range(NUMPY_STEPS):
             run.train_step()
@@ -79,7 +82,9 @@ def train_ranks(root: Path, steps: int) -> list[str]:
     def train(world: ThreadWorld) -> str:
         run = CutRun(world)
         run.table *= -1  # what no restore leaves as it is
-        with CheckpointManager(root, save=SaveEvery(micro_steps=2), keep=KeepLatest(9), when_busy="wait") as manager:
+        with CheckpointManager(
+            root, save=SaveEvery(micro_steps=2), keep=KeepLatest(9), saving=Saving(when_busy="wait")
+        ) as manager:
             if not manager.restore(run).batches_delivered:
                 run.table *= -1
             for _ in run.train_until(steps):
@@ -135,7 +140,7 @@ def train_mindspore(root: Path, steps: int, user: UserState) -> object:
     import ckptkit as ck
 
     cell, data = mindspore_training()
-    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), when_busy="wait") as manager:
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait")) as manager:
         state = ck.StateManager(cell, data, user=user)
         manager.restore(state)
         batches = data.create_tuple_iterator(num_epochs=3)

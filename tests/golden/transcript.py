@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.options import grouped
 from typer.testing import CliRunner
 
 from ckptkit.checkpoint import digesting, write
@@ -138,9 +139,9 @@ class Life:
         options = {"save": SaveEvery(micro_steps=10**9), "keep": KeepLatest(2), "when_busy": "wait", **options}
         self.manager = CheckpointManager(
             transcript.storage(local),
-            mirror=None if mirror is None else transcript.storage(mirror),
-            **transcript.standing_still(),
-            **options,
+            **grouped(
+                mirror=None if mirror is None else transcript.storage(mirror), **transcript.standing_still(), **options
+            ),
         )
 
     def restore(self, **options: Any) -> Any:

@@ -15,6 +15,7 @@ import mindspore as ms
 import numpy as np
 import xxhash
 from mindspore import nn
+from support.options import grouped
 
 import ckptkit as ck
 from ckptkit.mindspore.rng import capture_rng
@@ -71,7 +72,7 @@ class Run(logging.Handler):
     def manager(self, **options: Any) -> ck.CheckpointManager:
         """One that saves every micro-step."""
         every = {"save": ck.SaveEvery(micro_steps=1), "when_busy": "wait"}
-        return ck.CheckpointManager(self.root, **{**every, **options})
+        return ck.CheckpointManager(self.root, **grouped(**{**every, **options}))
 
     def callback(self, **options: Any) -> ck.CheckpointCallback:
         """One that saves every micro-step, and tells of it before."""
@@ -88,7 +89,7 @@ class Run(logging.Handler):
                 run.step(params.train_dataset_element, params.net_outputs, cell=params.train_network, **watched)
                 super().on_train_step_end(run_context)
 
-        return Telling(self.root, **{"save": ck.SaveEvery(micro_steps=1), "when_busy": "wait", **options})
+        return Telling(self.root, **grouped(**{"save": ck.SaveEvery(micro_steps=1), "when_busy": "wait", **options}))
 
     def train(self, model: ms.Model, epochs: int, dataset: Any, callbacks: Any = None, **options: Any) -> None:
         """`Model.train` with such a callback."""

@@ -20,7 +20,7 @@ from mistakes.script import Outcome, run, write
 
 ROOT = '"runs/digits"'
 TRAIN = "ckpt.train(model, 2, dataset)"
-OPTION = 'when_busy="wait"'
+OPTION = 'saving=ck.Saving(when_busy="wait")'
 NEWEST = "a000001-c0000000005-m0000"
 
 AUGMENT = """
@@ -117,7 +117,7 @@ def test_strict_refuses_map_with_global_numpy_generator(tmp_path: Path) -> None:
             [("accumulation_steps=4", "accumulation_steps=2")],
             "ResumeError",
             "was taken with accumulation_steps=4, this train cell has 2",
-            "accumulation_steps=4, or pass on_k_change=",
+            "accumulation_steps=4, or pass training=ckptkit.Training(on_k_change=",
             id="K",
         ),
         pytest.param(
@@ -193,8 +193,8 @@ def run_on_a_full_disk(folder: Path, *changes: tuple[str, str]) -> Outcome:
 
 @pytest.mark.parametrize("on_save_error", ["warn", pytest.param("raise", marks=pytest.mark.extended)])
 def test_full_disk(tmp_path: Path, on_save_error: str) -> None:
-    keep = f'keep=ck.KeepLatest(100), on_save_error="{on_save_error}"'
-    outcome = run_on_a_full_disk(tmp_path, (OPTION, f"{OPTION}, {keep}"))
+    saving = f'saving=ck.Saving(when_busy="wait", on_error="{on_save_error}"), keep=ck.KeepLatest(100)'
+    outcome = run_on_a_full_disk(tmp_path, (OPTION, saving))
     assert "ckptkit.errors.SaveFailedError: a background save failed" in outcome.error.partition("\n")[0]
     assert "No space left on device" in outcome.error
     assert "/runs/digits/checkpoints/" in outcome.error

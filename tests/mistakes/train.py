@@ -28,5 +28,5 @@ optimizer = nn.Adam(loss.trainable_params(), learning_rate=0.01)
 cell = ck.AccumulationTrainCell(loss, optimizer, accumulation_steps=4)
 model = ms.Model(cell)
 
-ckpt = ck.CheckpointCallback("runs/digits", save=ck.SaveEvery(micro_steps=3), when_busy="wait")
+ckpt = ck.CheckpointCallback("runs/digits", save=ck.SaveEvery(micro_steps=3), saving=ck.Saving(when_busy="wait"))
 ckpt.train(model, 2, dataset)

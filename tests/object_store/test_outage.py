@@ -7,6 +7,7 @@ import pytest
 
 from ckptkit.core.policies import KeepLatest, SaveEvery
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Saving
 from ckptkit.storage import open_storage
 from ckptkit.testing.state import NumpyRun
 from object_store.store import CYCLE, Look
@@ -30,7 +31,7 @@ def test_a_minute_without_a_server(seconds, size, bucket, proxy, caplog):
     reports = []
     run = NumpyRun(accumulation_steps=CYCLE, size=size)
     manager = CheckpointManager(
-        root_of(proxy, bucket), save=SaveEvery(micro_steps=8), keep=KeepLatest(2), on_save=reports.append
+        root_of(proxy, bucket), save=SaveEvery(micro_steps=8), keep=KeepLatest(2), saving=Saving(on_save=reports.append)
     )
     manager.restore(run)
     pace = threading.Event()  # never set: what a micro-step would take

@@ -9,6 +9,7 @@ from servers.faults import RequestFault
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import StaleAttemptError
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import System
 from ckptkit.testing.state import NumpyRun
 from object_store.store import CYCLE, Look, digest_at, digest_of, opened
 
@@ -18,7 +19,7 @@ RACES = 50  # in full; the default suite has a few of two kinds
 def job(storage, at_once, host):
     """Start, train and save twice; returns the last checkpoint, or the error that stopped it."""
     run = NumpyRun(accumulation_steps=CYCLE)
-    manager = CheckpointManager(storage, keep=KeepLatest(2), host=host)
+    manager = CheckpointManager(storage, keep=KeepLatest(2), system=System(host=host))
     at_once.wait(60)
     try:
         try:

@@ -12,6 +12,7 @@ from typing import Any
 import xxhash
 from crash.roots import Place, root_at
 from crash.scenario import folders
+from support.options import grouped
 
 import ckptkit as ck
 from ckptkit.storage import Storage
@@ -81,7 +82,7 @@ def live(storage: Storage, world: Any, until: int, *, every: int = 3, final: boo
     """Resume, train up to ``until``, save every ``every`` micro-steps and, if ``final``, at the end."""
     run = new_run(world)
     options = {"when_busy": "wait", "rank_patience": PATIENCE, "keep": ck.KeepLatest(2), **options}
-    with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=every), **options) as manager:
+    with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=every), **grouped(**options)) as manager:
         point = manager.restore(run)
         life = Life(point.batches_delivered, point.checkpoint, run.digest())
         for _ in run.train_until(until):

@@ -109,9 +109,8 @@ class Mortal(ck.CheckpointCallback):
             storage,
             save=ck.SaveEvery(micro_steps=1),
             keep=ck.KeepLatest(100),
-            when_busy="wait",
-            elastic=life.elastic,
-            check_replicas=True,
+            saving=ck.Saving(when_busy="wait"),
+            ranks=ck.Ranks(elastic=life.elastic, check_replicas=True),
         )
 
     def on_train_step_end(self, run_context) -> None:

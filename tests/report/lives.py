@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+from support.options import grouped
+
 from ckptkit.core.policies import KeepEvery, KeepLatest, SaveEvery
 from ckptkit.errors import StorageError
 from ckptkit.manager.manager import CheckpointManager
@@ -71,11 +73,7 @@ class Life:
         defaults = {"save": SaveEvery(optimizer_steps=25), "keep": KeepLatest(3) | KeepEvery(optimizer_steps=200)}
         self.manager = CheckpointManager(
             storage,
-            **{**defaults, **options},
-            when_busy="wait",
-            clock=clock.now,
-            monotonic=clock.seconds,
-            host=host,
+            **grouped(**{**defaults, **options}, when_busy="wait", clock=clock.now, monotonic=clock.seconds, host=host),
         )
 
     def train(self, steps: int) -> None:

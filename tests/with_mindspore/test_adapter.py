@@ -11,6 +11,7 @@ from training import Mlp, accumulation_cell, adam, checkpoints, pipeline
 
 import ckptkit as ck
 from ckptkit.mindspore.state.manager import StateManager
+from ckptkit.mindspore.state.options import Training
 from ckptkit.mindspore.train.adapter import BoostCycle, CycleAdapter
 from ckptkit.run.catalog import list_checkpoints
 from ckptkit.storage import open_storage
@@ -55,7 +56,7 @@ def trained(state, cell, calls):
 
 def test_boost_says_k_and_its_micro_step():
     cell, cycle = boosted()
-    state = StateManager(cell, cycle=cycle)
+    state = StateManager(cell, training=Training(cycle=cycle))
     assert isinstance(cycle, CycleAdapter)
     seen = []
     for _ in range(7):
@@ -69,7 +70,7 @@ def test_boost_says_k_and_its_micro_step():
 def test_fence_before_an_update_comes_at_once():
     """Nobody can get between the micro-step and the update of the next call."""
     cell, cycle = boosted()
-    state = StateManager(cell, cycle=cycle)
+    state = StateManager(cell, training=Training(cycle=cycle))
     for micro_step in range(K):
         fenced = []
         state.guard(lambda fenced=fenced: fenced.append(True))
@@ -104,7 +105,7 @@ def test_fence_that_failed_is_tried_again(make):
 def test_boost_without_its_cycle_gives_a_hint(caplog, declared):
     cell, cycle = boosted()
     with caplog.at_level("WARNING", "ckptkit"):
-        StateManager(cell, cycle=cycle if declared else None)
+        StateManager(cell, training=Training(cycle=cycle if declared else None))
     assert ("cycle=ckptkit.BoostCycle(it)" in caplog.text) != declared
 
 
@@ -190,7 +191,7 @@ def test_one_more_counts_beside_an_accumulation_cell_too():
     ("says", "delivered"), [(Says(3, 1), 3), (Says(3, 3), 3), (Says(3, -1), 2), (Says(3, 2), 1), (Says(0, 0), 0)]
 )
 def test_a_contradiction_is_refused(says, delivered):
-    state = StateManager(Mlp(), cycle=says)
+    state = StateManager(Mlp(), training=Training(cycle=says))
     state.count_delivered(delivered)
     with pytest.raises(ck.ResumeError, match=r"Says\) says that it is at micro-step"):
         state.progress()
@@ -198,13 +199,13 @@ def test_a_contradiction_is_refused(says, delivered):
 
 def test_called_cell_is_no_fresh_start():
     cell, cycle = boosted()
-    trained(StateManager(cell, cycle=cycle), cell, 1)
+    trained(StateManager(cell, training=Training(cycle=cycle)), cell, 1)
     with pytest.raises(ck.ResumeError, match="micro-step 1"):
-        StateManager(cell, cycle=cycle).begin("runs")
+        StateManager(cell, training=Training(cycle=cycle)).begin("runs")
 
 
 def saved(root, cell, cycle, calls):
-    state = StateManager(cell, cycle=cycle)
+    state = StateManager(cell, training=Training(cycle=cycle))
     with ck.CheckpointManager(root) as manager:
         manager.restore(state)
         trained(state, cell, calls)
@@ -214,7 +215,7 @@ def saved(root, cell, cycle, calls):
 def test_restored_adapter_goes_on_where_it_was(root):
     saved(root, *boosted(), 4)
     cell, cycle = boosted()
-    state = StateManager(cell, cycle=cycle)
+    state = StateManager(cell, training=Training(cycle=cycle))
     point = ck.CheckpointManager(root).restore(state)
     assert (point.micro_step, point.optimizer_step, cycle.micro_step) == (1, 1, 1)
     assert state.progress().cycles == 1
@@ -223,7 +224,7 @@ def test_restored_adapter_goes_on_where_it_was(root):
 @pytest.mark.parametrize(("delivered", "micro_step", "now"), [(2, 2, 0), (3, 0, 1)])
 def test_a_counter_outside_of_the_checkpoint_is_noticed(root, delivered, micro_step, now):
     network, says = Mlp(), Says(K, 0)
-    state = StateManager(network, cycle=says)
+    state = StateManager(network, training=Training(cycle=says))
     with ck.CheckpointManager(root) as manager:
         manager.restore(state)
         says.micro_step = micro_step
@@ -231,7 +232,7 @@ def test_a_counter_outside_of_the_checkpoint_is_noticed(root, delivered, micro_s
         manager.save(state)
     said = rf"micro-step {micro_step} .*Says\) says {now}: its counter is in no checkpoint"
     with pytest.raises(ck.StateMismatchError, match=said):
-        ck.CheckpointManager(root).restore(StateManager(Mlp(), cycle=Says(K, now)))
+        ck.CheckpointManager(root).restore(StateManager(Mlp(), training=Training(cycle=Says(K, now))))
 
 
 def test_another_k_is_refused(root):
@@ -242,8 +243,8 @@ def test_another_k_is_refused(root):
 
 def test_what_is_no_adapter_is_refused():
     with pytest.raises(TypeError, match="cycle must have accumulation_steps and micro_step, got object"):
-        StateManager(Mlp(), cycle=object())
+        StateManager(Mlp(), training=Training(cycle=object()))
     with pytest.raises(ValueError, match="counts for itself"):
-        StateManager(accumulation_cell(2), cycle=Says())
+        StateManager(accumulation_cell(2), training=Training(cycle=Says()))
     with pytest.raises(TypeError, match=r"takes a boost\.GradientAccumulation, got Mlp"):
         BoostCycle(Mlp())

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 from mindspore.common import np_dtype
+from support.options import grouped
 from training import (
     SIZE,
     Job,
@@ -75,7 +76,7 @@ def trained(cell, calls):
 
 
 def manager(root, **options):
-    return ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000), **options)
+    return ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000), **grouped(**options))
 
 
 def saved(root, cells, calls=0, **stateful):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 from mindspore.train import Callback, LearningRateScheduler, LossMonitor, Model, RunContext
+from support.options import grouped
 from training import (
     SIZE,
     UNSET_SEED,
@@ -657,11 +658,11 @@ def test_dataset_debug_mode_is_refused(root):
 
 @pytest.mark.parametrize(
     ("option", "message"),
-    [({"when_busy": "never"}, "when_busy"), ({"on_save_error": "ignore"}, "on_save_error")],
+    [({"when_busy": "never"}, "when_busy"), ({"on_save_error": "ignore"}, "on_error")],
 )
 def test_wrong_option_is_an_error_at_once(root, option, message):
     with pytest.raises(ValueError, match=message):
-        ck.CheckpointCallback(root, **option)
+        ck.CheckpointCallback(root, **grouped(**option))
 
 
 def test_unknown_url_is_an_error_at_once():

@@ -36,7 +36,7 @@ def cut(first, last):
     network = Table(first, last)
     cell = ck.AccumulationTrainCell(network, nn.Adam(network.trainable_params(), 0.1), 3).set_train()
     box = Box(WHOLE, (first, 0))
-    return cell, ck.StateManager(cell, placement=lambda name: box if name.endswith("table") else None)
+    return cell, ck.StateManager(cell, ranks=ck.Ranks(placement=lambda name: box if name.endswith("table") else None))
 
 
 def trained(cell, steps):
@@ -102,4 +102,4 @@ def test_sums_over_ranks_of_different_parts_are_refused():
 
     cell, _ = cut(0, 3)
     with pytest.raises(ValueError, match=r"table are parts .* a cell of your own"):
-        Second(cell, placement=lambda name: Box(WHOLE, (0, 0)) if name.endswith("table") else None)
+        Second(cell, ranks=ck.Ranks(placement=lambda name: Box(WHOLE, (0, 0)) if name.endswith("table") else None))

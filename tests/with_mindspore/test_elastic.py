@@ -13,6 +13,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
+from support.options import grouped
 from training import begin_process, samples, sums_prefix, tensors
 
 import ckptkit as ck
@@ -69,7 +70,7 @@ class OfRank(StateManager):
 
 def manager(k, rank=0, size=1, dataset=None, cell=None, **options):
     """The state of one rank."""
-    state = OfRank(train_cell(k) if cell is None else cell, dataset, **{"elastic": True, **options})
+    state = OfRank(train_cell(k) if cell is None else cell, dataset, **grouped(**{"elastic": True, **options}))
     state.world = Alone(rank, size)
     return state
 
@@ -376,7 +377,12 @@ def unchanged_by(state, contents, error, message):
 @pytest.mark.parametrize(
     ("onto", "k", "options", "message"),
     [
-        (1, 8, {"elastic": False}, r"made by 2 ranks, this job has 1\. Start 2, or pass elastic=True"),
+        (
+            1,
+            8,
+            {"elastic": False},
+            r"made by 2 ranks, this job has 1\. Start 2, or pass .*Ranks\(elastic=True\)",
+        ),
         (
             3,
             4,
@@ -663,7 +669,7 @@ def test_an_altered_file_of_accumulators_is_noticed(root):
 
 
 def test_the_callback_hands_the_option_on(root):
-    assert ck.CheckpointCallback(root, elastic=True)._new_state.keywords["elastic"] is True
-    assert ck.CheckpointCallback(root)._new_state.keywords["elastic"] is False
-    with pytest.raises(ValueError, match="elastic"):
-        ck.CheckpointCallback(root, stateful={"elastic": nn.Cell()})
+    assert ck.CheckpointCallback(root, ranks=ck.Ranks(elastic=True))._new_state.keywords["ranks"].elastic
+    assert ck.CheckpointCallback(root)._new_state.keywords["ranks"] is None
+    with pytest.raises(ValueError, match="ranks"):
+        ck.CheckpointCallback(root, stateful={"ranks": nn.Cell()})

@@ -123,7 +123,7 @@ def test_evaluations_do_not_close_the_callback(root):
             super().__exit__(*error)
             depths.append(self._session is not None)
 
-    ckpt = Nested(root, save=ck.SaveEvery(micro_steps=5), when_busy="wait")
+    ckpt = Nested(root, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
     job = Job(fit=True)
     ckpt.fit(job.model, 3, job.data, job.valid)
     # Three evaluations leave it open; the end of training closes it.

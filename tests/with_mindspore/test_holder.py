@@ -12,6 +12,7 @@ import pytest
 from mindspore import amp, nn
 from mindspore.common.initializer import One
 from mindspore.experimental import optim
+from support.options import grouped
 from training import Mlp, accumulation_cell, adam, begin_process, pipeline, tensors
 
 import ckptkit as ck
@@ -573,7 +574,7 @@ def test_findings_are_one_warning_each_and_once(root, shown):
 
 def test_strict_refuses_start_and_resume_without_changes(root):
     def dropped(**options):
-        return StateManager(accumulation_cell(2, network=Dropped), **options)
+        return StateManager(accumulation_cell(2, network=Dropped), **grouped(**options))
 
     refused = dropped(strict=True)
     for _ in range(2):

@@ -8,6 +8,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
+from support.options import grouped
 from training import Job, begin_process, checkpoints, digest, disturb, each_mode, pipeline
 
 import ckptkit as ck
@@ -77,7 +78,7 @@ class Life:
 
     def run(self, root, crash_at, options):
         options = {"save": ck.SaveEvery(micro_steps=1), "when_busy": "wait", **options}
-        with ck.CheckpointManager(root, **options) as manager:
+        with ck.CheckpointManager(root, **grouped(**options)) as manager:
             if manager.restore(self.state).checkpoint is not None:
                 disturb()
             for x, y in self.batches:
@@ -188,7 +189,7 @@ def test_other_k_of_second_cell_awaits_next_cycle(tmp_path):
     Life(tmp_path / "run", crash_at=3)
 
     def given(first, second, batches):
-        return ck.StateManager(first, batches, d=second, on_k_change="next_cycle")
+        return ck.StateManager(first, batches, d=second, training=ck.Training(on_k_change="next_cycle"))
 
     life = Life(tmp_path / "run", cells=lambda: pair(other_k=5), given=given, crash_at=4)
     assert life.second.counters == CycleCounters(5, 1, 1, 1, 4, 3)
@@ -204,7 +205,7 @@ def test_other_k_of_second_cell_begins_at_boundary():
     second(x, y)
     contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
     first, second = pair(other_k=5)
-    ck.StateManager(first, d=second, on_k_change="next_cycle").apply(contents)
+    ck.StateManager(first, d=second, training=ck.Training(on_k_change="next_cycle")).apply(contents)
     assert second.counters == CycleCounters(5, 0, 1, 1, 2, 2)
 
 

@@ -6,6 +6,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn, ops
+from support.options import grouped
 from training import accumulation_cell, begin_process, digest, disturb, pipeline, rng_digest
 
 import ckptkit as ck
@@ -49,7 +50,7 @@ class Life:
         self.cell.set_train()
         self.batches = ck.data.resumable(make(), epochs)
         self.state = ck.StateManager(self.cell, self.batches)
-        self.manager = ck.CheckpointManager(root, when_busy="wait", keep=ck.KeepLatest(99), **options)
+        self.manager = ck.CheckpointManager(root, keep=ck.KeepLatest(99), **grouped(when_busy="wait", **options))
         self.steps = {}
 
     def run(self, until=None, change=None):

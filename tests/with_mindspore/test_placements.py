@@ -10,6 +10,7 @@ from training import Mlp, accumulation_cell, adam, samples, sums_prefix
 
 from ckptkit.core.placement import Box
 from ckptkit.core.process_group import ALONE
+from ckptkit.manager.options import Ranks
 from ckptkit.mindspore.state.manager import StateManager
 
 
@@ -72,13 +73,13 @@ def test_what_is_frozen_is_replicated_until_it_changes():
 def test_placement_by_hand():
     box = Box((16, 6), (8, 0))
     by_hand = {"hidden.weight": box, "norm.moving_mean": "replicated", "norm.gamma": "per_rank"}
-    found = placements(StateManager(accumulation_cell(3), placement=by_hand.get))
+    found = placements(StateManager(accumulation_cell(3), ranks=Ranks(placement=by_hand.get)))
     assert {name: found[name] for name in by_hand} == by_hand
     assert found["out.weight"] == "replicated"
 
 
 def test_specs_stay_the_same_objects_with_a_placement():
-    state = StateManager(accumulation_cell(3), placement={"hidden.weight": Box((16, 6), (8, 0))}.get)
+    state = StateManager(accumulation_cell(3), ranks=Ranks(placement={"hidden.weight": Box((16, 6), (8, 0))}.get))
     first, second = ([leaf.spec for leaf in state.capture().leaves if leaf.role != "state"] for _ in range(2))
     assert all(one is other for one, other in zip(first, second, strict=True))
 
@@ -86,12 +87,12 @@ def test_specs_stay_the_same_objects_with_a_placement():
 @pytest.mark.parametrize("box", [Box((16,), (0,)), Box((8, 6), (1, 0)), Box((7, 6), (0, 0))])
 def test_a_box_that_does_not_fit_is_refused(box):
     with pytest.raises(ValueError, match=r"hidden\.weight, whose shape \(8, 6\)"):
-        StateManager(accumulation_cell(3), placement={"hidden.weight": box}.get)
+        StateManager(accumulation_cell(3), ranks=Ranks(placement={"hidden.weight": box}.get))
 
 
 def test_an_unknown_placement_is_refused():
     with pytest.raises(TypeError, match=r"'everywhere' for hidden\.weight"):
-        StateManager(accumulation_cell(3), placement={"hidden.weight": "everywhere"}.get)
+        StateManager(accumulation_cell(3), ranks=Ranks(placement={"hidden.weight": "everywhere"}.get))
 
 
 def test_a_process_of_its_own_is_alone():

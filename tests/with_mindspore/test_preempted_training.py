@@ -167,7 +167,7 @@ def test_a_file_and_a_callable_ask_as_well(root, tmp_path, monkeypatch):
     monkeypatch.chdir("/")  # a relative path means what it meant when it was given
     with pytest.raises(ck.Preempted, match=r"the file .*leave is there"):
         Job().started(ckpt, 3)
-    with pytest.raises(ck.Preempted, match="preempt_when= says so: saved a000002-c0000000000-m0002"):
+    with pytest.raises(ck.Preempted, match=r"Preemption\(when=\.\.\.\) says so: saved a000002-c0000000000-m0002"):
         Job().started(checkpoints(root, preempt_when=lambda: True), 3)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from mindspore import nn
 from mindspore.train import Callback
+from support.options import grouped
 
 import ckptkit as ck
 from ckptkit.format.documents import digest_of
@@ -56,7 +57,7 @@ def train(root, *, epochs: int = 3, stop_at: int | None = None, remainder="carry
     cell = ck.AccumulationTrainCell(net, nn.Adam(net.trainable_params(), 1e-2), K, clip_norm=1.0, remainder=remainder)
     watch = Watch(stop_at)
     ckpt = ck.CheckpointCallback(
-        root, save=ck.SaveEvery(optimizer_steps=2), when_busy="wait", read_only=[Watch], **options
+        root, save=ck.SaveEvery(optimizer_steps=2), **grouped(when_busy="wait", read_only=[Watch], **options)
     )
     try:
         ckpt.train(ms.Model(cell), epochs, data, callbacks=[watch])

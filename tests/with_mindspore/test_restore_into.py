@@ -12,6 +12,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import nn
+from support.options import grouped
 from test_state import Box, with_mixed
 from training import MODES, Mlp, accumulation_cell, adam, begin_process, digest, disturb, samples, tensors
 
@@ -40,7 +41,7 @@ def way(request, monkeypatch):
 
 
 def manager(root, **options):
-    return ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000), **options)
+    return ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000), **grouped(**options))
 
 
 def batch(seed):

@@ -14,6 +14,7 @@ import pytest
 from mindspore import nn, ops
 from mindspore.experimental import optim
 from mindspore.train import Callback
+from support.options import grouped
 from training import (
     SIZE,
     Job,
@@ -107,7 +108,9 @@ class Life:
         self.cell.set_train()
         self.batches = data.resumable(make(), epochs, **options)
         self.state = ck.StateManager(self.cell, self.batches)
-        self.manager = ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=every), when_busy="wait")
+        self.manager = ck.CheckpointManager(
+            root, save=ck.SaveEvery(micro_steps=every), saving=ck.Saving(when_busy="wait")
+        )
         self.seen = {}
         self.epochs = []
 
@@ -394,7 +397,7 @@ def learned(root, until=None):
     source, cells = Learning(), list(network_and_optimizer())
     batches = data.resumable(source, 2)
     seen = {}
-    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), when_busy="wait") as manager:
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait")) as manager:
         state = ck.StateManager(cells, batches, told=Told(source))
         point = manager.restore(state)
         for number, batch in enumerate(batches, point.batches_delivered + 1):
@@ -453,8 +456,8 @@ class Functional:
         self.optimizer = optimizer(network.trainable_params(), 1e-2)
         self.gradients = ms.value_and_grad(network, None, list(self.optimizer.parameters))
         self.batches = data.resumable(pipeline(), EPOCHS)
-        self.state = ck.StateManager([network, self.optimizer], self.batches, **options)
-        self.manager = ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), when_busy="wait")
+        self.state = ck.StateManager([network, self.optimizer], self.batches, **grouped(**options))
+        self.manager = ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait"))
         self.manager.restore(self.state)
 
     def train(self, batch):
@@ -774,7 +777,9 @@ def test_batches_of_another_training_are_refused():
 
 def test_a_declaration_at_the_wrong_place_is_refused():
     with pytest.raises(ValueError, match=r"give it to ckptkit\.data\.resumable"):
-        ck.StateManager(accumulation_cell(), data.resumable(pipeline(), 2), augmentation="stateless")
+        ck.StateManager(
+            accumulation_cell(), data.resumable(pipeline(), 2), training=ck.Training(augmentation="stateless")
+        )
 
 
 def test_an_iterable_that_gives_other_batches_is_refused(tmp_path):

@@ -89,6 +89,6 @@ def test_function_schedule_is_compared_by_current_value(tmp_path):
 
 def test_the_options_are_checked():
     with pytest.raises(ValueError, match="on_k_change must be"):
-        ck.StateManager(accumulation_cell(), on_k_change="now")
+        ck.StateManager(accumulation_cell(), training=ck.Training(on_k_change="now"))
     with pytest.raises(ValueError, match="on_k_change must be"):
         checkpoints("memory", on_k_change="now")

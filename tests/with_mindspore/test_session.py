@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 from inspect import signature
 
 import mindspore as ms
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from mindspore import ops
 from mindspore.train import Callback, EarlyStopping
+from support.options import grouped
 from training import SIZE, Job, accumulation_cell, checkpoints, crashed, reference, tensors
 
 import ckptkit as ck
@@ -159,41 +159,31 @@ def test_wrong_resume_arguments_are_refused_before_write(root, arguments, error,
 )
 def test_wrong_callback_options_are_refused_at_construction(root, options, message):
     with pytest.raises(ValueError, match=message):
-        ck.CheckpointCallback(root, **options)
+        ck.CheckpointCallback(root, **grouped(**options))
 
 
-FOR_THE_MANAGER = {
-    **{"save": ck.SaveEvery(micro_steps=7), "keep": ck.KeepLatest(5), "when_busy": "wait", "on_save_error": "raise"},
-    **{"mid_cycle": "align", "window": "off", "buffer_bytes": 1 << 20, "on_save": print, "mirror": "at/the/mirror"},
-    **{"mirror_keep": ck.KeepLatest(9), "mirror_required": False, "rank_patience": timedelta(seconds=7)},
-    **{"check_replicas": True, "events": False, "grace": timedelta(seconds=3), "on_preempt": "return"},
-    **{"preempt_when": bool},
-}
-FOR_THE_STATE = {
-    **{"frozen": ("a",), "augmentation": "stateless", "on_k_change": "next_cycle", "cycle": object()},
-    **{"strict": True, "elastic": True, "placement": str},
-}
-
-
-def test_every_option_reaches_what_it_is_for(root, monkeypatch):
-    opened = []
-    monkeypatch.setattr(
-        "ckptkit.mindspore.callback.callback.open_storage", lambda *given: opened.append(given) or given[0]
-    )
-    for name in ("CheckpointManager", "StateManager"):
-        monkeypatch.setattr(f"ckptkit.mindspore.callback.callback.{name}", lambda *given, **options: None)
-    options = {"storage_options": {"a": 1}, "mirror_options": {"b": 2}}
-    plain, full = (ck.CheckpointCallback(root, **given) for given in ({}, FOR_THE_MANAGER | FOR_THE_STATE | options))
-    assert opened == [(root, None), (root, {"a": 1}), ("at/the/mirror", {"b": 2})]
+def test_every_option_reaches_what_it_is_for(root):
+    ranks, training = ck.Ranks(check_replicas=True), ck.Training(augmentation="stateless", read_only=[Resetting])
+    for_the_manager = {
+        "save": ck.SaveEvery(micro_steps=7),
+        "keep": ck.KeepLatest(5),
+        "saving": ck.Saving(when_busy="wait"),
+        "mirror": ck.Mirror(root / "mirror", required=False),
+        "ranks": ranks,
+        "preemption": ck.Preemption(then="return"),
+    }
+    for_the_state = {"frozen": ("a",), "strict": True, "training": training, "ranks": ranks}
+    plain, full = (ck.CheckpointCallback(root, **given) for given in ({}, for_the_manager | for_the_state))
     for made, of, given in (
-        ("_new_manager", ck.CheckpointManager, FOR_THE_MANAGER),
-        ("_new_state", ck.StateManager, FOR_THE_STATE),
+        ("_new_manager", ck.CheckpointManager, for_the_manager),
+        ("_new_state", ck.StateManager, for_the_state),
     ):
         assert vars(full)[made].keywords == given
         usual = {name: one.default for name, one in signature(of).parameters.items() if name in given}
         assert vars(plain)[made].keywords == usual
-    own = {"stateful", "read_only"}
-    assert FOR_THE_MANAGER.keys() | FOR_THE_STATE.keys() | options.keys() | own == {*names_of(ck.CheckpointCallback, 1)}
+    assert vars(full)["_read_only"] == (Resetting,)
+    own = {"storage_options", "stateful"}
+    assert for_the_manager.keys() | for_the_state.keys() | own == {*names_of(ck.CheckpointCallback, 1)}
 
 
 def test_an_empty_root_is_refused():

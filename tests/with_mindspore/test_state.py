@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from mindspore import amp, mint, nn, ops
 from mindspore.common import np_dtype
+from support.options import grouped
 from training import (
     SIZE,
     Mlp,
@@ -35,6 +36,7 @@ from training import (
 
 import ckptkit as ck
 from ckptkit.mindspore.state.manager import StateManager
+from ckptkit.mindspore.state.options import Training
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.memory import contents_of
@@ -46,7 +48,7 @@ def stored(capture, name="a000001-c0000000001-m0001"):
 
 
 def manager(root, **options):
-    return ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000), **options)
+    return ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000), **grouped(**options))
 
 
 def batch(seed, count=4):
@@ -350,7 +352,7 @@ class Tied(Mlp):
         return self.out(self.other(ops.tanh(self.norm(self.hidden(x)))))
 
 
-def grouped(weights):
+def in_groups(weights):
     groups = [{"params": weights[2:], "lr": 0.2}, {"params": weights[:2], "weight_decay": 0.1}]
     return nn.Momentum([*groups, {"order_params": weights}], 0.05, 0.9)
 
@@ -371,7 +373,7 @@ def half_frozen(weights):
 @both_modes
 @pytest.mark.parametrize(
     ("network", "optimizer"),
-    [(Tied, adam), (Mlp, grouped), (Mlp, listed), (Mlp, decaying), (Mlp, half_frozen), (Mlp, nn.SGD)],
+    [(Tied, adam), (Mlp, in_groups), (Mlp, listed), (Mlp, decaying), (Mlp, half_frozen), (Mlp, nn.SGD)],
 )
 def test_training_goes_on_exactly(root, mode, network, optimizer):
     begin_process(mode=mode)
@@ -679,7 +681,7 @@ def test_changed_k_holds_at_once_at_boundary():
     state = StateManager(accumulation_cell(4))
     state.begin("runs/k")
     cell = accumulation_cell(3)
-    StateManager(cell, on_k_change="next_cycle").apply(stored(state.capture()))
+    StateManager(cell, training=Training(on_k_change="next_cycle")).apply(stored(state.capture()))
     assert cell.accumulation_steps == 3
 
 

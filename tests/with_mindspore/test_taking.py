@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 from mindspore.train import Callback
+from support.options import grouped
 from training import accumulation_cell, begin_process
 
 import ckptkit as ck
@@ -78,7 +79,7 @@ def resumed(kind, **options):
     one.count, one.rows = 3, [1, 2]
     contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
     one = kind()
-    state = ck.StateManager(accumulation_cell(), held=one, **options)
+    state = ck.StateManager(accumulation_cell(), held=one, **grouped(**options))
     state.apply(contents)
     return state
 

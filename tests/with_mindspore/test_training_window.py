@@ -12,6 +12,7 @@ import pytest
 from live import LONG_SECONDS, Stall
 from mindspore import amp, nn, ops
 from mindspore.train import Callback, EarlyStopping, LossMonitor, Model
+from support.options import grouped
 from training import Stop, begin_process, both_modes, each_mode
 
 import ckptkit as ck
@@ -131,7 +132,9 @@ class Loop:
         self.reports = []
         self.count = count
         options = {"save": ck.SaveEvery(micro_steps=10**9), "keep": ck.KeepLatest(99), **options}
-        self.manager = ck.CheckpointManager(storage, on_save=self.reports.append, buffer_bytes=1 << 30, **options)
+        self.manager = ck.CheckpointManager(
+            storage, **grouped(on_save=self.reports.append, buffer_bytes=1 << 30, **options)
+        )
         self.manager.restore(self.state)
         self.run(calls)
 
@@ -459,11 +462,13 @@ class Job:
         options = {"save": ck.SaveEvery(micro_steps=1), "keep": ck.KeepLatest(99), "when_busy": "skip", **options}
         self.ckpt = ck.CheckpointCallback(
             FaultyStorage(LocalStorage(root), [stall]),
-            window=window,
-            read_only=[LetGo, *read_only],
-            buffer_bytes=1 << 30,
-            on_save=self.reports.append,
-            **options,
+            **grouped(
+                window=window,
+                read_only=[LetGo, *read_only],
+                buffer_bytes=1 << 30,
+                on_save=self.reports.append,
+                **options,
+            ),
         )
         self.letting.manager = lambda: self.ckpt._session.manager
 

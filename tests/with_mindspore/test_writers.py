@@ -111,7 +111,7 @@ def test_unfenced_epoch_ends_have_no_window(tmp_path, order, monkeypatch):
     monkeypatch.setattr(Scheduler, "alone", save)
     writer, stop = _AtEpochEnd(cell, storage), _Stop()
     every = 6 if order == "writer after" else 3
-    ckpt = ck.CheckpointCallback(storage, save=ck.SaveEvery(micro_steps=every), read_only=[_Stop])
+    ckpt = ck.CheckpointCallback(storage, save=ck.SaveEvery(micro_steps=every), training=ck.Training(read_only=[_Stop]))
     model = Model(cell)
     ckpt.resume(model, dataset, 2)
     callbacks = [ckpt, writer] if order == "writer after" else [writer, ckpt, stop]

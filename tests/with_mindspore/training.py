@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from mindspore import nn, ops
 from mindspore.train import Callback, Model
+from support.options import grouped
 
 import ckptkit as ck
 from ckptkit.core.tree import encode_tree
@@ -202,7 +203,7 @@ class Steps(Callback):
 def checkpoints(root, every=1000, **options):
     """A callback that saves after ``every`` micro-steps and never skips a save; by default at the end only."""
     options = {"save": ck.SaveEvery(micro_steps=every), "when_busy": "wait", **options}
-    return ck.CheckpointCallback(root, **options)
+    return ck.CheckpointCallback(root, **grouped(**options))
 
 
 class Job:

@@ -12,35 +12,31 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import timedelta
 from types import TracebackType
-from typing import Any, get_args
+from typing import Any
 
 import mindspore.dataset as ds
 from mindspore.train import Callback, Model
 from typing_extensions import Self
 
 from ckptkit.core.console import show_log
-from ckptkit.core.options import MidCycle, OnPreempt, OnSaveError, PreemptWhen, WhenBusy, WindowUse
 from ckptkit.core.policies import KeepPolicy, SavePolicy
 from ckptkit.core.progress import ResumePoint
-from ckptkit.core.save_report import SaveReport
 from ckptkit.errors import ResumeError
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Mirror, Preemption, Ranks, Saving, refuse_other_types
 from ckptkit.mindspore.callback.session import TrainingSession
-from ckptkit.mindspore.data.pipeline_position import Augmentation
-from ckptkit.mindspore.parameters.placement import PlacementByName
-from ckptkit.mindspore.state.manager import OnKChange, StateManager
+from ckptkit.mindspore.state.manager import StateManager
+from ckptkit.mindspore.state.options import Training
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
-from ckptkit.mindspore.train.adapter import CycleAdapter
 from ckptkit.storage import Storage, open_storage
 
 _log = logging.getLogger("ckptkit")
 
 # Names of StateManager's own arguments.
-_OPTIONS = ("train_cell", "dataset", "frozen", "augmentation", "on_k_change", "cycle", "strict", "elastic", "placement")
+_OPTIONS = ("train_cell", "dataset", "frozen", "strict", "training", "ranks")
 _OTHER_CALLBACKS = "callbacks"  # name of the other callbacks' state among the stateful objects
 
 
@@ -63,40 +59,24 @@ class CheckpointCallback(Callback):
         root: The run root, one per training: a path or a URL.
         save: When to save; default every 100 optimizer steps.
         keep: What to keep; default the latest 3. With `KeepBest`, every evaluated epoch is saved too.
-        stateful: Objects to store, by name, as for `StateManager`.
-        frozen: Parameters that training never changes, as for `StateManager`.
-        augmentation: As for `StateManager`.
-        when_busy: As for `CheckpointManager`.
-        on_save_error: As for `CheckpointManager`.
-        mid_cycle: As for `CheckpointManager`.
-        window: As for `CheckpointManager`. A callback of your own that acts within an epoch turns it ``"off"``.
-        read_only: Callbacks of your own, or classes of them, that never change a parameter and so keep the window.
-        buffer_bytes: As for `CheckpointManager`.
-        on_save: As for `CheckpointManager`.
-        on_k_change: As for `StateManager`.
-        cycle: Reports K and the micro-step of a train cell other than ckptkit's, as for `StateManager`.
+        storage_options: For the storage's backend.
+        stateful: Objects to store, by name: with ``state_dict()`` and ``load_state_dict()``, random generators of NumPy
+            and Python, or objects with parameters in them. `StateManager` says which.
+        frozen: Names of the network's parameters that training never changes, or a predicate, which is called for
+            those only. They are written once per attempt and shared by its checkpoints.
         strict: Refuse what cannot be resumed exactly (`nn.Dropout`, maps that draw from global generators) instead
             of warning.
-        elastic: Accept a checkpoint of another number of ranks, as for `StateManager`.
-        placement: Corrects how parameters are placed in a job of many ranks, as for `StateManager`.
-        storage_options: As for `CheckpointManager`.
-        mirror: As for `CheckpointManager`: a remote root that follows a local one.
-        mirror_keep: As for `CheckpointManager`.
-        mirror_options: As for `CheckpointManager`.
-        mirror_required: As for `CheckpointManager`.
-        rank_patience: As for `CheckpointManager`.
-        check_replicas: As for `CheckpointManager`.
-        events: As for `CheckpointManager`; the loss and the norm of the gradients are recorded, too.
-        grace: As for `CheckpointManager`. Signals are watched while ``Model.train`` or ``Model.fit`` runs.
-        on_preempt: What happens after SIGTERM or SIGUSR1, once the state of the last micro-step is saved. ``"exit"``:
-            `Preempted` ends the process with code 143, so nothing after ``Model.train`` runs; the end of ``grace`` has
-            the same effect, if it comes first. ``"return"``: ``Model.train`` returns and `preempted` is True.
-            ``"off"``: nothing is watched, and signals are not handled.
-        preempt_when: As for `CheckpointManager`: a file or a callable that requests the same.
+        training: What ckptkit cannot see in the code of the training.
+        saving: How saves are taken and reported. A callback of your own that acts within an epoch turns the window
+            ``"off"``, unless `Training.read_only` has it. The loss and the norm of the gradients are recorded, too.
+        mirror: A second root, usually remote, that follows a local one; a `Mirror` to give its options.
+        ranks: What matters in a job of many ranks.
+        preemption: What happens after SIGTERM or SIGUSR1. Signals are watched while ``Model.train`` or ``Model.fit``
+            runs.
 
     Raises:
         ValueError: If an option has an unknown value.
-        StorageError: If the root's URL has no backend.
+        StorageError: If a root's URL has no backend.
     """
 
     def __init__(
@@ -105,78 +85,43 @@ class CheckpointCallback(Callback):
         *,
         save: SavePolicy | None = None,
         keep: KeepPolicy | None = None,
+        storage_options: Mapping[str, Any] | None = None,
         stateful: Mapping[str, Any] | None = None,
         frozen: Iterable[str] | Callable[[str], bool] | None = None,
-        augmentation: Augmentation = None,
-        when_busy: WhenBusy = "skip",
-        on_save_error: OnSaveError = "warn",
-        mid_cycle: MidCycle = "exact",
-        window: WindowUse = "auto",
-        read_only: Sequence[Callback | type[Callback]] = (),
-        buffer_bytes: int | None = None,
-        on_save: Callable[[SaveReport], None] | None = None,
-        on_k_change: OnKChange = "refuse",
-        cycle: CycleAdapter | None = None,
         strict: bool = False,
-        elastic: bool = False,
-        placement: PlacementByName | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        mirror: str | os.PathLike[str] | Storage | None = None,
-        mirror_keep: KeepPolicy | None = None,
-        mirror_options: Mapping[str, Any] | None = None,
-        mirror_required: bool = True,
-        rank_patience: timedelta = timedelta(minutes=5),
-        check_replicas: bool = False,
-        events: bool = True,
-        grace: timedelta = timedelta(seconds=25),
-        on_preempt: OnPreempt = "exit",
-        preempt_when: PreemptWhen = None,
+        training: Training | None = None,
+        saving: Saving | None = None,
+        mirror: str | os.PathLike[str] | Storage | Mirror | None = None,
+        ranks: Ranks | None = None,
+        preemption: Preemption | None = None,
     ) -> None:
         super().__init__()
         show_log()
+        refuse_other_types(training=(training, Training))
         self._new_manager = functools.partial(
             CheckpointManager,
             open_storage(root, storage_options),  # opened now: a relative path depends on the current directory
             save=save,
             keep=keep,
-            when_busy=when_busy,
-            on_save_error=on_save_error,
-            mid_cycle=mid_cycle,
-            window=window,
-            buffer_bytes=buffer_bytes,
-            on_save=on_save,
-            mirror=None if mirror is None else open_storage(mirror, mirror_options),
-            mirror_keep=mirror_keep,
-            mirror_required=mirror_required,
-            rank_patience=rank_patience,
-            check_replicas=check_replicas,
-            events=events,
-            grace=grace,
-            on_preempt=on_preempt,
-            # Made absolute now, as for the root.
-            preempt_when=os.path.abspath(preempt_when) if isinstance(preempt_when, str | os.PathLike) else preempt_when,
+            saving=saving,
+            mirror=mirror if mirror is None or isinstance(mirror, Mirror) else Mirror(mirror),
+            ranks=ranks,
+            preemption=preemption,
         )
-        self._read_only = tuple(read_only)
         self._new_manager()  # raises on a wrong option here, not after the model is built
+        self._read_only = () if training is None else training.read_only
         self._save_evaluated = keep is not None and keep.needs_metrics
         self._stateful = dict(stateful or {})
         taken = sorted(self._stateful.keys() & {_OTHER_CALLBACKS, *_OPTIONS})
         if taken:
             raise ValueError(f"stateful= uses names that ckptkit needs itself: {', '.join(taken)}; rename them")
-        if on_k_change not in get_args(OnKChange):
-            raise ValueError(f"on_k_change must be 'refuse' or 'next_cycle', got {on_k_change!r}")
-        if augmentation not in (None, "stateless"):
-            raise ValueError(f'augmentation must be None or "stateless", got {augmentation!r}')
         self._new_state = functools.partial(
             StateManager,
             # Other iterables may be exhausted at a second resume, hence the tuple.
             frozen=frozen if frozen is None or callable(frozen) or isinstance(frozen, str) else tuple(frozen),
-            augmentation=augmentation,
-            on_k_change=on_k_change,
-            cycle=cycle,
             strict=strict,
-            elastic=elastic,
-            placement=placement,
+            training=training,
+            ranks=ranks,
         )
         self._session: TrainingSession | None = None
         self._depth = 0
@@ -184,7 +129,7 @@ class CheckpointCallback(Callback):
 
     @property
     def preempted(self) -> bool:
-        """Whether a signal or ``preempt_when`` ended the last training, so that it is incomplete."""
+        """Whether a signal or `Preemption.when` ended the last training, so that it is incomplete."""
         return self._preempted if self._session is None else self._session.manager.preempted
 
     def resume(
@@ -257,7 +202,7 @@ class CheckpointCallback(Callback):
         Raises:
             ValueError: If ``initial_epoch`` is among ``kwargs``: `resume` decides it.
             CkptKitError: As `resume`, and what the saves raise.
-            Preempted: After a signal; see ``on_preempt``.
+            Preempted: After a signal; see `Preemption`.
         """
         _refuse_wrong_arguments("train(model, epochs, dataset)", model, dataset, epochs)
         callbacks = self._callbacks(kwargs)

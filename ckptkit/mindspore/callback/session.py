@@ -200,7 +200,7 @@ class TrainingSession:
         self.manager.give_up_window()
         _log.warning(
             "%s may change parameters within an epoch, so every save copies the whole state before training goes on. "
-            "If that is not so, say it: CheckpointCallback(..., read_only=[%s])",
+            "If that is not so, say it: CheckpointCallback(..., training=ckptkit.Training(read_only=[%s]))",
             *(", ".join(writers), ", ".join(writers)),
         )
 

@@ -95,7 +95,7 @@ class GlobalSampler(ds.Sampler):
 
     Micro-step t of a world of N gives rank r the samples ``[t*N*B + r*B, t*N*B + (r+1)*B)`` of the epoch's order, where
     B is ``micro_batch``. If nothing else in the pipeline reorders, a run over it continues in another world with
-    ``elastic=True``::
+    ``Ranks(elastic=True)``::
 
         order = ck.data.GlobalSampler(len(digits), global_batch=256, micro_batch=16, seed=7)
         dataset = ck.data.Augmented(digits, augment, seed=7).dataset(["image", "label"], ranks=order).batch(16)

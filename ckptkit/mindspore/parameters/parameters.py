@@ -17,13 +17,13 @@ from mindspore.boost import GradientAccumulation
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # also the base of mindspore.mint.optim's
 
 from ckptkit.core.contents import Contents, WantedPart
-from ckptkit.core.placement import Box, Placement
+from ckptkit.core.placement import Box, Placement, PlacementByName
 from ckptkit.core.tensors import Array, Leaf, Lifetime, Role, bytes_of
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.buffers import Buffers
 from ckptkit.mindspore.parameters.cell_changes import CellChanges
-from ckptkit.mindspore.parameters.placement import PlacementByName, placed_by_hand
+from ckptkit.mindspore.parameters.placement import placed_by_hand
 from ckptkit.mindspore.parameters.restore import RestoreTarget
 from ckptkit.mindspore.parameters.tracked import TrackedTensor, looking_copies, synchronize
 from ckptkit.mindspore.state.compatibility import is_rate, some

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Mapping
 
 import mindspore as ms
 
-from ckptkit.core.placement import Box, Placement
-
-PlacementByName: TypeAlias = Callable[[str], Placement | None]
+from ckptkit.core.placement import Box, Placement, PlacementByName
 
 _WORDS = ("replicated", "per_rank")
 

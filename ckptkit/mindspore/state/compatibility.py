@@ -134,7 +134,8 @@ def check_cycle(
             f"the checkpoint {contents.checkpoint} was taken with accumulation_steps={words_of_steps(before, found)}, "
             f"this train cell has {words_of_steps(now, wanted)}. Build it with "
             f"accumulation_steps={words_of_steps(before, found)}, or "
-            'pass on_k_change="next_cycle" to end the running cycle with the old ones and go on with the new ones.'
+            'pass training=ckptkit.Training(on_k_change="next_cycle") to end the running cycle with the old ones and '
+            "go on with the new ones."
         )
     return wanted if progress.at_boundary else found
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import mindspore as ms
 import mindspore.dataset as ds
@@ -25,6 +25,7 @@ from ckptkit.core.tensors import Leaf
 from ckptkit.core.text import listed
 from ckptkit.errors import ResumeError
 from ckptkit.manager.hooks import Observer
+from ckptkit.manager.options import Ranks, refuse_other_types
 from ckptkit.mindspore.data.pipeline_position import Augmentation, DatasetPosition
 from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable
@@ -45,7 +46,6 @@ from ckptkit.mindspore.parameters.half_restored import (
     refuse_half_restored,
 )
 from ckptkit.mindspore.parameters.parameters import CellParameters, optimizers_of
-from ckptkit.mindspore.parameters.placement import PlacementByName
 from ckptkit.mindspore.process_group import world
 from ckptkit.mindspore.rng import capture_rng, restore_rng, seed_operators
 from ckptkit.mindspore.state.compatibility import (
@@ -60,19 +60,17 @@ from ckptkit.mindspore.state.fresh_start import mark_begun, refuse_trained
 from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, Stateful, stateful_of
 from ckptkit.mindspore.state.imported_weights import check_weights, holds_weights_only, tell_what_is_fresh
 from ckptkit.mindspore.state.load_check import give
+from ckptkit.mindspore.state.options import Training
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.reshard import Worlds, in_this_world, tell
 from ckptkit.mindspore.state.rewind import CycleStart, check_rewindable
 from ckptkit.mindspore.state.sections import captured, decoded
 from ckptkit.mindspore.state.switches import Switches, mode_in_force
-from ckptkit.mindspore.train.adapter import CycleAdapter
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 from ckptkit.mindspore.train.named_cell import NamedCell, refuse_uncounted, steady_beside
 from ckptkit.mindspore.train.step_counting import counting_of
 
 __all__ = ["StateManager", "Stateful"]
-
-OnKChange: TypeAlias = Literal["refuse", "next_cycle"]
 
 _log = logging.getLogger("ckptkit")
 
@@ -90,21 +88,9 @@ class StateManager:
             positions its data itself.
         frozen: Names of the network's parameters that training never changes, or a predicate, which is called for
             those only. They are written once per attempt and shared by its checkpoints.
-        augmentation: ``"stateless"`` declares that the user's own code in the dataset depends on its input only,
-            so that a resume need not replay the batches before; the first batch is checked in any case.
-        on_k_change: What a restore does if the checkpoint has other accumulation steps than the cell: ``"refuse"``, or
-            ``"next_cycle"``, which ends the running cycle with the old ones and then continues with the new ones.
-        elastic: Accept a checkpoint of another number of ranks: its K, counters, data position and accumulators are
-            folded so that ranks x K x micro-batch stays, and the global order of a `ckptkit.data.GlobalSampler`
-            continues. ``accumulation_steps`` of the train cell may be those for this world, or those of the world in
-            which the run began, which are then folded. Equal up to floating-point order; the log says what is not
-            exact.
-        cycle: Reports K and the micro-step of a train cell other than `AccumulationTrainCell`; not needed if
-            that cell has the two attributes of `CycleAdapter` itself.
         strict: Refuse what cannot be exact (see `findings`) instead of warning.
-        placement: For many ranks, maps the name of a parameter to ``"replicated"``, ``"per_rank"``, or a `Box` of the
-            whole tensor if a rank holds a part of it; None keeps the default. By default, what an optimizer owns, what
-            is declared frozen and the loss scale are replicated; all else is per rank.
+        training: What ckptkit cannot see in the code of the training.
+        ranks: What matters in a job of many ranks.
         **stateful: Objects with ``state_dict()`` and ``load_state_dict()``, random generators of NumPy and Python,
             or objects with parameters in them (`amp.DynamicLossScaler`, learning-rate schedulers, cells, a parameter),
             stored by name; for objects of your own, with their plain attributes. `attributes` of an object stores those
@@ -142,34 +128,30 @@ class StateManager:
         dataset: ds.Dataset | Resumable | None = None,
         *,
         frozen: Iterable[str] | Callable[[str], bool] | None = None,
-        augmentation: Augmentation = None,
-        on_k_change: OnKChange = "refuse",
-        elastic: bool = False,
-        cycle: CycleAdapter | None = None,
         strict: bool = False,
-        placement: PlacementByName | None = None,
+        training: Training | None = None,
+        ranks: Ranks | None = None,
         **stateful: Any,
     ) -> None:
-        if on_k_change not in get_args(OnKChange):
-            raise ValueError(f"on_k_change must be 'refuse' or 'next_cycle', got {on_k_change!r}")
+        refuse_other_types(training=(training, Training), ranks=(ranks, Ranks))
+        training, ranks = training or Training(), ranks or Ranks()
+        may_change_k = training.on_k_change == "next_cycle"
         self._cells = _cells(train_cell)
         refuse_uncounted(self._cells, stateful)
         self.cell = next((one for one in self._cells if isinstance(one, AccumulationTrainCell)), self._cells[0])
-        self._counting = counting_of(
-            self.cell, optimizers_of(self._cells), cycle, may_change_k=on_k_change == "next_cycle"
-        )
+        self._counting = counting_of(self.cell, optimizers_of(self._cells), training.cycle, may_change_k=may_change_k)
         self._strict = strict
-        self._elastic = elastic
+        self._elastic = ranks.elastic
         self._first_world: int | None = None
         self._judged = False
         self._unreadable = False
         self._told_of_buffers = False
         self._batches = dataset if isinstance(dataset, Resumable) else None
-        self.position = self._position_of(dataset, augmentation)
+        self.position = self._position_of(dataset, training.augmentation)
         self._ended: str | None = None
         self._given = stateful
         self._stateful = {
-            name: NamedCell(name, one, may_change_k=on_k_change == "next_cycle")
+            name: NamedCell(name, one, may_change_k=may_change_k)
             if isinstance(one, AccumulationTrainCell)
             else stateful_of(name, one)
             for name, one in stateful.items()
@@ -177,7 +159,7 @@ class StateManager:
         self._named_cells = [one for one in self._stateful.values() if isinstance(one, NamedCell)]
         self._others = [one.cell for one in self._named_cells]
         steady = steady_beside(self._counting.steady_optimizers(), self._others)
-        self._parameters = CellParameters(self._cells, frozen, steady, placement)
+        self._parameters = CellParameters(self._cells, frozen, steady, ranks.placement)
         self._built_rates = self._rates = self._parameters.rates()
         self._detached = Detached(self._cells, self._parameters.moved)
         self._refuse_sums_of_parts()

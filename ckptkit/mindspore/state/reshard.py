@@ -55,14 +55,14 @@ def in_this_world(contents: Contents, world: World, recorded: Mapping[str, Any] 
     if not elastic:
         raise ResumeError(
             f"the checkpoint {contents.checkpoint} was made by {contents.world_size} ranks, this job has {world.size}. "
-            f"Start {contents.world_size}, or pass elastic=True to go on with {world.size}, which keeps ranks x "
-            "accumulation steps x micro-batch"
+            f"Start {contents.world_size}, or pass ranks=ckptkit.Ranks(elastic=True) to go on with {world.size}, which "
+            "keeps ranks x accumulation steps x micro-batch"
         )
     if recorded is None and not contents.progress.at_boundary:
         raise ResumeError(
             f"the checkpoint {contents.checkpoint} is in the middle of a cycle of a train cell that is no "
             f"AccumulationTrainCell: nobody knows what it accumulated. Go on with {contents.world_size} ranks, or from "
-            'a checkpoint at a boundary (mid_cycle="align")'
+            'a checkpoint at a boundary (Saving(mid_cycle="align"))'
         )
     return folded(contents, world.size, world.rank, [k for _, k in (recorded or {}).get("steps") or ()])
 

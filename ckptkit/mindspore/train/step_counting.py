@@ -247,8 +247,8 @@ class ForeignCounting:
         return (
             f"{taken} batches of resumable() were taken before the first step() or save(), but the optimizers counted "
             f"{updates} updates. If the loop reads ahead, a resume leaves out the batches that it holds: read ahead in "
-            "front of resumable() instead. If it adds up gradients or leaves batches out, all is well; say cycle=, or "
-            "call manager.step(state) after each batch, and this is not asked again"
+            "front of resumable() instead. If it adds up gradients or leaves batches out, all is well; say "
+            "Training(cycle=...), or call manager.step(state) after each batch, and this is not asked again"
         )
 
     def _steps(self) -> list[int]:
@@ -330,6 +330,7 @@ def _hint_at_boost(cell: nn.Cell) -> None:
         if isinstance(one, GradientAccumulation):
             _log.warning(
                 "%s accumulates by boost.GradientAccumulation (%s), and every call counts as a cycle: saves due by "
-                "optimizer_steps are due by calls. If each call calls it once, say so: cycle=ckptkit.BoostCycle(it)",
+                "optimizer_steps are due by calls. If each call calls it once, say so: "
+                "Training(cycle=ckptkit.BoostCycle(it))",
                 *(type(cell).__name__, name or "itself"),
             )
