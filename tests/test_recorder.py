@@ -436,7 +436,7 @@ def test_failing_storage_warns_once_without_losing_events(storage, time, caplog)
     manager.close()
     assert [record.message for record in caplog.records if "events" in record.message] == [
         "events for `ckptkit report` could not be stored, and will be tried again after later saves: StorageError: the "
-        "storage is out of order. Checkpoints are not affected. events=False records none"
+        "storage is out of order. Checkpoints are not affected. Saving(events=False) records none"
     ]
     assert losses_in(storage) == {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}
     names = [event.checkpoint for event in events_in(storage) if isinstance(event, Saved)]

@@ -288,7 +288,7 @@ class Recorder:
             self._warned = True
             _log.warning(
                 "events for `ckptkit report` could not be stored, and will be tried again after later saves: %s. "
-                "Checkpoints are not affected. events=False records none",
+                "Checkpoints are not affected. Saving(events=False) records none",
                 why,
             )
 

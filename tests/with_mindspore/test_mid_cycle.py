@@ -159,7 +159,7 @@ def test_restore_forgets_which_cycle_was_marked():
 
 def test_rewind_refuses_network_with_statistics_at_start(tmp_path):
     broken = Job(cell=lambda: accumulation_cell(network=Dropping))
-    with pytest.raises(ck.ResumeError, match=r"network\.norm \(BatchNorm1d\) keeps something.*mid_cycle=\"exact\""):
+    with pytest.raises(ck.ResumeError, match=r"network\.norm \(BatchNorm1d\) keeps something.*Use \"exact\""):
         broken.started(checkpoints(tmp_path / "run", mid_cycle="rewind"), EPOCHS)
     assert not (tmp_path / "run").exists()
 

@@ -1,4 +1,4 @@
-"""Asks the user's ``placement=`` for each parameter and checks the answers. Pure functions, any thread."""
+"""Asks the user's `Ranks.placement` for each parameter and checks the answers. Pure functions, any thread."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def _check_placement(name: str, shape: tuple[int, ...], placement: object) -> No
     if not isinstance(placement, Box):
         if placement not in _WORDS:
             raise TypeError(
-                f"placement= gives {placement!r} for {name}: it takes {', '.join(map(repr, _WORDS))} or a Box"
+                f"Ranks(placement=...) gives {placement!r} for {name}: it takes {', '.join(map(repr, _WORDS))} or a Box"
             )
         return
     fits = len(shape) == len(placement.offsets) and all(
         at + extent <= whole for at, extent, whole in zip(placement.offsets, shape, placement.global_shape, strict=True)
     )
     if not fits:
-        raise ValueError(f"placement= gives {placement} for {name}, whose shape {shape} does not lie inside of it")
+        raise ValueError(f"Ranks(placement=...) gives {placement} for {name}, whose shape {shape} does not lie inside")

@@ -353,8 +353,8 @@ class StateManager:
         """
         if not isinstance(self.cell, AccumulationTrainCell):
             raise ResumeError(
-                f'mid_cycle="rewind" needs an AccumulationTrainCell, which knows where a cycle begins; this is a '
-                f'{type(self.cell).__name__}. Use mid_cycle="exact".'
+                f'Saving(mid_cycle="rewind") needs an AccumulationTrainCell, which knows where a cycle begins; this is '
+                f'a {type(self.cell).__name__}. Use "exact"'
             )
         check_rewindable(self.cell)
         self._marks_cycles = True

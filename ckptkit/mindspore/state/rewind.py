@@ -21,8 +21,8 @@ from ckptkit.mindspore.nn.dropout import Dropout
 from ckptkit.mindspore.state.compatibility import some
 
 _WHY = (
-    'mid_cycle="rewind" begins the running cycle again, and this would be changed a second time by the same '
-    'micro-batches. Use mid_cycle="exact", which stores the accumulators, or "align", which saves at boundaries'
+    'Saving(mid_cycle="rewind") begins the running cycle again, and this would be changed a second time by the '
+    'same micro-batches. Use "exact", which stores the accumulators, or "align", which saves at boundaries'
 )
 
 

@@ -93,7 +93,7 @@ def counters_of(adapter: CycleAdapter | None, delivered: int) -> CycleCounters:
             f"the train cell ({type(adapter).__name__}) says that it is at micro-step {micro_step} of cycles of {k}, "
             f"but {delivered} batches were delivered. Call it once per batch and for nothing else, with "
             "state.count_delivered() after each call in a loop of your own; if its cycles differ in length, it is no "
-            "CycleAdapter: leave cycle= out and every call counts as one."
+            "CycleAdapter: leave Training(cycle=...) out and every call counts as one."
         )
     return CycleCounters(k, micro_step, cycles, cycles, delivered, delivered - micro_step)
 

@@ -309,7 +309,7 @@ def counting_of(
     """
     if isinstance(cell, AccumulationTrainCell):
         if cycle is not None:
-            raise ValueError("an AccumulationTrainCell counts for itself; leave cycle= out")
+            raise ValueError("an AccumulationTrainCell counts for itself; leave Training(cycle=...) out")
         return OwnCounting(cell, may_change_k=may_change_k)
     if cycle is None and isinstance(cell, CycleAdapter):
         cycle = cell

@@ -83,8 +83,8 @@ def _attention(story: RunStory) -> Iterator[str]:
     silent = [attempt.number for attempt in story.attempts if not attempt.has_events]
     if silent:
         yield (
-            f"{_named(silent)} recorded nothing (events=False, an older ckptkit, or killed before a first commit): "
-            "only checkpoints and documents tell of that."
+            f"{_named(silent)} recorded nothing (Saving(events=False), an older ckptkit, or killed before a first "
+            "commit): only checkpoints and documents tell of that."
         )
 
 
