@@ -110,8 +110,9 @@ def said(lives: tuple[Life, ...]) -> list[str]:
 def assert_refused(expected: Refused | Told, life: Life, at_most: int) -> None:
     life.ended.expect(1)
     words = expected.words if isinstance(expected, Refused) else (expected.words,)
-    assert "Traceback" not in life.ended.stderr or isinstance(expected, Refused), life.ended.stderr[-3000:]
-    missing = [one for one in words if one not in life.ended.stderr]
+    _, is_told, message = life.ended.stderr.rpartition("\nckptkit.errors.")
+    assert is_told or isinstance(expected, Refused), life.ended.stderr[-3000:]
+    missing = [one for one in words if one not in (message if isinstance(expected, Told) else life.ended.stderr)]
     assert not missing, (missing, life.ended.stderr[-3000:])
     last = life.lines[-1]["part"] if life.lines else ""
     trained = [at for part, at in life.steps if part == last]
