@@ -46,7 +46,7 @@ def contrastive_memory_bank(run):
     train(run, Contrastive())
 
 
-@job(Refused(('mid_cycle="exact"',)), "pynative")
+@job(Refused(('Use "exact"',)), "pynative")
 def contrastive_memory_bank_rewound(run):
     train(run, Contrastive(), mid_cycle="rewind")
 
