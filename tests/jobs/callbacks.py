@@ -346,7 +346,7 @@ def counting():
     return after
 
 
-@job(Named("LambdaCallback"), "graph")
+@job(Named("LambdaCallback: seen"), "graph")
 def closure_that_counts_in_a_lambda_callback(run):
     train(run, callbacks=[LambdaCallback(on_train_step_end=counting())])
 

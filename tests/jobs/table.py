@@ -2,6 +2,7 @@
 
 from jobs import (
     callbacks,
+    calls,
     data,
     loops,
     losses,
@@ -20,6 +21,7 @@ from jobs.job import JOBS
 __all__ = [
     "JOBS",
     "callbacks",
+    "calls",
     "data",
     "loops",
     "losses",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
+import functools
 import heapq
 import itertools
 import random
@@ -530,3 +532,75 @@ def best_weights_kept_in_a_file(run):
                 ms.save_checkpoint(cell.network, str(path))
             run.step((x, y), loss, cell=cell, best=best)
             manager.step(state)
+
+
+@job(Told("draw"), "graph")
+def drawn_by_a_method_in_a_variable(run):
+    draw = np.random.default_rng(2).random
+    looped(run, lambda cell, at, x, y: cell(x * float(draw()), y))
+
+
+@job(Told("noise"), "graph")
+def drawn_by_a_partial(run):
+    noise = functools.partial(np.random.default_rng(2).normal, 0, 0.1)
+    looped(run, lambda cell, at, x, y: cell(x + float(noise()), y))
+
+
+class WarmUp:
+    def __init__(self):
+        self.steps = 0
+
+    def __call__(self, cell):
+        self.steps += 1
+        rate_of(cell).set_data(ms.Tensor(0.001 * self.steps, ms.float32))
+
+
+@job(Told("warmup=ckptkit.attributes"), "graph")
+def hooks_of_a_registry(run):
+    hooks = {"warm": WarmUp()}
+
+    def step(cell, at, x, y):
+        for hook in hooks.values():
+            hook(cell)
+        return cell(x, y)
+
+    looped(run, step)
+
+
+@job(Told("itertools.count(1)"), "graph")
+def batches_zipped_with_a_count(run):
+    cell = accumulating()
+    batches = ck.data.resumable(slices(), EPOCHS)
+    with run.manager() as manager:
+        state = ck.StateManager(cell, batches)
+        run.begin(manager.restore(state))
+        for number, (x, y) in zip(itertools.count(1), batches, strict=False):
+            run.step((x, y), cell(x / number, y), cell=cell)
+            manager.step(state)
+
+
+@job(Exact(), "graph")
+def batches_zipped_with_a_count_that_goes_on(run):
+    cell = accumulating()
+    batches = ck.data.resumable(slices(), EPOCHS)
+    with run.manager() as manager:
+        state = ck.StateManager(cell, batches)
+        point = manager.restore(state)
+        run.begin(point)
+        for number, (x, y) in zip(itertools.count(point.batches_delivered + 1), batches, strict=False):
+            for place, weight in zip(range(4), cell.network.trainable_params(), strict=True):
+                weight.set_data(weight * (1 - 0.001 * place))
+            run.step((x, y), cell(x / number, y), cell=cell)
+            manager.step(state)
+
+
+CONTEXT = contextvars.ContextVar("CONTEXT", default=1)
+
+
+@job(Told("CONTEXT"), "graph")
+def factor_in_a_context_variable(run):
+    def step(cell, at, x, y):
+        CONTEXT.set(CONTEXT.get() + 1)
+        return cell(x / CONTEXT.get(), y)
+
+    looped(run, step)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import functools
 import itertools
 import json
 import time
@@ -469,6 +471,70 @@ def test_every_statement_that_carries_is_read(loop, name):
     assert f"{loop.__name__}(): {name}" in [one.where for one in found]
 
 
+def method_in_a_variable(cell, batches, rate, restore):
+    draw = np.random.default_rng(2).random
+    restore()
+    for x, y in batches:
+        cell(x * float(draw()), y)
+
+
+def function_with_its_arguments(cell, batches, rate, restore):
+    noise = functools.partial(np.random.default_rng(2).normal, 0, 0.1)
+    restore()
+    for x, y in batches:
+        cell(x + float(noise()), y)
+
+
+def count_beside_the_batches(cell, batches, rate, restore):
+    restore()
+    for number, (x, y) in zip(itertools.count(1), batches, strict=False):
+        cell(x / number, y)
+
+
+class WarmUp:
+    def __init__(self):
+        self.steps = 0
+
+    def __call__(self, rate):
+        self.steps += 1
+        rate.set_data(rate * self.steps)
+
+
+def hooks_of_a_registry(cell, batches, rate, restore):
+    hooks = {"warm": WarmUp()}
+    restore()
+    for x, y in batches:
+        for hook in hooks.values():
+            hook(rate)
+        cell(x, y)
+
+
+TURN = contextvars.ContextVar("TURN", default=1)
+
+
+def variable_of_a_context(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        TURN.set(TURN.get() + 1)
+        cell(x / TURN.get(), y)
+
+
+@pytest.mark.parametrize(
+    ("loop", "words"),
+    [
+        (method_in_a_variable, "draw"),
+        (function_with_its_arguments, "noise"),
+        (count_beside_the_batches, "itertools.count(1)"),
+        (hooks_of_a_registry, "steps"),
+        (variable_of_a_context, "TURN"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_what_a_loop_calls_is_read(loop, words):
+    (found,) = Training().found(loop)
+    assert words in f"{found.where}: {found.why}"
+
+
 def test_number_of_batch_is_begun_by_restore():
     (found,) = Training().found(enumerate_from_one)
     assert "enumerate(batches, point.batches_delivered)" in found.fix
@@ -500,6 +566,12 @@ def number_that_is_restored_by_name(cell, batches, rate, restore):
     point = restore()
     for at, (x, y) in enumerate(batches, start=point.batches_delivered):
         cell(x * at, y)
+
+
+def count_that_is_restored(cell, batches, rate, restore):
+    point = restore()
+    for number, (x, y) in zip(itertools.count(point.batches_delivered + 1), batches, strict=False):
+        cell(x / number, y)
 
 
 def read_before_the_loop_only(cell, batches, rate, restore):
@@ -591,6 +663,7 @@ def written_by_both_branches(cell, batches, rate, restore):
     [
         number_that_is_restored,
         read_before_the_loop_only,
+        count_that_is_restored,
         number_that_is_restored_by_name,
         loaded_from_a_file,
         asked_of_a_clock,

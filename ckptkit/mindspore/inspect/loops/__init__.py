@@ -73,7 +73,8 @@ def _way_out(path: str, kind: str, names: list[str]) -> str:
         name = _last_word(path)
         return (
             "Give it by name, with state_dict() and load_state_dict(), or as "
-            f"StateManager(..., {kind.lower() if name == 'self' else name}=ckptkit.attributes(it, {listed}))"
+            f"StateManager(..., {name if name.isidentifier() and name != 'self' else kind.lower()}"
+            f"=ckptkit.attributes(it, {listed}))"
         )
     if names == [NUMBER]:
         return "Begin it where restore() says: enumerate(batches, point.batches_delivered)"

@@ -6,7 +6,9 @@ Guarantees: as for `ckptkit.mindspore.inspect.loops`, which says what is found. 
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
+import itertools
 import random
 import types
 from collections import deque
@@ -17,7 +19,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, is_users
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, is_users, owner_of
 from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.loops.effects import asks_a_clock, changes, computes, is_ours, loads, trains
@@ -90,6 +92,8 @@ class Expressions:
                 return value
             case ast.Subscript():
                 owner, index = self.value(node.value, scope), self.value(node.slice, scope)
+                if (item := self._item(owner, node, scope)) is not None:
+                    return Value(dict.get(owner.target, item.name, UNKNOWN), self._flow.read(item, scope))
                 return Value(_first(owner.target), owner.sources | index.sources)
             case ast.Tuple() | ast.List():
                 items = tuple(self.value(one, scope) for one in node.elts)
@@ -108,7 +112,7 @@ class Expressions:
     def elements(self, one: ast.For | ast.AsyncFor, over: Value, scope: Scope) -> list[Value]:
         """Return what a loop takes: each object of a short list, otherwise one value for all items.
 
-        The index of `enumerate` starts anew with every start of the script.
+        The index of `enumerate`, and a count that is zipped with batches, start anew with every start of the script.
         """
         call = one.iter
         if isinstance(call, ast.Call) and self.value(call.func, scope).target is enumerate and call.args:
@@ -120,6 +124,9 @@ class Expressions:
                 self._objects.note(f"{scope.path}{NUMBER}", None, place)
                 return [Value(items=(Value(sources=frozenset((place,))), Value()))]
             return [Value(items=(Value(), Value(_first(over.target), over.sources)))]
+        zipped = call.args if isinstance(call, ast.Call) and self.value(call.func, scope).target is zip else []
+        if any(is_ours(self.value(each, scope).target) for each in zipped):
+            return [Value(items=tuple(self._zipped(each, one, scope) for each in zipped))]
         sources = over.sources - {RESTORED}
         if isinstance(over.target, (list, tuple)) and len(over.target) <= _FEW:
             each = [Value(value, sources) for value in over.target if self._objects.is_plain(value)]
@@ -129,6 +136,18 @@ class Expressions:
             if each:
                 return each
         return [Value(_first(over.target), sources)]
+
+    def _zipped(self, node: ast.expr, loop: ast.stmt, scope: Scope) -> Value:
+        """Return what one argument of `zip` gives to a loop; a count starts anew with every start of the script."""
+        value = self.value(node, scope)
+        call = node if isinstance(node, ast.Call) and all(isinstance(one, ast.Constant) for one in node.args) else None
+        function = self.value(call.func, scope).target if call is not None else None
+        if any(function is one for one in (itertools.count, range)):
+            place = Place(id(loop), NUMBER)
+            self._objects.note(f"{scope.path}{ast.unparse(node)}", None, place)
+            return Value(sources=frozenset((place,)))
+        self._draws(node, value.target, scope, takes=True)
+        return Value(_first(value.target), value.sources)
 
     def store(self, node: ast.expr, value: Value, scope: Scope) -> None:
         """Read the assignment of ``value`` to the target ``node``."""
@@ -151,22 +170,36 @@ class Expressions:
                 elif isinstance(owner, (nn.Cell, ms.Parameter)) or self._objects.is_known(owner):
                     self._flow.steer(value.sources | self._flow.control)
             case ast.Subscript():
+                if (item := self._item(self.value(node.value, scope), node, scope)) is not None:
+                    self._flow.write(item, value.sources, scope, whole=True)
+                    return
                 index = self.value(node.slice, scope)
-                self._changes(node.value, value.sources | index.sources, scope)
+                self._changes(node.value, value.sources | index.sources, scope, item=True)
 
-    def _changes(self, node: ast.expr, sources: Sources, scope: Scope) -> None:
+    def _item(self, owner: Value, node: ast.Subscript, scope: Scope) -> Place | None:
+        """Return the place of a named item of a dict, where items may be caches."""
+        name = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        is_dict = isinstance(owner.target, dict) and not self._objects.is_known(owner.target)
+        if not self._flow.caches or not isinstance(name, str) or not is_dict:
+            return None
+        place = Place(id(owner.target), name)
+        self._objects.note(f"{scope.path}{ast.unparse(node)}", dict.get(owner.target, name), place)
+        return place
+
+    def _changes(self, node: ast.expr, sources: Sources, scope: Scope, *, item: bool = False) -> None:
         """Record that an expression's object was changed in place."""
         value = self.value(node, scope)
+        item = item and isinstance(value.target, (dict, list))
         if isinstance(value.target, ms.Parameter):
             self._flow.steer(sources | self._flow.control)
         elif isinstance(node, ast.Name):
-            self._flow.write(scope.place(node.id), sources, scope, whole=False)
+            self._flow.write(scope.place(node.id), sources, scope, whole=False, item=item)
         elif isinstance(node, ast.Attribute):
             owner = self.value(node.value, scope).target
             if self._objects.is_plain(owner):
-                self._flow.write(self._place_in(owner, node, scope), sources, scope, whole=False)
+                self._flow.write(self._place_in(owner, node, scope), sources, scope, whole=False, item=item)
         elif isinstance(node, ast.Subscript):
-            self._changes(node.value, sources, scope)
+            self._changes(node.value, sources, scope, item=item)
 
     def _attribute(self, owner: Value, node: ast.Attribute, scope: Scope) -> Value:
         if owner.target is UNKNOWN:
@@ -220,9 +253,14 @@ class Expressions:
         takes = called.target is next or name in ("send", "__next__")
         for one, value in [*drawn, *zip(node.args, given, strict=True)]:
             self._draws(one, value.target, scope, takes=takes)
+        function = called.target.func if isinstance(called.target, functools.partial) else called.target
+        if not drawn:  # a method in a variable, such as draw = rng.random
+            self._draws(node.func, owner_of(function), scope, takes=takes)
+        if name == "values" and isinstance(owner.target, dict):
+            return Value([*dict.values(owner.target)], sources)
         if name.startswith("heap") and node.args:
             self._changes(node.args[0], sources, scope)
-        if isinstance(node.func, ast.Attribute) and changes(name):
+        if isinstance(node.func, ast.Attribute) and changes(name, owner.target):
             self._changes(node.func.value, sources, scope)
         if asks_a_clock(called.target, owner.target):
             marks.add(TIMED)
@@ -273,6 +311,9 @@ class Expressions:
         for name, default in zip(names[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True):
             inside.known[name] = Value(default)
             inside.lasting[name] = function
+        for each in names:
+            if each not in inside.lasting:
+                self._flow.give(inside.place(each), frozenset())
         for given_name, value in [*zip(names[: code.co_argcount], given, strict=False), *named.items()]:
             if given_name is not None and given_name in names:
                 inside.lasting.pop(given_name, None)

@@ -5,6 +5,7 @@ Guarantees: keeps the objects that it knows alive, so that no id is reused; runs
 
 from __future__ import annotations
 
+import threading
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -31,9 +32,11 @@ class Objects:
 
     Args:
         known: Objects that checkpoints hold by name, and the data that they position; their contents are known too.
+        cell: A cell whose plain attributes count; those of all others do not.
     """
 
-    def __init__(self, known: Iterable[Any]) -> None:
+    def __init__(self, known: Iterable[Any], cell: nn.Cell | None = None) -> None:
+        self._cell = cell
         self._known = _by_id(known)
         self._places: dict[Place, tuple[str, Any]] = {}  # the expression, and the object there
         self._objects: dict[int | str, tuple[str, Any]] = {}  # by id
@@ -42,13 +45,19 @@ class Objects:
         """Return whether checkpoints hold or position the object."""
         return id(one) in self._known
 
+    def has(self, number: int | str) -> bool:
+        """Return whether that is the ``id`` of a known object."""
+        return number in self._known
+
     def is_plain(self, one: Any) -> bool:
         """Return whether ``one`` is an object of the user's whose attributes no checkpoint holds."""
+        if one is self._cell and one is not None:
+            return not self.is_known(one)
         if one is UNKNOWN or isinstance(one, _NO_ATTRIBUTES) or self.is_known(one):
             return False
         # Functions and classes have attributes too.
         home = one if isinstance(one, (type, types.FunctionType)) else type(one)
-        return home is types.SimpleNamespace or is_users(home.__module__)
+        return home in (types.SimpleNamespace, threading.local) or is_users(home.__module__)
 
     def note(self, path: str, one: Any, place: Place) -> None:
         """Record the expression for a place and its object, unless one is recorded already."""
