@@ -238,7 +238,7 @@ def rate_that_falls_on_a_plateau(run):
     )
 
 
-# Seven: no save near the kill makes a schedule that begins anew decay where the old one did.
+# With 7, a schedule that begins anew decays at other steps, from whichever save near the kill the run resumes.
 @job(Named("scheduler"), "pynative")
 def scheduler_that_was_not_given_by_name(run):
     with_scheduler(run, lambda optimizer: optim.lr_scheduler.StepLR(optimizer, 7, 0.5), name=None)

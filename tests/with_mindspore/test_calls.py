@@ -13,6 +13,7 @@ from mindspore.train import Callback, LambdaCallback, LearningRateScheduler
 from training import begin_process
 
 from ckptkit.mindspore.inspect import find_in_callbacks, find_in_calls
+from ckptkit.mindspore.inspect.loops import objects
 
 COUNTS = {"calls": 0}
 DRAWS = np.random.default_rng(3)
@@ -193,3 +194,16 @@ def test_what_callbacks_carry_is_named(callback, words):
 
 def test_callback_that_only_shows_is_not_named():
     assert said(find_in_callbacks([Shows()], [])) == []
+
+
+@pytest.mark.parametrize("kind", ["cells", "callbacks"])
+def test_what_is_known_is_walked_once(pynative, monkeypatch, kind):
+    """It may hold thousands of rows, and a network a thousand cells."""
+    known, walked = [[1.0], [2.0]], []
+    below = objects.below
+    monkeypatch.setattr(objects, "below", lambda one: [*(walked.append(one) or ()), *below(one)])
+    if kind == "cells":
+        list(find_in_calls([nn.SequentialCell([hooked(averaging()) for _ in range(3)])], known))
+    else:
+        list(find_in_callbacks([Shows(), Shows(), Shows()], known))
+    assert [id(one) for one in walked if any(one is each for each in known)] == [id(one) for one in known]

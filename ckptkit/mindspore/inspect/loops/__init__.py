@@ -1,8 +1,9 @@
 """Finds plain variables that a custom loop carries between iterations and that steer its training.
 
-Guarantees: reads source and values; runs no user code. Does not report a variable that only ends in a print, a log or a
-meter, nor one whose initial value comes from the checkpoint. Does not follow code without source, nor what is in
-objects that do not exist yet. Main thread only.
+Guarantees: reads source and values; calls no function of the user's. Python may ask objects of the user's for
+``__class__``, ``__len__``, ``__iter__`` or ``__eq__``, and passes on what they raise. Does not report a variable that
+only ends in a print, a log or a meter, nor one whose initial value comes from the checkpoint. Does not follow code
+without source, nor what is in objects that do not exist yet. Main thread only.
 """
 
 from __future__ import annotations
@@ -27,20 +28,14 @@ def find_in_loops(known: Iterable[Any]) -> Iterator[Finding]:
     Args:
         known: Objects that checkpoints hold by name, and the data that they position. Nothing below them is reported.
     """
-    flow, objects = Flow(), Objects(known)
-    statements = Statements(flow, objects)
+    statements = Statements(Flow(), Objects(known))
     for _ in range(2):  # the second pass knows which variables are carried
         for path, frame in running_frames():
             scope = Scope(frame.f_code, frame.f_globals, locals_of(frame), f"{path}: ")
             statements.read(ahead(body_of(frame.f_code, frame.f_globals), frame.f_lineno), scope)
     for path, one in statements.taken.values():
         yield _drawn(path, one)
-    carried: dict[tuple[str, str], list[str]] = {}
-    for place in flow.steering:
-        holder = objects.holder(place)
-        if holder is not None and id(objects.at(place)) not in statements.taken:
-            carried.setdefault(holder, []).append(place.name)
-    for (path, kind), names in carried.items():
+    for (path, kind), names in statements.carried().items():
         yield _carried(path, kind, names)
 
 

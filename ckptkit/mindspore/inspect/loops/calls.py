@@ -1,8 +1,10 @@
 """Finds plain state that code carries from one call to the next: `construct`, hooks of cells, callbacks.
 
-Guarantees: as for `ckptkit.mindspore.inspect.loops`. Attributes of cells and callbacks themselves are not reported,
-others do that; nor is what is only filled where it is missing, by which code caches what it can make again. Main
-thread only.
+Guarantees: as for `ckptkit.mindspore.inspect.loops`, except that it calls ``cells_and_names()`` of cells. Does not
+report attributes of cells and callbacks themselves, which others do, nor what code fills only where it is missing and
+can make again. Does not guarantee that training depends on what is reported: an argument that is assigned over its
+default, a hook that returns early, a list that is emptied and filled, or a log method of a cell can be reported without
+cause. Main thread only.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import ast
 import re
 import types
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import mindspore as ms
 from mindspore import nn
@@ -46,7 +48,7 @@ def find_in_calls(cells: Iterable[nn.Cell], known: Iterable[Any]) -> Iterator[Fi
         cells: What is trained. Of alike cells in them, the code is read once.
         known: Objects that checkpoints hold by name.
     """
-    known, alike, read = tuple(known), Alike(), set[Hashable]()
+    objects, alike, read = Objects(known), Alike(), set[Hashable]()
     fix = (
         "Make it a Parameter that ops.assign changes, or keep it in an object that is given by name, with "
         "ckptkit.attributes()"
@@ -56,8 +58,8 @@ def find_in_calls(cells: Iterable[nn.Cell], known: Iterable[Any]) -> Iterator[Fi
         calls = list(_calls_of(cell))
         if calls and (len(calls) > 1 or alike.key(cell) not in read):
             read.add(alike.key(cell))
-            read_now = _read(calls, path, _RETURNS, Objects(known, cell), Fills.WHOLE)
-            yield from _found(read_now, _told_of(cell), fix)
+            statements = _read(calls, path, _RETURNS, objects.anew(cell), Fills.WHOLE)
+            yield from _found(statements, _told_of(cell), fix)
 
 
 def find_in_callbacks(callbacks: Iterable[Any], known: Iterable[Any]) -> Iterator[Finding]:
@@ -67,7 +69,8 @@ def find_in_callbacks(callbacks: Iterable[Any], known: Iterable[Any]) -> Iterato
         callbacks: The callbacks of the training; what they hold is reported elsewhere.
         known: Objects that checkpoints hold by name.
     """
-    callbacks, known = tuple(callbacks), tuple(known)
+    known = tuple(known)
+    objects = Objects(known)
     for one in callbacks:
         tree = _RETURNS if isinstance(one, LearningRateScheduler) else _ONLY_ACTS
         calls = [] if any(one is each for each in known) else list(_called_in(one))
@@ -75,22 +78,16 @@ def find_in_callbacks(callbacks: Iterable[Any], known: Iterable[Any]) -> Iterato
             "Keep it in an object with state_dict() and load_state_dict(), and give that by name: "
             f"stateful={{'{type(one).__name__.lower()}': it}}"
         )
-        read = _read(calls, type(one).__name__, tree, Objects(known), Fills.ALL)
-        yield from _found(read, _held_by(one), fix)
+        statements = _read(calls, type(one).__name__, tree, objects.anew(), Fills.ALL)
+        yield from _found(statements, _held_by(one), fix)
 
 
 _Told = Callable[[Place, Any], bool]
 _NOWHERE = Place(0, "")
 
 
-class _Read(NamedTuple):
-    flow: Flow
-    objects: Objects
-    taken: dict[int, tuple[str, Any]]
-
-
 def _told_of(cell: nn.Cell) -> _Told:
-    """Return what says whether another finding names it, or a checkpoint holds it."""
+    """Return a function that tells whether another finding names a place or generator, or a checkpoint holds it."""
     own = own_attributes(cell)
     names = {*BARE, *(own.get("_buffers") or ()), *(name for name, _ in carried(cell))}
     drawn = {id(one) for one in own.values() if isinstance(one, GENERATORS)}
@@ -98,35 +95,30 @@ def _told_of(cell: nn.Cell) -> _Told:
 
 
 def _held_by(callback: Any) -> _Told:
-    """Return what says whether the callback holds it: its attributes are named as a whole."""
+    """Return a function that tells whether the callback holds it: its attributes are named as a whole."""
     held = Objects([callback])
     return lambda place, one: held.has(place.within) or held.is_known(one)
 
 
-def _read(calls: Iterable[Callable[..., Any]], path: str, tree: ast.Module, objects: Objects, caches: Fills) -> _Read:
+def _read(
+    calls: Iterable[Callable[..., Any]], path: str, tree: ast.Module, objects: Objects, caches: Fills
+) -> Statements:
     """Read functions as a loop that calls each of them, twice: the second pass knows what is carried."""
-    flow = Flow(caches)
-    statements = Statements(flow, objects, caches=caches)
+    statements = Statements(Flow(caches), objects, caches=caches)
     for _ in range(2):
         for call in calls:
             statements.read(tree.body, Scope(_CODE, {}, {"call": call, "saved": _SAVED}, f"{path}: "))
-    return _Read(flow, objects, statements.taken)
+    return statements
 
 
-def _found(read: _Read, is_told: _Told, fix: str) -> Iterator[Finding]:
-    """Yield what was found, but for what is reported elsewhere."""
-    for path, one in read.taken.values():
+def _found(statements: Statements, is_told: _Told, fix: str) -> Iterator[Finding]:
+    """Yield what was found, except for what is reported elsewhere."""
+    for path, one in statements.taken.values():
         if not is_told(_NOWHERE, one):
             why = "training draws from it, and how far would be in no checkpoint"
             draw = "Draw from np.random, or give it by name"
             yield Finding("unseen", f"{path} ({type(one).__name__})", why, draw, certain=False)
-    found: dict[tuple[str, str], list[str]] = {}
-    for place in read.flow.steering:
-        holder = read.objects.holder(place)
-        is_drawn = id(read.objects.at(place)) in read.taken
-        if holder is not None and not is_drawn and not is_told(place, None):
-            found.setdefault(holder, []).append(place.name)
-    for (path, kind), names in found.items():
+    for (path, kind), names in statements.carried(lambda place: is_told(place, None)).items():
         why = f"training carries {', '.join(names)} from one call to the next, and no checkpoint would have it"
         yield Finding("unseen", f"{path} ({kind})" if kind else path, why, fix, certain=False)
 

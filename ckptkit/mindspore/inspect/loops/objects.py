@@ -1,6 +1,7 @@
 """Knows which objects checkpoints hold, and the expressions by which code names all others.
 
-Guarantees: keeps the objects that it knows alive, so that no id is reused; runs no user code. Main thread only.
+Guarantees: keeps the objects that it knows alive, so that no id is reused; calls no function of the user's. Python may
+ask objects of the user's for ``__class__`` or ``__eq__``, and passes on what they raise. Main thread only.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ class Objects:
         self._known = _by_id(known)
         self._places: dict[Place, tuple[str, Any]] = {}  # the expression, and the object there
         self._objects: dict[int | str, tuple[str, Any]] = {}  # by id
+
+    def anew(self, cell: nn.Cell | None = None) -> Objects:
+        """Return one for ``cell`` that knows the same objects and has met none; what is known is not walked again."""
+        other = Objects((), cell)
+        other._known = self._known
+        return other
 
     def is_known(self, one: Any) -> bool:
         """Return whether checkpoints hold or position the object."""

@@ -6,11 +6,11 @@ Guarantees: as for `ckptkit.mindspore.inspect.loops`, which says what is found. 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeGuard
 
 from ckptkit.mindspore.inspect.loops.expressions import Expressions
-from ckptkit.mindspore.inspect.loops.flow import MARKS, Fills, Flow, Scope, Sources, Value
+from ckptkit.mindspore.inspect.loops.flow import MARKS, Fills, Flow, Place, Scope, Sources, Value
 from ckptkit.mindspore.inspect.loops.objects import Objects
 
 
@@ -29,6 +29,7 @@ class Statements:
 
     def __init__(self, flow: Flow, objects: Objects, *, caches: Fills = Fills.NONE) -> None:
         self._flow = flow
+        self._objects = objects
         self._caches = caches
         self._expressions = Expressions(flow, objects, self._block)
         self.taken: dict[int, tuple[str, Any]] = self._expressions.taken
@@ -37,6 +38,19 @@ class Statements:
         """Read the body of a function or module that is running."""
         self._expressions.begin()
         self._block(body, scope)
+
+    def carried(self, is_told: Callable[[Place], bool] = lambda _: False) -> dict[tuple[str, str], list[str]]:
+        """Return the names of what steers training, by the expression and type name of the object that holds them.
+
+        Args:
+            is_told: Whether a place is reported elsewhere; it is left out.
+        """
+        found: dict[tuple[str, str], list[str]] = {}
+        for place in self._flow.steering:
+            holder = self._objects.holder(place)
+            if holder is not None and id(self._objects.at(place)) not in self.taken and not is_told(place):
+                found.setdefault(holder, []).append(place.name)
+        return found
 
     def _block(self, body: Iterable[ast.stmt], scope: Scope) -> list[Value]:
         """Read the statements; return what they return."""
