@@ -346,7 +346,7 @@ def counting():
     return after
 
 
-@job(Named("LambdaCallback: seen"), "graph")
+@job(Named("LambdaCallback"), "graph")
 def closure_that_counts_in_a_lambda_callback(run):
     train(run, callbacks=[LambdaCallback(on_train_step_end=counting())])
 

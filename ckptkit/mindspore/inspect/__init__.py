@@ -16,7 +16,6 @@ from ckptkit.mindspore.inspect.constants import constants_in_callbacks, constant
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import loop_variables
 from ckptkit.mindspore.inspect.loops import find_in_loops
-from ckptkit.mindspore.inspect.loops.calls import find_in_callbacks, find_in_calls
 from ckptkit.mindspore.inspect.pipelines import find_in_pipeline
 
 __all__ = [
@@ -24,8 +23,6 @@ __all__ = [
     "constants_in_callbacks",
     "constants_in_loops",
     "find",
-    "find_in_callbacks",
-    "find_in_calls",
     "find_in_loops",
     "left_out",
     "loop_variables",

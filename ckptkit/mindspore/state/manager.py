@@ -34,8 +34,6 @@ from ckptkit.mindspore.inspect import (
     constants_in_callbacks,
     constants_in_loops,
     find,
-    find_in_callbacks,
-    find_in_calls,
     find_in_loops,
     left_out,
     loop_variables,
@@ -210,10 +208,10 @@ class StateManager:
         given = [(name, self._given[name]) for name in holders]
         variables = itertools.chain(given, () if self._by_model() else loop_variables())
         cells = (*self._cells, *self._others)
-        stored = [*self.stateful_objects(), self.position, pipeline]
-        found = (*find(cells, pipeline, named=named, variables=variables), *left, *find_in_calls(cells, stored))
+        found = (*find(cells, pipeline, named=named, variables=variables), *left)
         if self._by_model():
             return found
+        stored = [*self.stateful_objects(), self.position, pipeline]
         constants = constants_in_loops(cells) if mode_in_force() == "GRAPH" else ()
         return (*found, *constants, *find_in_loops(stored))
 
@@ -235,13 +233,9 @@ class StateManager:
         Raises:
             ResumeError: If ``strict`` refuses it.
         """
-        cells = (*self._cells, *self._others)
-        find_constants = constants_in_callbacks if mode_in_force() == "GRAPH" else lambda *_: ()
-        self._tell_found(
-            self._examined(
-                lambda: (*find_constants(callbacks, cells), *find_in_callbacks(callbacks, self.stateful_objects()))
-            )
-        )
+        if mode_in_force() == "GRAPH":
+            cells = (*self._cells, *self._others)
+            self._tell_found(self._examined(lambda: tuple(constants_in_callbacks(callbacks, cells))))
 
     def _examined(self, find_all: Callable[[], tuple[Finding, ...]]) -> tuple[Finding, ...]:
         try:

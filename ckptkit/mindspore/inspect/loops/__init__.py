@@ -28,14 +28,20 @@ def find_in_loops(known: Iterable[Any]) -> Iterator[Finding]:
     Args:
         known: Objects that checkpoints hold by name, and the data that they position. Nothing below them is reported.
     """
-    statements = Statements(Flow(), Objects(known))
+    flow, objects = Flow(), Objects(known)
+    statements = Statements(flow, objects)
     for _ in range(2):  # the second pass knows which variables are carried
         for path, frame in running_frames():
             scope = Scope(frame.f_code, frame.f_globals, locals_of(frame), f"{path}: ")
             statements.read(ahead(body_of(frame.f_code, frame.f_globals), frame.f_lineno), scope)
     for path, one in statements.taken.values():
         yield _drawn(path, one)
-    for (path, kind), names in statements.carried().items():
+    carried: dict[tuple[str, str], list[str]] = {}
+    for place in flow.steering:
+        holder = objects.holder(place)
+        if holder is not None and id(objects.at(place)) not in statements.taken:
+            carried.setdefault(holder, []).append(place.name)
+    for (path, kind), names in carried.items():
         yield _carried(path, kind, names)
 
 

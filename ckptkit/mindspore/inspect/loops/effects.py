@@ -21,7 +21,7 @@ _CHANGES = re.compile(
     r"(append|extend|insert|pop|add|discard|remove|clear|update|setdefault|rotate|reverse|sort|put)(left|item)?"
 )
 # Calls that write parameters, seed generators or write a file of weights.
-_EFFECTS = re.compile(r"set_data|assign|request_stop$|copy_|set_lr|(set_|manual_)?seed$|save_checkpoint|export$")
+_EFFECTS = re.compile(r"set_data|assign|copy_|set_lr|(set_|manual_)?seed$|save_checkpoint|export$")
 _LOADS = re.compile(r"load|restore|resume|read|open")
 _ASKS = ("get_parameters", "trainable_params", "untrainable_params", "parameters_dict", "parameters_and_names")
 _CLOCKS = (time, datetime.datetime, datetime.date)

@@ -92,8 +92,6 @@ class Expressions:
                 return value
             case ast.Subscript():
                 owner, index = self.value(node.value, scope), self.value(node.slice, scope)
-                if (item := self._item(owner, node, scope)) is not None:
-                    return Value(dict.get(owner.target, item.name, UNKNOWN), self._flow.read(item, scope))
                 return Value(_first(owner.target), owner.sources | index.sources)
             case ast.Tuple() | ast.List():
                 items = tuple(self.value(one, scope) for one in node.elts)
@@ -170,36 +168,22 @@ class Expressions:
                 elif isinstance(owner, (nn.Cell, ms.Parameter)) or self._objects.is_known(owner):
                     self._flow.steer(value.sources | self._flow.control)
             case ast.Subscript():
-                if (item := self._item(self.value(node.value, scope), node, scope)) is not None:
-                    self._flow.write(item, value.sources, scope, whole=True)
-                    return
                 index = self.value(node.slice, scope)
-                self._changes(node.value, value.sources | index.sources, scope, item=True)
+                self._changes(node.value, value.sources | index.sources, scope)
 
-    def _item(self, owner: Value, node: ast.Subscript, scope: Scope) -> Place | None:
-        """Return the place of a named item of a dict, where items may be caches."""
-        name = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        is_dict = isinstance(owner.target, dict) and not self._objects.is_known(owner.target)
-        if not self._flow.caches or not isinstance(name, str) or not is_dict:
-            return None
-        place = Place(id(owner.target), name)
-        self._objects.note(f"{scope.path}{ast.unparse(node)}", dict.get(owner.target, name), place)
-        return place
-
-    def _changes(self, node: ast.expr, sources: Sources, scope: Scope, *, item: bool = False) -> None:
+    def _changes(self, node: ast.expr, sources: Sources, scope: Scope) -> None:
         """Record that an expression's object was changed in place."""
         value = self.value(node, scope)
-        item = item and isinstance(value.target, (dict, list))
         if isinstance(value.target, ms.Parameter):
             self._flow.steer(sources | self._flow.control)
         elif isinstance(node, ast.Name):
-            self._flow.write(scope.place(node.id), sources, scope, whole=False, item=item)
+            self._flow.write(scope.place(node.id), sources, scope, whole=False)
         elif isinstance(node, ast.Attribute):
             owner = self.value(node.value, scope).target
             if self._objects.is_plain(owner):
-                self._flow.write(self._place_in(owner, node, scope), sources, scope, whole=False, item=item)
+                self._flow.write(self._place_in(owner, node, scope), sources, scope, whole=False)
         elif isinstance(node, ast.Subscript):
-            self._changes(node.value, sources, scope, item=item)
+            self._changes(node.value, sources, scope)
 
     def _attribute(self, owner: Value, node: ast.Attribute, scope: Scope) -> Value:
         if owner.target is UNKNOWN:
@@ -311,9 +295,6 @@ class Expressions:
         for name, default in zip(names[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True):
             inside.known[name] = Value(default)
             inside.lasting[name] = function
-        for each in names:
-            if each not in inside.lasting:
-                self._flow.give(inside.place(each), frozenset())
         for given_name, value in [*zip(names[: code.co_argcount], given, strict=False), *named.items()]:
             if given_name is not None and given_name in names:
                 inside.lasting.pop(given_name, None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import enum
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,14 +21,6 @@ class Place(NamedTuple):
 
     within: int | str
     name: str
-
-
-class Fills(enum.IntEnum):
-    """Says which writes only fill what was missing: none, those of a whole variable, all."""
-
-    NONE = 0
-    WHOLE = 1
-    ALL = 2
 
 
 RESTORED = Place(0, "restored")  # marks what comes from the checkpoint
@@ -88,22 +79,14 @@ class _Iteration:
 class Flow:
     """Tracks the places of all code that is read.
 
-    Args:
-        caches: If not None, what is filled without being read first is a cache: an item of a dict or list, and what
-            ``fills`` says.
-
     Attributes:
         control: Decides whether the code that is read runs at all.
         steering: The places that training depends on, in the order in which they were found.
-        caches: Whether what is filled without being read first is a cache.
-        fills: Which writes of the code that is read only fill what was missing, and carry nothing.
     """
 
-    def __init__(self, caches: Fills | None = None) -> None:
-        self.caches = caches is not None
+    def __init__(self) -> None:
         self.control: Sources = frozenset()
         self.steering: dict[Place, None] = {}
-        self.fills = Fills.NONE
         self._made_of: dict[Place, Sources] = {}
         self._carried: set[Place] = set()
         self._iterations: list[_Iteration] = []
@@ -116,35 +99,29 @@ class Flow:
         for one in self._iterations:
             if place not in one.assigned and _lasts(place, one, scope):
                 one.exposed.add(place)
-        own = {place} if self.caches or place in self._carried else ()
+        own = {place} if place in self._carried else ()
         return self._made_of.get(place, frozenset()).union(own)
 
-    def write(self, place: Place, sources: Sources, scope: Scope, *, whole: bool, item: bool = False) -> None:
-        """Record a write of a place: all of it (``whole``), an ``item`` of a dict or list, or another part."""
-        carries = self.fills < (Fills.WHOLE if whole else Fills.ALL) and not (item and self.caches)
-        carries |= self.caches and place in sources and self.fills < Fills.ALL
+    def write(self, place: Place, sources: Sources, scope: Scope, *, whole: bool) -> None:
+        """Record a write of a place: all of it (``whole``) or a part."""
         for one in self._iterations:
             if _lasts(place, one, scope):
-                if carries:
-                    one.written.add(place)
+                one.written.add(place)
                 if whole:
                     one.assigned.add(place)
         before = frozenset() if whole else self._made_of.get(place, frozenset())
         self._made_of[place] = frozenset(before | sources)
 
     def give(self, place: Place, sources: Sources) -> None:
-        """Record what an argument of a call is made of: each call has new ones, also those that inner code captures."""
+        """Record what an argument of a call is made of."""
         self._made_of[place] = sources
-        for one in self._iterations:
-            one.assigned.add(place)
 
     # Results.
 
     def steer(self, sources: Sources) -> None:
         """Record that training, or how long it goes on, depends on ``sources``."""
         if self.saves():
-            carried = sources & self._carried if self.caches else sources - MARKS
-            self.steering.update(dict.fromkeys(sorted(carried, key=str)))
+            self.steering.update(dict.fromkeys(sorted(sources - MARKS, key=str)))
 
     def may_save(self) -> None:
         """Record that a checkpoint may be taken in the current iterations."""

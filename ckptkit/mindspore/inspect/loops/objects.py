@@ -33,33 +33,19 @@ class Objects:
 
     Args:
         known: Objects that checkpoints hold by name, and the data that they position; their contents are known too.
-        cell: A cell whose plain attributes count; those of all others do not.
     """
 
-    def __init__(self, known: Iterable[Any], cell: nn.Cell | None = None) -> None:
-        self._cell = cell
+    def __init__(self, known: Iterable[Any]) -> None:
         self._known = _by_id(known)
         self._places: dict[Place, tuple[str, Any]] = {}  # the expression, and the object there
         self._objects: dict[int | str, tuple[str, Any]] = {}  # by id
-
-    def anew(self, cell: nn.Cell | None = None) -> Objects:
-        """Return one for ``cell`` that knows the same objects and has met none; what is known is not walked again."""
-        other = Objects((), cell)
-        other._known = self._known
-        return other
 
     def is_known(self, one: Any) -> bool:
         """Return whether checkpoints hold or position the object."""
         return id(one) in self._known
 
-    def has(self, number: int | str) -> bool:
-        """Return whether that is the ``id`` of a known object."""
-        return number in self._known
-
     def is_plain(self, one: Any) -> bool:
         """Return whether ``one`` is an object of the user's whose attributes no checkpoint holds."""
-        if one is self._cell and one is not None:
-            return not self.is_known(one)
         if one is UNKNOWN or isinstance(one, _NO_ATTRIBUTES) or self.is_known(one):
             return False
         # Functions and classes have attributes too.

@@ -6,11 +6,11 @@ Guarantees: as for `ckptkit.mindspore.inspect.loops`, which says what is found. 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from ckptkit.mindspore.inspect.loops.expressions import Expressions
-from ckptkit.mindspore.inspect.loops.flow import MARKS, Fills, Flow, Place, Scope, Sources, Value
+from ckptkit.mindspore.inspect.loops.flow import MARKS, Flow, Scope, Sources, Value
 from ckptkit.mindspore.inspect.loops.objects import Objects
 
 
@@ -20,17 +20,13 @@ class Statements:
     Args:
         flow: Records it.
         objects: Knows the objects that code names.
-        caches: What is only filled where it is missing is a cache, which code can make again, if this is not NONE. With
-            WHOLE, so is whatever is assigned under any condition; code may ask for a size.
 
     Attributes:
         taken: Generators and iterators that a loop draws from, by id, each with its expression.
     """
 
-    def __init__(self, flow: Flow, objects: Objects, *, caches: Fills = Fills.NONE) -> None:
+    def __init__(self, flow: Flow, objects: Objects) -> None:
         self._flow = flow
-        self._objects = objects
-        self._caches = caches
         self._expressions = Expressions(flow, objects, self._block)
         self.taken: dict[int, tuple[str, Any]] = self._expressions.taken
 
@@ -39,47 +35,14 @@ class Statements:
         self._expressions.begin()
         self._block(body, scope)
 
-    def carried(self, is_told: Callable[[Place], bool] = lambda _: False) -> dict[tuple[str, str], list[str]]:
-        """Return the names of what steers training, by the expression and type name of the object that holds them.
-
-        Args:
-            is_told: Whether a place is reported elsewhere; it is left out.
-        """
-        found: dict[tuple[str, str], list[str]] = {}
-        for place in self._flow.steering:
-            holder = self._objects.holder(place)
-            if holder is not None and id(self._objects.at(place)) not in self.taken and not is_told(place):
-                found.setdefault(holder, []).append(place.name)
-        return found
-
     def _block(self, body: Iterable[ast.stmt], scope: Scope) -> list[Value]:
         """Read the statements; return what they return."""
-        before, fills, returned = self._flow.control, self._flow.fills, []
+        before, returned = self._flow.control, []
         for one in body:
             if self._expressions.may_go_on():
                 returned += self._statement(one, scope)
-                if self._is_missing(one) and isinstance(one.body[-1], ast.Return):
-                    self._flow.fills = Fills.ALL
-        self._flow.control, self._flow.fills = before, fills
+        self._flow.control = before
         return returned
-
-    def _filling(self, body: Iterable[ast.stmt], scope: Scope, fills: Fills) -> list[Value]:
-        """Read statements that run under a condition."""
-        before, self._flow.fills = self._flow.fills, max(fills, self._flow.fills)
-        returned = self._block(body, scope)
-        self._flow.fills = before
-        return returned
-
-    def _is_missing(self, one: ast.stmt) -> TypeGuard[ast.If]:
-        """Return whether the statement asks if something is there: ``is None``, ``not in``, ``not``."""
-        if self._caches is Fills.NONE or not isinstance(one, ast.If):
-            return False
-        parts = one.test.values if isinstance(one.test, ast.BoolOp) else [one.test]
-        return any(
-            (isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not))
-            or (isinstance(part, ast.Compare) and isinstance(part.ops[0], (ast.In, ast.NotIn, ast.Is, ast.IsNot)))
-            for part in parts
-        )
 
     def _statement(self, one: ast.stmt, scope: Scope) -> list[Value]:
         match one:
@@ -93,10 +56,7 @@ class Statements:
                 return self._block(one.body, scope)
             case ast.Try():
                 handled = [each for handler in one.handlers for each in handler.body]
-                returned = self._block(one.body, scope) + self._filling(
-                    handled, scope, Fills.ALL if self._caches is not Fills.NONE else Fills.NONE
-                )
-                return returned + self._block([*one.orelse, *one.finalbody], scope)
+                return self._block([*one.body, *handled, *one.orelse, *one.finalbody], scope)
             case ast.Return() | ast.Break() | ast.Raise():
                 return self._leaves(one, scope)
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
@@ -128,13 +88,11 @@ class Statements:
     def _branches(self, one: ast.If, scope: Scope) -> list[Value]:
         returned: list[Value] = []
         test = self._expressions.value(one.test, scope).sources - MARKS
-        weaker = self._caches if self._caches is Fills.WHOLE else Fills.NONE
-        fills = Fills.ALL if self._is_missing(one) else weaker
         leaves = any(isinstance(each, (ast.Return, ast.Continue)) for part in (one.body, one.orelse) for each in part)
         self._flow.either(
             test,
-            lambda: returned.extend(self._filling(one.body, scope, fills)),
-            lambda: returned.extend(self._filling(one.orelse, scope, weaker)),
+            lambda: returned.extend(self._block(one.body, scope)),
+            lambda: returned.extend(self._block(one.orelse, scope)),
             leaves=leaves,
         )
         return returned
