@@ -16,7 +16,6 @@ from jobs.job import job
 from jobs.outcome import Exact, Named
 from jobs.parts import BATCH, EPOCHS, K, Loss, Net, adam, slices, train
 
-
 UNREAD = "code that is called once per step is not read for what it keeps elsewhere; the doctor notices it"
 
 
