@@ -8,7 +8,6 @@ Training thread only.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -20,8 +19,8 @@ from ckptkit.errors import ResumeError
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.final_save import FinalSave
 from ckptkit.manager.hooks import Hooks
-from ckptkit.manager.options import ERROR_BUDGET, WhenBusy
-from ckptkit.manager.scheduler import A_WHILE, DueSaves, Metrics, Scheduler, Services
+from ckptkit.manager.options import WhenBusy
+from ckptkit.manager.scheduler import DueSaves, Metrics, Scheduler, Services
 from ckptkit.snapshot import Capturable
 
 
@@ -88,25 +87,26 @@ class ActiveRun:
         progress = state.progress()
         self.services.recorder.note(progress, metrics)
         self._due_saves.begin_cycle(state, progress)
-        handle = self._save_outright(state, metrics)
+        self._look(state, metrics)
+        handle = self.scheduler.save(state, metrics)
         self.services.results.tell()
         return handle
 
     def save_final(self, state: Capturable, metrics: Metrics) -> str:
         """See `CheckpointManager.save_final`."""
-        self.services.recorder.note(state.progress(), metrics)
+        progress = state.progress()
+        self.services.recorder.note(progress, metrics)
         self.services.recorder.flush_next()
+        self._due_saves.begin_cycle(state, progress)
         self._look(state, metrics)
-        is_alone = self.services.rank_sync.is_alone
-        name = self._save_final_alone(state, metrics) if is_alone else self._save_final_together(state, metrics)
+        name = self.final_save.commit(state, metrics)
         self.services.results.tell()
-        self.final_save.leave_after(name, state.progress())
+        self.final_save.leave_after(name, progress)
         return name
 
     def agree(self, wish: bool) -> bool:
         """See `CheckpointManager.agree`."""
-        rank_sync = self.services.rank_sync
-        return wish if rank_sync.is_alone else any(rank_sync.flags(wish))
+        return any(self.services.rank_sync.flags(wish))
 
     def wait(self, timeout: timedelta | None) -> None:
         """See `CheckpointManager.wait`."""
@@ -177,50 +177,13 @@ class ActiveRun:
             return None
         stored_at = self._due_saves.stored_at(progress)
         rewound = stored_at != progress
-        if not self.services.rank_sync.is_alone:
-            waits = self._when_busy == "wait"
-            return self.scheduler.together(state, metrics, rewound=rewound, waits=waits, may_skip=True)
-        if self.services.saver.committed_at(stored_at) is not None:
-            return None
-        if self.services.results.in_flight is not None and self._when_busy == "skip":
-            self.services.results.skip(since)
-            return None
-        return self.scheduler.alone(state, metrics, rewound=rewound)
-
-    def _save_outright(self, state: Capturable, metrics: Metrics) -> SaveHandle:
-        if self.services.rank_sync.is_alone:
-            self._look(state, metrics)
-            return self.scheduler.alone(state, metrics, rewound=False)
-        handle = self.scheduler.together(state, metrics, rewound=False, waits=True, may_skip=False)
-        assert handle is not None  # noqa: S101 - a save that may not skip returns a handle
-        return handle
-
-    def _save_final_alone(self, state: Capturable, metrics: Metrics) -> str:
-        results = self.services.results
-        results.drain()
-        self._collect(tolerate=True)
-        while True:
-            there = self.services.saver.committed_at(state.progress())
-            if there is not None:
-                self._collect(tolerate=True)
-                self.services.mirror.finish(countdown(None))
-                return str(there)
-            self._due_saves.begin_cycle(state, state.progress())
-            error = self._save_outright(state, metrics).exception()
-            if error is not None:
-                self._collect(tolerate=results.failures_in_a_row + 1 < ERROR_BUDGET)
-
-    def _save_final_together(self, state: Capturable, metrics: Metrics) -> str:
-        results = self.services.results
-        while True:
-            self._due_saves.begin_cycle(state, state.progress())
-            handle = self._save_outright(state, metrics)
-            if handle is not results.in_flight:  # rank 0 has committed it already, and all ranks know
-                return handle.result()
-            while self.agree(not handle.done()):  # no collective may wait for a rank's storage
-                with contextlib.suppress(TimeoutError):
-                    handle.exception(A_WHILE)
-            self._collect(tolerate=results.failures_in_a_row + 1 < ERROR_BUDGET)
+        if self.services.rank_sync.is_alone:  # without waiting for the device, which a capture does
+            if self.services.saver.committed_at(stored_at) is not None:
+                return None
+            if self.services.results.in_flight is not None and self._when_busy == "skip":
+                self.services.results.skip(since)
+                return None
+        return self.scheduler.save_due(state, metrics, rewound=rewound, waits=self._when_busy == "wait")
 
     def _look(self, state: Capturable, metrics: Metrics) -> None:
         if self._hooks is not None:

@@ -1,4 +1,4 @@
-"""Takes the final save of a preempted training: decides when, in one rank or in all, and waits for its outcome.
+"""Takes the final save of a training, at its end or after a preemption request, and waits for its outcome.
 
 Guarantees: the final save holds exactly the state of the micro-step that has just ended. Training ends only after the
 save is settled: committed, failed for good, or not in time. All ranks save the same moment and end after it. In a job
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import Countdown, countdown
 from ckptkit.errors import CkptKitError, Preempted, SaveFailedError, StaleAttemptError
-from ckptkit.manager.background import SaveHandle, account_of
+from ckptkit.manager.background import account_of
 from ckptkit.manager.options import ERROR_BUDGET
 from ckptkit.manager.scheduler import A_WHILE, Metrics, Scheduler, Services
 from ckptkit.manager.step_timing import fits
@@ -60,7 +60,7 @@ class _LateError(Exception):
 
 
 class FinalSave:
-    """Takes the final save of a preempted training.
+    """Takes the final save of a training, at its end or after a preemption request.
 
     Args:
         scheduler: Takes the save.
@@ -81,6 +81,7 @@ class FinalSave:
         self._results = services.results
         self._mirror = services.mirror
         self._next_in = 1
+        self._failure: BaseException | None = None  # of this rank's last try
         self.is_held = False
         self.is_over = False
         self.is_given_up = False
@@ -105,20 +106,36 @@ class FinalSave:
         left = min(one.left_seconds for one in said)
         return self._verdict(progress, said[0].model_copy(update={"left_seconds": left}))
 
+    def commit(self, state: Capturable, metrics: Metrics) -> str:
+        """Save ``state`` at the end of training, wait until it is committed, and return the checkpoint's name.
+
+        Raises:
+            SaveFailedError: If the state could not be committed, or not be uploaded to the mirror.
+            StaleAttemptError: If another process has taken over the run.
+            CkptKitError, TypeError, ValueError: As in `Scheduler.save`.
+        """
+        settled = self._settle(state, metrics, countdown(None))
+        if settled.checkpoint is None:
+            raise SaveFailedError(
+                f"the final save failed ({ERROR_BUDGET} in a row): {settled.why.removesuffix('.')}. The last committed "
+                f"checkpoint is untouched: repair {self._preemption.url} and start again"
+            ) from self._failure
+        self._mirror.finish(countdown(None))
+        return settled.checkpoint
+
     def leave(self, state: Capturable, metrics: Metrics) -> None:
         """Save ``state`` as it is, wait until the save is settled, and end; in all ranks, after `heed` said so.
 
         Raises:
             Preempted: Unless training is to return.
             StaleAttemptError: If another process has taken over the run.
-            CkptKitError: As in `Scheduler.together`.
-            TypeError, ValueError: If the state cannot be stored.
+            CkptKitError, TypeError, ValueError: As in `Scheduler.save`.
         """
         left = countdown(None) if self._preemption.exits else self._seconds_left
         try:
-            settled = (
-                self._alone(state, metrics, left) if self._rank_sync.is_alone else self._together(state, metrics, left)
-            )
+            settled = self._settle(state, metrics, left)
+            if settled.checkpoint is not None:
+                self._finish_mirror(left)
         except _LateError:
             self.is_given_up = True
             settled = _Settled(why="it was not committed within the grace, and goes on in the background")
@@ -129,8 +146,7 @@ class FinalSave:
         if not self._preemption.is_watched or self.is_over:
             return
         asked = self._preemption.is_asked
-        leaves = asked if self._rank_sync.is_alone else any(self._rank_sync.flags(asked))
-        if leaves:
+        if any(self._rank_sync.flags(asked)):
             if not asked:
                 self._preemption.ask("another rank is to end")
             self._end(_Settled(checkpoint=checkpoint), progress)
@@ -162,50 +178,30 @@ class FinalSave:
         )
         return "finish the cycle" if goes_on else "save"
 
-    def _alone(self, state: Capturable, metrics: Metrics, left: Countdown) -> _Settled:
-        why = ""
+    def _settle(self, state: Capturable, metrics: Metrics, left: Countdown) -> _Settled:
+        """Save ``state`` in all ranks until that is committed or has failed too often; every rank returns the same."""
+        settled = _Settled()
         for _ in range(ERROR_BUDGET):
-            if self._results.in_flight is not None:
-                self._ended(self._results.in_flight, left)
+            self._wait(left)
             self._collect()
-            there = self._saver.committed_at(state.progress())
-            if there is None:
-                try:
-                    handle = self._scheduler.alone(state, metrics, rewound=False)
-                except SaveFailedError as error:  # an upload failed; raised once, does not stop the save
-                    why = account_of(error)
-                    continue
-                failure = self._ended(handle, left)
-                self._collect()
-                why = "" if failure is None else account_of(failure)
-                there = self._saver.committed_at(state.progress())
-            if there is not None:
-                self._finish_mirror(left)
-                return _Settled(checkpoint=str(there))
-        return _Settled(why=why)
-
-    def _together(self, state: Capturable, metrics: Metrics, left: Countdown) -> _Settled:
-        said = _Settled()
-        for _ in range(ERROR_BUDGET):
-            self._wait_together(left)
             try:
-                handle = self._scheduler.together(state, metrics, rewound=False, waits=True, may_skip=False)
-            except SaveFailedError as failed:  # too many saves failed; every rank gets this error
-                return _Settled(why=account_of(failed))
+                handle = self._scheduler.save(state, metrics)
+            except SaveFailedError as refused:  # an upload's, raised once; or too many saves failed, in every rank
+                settled = _Settled(why=account_of(refused))
+                continue
             if not self._rank_sync.leads:
                 self._preemption.recall()  # rank 0 has just reported its earlier commits
-            assert handle is not None  # noqa: S101 - a save that may not skip returns a handle
             if handle is not self._results.in_flight:
                 return _Settled(checkpoint=handle.result())
-            self._wait_together(left)
-            error = handle.exception()
+            self._wait(left)
+            self._failure = error = handle.exception()
             self._collect()
-            said = self._told(error, handle.result() if error is None else None)
-            if said.checkpoint is not None:
-                return said
-        return said
+            settled = self._told(error, handle.result() if error is None else None)
+            if settled.checkpoint is not None:
+                return settled
+        return settled
 
-    def _wait_together(self, left: Countdown) -> None:
+    def _wait(self, left: Countdown) -> None:
         """Wait until no rank writes; no rank waits for another rank's storage inside a collective."""
         while True:
             with contextlib.suppress(TimeoutError):
@@ -265,20 +261,6 @@ class FinalSave:
 
     def _seconds_left(self) -> float:
         return self._preemption.left.total_seconds()
-
-    def _ended(self, handle: SaveHandle, left: Countdown) -> BaseException | None:
-        """Wait until the save has ended and return its error, or None."""
-        while True:
-            try:
-                return handle.exception(_timeout(left))
-            except TimeoutError as error:
-                if left() <= 0:
-                    raise _LateError from error
-
-
-def _timeout(left: Countdown) -> timedelta | None:
-    seconds = left()
-    return None if seconds == float("inf") else timedelta(seconds=seconds)
 
 
 def _duration(seconds: float | None) -> timedelta | None:

@@ -146,9 +146,15 @@ class RankSync:
                 )
         return said
 
+    def replicas_of(self, leaves: Sequence[Leaf]) -> str | None:
+        """Return the digest of the bits of all replicated leaves, which reads all of them; None in one rank."""
+        if self.is_alone:
+            return None
+        return digest_of(canonical({leaf.name: _digest(leaf) for leaf in _replicated(leaves)}))
+
     def refuse_different_replicas(self, said: Sequence[RankStatus], leaves: Sequence[Leaf]) -> None:
         """Raise ResumeError with leaves and ranks if replicated leaves differ between ranks; a collective."""
-        if said[0].replicas is not None and all(word.replicas == said[0].replicas for word in said):
+        if self.is_alone or (said[0].replicas is not None and all(word.replicas == said[0].replicas for word in said)):
             return
         mine = {leaf.name: _digest(leaf) for leaf in _replicated(leaves)}
         theirs = [
@@ -197,7 +203,9 @@ class RankSync:
         return self._cuts
 
     def model_of(self, leaves: Sequence[Leaf]) -> str:
-        """Return the digest of the leaf properties on which all ranks must agree."""
+        """Return the digest of the leaf properties on which all ranks must agree; empty in one rank."""
+        if self.is_alone:
+            return ""
         specs = tuple(leaf.spec for leaf in leaves)
         if specs != self._specs or not self._model:  # saves pass the same objects, so the comparison is quick
             self._specs = specs
@@ -207,11 +215,6 @@ class RankSync:
             cuts = [[one.name, *_box(one).model_dump().values()] for one in specs if isinstance(one.placement, Box)]
             self._cuts = digest_of(canonical(cuts)) if cuts else ""
         return self._model
-
-
-def replicas_of(leaves: Sequence[Leaf]) -> str:
-    """Return the digest of the bits of all replicated leaves; reads all of them."""
-    return digest_of(canonical({leaf.name: _digest(leaf) for leaf in _replicated(leaves)}))
 
 
 class _Digests(BaseModel):

@@ -8,7 +8,7 @@ the writer has its own thread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -22,7 +22,7 @@ from ckptkit.manager.background import SaveHandle, save_in_background
 from ckptkit.manager.mirror import NoMirror, RunMirror
 from ckptkit.manager.options import MidCycle, WindowUse
 from ckptkit.manager.preemption import PreemptionRequest
-from ckptkit.manager.rank_sync import RankStatus, RankSync, replicas_of
+from ckptkit.manager.rank_sync import RankStatus, RankSync
 from ckptkit.manager.recorder import AnyRecorder
 from ckptkit.manager.results import SaveResults
 from ckptkit.manager.step_timing import StepTiming
@@ -143,57 +143,54 @@ class Scheduler:
         if self._window is not None:
             self._window.close(patient=patient)
 
-    def alone(self, state: Capturable, metrics: Metrics, *, rewound: bool) -> SaveHandle:
-        """Save in a job of one rank, after the save under way has ended.
+    def save(self, state: Capturable, metrics: Metrics) -> SaveHandle:
+        """Save in all ranks, after the save under way has ended; a collective.
+
+        If the moment is committed already, a handle that has ended stands for that commit.
+
+        Args:
+            state: State of this rank.
+            metrics: Rank 0's are stored.
 
         Raises:
+            CkptKitError: As in `RankSync.words`.
             SaveFailedError, StaleAttemptError: As in `SaveResults.collect`.
             TypeError, ValueError: If a metric is not a number, or the state cannot be stored.
         """
-        numbers = _numbers(metrics)
-        begun = self._monotonic()
-        self._results.drain()
-        self._collect()
-        capture = state.capture_cycle_start() if rewound else state.capture()
-        return self._begin(state, capture, numbers, self._saver.next_name(capture.progress), begun)
+        moment = self._moment(state, metrics, rewound=False)
+        said = self._meet_idle(moment)
+        committed = said[0].committed
+        if committed is not None:
+            return SaveHandle.ended(SaveReport(committed, moment.capture.progress, timedelta(0), 0, SaveCost()))
+        return self._begin(state, moment, said)
 
-    def together(
-        self, state: Capturable, metrics: Metrics, *, rewound: bool, waits: bool, may_skip: bool
-    ) -> SaveHandle | None:
-        """Save in all ranks or in none; a collective.
+    def save_due(self, state: Capturable, metrics: Metrics, *, rewound: bool, waits: bool) -> SaveHandle | None:
+        """Save in all ranks, or in none: where one is still writing, or the moment is committed; a collective.
 
         Args:
             state: State of this rank.
             metrics: Rank 0's are stored.
             rewound: Take the start of the running cycle.
             waits: Wait for the save under way, in all ranks, instead of skipping this one.
-            may_skip: Whether the call may return None: all ranks skip, because one of them is still writing, or because
-                the moment is committed already. Otherwise a handle that has ended stands for such a commit.
 
         Raises:
-            CkptKitError: As in `RankSync.words`.
-            TypeError, ValueError: As in `alone`.
+            CkptKitError, TypeError, ValueError: As in `save`.
         """
-        numbers = _numbers(metrics)
+        moment = self._moment(state, metrics, rewound=rewound)
+        said = self._meet_idle(moment) if waits else self._meet(moment)
+        if any(word.busy for word in said):
+            self._results.skip(timedelta(seconds=moment.begun - self.last_at))
+            return None
+        return None if said[0].committed is not None else self._begin(state, moment, said)
+
+    def _moment(self, state: Capturable, metrics: Metrics, *, rewound: bool) -> _Moment:
+        numbers = {name: float(value) for name, value in (metrics or {}).items()}
         begun = self._monotonic()
         self._collect()
         capture = self._captured(state, rewound=rewound)
         # At least once: ranks that began with different weights, or train apart, would store a mixture of them.
         compares = self._check_replicas or self._number == 0
-        replicas = replicas_of(capture.leaves) if compares else None
-        said = self._meet_idle(capture, replicas) if waits else self._meet(capture, replicas)
-        if any(word.busy for word in said):
-            self._results.skip(timedelta(seconds=begun - self.last_at))
-            return None
-        name = CheckpointName.parse(said[0].committed or said[0].name)
-        assert name is not None  # noqa: S101 - rank 0 sent the text of a name
-        if said[0].committed is not None:
-            if may_skip:
-                return None
-            return SaveHandle.ended(SaveReport(str(name), capture.progress, timedelta(0), 0, SaveCost()))
-        if compares or any(word.thawed for word in said):
-            self._rank_sync.refuse_different_replicas(said, capture.leaves)
-        return self._begin(state, capture, numbers, name, begun)
+        return _Moment(capture, numbers, self._rank_sync.replicas_of(capture.leaves) if compares else None, begun)
 
     def _captured(self, state: Capturable, *, rewound: bool) -> Capture:
         """Capture the state; an error in this rank ends training in all ranks."""
@@ -203,7 +200,7 @@ class Scheduler:
             self._rank_sync.words(RankStatus(end=Failure.of(error)), error)
             raise
 
-    def _meet_idle(self, capture: Capture, replicas: str | None) -> list[RankStatus]:
+    def _meet_idle(self, moment: _Moment) -> list[RankStatus]:
         """Meet as `_meet` does, once no rank is writing.
 
         No rank waits for another rank's storage inside a gather, because frameworks abort it (on CPU after 30 s). Every
@@ -213,12 +210,13 @@ class Scheduler:
             with contextlib.suppress(TimeoutError):
                 self._results.drain(A_WHILE)
             self._collect()
-            said = self._meet(capture, replicas)
+            said = self._meet(moment)
             if not any(word.busy for word in said):
                 return said
 
-    def _meet(self, capture: Capture, replicas: str | None) -> list[RankStatus]:
+    def _meet(self, moment: _Moment) -> list[RankStatus]:
         """Tell the other ranks the status of this one and return theirs."""
+        capture = moment.capture
         end = self._results.end
         committed = self._saver.committed_at(capture.progress) if self._rank_sync.leads else None
         newest = self._saver.newest if self._rank_sync.leads else None
@@ -227,7 +225,7 @@ class Scheduler:
             progress=capture.progress,
             model=self._rank_sync.model_of(capture.leaves),
             cuts=self._rank_sync.cuts_of(capture.leaves),
-            replicas=replicas,
+            replicas=moment.replicas,
             thawed=bool(self._saver.frozen.demoted),
             busy=busy,
             lost=self._results.lost,
@@ -248,28 +246,25 @@ class Scheduler:
                 self._saver.give_up(number, f"rank {rank} could not write its part: {why}")
         return said
 
-    def _begin(
-        self,
-        state: Capturable,
-        capture: Capture,
-        metrics: Mapping[str, float],
-        name: CheckpointName,
-        begun: float,
-    ) -> SaveHandle:
-        cost = SaveCost(queue_seconds=self._monotonic() - begun, skipped_saves=self._results.skipped_saves)
+    def _begin(self, state: Capturable, moment: _Moment, said: Sequence[RankStatus]) -> SaveHandle:
+        if moment.replicas is not None or any(word.thawed for word in said):
+            self._rank_sync.refuse_different_replicas(said, moment.capture.leaves)
+        name = CheckpointName.parse(said[0].name)
+        assert name is not None  # noqa: S101 - rank 0 sent the text of a name
+        cost = SaveCost(queue_seconds=self._monotonic() - moment.begun, skipped_saves=self._results.skipped_saves)
         self._recorder.settle()  # the capture has just waited for the device
-        window = self._area.open(capture, cost, self._handling())
+        window = self._area.open(moment.capture, cost, self._handling())
         self._window = window  # first: an update in the next call fences at once
         try:
             if window.is_open:
                 state.guard(self.fence)
-            request = SaveRequest(name, window, metrics, self._clock(), self._number + 1)
+            request = SaveRequest(name, window, moment.metrics, self._clock(), self._number + 1)
         except BaseException:  # Ctrl-C, too: a later fence would wait for a writer that does not exist
             window.release()
             raise
         self._number += 1
         self.last_at = self._monotonic()
-        cost.stall_seconds += self.last_at - begun  # before the writer starts, because it stores the cost
+        cost.stall_seconds += self.last_at - moment.begun  # before the writer starts, because it stores the cost
         handle = self._write(request)
         self._results.begin(self._number, handle)
         return handle
@@ -309,5 +304,18 @@ class Scheduler:
         self._results.collect()
 
 
-def _numbers(metrics: Metrics) -> dict[str, float]:
-    return {name: float(value) for name, value in (metrics or {}).items()}
+@dataclass(frozen=True)
+class _Moment:
+    """Holds what one rank brings to a save.
+
+    Attributes:
+        capture: The state.
+        metrics: Numbers to store beside it.
+        replicas: Digest of what must be the same in all ranks, if that is compared.
+        begun: When the save began, in seconds.
+    """
+
+    capture: Capture
+    metrics: Mapping[str, float]
+    replicas: str | None
+    begun: float
