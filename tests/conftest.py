@@ -29,7 +29,7 @@ from support.process import ALWAYS_FRESH  # noqa: E402
 from support.warm_server import with_one_thread, without_waiting  # noqa: E402
 
 from ckptkit import scrubber  # noqa: E402
-from ckptkit.manager import signals  # noqa: E402
+from ckptkit.manager.preemption import signals  # noqa: E402
 
 pytest_plugins = ["servers.fixtures"]
 

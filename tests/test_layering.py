@@ -36,13 +36,12 @@ MODULES = {
             "step_timing",
             "rank_sync",
             "hooks",
-            "signals",
-            "curves",
             "background",
             "preemption",
-            "recorder",
+            "recording",
+            "results",
         ),
-        *("results", "uploads", "mirror", "scheduler", "final_save", "active_run", "manager"),
+        *("mirroring", "scheduler", "final_save", "active_run", "manager"),
     ),
 }
 USES_FACADE = ("cli",)  # as a user does, inside functions
@@ -322,8 +321,8 @@ CALLS |= {"fsync", "fdatasync", "sync", "link", "symlink", "unlink", "remove", "
 CALLS |= {"mkdir", "makedirs", "rmdir", "removedirs", "copy_file_range"}
 OF_PATHS = {"write_text", "write_bytes", "touch", "unlink", "rename", "mkdir", "rmdir", "symlink_to", "hardlink_to"}
 ELSEWHERE = {
-    "ckptkit.manager.preemption": "stderr, in a signal's handler",
-    "ckptkit.manager.signals": "the pipe that a signal wakes a thread by",
+    "ckptkit.manager.preemption.request": "stderr, in a signal's handler",
+    "ckptkit.manager.preemption.signals": "the pipe that a signal wakes a thread by",
     "ckptkit.tools.doctor": "a training that is thrown away",
     "ckptkit.cli.commands.doctor": "the folder that --keep names",
     "ckptkit.cli.commands.demo": "a training that is thrown away",

@@ -39,7 +39,7 @@ from ckptkit.errors import (
 )
 from ckptkit.manager.background import SaveHandle, save_in_background
 from ckptkit.manager.manager import ERROR_BUDGET, CheckpointManager
-from ckptkit.manager.mirror import NoMirror
+from ckptkit.manager.mirroring.mirror import NoMirror
 from ckptkit.manager.options import Preemption, Saving, System
 from ckptkit.manager.results import SaveResults
 from ckptkit.manager.scheduler import Scheduler

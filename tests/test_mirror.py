@@ -33,9 +33,10 @@ from ckptkit.errors import (
 from ckptkit.format.codec import encode
 from ckptkit.format.documents import CopiedFrom, RunDocument
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager import background, uploads
+from ckptkit.manager import background
 from ckptkit.manager.background import lower_priority
 from ckptkit.manager.manager import ERROR_BUDGET, CheckpointManager
+from ckptkit.manager.mirroring import uploads
 from ckptkit.manager.options import Mirror, Preemption, Saving, System
 from ckptkit.run.index import Index
 from ckptkit.run.upload import Uploader

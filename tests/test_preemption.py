@@ -24,8 +24,8 @@ from ranks.job import new_run
 from support.options import grouped
 
 import ckptkit as ck
-from ckptkit.manager.preemption import PreemptionRequest
-from ckptkit.manager.signals import SIGNALS, SignalWatch
+from ckptkit.manager.preemption.request import PreemptionRequest
+from ckptkit.manager.preemption.signals import SIGNALS, SignalWatch
 from ckptkit.manager.step_timing import StepTiming, fits
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
@@ -144,7 +144,7 @@ def after_step(batches):
 def test_a_second_signal_stops_at_once(root):
     """It comes from the save that the first one asked for, and that never ends."""
     script = """
-import ckptkit.manager.preemption as preemption
+import ckptkit.manager.preemption.request as preemption
 preemption._ONE_SIGNAL = timedelta(0)  # however soon after the first it comes
 """
     live(root, until=4)
@@ -411,7 +411,10 @@ def after_step(batches):
 
 
 def test_signal_that_nobody_took_does_what_it_did():
-    script = "import signal; from ckptkit.manager.signals import PreviousHandler as D; D(signal.SIGTERM).take(None)"
+    script = (
+        "import signal; from ckptkit.manager.preemption.signals import PreviousHandler as D; "
+        "D(signal.SIGTERM).take(None)"
+    )
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == -signal.SIGTERM
 
 
@@ -419,7 +422,7 @@ def test_forked_process_that_trains_hears_for_itself():
     """What listened in the process that it was forked off from is not asked."""
     script = """
 import os, signal
-from ckptkit.manager.signals import SIGNALS
+from ckptkit.manager.preemption.signals import SIGNALS
 
 class Hearing:
     def __init__(self):
@@ -644,7 +647,7 @@ def test_no_save_begins_while_cycle_is_finished(root):
 
 def test_closing_with_a_timeout_keeps_it(root, monkeypatch, caplog):
     """Also where more of the grace is left: here, to wait for events."""
-    monkeypatch.setattr("ckptkit.manager.recorder._SHORTEST", timedelta(0))
+    monkeypatch.setattr("ckptkit.manager.recording.recorder._SHORTEST", timedelta(0))
     go = threading.Event()
     storage = FaultyStorage(open_storage(root))
     manager, run = started(storage, preempt_when=lambda: run.batches == 1)
@@ -1203,7 +1206,7 @@ def test_what_was_learned_late_was_saved_before(monkeypatch):
 
     said, there, clock, newest = [], threading.enumerate(), Clock(), [None]
     monkeypatch.setattr(
-        "ckptkit.manager.preemption.os", SimpleNamespace(write=lambda _, line: said.append(line), _exit=end)
+        "ckptkit.manager.preemption.request.os", SimpleNamespace(write=lambda _, line: said.append(line), _exit=end)
     )
     preemption = PreemptionRequest(
         ck.Preemption(grace=timedelta(seconds=30)), newest=lambda: newest[0], url="somewhere", monotonic=clock

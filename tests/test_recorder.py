@@ -18,8 +18,8 @@ from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.events import Began, Ended, LeftOut, Point, Removed, Saved, SaveFailed, encode_segment
 from ckptkit.format.layout import segment_key
-from ckptkit.manager import recorder
 from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.recording import recorder
 from ckptkit.run.event_log import read_events
 from ckptkit.run.index import Documents
 from ckptkit.testing.faults import Fault, FaultyStorage

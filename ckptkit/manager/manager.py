@@ -33,7 +33,7 @@ from ckptkit.format.events import Began
 from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.hooks import hooks_of
-from ckptkit.manager.mirror import NoMirror, RunMirror
+from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
 from ckptkit.manager.options import (
     ERROR_BUDGET,
     Mirror,
@@ -44,9 +44,9 @@ from ckptkit.manager.options import (
     refuse_other_types,
     refuse_wrong_policies,
 )
-from ckptkit.manager.preemption import PreemptionRequest
+from ckptkit.manager.preemption.request import PreemptionRequest
 from ckptkit.manager.rank_sync import RankSync
-from ckptkit.manager.recorder import NoRecorder, Recorder
+from ckptkit.manager.recording.recorder import NoRecorder, Recorder
 from ckptkit.manager.results import SaveResults
 from ckptkit.manager.scheduler import DueSaves, Scheduler, Services
 from ckptkit.manager.step_timing import StepTiming

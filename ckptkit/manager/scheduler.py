@@ -19,11 +19,11 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.background import SaveHandle, save_in_background
-from ckptkit.manager.mirror import NoMirror, RunMirror
+from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
 from ckptkit.manager.options import MidCycle, WindowUse
-from ckptkit.manager.preemption import PreemptionRequest
+from ckptkit.manager.preemption.request import PreemptionRequest
 from ckptkit.manager.rank_sync import RankStatus, RankSync
-from ckptkit.manager.recorder import AnyRecorder
+from ckptkit.manager.recording.recorder import AnyRecorder
 from ckptkit.manager.results import SaveResults
 from ckptkit.manager.step_timing import StepTiming
 from ckptkit.run.rank_protocol import Failure

@@ -27,7 +27,7 @@ from ckptkit.format.events import (
     plain_line,
 )
 from ckptkit.format.layout import attempt_of, parse_segment, segment_key
-from ckptkit.manager.curves import FINE, Curves, Place
+from ckptkit.manager.recording.curves import FINE, Curves, Place
 
 TOKEN = "ab" * 16
 KEY = "events/a000002-0001.jsonl"
@@ -255,7 +255,7 @@ def test_values_that_are_not_finite_are_counted():
 
 def test_means_without_a_finite_mean_are_counted(monkeypatch):
     """Several cycles that share a point, and whose sum is no float."""
-    monkeypatch.setattr("ckptkit.manager.curves.FINE", 1)
+    monkeypatch.setattr("ckptkit.manager.recording.curves.FINE", 1)
     curves = Curves()
     for cycle, value in enumerate((1.0, 1e308, math.nan, 1e308), 1):
         curves.add(place(cycle), {"loss": value}, {})

@@ -28,7 +28,7 @@ from ckptkit.core.save_report import SaveReport
 from ckptkit.errors import CkptKitError, StaleAttemptError
 from ckptkit.format.events import Began, Ended, Event, How, LeftOut, Removed, Saved, SaveFailed, plain_line
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager.curves import Curves, Place
+from ckptkit.manager.recording.curves import Curves, Place
 from ckptkit.run.event_log import EventLog
 
 _log = logging.getLogger("ckptkit")

@@ -2,7 +2,7 @@
 
 Guarantees: an attempt is opened over both roots. Where the mirror cannot be reached and is not required, the attempt is
 opened at the local root alone, with a prominent warning. The local root's retention spares a checkpoint while it is
-being uploaded. `ckptkit.manager.uploads` does the uploads. Training thread only, except that the writer calls
+being uploaded. `ckptkit.manager.mirroring.uploads` does the uploads. Training thread only, except that the writer calls
 `Mirror.offer` and the policies.
 """
 
@@ -17,8 +17,8 @@ from ckptkit.core.policies import AnyKeep, Keepable, KeepPolicy
 from ckptkit.core.progress_bar import Countdown
 from ckptkit.errors import StorageError
 from ckptkit.format.layout import CheckpointName
+from ckptkit.manager.mirroring.uploads import Uploads
 from ckptkit.manager.options import ERROR_BUDGET, Mirror
-from ckptkit.manager.uploads import Uploads
 from ckptkit.run.attempt import Opened, Opening, Target, open_attempt
 from ckptkit.run.two_roots import TwoRoots, open_alone, open_mirrored, reach
 from ckptkit.run.upload import Uploader

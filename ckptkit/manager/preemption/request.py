@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import NoReturn
 
 from ckptkit.manager.options import Preemption
-from ckptkit.manager.signals import SIGNALS
+from ckptkit.manager.preemption.signals import SIGNALS
 
 _log = logging.getLogger("ckptkit")
 
@@ -131,7 +131,7 @@ class PreemptionRequest:
             act()
 
     def heard(self, number: int) -> Callable[[], None] | None:
-        """Handle a signal, as `ckptkit.manager.signals.Listener` describes."""
+        """Handle a signal, as `ckptkit.manager.preemption.signals.Listener` describes."""
         name = signal.Signals(number).name
         now = self._monotonic()
         with self._changed:

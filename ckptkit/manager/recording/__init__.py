@@ -1,0 +1,1 @@
+"""Records what training does for ``ckptkit report``: `curves` gathers numbers, `recorder` writes them as events."""
