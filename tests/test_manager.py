@@ -38,9 +38,9 @@ from ckptkit.errors import (
     StorageError,
 )
 from ckptkit.manager.background import SaveHandle, save_in_background
-from ckptkit.manager.manager import ERROR_BUDGET, CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirroring.mirror import NoMirror
-from ckptkit.manager.options import Preemption, Saving, System
+from ckptkit.manager.options import ERROR_BUDGET, Preemption, Saving, System
 from ckptkit.manager.results import SaveResults
 from ckptkit.manager.scheduler import Scheduler
 from ckptkit.storage import LocalStorage
@@ -812,7 +812,8 @@ class Patient(NoMirror):
 )
 def test_close_waits_for_the_mirror_within_its_time(root, on_preempt, preempted, timeout, most):
     manager = CheckpointManager(root, save=ON_REQUEST, preemption=Preemption(then=on_preempt))
-    manager._mirror = mirror = Patient(LocalStorage(root))
+    mirror = Patient(LocalStorage(root))
+    manager._setup = dataclasses.replace(manager._setup, mirror=mirror)
     manager.restore(WatchedRun())
     manager._run.final_save.is_over = preempted
     manager.close(None if timeout is None else timedelta(seconds=timeout))

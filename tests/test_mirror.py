@@ -35,9 +35,9 @@ from ckptkit.format.documents import CopiedFrom, RunDocument
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager import background
 from ckptkit.manager.background import lower_priority
-from ckptkit.manager.manager import ERROR_BUDGET, CheckpointManager
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirroring import uploads
-from ckptkit.manager.options import Mirror, Preemption, Saving, System
+from ckptkit.manager.options import ERROR_BUDGET, Mirror, Preemption, Saving, System
 from ckptkit.run.index import Index
 from ckptkit.run.upload import Uploader
 from ckptkit.storage import LocalStorage
@@ -106,7 +106,7 @@ class Life:
 
     def settle(self) -> None:
         """Wait for uploads, without trying again and without raising."""
-        self.manager._mirror._uploads.settle(LONG.total_seconds)
+        self.manager._setup.mirror._uploads.settle(LONG.total_seconds)
 
 
 class Pause:

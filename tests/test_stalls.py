@@ -251,7 +251,7 @@ class Seen(threading.Condition):
 def let_go_by_fence(manager, stalls) -> Seen:
     """Let ``stalls`` go as soon as the fence waits for a buffer."""
     seen = Seen(lambda: [stall.let_go() for stall in stalls])
-    manager._area._pool.changed = seen
+    manager._setup.area._pool.changed = seen
     return seen
 
 
@@ -266,7 +266,7 @@ def test_fence_with_full_buffers_waits_for_storage(root, *, at, k, key, share, w
     seen = let_go_by_fence(manager, [stall])
     digest = run.digest()
     handle = manager.save(run)
-    copied_bytes = manager._area._pool.made_bytes
+    copied_bytes = manager._setup.area._pool.made_bytes
     if window == "auto":
         assert stall.reached.wait(LONG_SECONDS)
     go_on(manager, run, 2 * k)
@@ -274,7 +274,7 @@ def test_fence_with_full_buffers_waits_for_storage(root, *, at, k, key, share, w
     assert seen.training_waits > 0
     stall.let_go()
     assert_restores(root, handle.result(), digest, k)
-    made_bytes = manager._area._pool.made_bytes
+    made_bytes = manager._setup.area._pool.made_bytes
     assert made_bytes <= max(2 * SMALL_BUFFER_BYTES, copied_bytes + (SMALL_BUFFER_BYTES if window == "slice" else 0))
 
 
@@ -323,7 +323,7 @@ def test_training_continues_after_failed_save_and_next_succeeds(root, caplog, wi
     assert handle.exception() is not None
     go_on(manager, run, 1)  # here it is reported
     assert "a background save failed (1 in a row)" in caplog.text
-    pool = manager._area._pool
+    pool = manager._setup.area._pool
     assert len(pool._free) * SMALL_BUFFER_BYTES == pool.made_bytes
     made_bytes = pool.made_bytes
     digest = run.digest()
@@ -338,7 +338,7 @@ def test_a_disk_that_stays_full_costs_no_memory(root):
     storage = FaultyStorage(LocalStorage(root))
     manager, run = begun(storage, 4, 4, on_save_error="warn")
     manager.save(run).result()
-    made_bytes = manager._area._pool.made_bytes
+    made_bytes = manager._setup.area._pool.made_bytes
     for _ in range(20):
         manager._run.services.results._failures_in_a_row = 0
         storage.clear()
@@ -349,7 +349,7 @@ def test_a_disk_that_stays_full_costs_no_memory(root):
     go_on(manager, run, 4)
     digest = run.digest()
     assert_restores(root, manager.save(run).result(), digest, 4)
-    assert manager._area._pool.made_bytes <= max(made_bytes, manager._area._pool.limit_bytes)
+    assert manager._setup.area._pool.made_bytes <= max(made_bytes, manager._setup.area._pool.limit_bytes)
 
 
 def test_consecutive_failures_end_training_with_open_window(root):

@@ -23,19 +23,17 @@ from typing import Any
 
 from typing_extensions import Self
 
-from ckptkit.checkpoint.receipts import Receipts
 from ckptkit.core.console import show_log
 from ckptkit.core.policies import KeepLatest, KeepPolicy, SaveEvery, SavePolicy
-from ckptkit.core.progress import Progress, ResumePoint
+from ckptkit.core.progress import ResumePoint
 from ckptkit.core.save_report import SaveTotals
-from ckptkit.errors import CkptKitError, ResumeError, StorageError
-from ckptkit.format.events import Began
+from ckptkit.errors import CkptKitError, ResumeError
 from ckptkit.manager.active_run import ActiveRun
 from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.hooks import hooks_of
 from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
+from ckptkit.manager.opening import Setup, open_run
 from ckptkit.manager.options import (
-    ERROR_BUDGET,
     Mirror,
     Preemption,
     Ranks,
@@ -44,19 +42,7 @@ from ckptkit.manager.options import (
     refuse_other_types,
     refuse_wrong_policies,
 )
-from ckptkit.manager.preemption.request import PreemptionRequest
-from ckptkit.manager.rank_sync import RankSync
-from ckptkit.manager.recording.recorder import NoRecorder, Recorder
-from ckptkit.manager.results import SaveResults
-from ckptkit.manager.scheduler import DueSaves, Scheduler, Services
-from ckptkit.manager.step_timing import StepTiming
-from ckptkit.run.attempt import OneRank, Opened, Opening
 from ckptkit.run.catalog import CheckpointInfo, latest_checkpoint, list_checkpoints
-from ckptkit.run.event_log import EventLog
-from ckptkit.run.rank_protocol import follow, lead
-from ckptkit.run.retention import Retention
-from ckptkit.run.saver import PartSaver, Saver
-from ckptkit.run.sweep import sweep
 from ckptkit.snapshot import Capturable, StagingArea
 from ckptkit.storage import Storage, open_storage
 
@@ -102,31 +88,36 @@ class CheckpointManager:
             preemption=(preemption, Preemption),
             system=(system, System),
         )
-        self._storage = open_storage(root, storage_options)
-        self._hooks = hooks_of(self._storage.url)  # None except under `ckptkit doctor`
-        if self._hooks is not None:
-            self._storage = self._hooks.storage
-        self._schedule: SavePolicy = save if save is not None else SaveEvery(optimizer_steps=100)
-        self._keep: KeepPolicy = keep if keep is not None else KeepLatest(3)
-        self._saving = saving or Saving()
-        self._ranks = ranks or Ranks()
-        self._preemption = preemption or Preemption()
-        self._system = system or System()
-        if self._hooks is not None:
-            self._saving, self._preemption = replace(self._saving, events=False), replace(self._preemption, then="off")
-        self._mirror: RunMirror | NoMirror = NoMirror(self._storage)
-        if mirror is not None and self._hooks is None:
+        storage = open_storage(root, storage_options)
+        hooks = hooks_of(storage.url)  # None except under `ckptkit doctor`
+        saving, preemption, system = saving or Saving(), preemption or Preemption(), system or System()
+        keep = keep if keep is not None else KeepLatest(3)
+        if hooks is not None:
+            storage = hooks.storage
+            saving, preemption = replace(saving, events=False), replace(preemption, then="off")
+        follower: RunMirror | NoMirror = NoMirror(storage)
+        if mirror is not None and hooks is None:
             wanted = mirror if isinstance(mirror, Mirror) else Mirror(mirror)
-            self._mirror = RunMirror(self._storage, wanted, self._keep, tolerant=self._saving.on_error == "warn")
-        monotonic = self._system.monotonic
-        self._area = StagingArea(self._saving.buffer_bytes, monotonic, is_remote=self._storage.is_remote)
+            follower = RunMirror(storage, wanted, keep, tolerant=saving.on_error == "warn")
+        self._setup = Setup(
+            storage,
+            follower,
+            StagingArea(saving.buffer_bytes, system.monotonic, is_remote=storage.is_remote),
+            save=save if save is not None else SaveEvery(optimizer_steps=100),
+            keep=keep,
+            saving=saving,
+            ranks=ranks or Ranks(),
+            preemption=preemption,
+            system=system,
+            hooks=hooks,
+        )
         self._run: ActiveRun | None = None
         self._closed = False
 
     @property
     def url(self) -> str:
         """URL of the run root."""
-        return self._storage.url
+        return self._setup.storage.url
 
     @property
     def skipped_saves(self) -> int:
@@ -141,7 +132,7 @@ class CheckpointManager:
     @property
     def mirror_lag(self) -> int:
         """Number of commits since the newest one that is known to be at the mirror; 0 without uploads."""
-        return self._mirror.lag
+        return self._setup.mirror.lag
 
     @property
     def preempted(self) -> bool:
@@ -180,20 +171,12 @@ class CheckpointManager:
         """
         if self._run is not None or self._closed:
             raise ResumeError("this manager has restored already or is closed; make a new one to start again")
-        if self._hooks is not None:
+        hooks = self._setup.hooks
+        if hooks is not None:
             checkpoint, rewind = "latest", False  # the script's checkpoint names do not exist in a scratch folder
-        if self._saving.mid_cycle == "rewind":
-            state.mark_cycle_start()  # first: where it is refused, nothing was changed
-        rank_sync = RankSync(state.world, self._schedule)
-        self._refuse_for_one_rank_only(rank_sync)
-        opened = self._open(self._opening(checkpoint, rewind), state)
-        progress = state.progress()
-        point = ResumePoint() if opened.contents is None else ResumePoint.at(progress, opened.contents.checkpoint)
-        due_saves = DueSaves(rank_sync, self._saving.mid_cycle)
-        self._run = self._new_run(opened, rank_sync, due_saves, progress)
-        due_saves.begin_cycle(state, progress)
-        if self._hooks is not None:
-            self._hooks.begin(state, point)
+        self._run, point = open_run(self._setup, state, checkpoint, rewind=rewind)
+        if hooks is not None:
+            hooks.begin(state, point)
         self._say(point)
         if watch_preemption:
             self.watch_preemption()
@@ -319,7 +302,7 @@ class CheckpointManager:
     def give_up_window(self) -> None:
         """Make `save` itself copy everything from now on: other code may write to the parameters at any time."""
         self.fence()
-        self._saving = replace(self._saving, window="off")
+        self._setup = replace(self._setup, saving=replace(self._setup.saving, window="off"))
         if self._run is not None:
             self._run.scheduler.window_use = "off"
 
@@ -371,11 +354,11 @@ class CheckpointManager:
 
     def checkpoints(self) -> list[CheckpointInfo]:
         """Return every committed checkpoint, oldest first, including those off the lineage and at the mirror."""
-        return list_checkpoints(self._mirror.both)
+        return list_checkpoints(self._setup.mirror.both)
 
     def latest(self) -> CheckpointInfo | None:
         """Return the checkpoint that a start would try first, or None if there is none."""
-        return latest_checkpoint(self._mirror.both)
+        return latest_checkpoint(self._setup.mirror.both)
 
     def __enter__(self) -> Self:
         return self
@@ -395,85 +378,6 @@ class CheckpointManager:
                 return  # the same error again, such as that another process took over the run
             theirs = None if isinstance(also, CkptKitError) else also
             _log.warning("while another error was on its way: %s", also, exc_info=theirs)
-
-    def _opening(self, checkpoint: str, rewind: bool) -> Opening:
-        return Opening(checkpoint, rewind, self._system.host, self._system.clock, self._system.new_token)
-
-    def _open(self, opening: Opening, state: Capturable) -> Opened:
-        if state.world.size == 1:
-            return self._mirror.open(opening, OneRank(state))
-        if state.world.rank == 0:
-            return lead(state.world, state, lambda leader: self._mirror.open(opening, leader))
-        return follow(state.world, self._storage, state)
-
-    def _refuse_for_one_rank_only(self, rank_sync: RankSync) -> None:
-        if rank_sync.is_alone:
-            return
-        if not isinstance(self._mirror, NoMirror):
-            raise ResumeError(
-                f"mirror= is for jobs of one rank so far, and this one has {rank_sync.size}. Save to the "
-                "remote root itself, or copy the run with `ckptkit copy`"
-            )
-        if self._hooks is not None:
-            raise ResumeError(
-                f"`ckptkit doctor` examines a job of one rank, and this one has {rank_sync.size}: start it as one"
-            )
-
-    def _new_run(self, opened: Opened, rank_sync: RankSync, due_saves: DueSaves, progress: Progress) -> ActiveRun:
-        leads, document = rank_sync.leads, opened.document
-        restored = None if opened.contents is None else opened.contents.checkpoint
-        recorder = self._new_recorder(opened, rank_sync, progress) if self._saving.events and leads else NoRecorder()
-        saver = self._new_saver(opened, rank_sync) if leads else PartSaver(self._storage, document, rank_sync.rank)
-        allowed = ERROR_BUDGET if self._saving.on_error == "warn" else 1
-        results = SaveResults(self.url, allowed, self._saving.on_save, is_alone=rank_sync.is_alone, commits=leads)
-        request = PreemptionRequest(
-            self._preemption,
-            newest=lambda: restored if saver.newest is None else str(saver.newest),
-            url=self.url,
-            monotonic=self._system.monotonic,
-        )
-        step_timing = StepTiming(self._system.monotonic)
-        services = Services(saver, rank_sync, results, self._mirror, recorder, request, step_timing)
-        scheduler = Scheduler(
-            services,
-            self._area,
-            window_use=self._saving.window,
-            check_replicas=self._ranks.check_replicas,
-            clock=self._system.clock,
-            monotonic=self._system.monotonic,
-        )
-        return ActiveRun(
-            services,
-            scheduler,
-            due_saves,
-            when_busy=self._saving.when_busy,
-            monotonic=self._system.monotonic,
-            began_at=progress,
-            hooks=self._hooks,
-        )
-
-    def _new_recorder(self, opened: Opened, rank_sync: RankSync, progress: Progress) -> Recorder:
-        began = Began(
-            at=self._system.clock().isoformat(),
-            checkpoint=opened.document.parent,
-            progress=progress,
-            world_size=rank_sync.size,
-        )
-        log = EventLog(self._storage, opened.document)
-        return Recorder(log, began, clock=self._system.clock, monotonic=self._system.monotonic)
-
-    def _new_saver(self, opened: Opened, rank_sync: RankSync) -> Saver:
-        retention = Retention(self._storage, opened.document, self._mirror.sparing(self._keep))
-        try:
-            sweep(self._storage, opened.document, has_mirror=not isinstance(self._mirror, NoMirror))
-        except StorageError as error:
-            # The run is already taken over; the remains of dead saves only cost space.
-            _log.warning("the remains of earlier saves could not be removed, a later start will: %s", error)
-        receipts = None
-        if not rank_sync.is_alone:
-            patience, monotonic = self._ranks.patience, self._system.monotonic
-            receipts = Receipts(self._storage, rank_sync.size, patience, monotonic=monotonic)
-        return Saver(self._storage, opened.document, opened.run_id, retention, receipts)
 
     @property
     def _is_forked(self) -> bool:

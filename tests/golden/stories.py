@@ -101,7 +101,7 @@ def failing(transcript: Transcript) -> None:
     """Writes fail: the next save makes up for it, and the third failure in a row ends it."""
     life = Life(transcript)
     life.restore()
-    storage = life.manager._storage
+    storage = life.manager._setup.storage
     storage.inject(Fault("error", operations={"write"}, key="*weights-000*"))
     life.save_at(2)
     life.save_at(3)
@@ -128,7 +128,7 @@ def killed(transcript: Transcript) -> None:
         life = Life(transcript)
         life.restore()
         life.save_at(life.run.batches + 2)
-        life.manager._storage.inject(Fault("kill", operations=MUTATING, nth=nth))
+        life.manager._setup.storage.inject(Fault("kill", operations=MUTATING, nth=nth))
         transcript.do(f"killed at call {nth}", lambda life=life: _dies(life))
     last = Life(transcript)
     last.restore()
@@ -182,10 +182,10 @@ def mirrored(transcript: Transcript) -> None:
     again = Life(transcript, mirror="mirror")
     again.restore()
     again.save_at(9)
-    again.manager._mirror._storage.inject(Fault("error", operations={"write"}, times=9))
+    again.manager._setup.mirror._storage.inject(Fault("error", operations={"write"}, times=9))
     again.save_at(10)
     transcript.do("lag", lambda: again.manager.mirror_lag)
-    again.manager._mirror._storage.clear()
+    again.manager._setup.mirror._storage.clear()
     again.save_at(11)
     again.end()
 

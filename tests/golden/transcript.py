@@ -154,7 +154,7 @@ class Life:
 
     def _settle(self) -> None:
         """Wait for the uploads, whatever becomes of them."""
-        uploads = getattr(self.manager._mirror, "_uploads", None)
+        uploads = getattr(self.manager._setup.mirror, "_uploads", None)
         if uploads is not None:
             uploads.settle(LONG.total_seconds)
 

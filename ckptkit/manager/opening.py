@@ -1,0 +1,162 @@
+"""Opens a run for a manager: takes it over, restores the state, and builds the `ActiveRun` of the new attempt.
+
+Guarantees: a state that does not fit, or a job that cannot have a mirror, is refused before anything is taken over.
+What the remains of dead saves occupy is freed, or left for a later start with a warning. Training thread only; in a job
+of many ranks `open_run` is a collective.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from ckptkit.checkpoint.receipts import Receipts
+from ckptkit.core.policies import KeepPolicy, SavePolicy
+from ckptkit.core.progress import Progress, ResumePoint
+from ckptkit.errors import ResumeError, StorageError
+from ckptkit.format.events import Began
+from ckptkit.manager.active_run import ActiveRun
+from ckptkit.manager.hooks import Hooks
+from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
+from ckptkit.manager.options import ERROR_BUDGET, Preemption, Ranks, Saving, System
+from ckptkit.manager.preemption.request import PreemptionRequest
+from ckptkit.manager.rank_sync import RankSync
+from ckptkit.manager.recording.recorder import NoRecorder, Recorder
+from ckptkit.manager.results import SaveResults
+from ckptkit.manager.scheduler import DueSaves, Scheduler, Services
+from ckptkit.manager.step_timing import StepTiming
+from ckptkit.run.attempt import OneRank, Opened, Opening
+from ckptkit.run.event_log import EventLog
+from ckptkit.run.rank_protocol import follow, lead
+from ckptkit.run.retention import Retention
+from ckptkit.run.saver import PartSaver, Saver
+from ckptkit.run.sweep import sweep
+from ckptkit.snapshot import Capturable, StagingArea
+from ckptkit.storage import Storage
+
+_log = logging.getLogger("ckptkit")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Holds what a manager was made with.
+
+    Attributes:
+        storage: The run root.
+        mirror: The second root, or its absence.
+        area: Stages the captures.
+        save: Decides when saves are due.
+        keep: What retention keeps.
+        saving: How saves are taken and reported.
+        ranks: What matters in a job of many ranks.
+        preemption: What happens after SIGTERM or SIGUSR1.
+        system: Time, chance and names.
+        hooks: Take the place of the schedule under ``ckptkit doctor``; None otherwise.
+    """
+
+    storage: Storage
+    mirror: RunMirror | NoMirror
+    area: StagingArea
+    save: SavePolicy
+    keep: KeepPolicy
+    saving: Saving
+    ranks: Ranks
+    preemption: Preemption
+    system: System
+    hooks: Hooks | None
+
+
+def open_run(setup: Setup, state: Capturable, checkpoint: str, *, rewind: bool) -> tuple[ActiveRun, ResumePoint]:
+    """Apply the checkpoint to ``state`` and take over the run; see `CheckpointManager.restore`."""
+    if setup.saving.mid_cycle == "rewind":
+        state.mark_cycle_start()  # first: where it is refused, nothing was changed
+    rank_sync = RankSync(state.world, setup.save)
+    _refuse_for_one_rank_only(setup, rank_sync)
+    opened = _open(
+        setup, Opening(checkpoint, rewind, setup.system.host, setup.system.clock, setup.system.new_token), state
+    )
+    progress = state.progress()
+    point = ResumePoint() if opened.contents is None else ResumePoint.at(progress, opened.contents.checkpoint)
+    due_saves = DueSaves(rank_sync, setup.saving.mid_cycle)
+    due_saves.begin_cycle(state, progress)
+    return _new_run(setup, opened, rank_sync, due_saves, progress), point
+
+
+def _open(setup: Setup, opening: Opening, state: Capturable) -> Opened:
+    if state.world.size == 1:
+        return setup.mirror.open(opening, OneRank(state))
+    if state.world.rank == 0:
+        return lead(state.world, state, lambda leader: setup.mirror.open(opening, leader))
+    return follow(state.world, setup.storage, state)
+
+
+def _refuse_for_one_rank_only(setup: Setup, rank_sync: RankSync) -> None:
+    if rank_sync.is_alone:
+        return
+    if not isinstance(setup.mirror, NoMirror):
+        raise ResumeError(
+            f"mirror= is for jobs of one rank so far, and this one has {rank_sync.size}. Save to the "
+            "remote root itself, or copy the run with `ckptkit copy`"
+        )
+    if setup.hooks is not None:
+        raise ResumeError(
+            f"`ckptkit doctor` examines a job of one rank, and this one has {rank_sync.size}: start it as one"
+        )
+
+
+def _new_run(setup: Setup, opened: Opened, rank_sync: RankSync, due_saves: DueSaves, progress: Progress) -> ActiveRun:
+    saving, monotonic = setup.saving, setup.system.monotonic
+    leads = rank_sync.leads
+    restored = None if opened.contents is None else opened.contents.checkpoint
+    recorder = _new_recorder(setup, opened, rank_sync, progress) if saving.events and leads else NoRecorder()
+    saver = _new_saver(setup, opened, rank_sync) if leads else PartSaver(setup.storage, opened.document, rank_sync.rank)
+    allowed = ERROR_BUDGET if saving.on_error == "warn" else 1
+    results = SaveResults(setup.storage.url, allowed, saving.on_save, is_alone=rank_sync.is_alone, commits=leads)
+    request = PreemptionRequest(
+        setup.preemption,
+        newest=lambda: restored if saver.newest is None else str(saver.newest),
+        url=setup.storage.url,
+        monotonic=monotonic,
+    )
+    services = Services(saver, rank_sync, results, setup.mirror, recorder, request, StepTiming(monotonic))
+    scheduler = Scheduler(
+        services,
+        setup.area,
+        window_use=saving.window,
+        check_replicas=setup.ranks.check_replicas,
+        clock=setup.system.clock,
+        monotonic=monotonic,
+    )
+    return ActiveRun(
+        services,
+        scheduler,
+        due_saves,
+        when_busy=saving.when_busy,
+        monotonic=monotonic,
+        began_at=progress,
+        hooks=setup.hooks,
+    )
+
+
+def _new_recorder(setup: Setup, opened: Opened, rank_sync: RankSync, progress: Progress) -> Recorder:
+    clock, monotonic = setup.system.clock, setup.system.monotonic
+    began = Began(
+        at=clock().isoformat(),
+        checkpoint=opened.document.parent,
+        progress=progress,
+        world_size=rank_sync.size,
+    )
+    return Recorder(EventLog(setup.storage, opened.document), began, clock=clock, monotonic=monotonic)
+
+
+def _new_saver(setup: Setup, opened: Opened, rank_sync: RankSync) -> Saver:
+    retention = Retention(setup.storage, opened.document, setup.mirror.sparing(setup.keep))
+    try:
+        sweep(setup.storage, opened.document, has_mirror=not isinstance(setup.mirror, NoMirror))
+    except StorageError as error:
+        # The run is already taken over; the remains of dead saves only cost space.
+        _log.warning("the remains of earlier saves could not be removed, a later start will: %s", error)
+    receipts = None
+    if not rank_sync.is_alone:
+        receipts = Receipts(setup.storage, rank_sync.size, setup.ranks.patience, monotonic=setup.system.monotonic)
+    return Saver(setup.storage, opened.document, opened.run_id, retention, receipts)
