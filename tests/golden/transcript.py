@@ -57,6 +57,7 @@ class Transcript:
         self._digests: dict[str, str] = {}
         self._tokens = iter(range(1, 1000))
         self._said: list[str] = []
+        self._printed: list[str] = []
 
     def storage(self, root: str, name: str | None = None) -> FaultyStorage:
         """A storage of a new process, whose calls are written down under ``name``."""
@@ -81,8 +82,10 @@ class Transcript:
             # Uploads go on beside what is done, and both may do what one has to.
             self.lines += lines if len(self._storages) == 1 else sorted({*lines})
         self._look_at_files()
-        self.lines += [*(f"   says {one}" for one in self._said), *answer]
+        said = self._said if len(self._storages) == 1 else sorted(self._said)  # ranks, and uploads, speak at once
+        self.lines += [*(f"   says {one}" for one in (*said, *self._printed)), *answer]
         self._said.clear()
+        self._printed.clear()
         return result
 
     def command(self, *arguments: str) -> None:
@@ -92,7 +95,7 @@ class Transcript:
             done = CliRunner(env={"COLUMNS": "120"}).invoke(app, [str(one) for one in arguments])
             self._said += sorted(re.sub(r" \(\d+ of .*\)$", "", one) for one in done.stderr.splitlines())  # of threads
             printed = json.loads(done.stdout) if done.stdout.strip() else None
-            self._said += json.dumps(_everywhere_same(printed), indent=1, sort_keys=True).splitlines()
+            self._printed += json.dumps(_everywhere_same(printed), indent=1, sort_keys=True).splitlines()
             return done.exit_code
 
         self.do(" ".join(arguments).replace(str(self.folder), "DIR"), run)
