@@ -5,14 +5,15 @@ save would cost memory and time for the life of the process. This module therefo
 with the first callback.
 
 Guarantees: the newest callback runs first, as with `atexit`. Each callback runs once, even if another one raises. A
-forked process runs no callback of its parent, because it has the parent's memory but not its threads. Any thread may
-call this module.
+forked process runs no callback of its parent, because it has the parent's memory but not its threads. A process of
+`multiprocessing` runs its callbacks, too: it ends with `os._exit`, without `atexit`. Any thread may call this module.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Callable
 
 Callback = Callable[[], None]
@@ -23,13 +24,18 @@ class AtExit:
 
     def __init__(self) -> None:
         self._callbacks: dict[Callback, int] = {}  # the value is the id of the process that added the callback
-        self._registered = False
+        self._registered_in: int | None = None  # id of a process
 
     def add(self, callback: Callback) -> None:
         """Run ``callback`` when the interpreter exits."""
-        if not self._registered:
-            self._registered = True
+        if self._registered_in != os.getpid():
+            self._registered_in = os.getpid()
             atexit.register(self.run)  # registered after `logging`'s handler, so it runs before it
+            multiprocessing = sys.modules.get("multiprocessing.process")  # a process of it has imported it
+            if multiprocessing is not None and multiprocessing.parent_process() is not None:
+                from multiprocessing.util import Finalize
+
+                Finalize(None, self.run, exitpriority=0)
         self._callbacks[callback] = os.getpid()
 
     def discard(self, callback: Callback) -> None:
