@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ckptkit.core.progress import Progress
+
 RUN = "run.json"
 ATTEMPTS = "attempts"
 CHECKPOINTS = "checkpoints"
@@ -54,6 +56,10 @@ class CheckpointName:
         attempt, cycles, micro_step, nth_try = match.groups()
         name = cls(int(attempt), int(cycles), int(micro_step), int(nth_try or 1))
         return name if str(name) == text else None
+
+    def reaches(self, progress: Progress) -> bool:
+        """Return whether the checkpoint holds what its attempt had trained at ``progress``, or more."""
+        return (self.cycles, self.micro_step) >= (progress.cycles, progress.micro_step)
 
     @property
     def folder(self) -> str:

@@ -178,7 +178,8 @@ class ActiveRun:
         stored_at = self._due_saves.stored_at(progress)
         rewound = stored_at != progress
         if self.services.rank_sync.is_alone:  # without waiting for the device, which a capture does
-            if self.services.saver.committed_at(stored_at) is not None:
+            newest = self.services.saver.newest
+            if newest is not None and newest.reaches(stored_at):
                 return None
             if self.services.results.in_flight is not None and self._when_busy == "skip":
                 self.services.results.skip(since)
