@@ -12,6 +12,7 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import DTYPES, Leaf, LeafSpec, Lifetime, Role, bytes_of
 from ckptkit.snapshot import Handling, StagingArea, Window
+from ckptkit.snapshot.buffers import BufferPool
 
 PROGRESS = Progress(
     epoch=0, batch=1, cycles=0, updates=0, micro_step=1, accumulation_steps=4, batches_delivered=1, cycle_first_batch=0
@@ -158,8 +159,9 @@ class Stepped(threading.Condition):
     If that returns False, the time to wait was over before anything moved.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, pool: BufferPool) -> None:
+        super().__init__(pool.lock)
+        pool.changed = self
         self.while_waiting: Callable[[], object] | None = None
         self.waits = 0
 
@@ -175,8 +177,7 @@ def opened(
 ) -> tuple[Window, Stepped]:
     """A window on ``live``, in a test of one thread."""
     area = area or StagingArea(buffer_bytes)
-    stepped = area._pool.changed if isinstance(area._pool.changed, Stepped) else Stepped()
-    area._pool.changed = stepped
+    stepped = area._pool.changed if isinstance(area._pool.changed, Stepped) else Stepped(area._pool)
     return area.open(live.capture(), SaveCost(), Handling(**handling)), stepped
 
 

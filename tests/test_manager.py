@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import math
+import multiprocessing
 import os
 import random
 import subprocess
@@ -15,13 +16,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from grown import ON_REQUEST, WatchedRun, grow, opened, run_at, train
+from support.interrupted import InterruptedStart
 from support.options import grouped
 
 from ckptkit.checkpoint.verify import load
@@ -37,7 +38,8 @@ from ckptkit.errors import (
     StateMismatchError,
     StorageError,
 )
-from ckptkit.manager.background import SaveHandle, save_in_background
+from ckptkit.manager import at_exit
+from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.manager.mirroring.mirror import NoMirror
 from ckptkit.manager.options import ERROR_BUDGET, Preemption, Saving, System
@@ -455,10 +457,75 @@ def test_save_without_a_thread_lets_memory_go(monkeypatch, how):
             raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)  # one that was never started is not alive
-    handle = save_in_background(lambda: None, kept := Kept())
+    handle = SaveHandle(kept := Kept())
+    handle.start(lambda: None)
     assert handle.done()
     assert isinstance(handle.exception(), RuntimeError if how == "no thread" else SaveFailedError)
     assert kept.released == 1
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_ctrl_c_at_thread_start_tears_nothing(root, monkeypatch, runs):
+    """Whether the thread runs or not: no second save runs beside it, and none is waited for that never began."""
+    slow = Fault(lambda: threading.Event().wait(0.05), operations={"write", "create"}, times=99)
+    with CheckpointManager(FaultyStorage(LocalStorage(root), [slow]), save=ON_REQUEST) as manager:
+        manager.restore(run := NumpyRun())
+        train(run, 4)
+        first = manager.save(run).result()
+        train(run, 8)
+        ctrl_c = InterruptedStart(monkeypatch, "ckptkit-writer", runs=runs)
+        with pytest.raises(KeyboardInterrupt):
+            manager.save(run)
+        last = manager.save_final(run)
+    assert ctrl_c.fired == 1
+    assert slow.fired > 0
+    assert names(manager) == [first, last]
+    assert not manager._run.scheduler._window.is_open
+    assert not [one for one in at_exit.AT_EXIT._callbacks if one.__func__ is SaveHandle.finish]
+    again = CheckpointManager(root, save=ON_REQUEST)
+    assert again.restore(resumed := NumpyRun()).checkpoint == last
+    assert resumed.digest() == run.digest()
+
+
+def test_save_takes_locks_that_ctrl_c_cannot_leak(root):
+    """A Condition's own ``with`` is Python code: Ctrl-C right after it took its lock would leave the lock taken."""
+    taken = []
+
+    def note(frame, event, arg):
+        if event == "call" and frame.f_code is threading.Condition.__enter__.__code__:
+            caller = frame.f_back.f_code.co_filename
+            if os.sep + "ckptkit" + os.sep in caller:
+                taken.append(caller)
+
+    manager, run = started(root)
+    train(run, 2)
+    sys.setprofile(note)
+    try:
+        manager.save(run).result()
+        train(run, 2)
+        manager.save_final(run)
+        manager.close()
+    finally:
+        sys.setprofile(None)
+    assert taken == []
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_save_under_way_outlives_process_of_multiprocessing(root, method):
+    context = multiprocessing.get_context(method)
+    child = context.Process(target=_save_and_return, args=(root,))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert names(CheckpointManager(root)) == ["a000001-c0000000001-m0000"]
+
+
+def _save_and_return(root):
+    slow = Fault(lambda: threading.Event().wait(0.2), operations={"create"}, times=99)
+    manager = CheckpointManager(FaultyStorage(LocalStorage(root), [slow]), save=ON_REQUEST)
+    manager.restore(run := NumpyRun())
+    train(run, 4)
+    manager.save(run)
 
 
 def test_interrupted_save_keeps_no_update_waiting(root):
@@ -501,7 +568,7 @@ def test_failed_save_keeps_no_update_waiting(valve):
 def test_manifest_tells_what_the_call_cost(root, monkeypatch):
     """The writer may be done before the call returns."""
     ticks = itertools.count()
-    monkeypatch.setattr("ckptkit.manager.scheduler.save_in_background", lambda save, staged: SaveHandle.ended(save()))
+    monkeypatch.setattr(SaveHandle, "start", lambda handle, save: handle.end(save()))
     manager = CheckpointManager(root, save=ON_REQUEST, system=System(monotonic=lambda: float(next(ticks))))
     manager.restore(run := NumpyRun())
     train(run, 2)
@@ -509,6 +576,19 @@ def test_manifest_tells_what_the_call_cost(root, monkeypatch):
     manager.close()
     cost = json.loads((root / "checkpoints" / name / "manifest.json").read_bytes())["cost"]
     assert cost["stall_seconds"] > 0
+
+
+def test_rewound_save_never_goes_below_a_commit(root):
+    """The names of an attempt are in the order of training: prune and retention rely on that."""
+    manager, run = started(root, save=SaveEvery(micro_steps=3), mid_cycle="rewind")
+    train(run, 4)
+    assert manager.step(run) is None
+    train(run, 6)
+    name = manager.save(run).result()
+    assert name == "a000001-c0000000001-m0002"
+    assert manager.step(run) is None, "the start of the cycle lies before what is committed"
+    manager.close()
+    assert names(manager) == [name]
 
 
 def test_cycle_whose_start_nobody_saw_is_stored_exactly(root):
@@ -622,7 +702,7 @@ def test_skipped_saves_are_logged_once_then_counted(caplog):
     caplog.set_level(logging.INFO, "ckptkit")
     outcomes = SaveResults("root", 3, None)
     for number in range(1, 110):
-        outcomes.begin(number, SaveHandle(Future(), None))
+        outcomes.begin(number, SaveHandle(None))
         outcomes.skip(timedelta(0))
         outcomes.skip(timedelta(0))  # an interval that has passed stays due
     assert outcomes.skipped_saves == 109
@@ -657,7 +737,7 @@ def test_save_skipped_for_another_rank_counts():
     outcomes = SaveResults("root", 3, None)
     outcomes.skip(timedelta(0))
     assert outcomes.skipped_saves == 1
-    outcomes.begin(1, SaveHandle(Future(), None))
+    outcomes.begin(1, SaveHandle(None))
     outcomes.skip(timedelta(0))
     assert outcomes.skipped_saves == 2
 

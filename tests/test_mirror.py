@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 from crash.scenario import CYCLE, attempts, corrupt, digest_at, digest_of, folders, name_at, tree
+from support.interrupted import InterruptedStart
 from support.options import grouped
 
 from ckptkit.checkpoint.commit import void
@@ -191,6 +192,21 @@ def test_both_roots_hold_the_same_run(tmp_path):
     assert run_in(tmp_path / "local") == tree(tmp_path / "mirror")
     assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(1, 5)]
     assert life.manager.mirror_lag == 0
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_ctrl_c_at_start_of_uploads_ends(tmp_path, monkeypatch, runs):
+    """Else nobody would ever say that no upload is under way, and the process would not exit."""
+    started(tmp_path, 2).manager.close()
+    ctrl_c = InterruptedStart(monkeypatch, "ckptkit-mirror", runs=runs)
+    life = Life(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        life.restore()
+    assert ctrl_c.fired == 1
+    assert life.manager._setup.mirror._uploads._idle.wait(10)
+    life.manager.close()
+    _, checkpoint = resumed(tmp_path)
+    assert checkpoint == name_at(1, 2)
 
 
 def test_local_lost_goes_on_from_the_mirror(tmp_path):

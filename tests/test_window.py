@@ -15,6 +15,7 @@ from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import DTYPES, Lifetime, Role
 from ckptkit.errors import StorageError
 from ckptkit.snapshot import Handling, StagingArea
+from ckptkit.snapshot.buffers import BufferPool
 
 LONG_SECONDS = 10.0
 ONE_BUFFER = SMALL_BUFFER_BYTES
@@ -467,8 +468,8 @@ def test_fence_waits_within_memory_limit():
 class Unanswered(Stepped):
     """Waits in vain, each time as long as was asked for."""
 
-    def __init__(self, longest_seconds: float) -> None:
-        super().__init__()
+    def __init__(self, pool: BufferPool, longest_seconds: float) -> None:
+        super().__init__(pool)
         self.seconds = 0.0
         self._longest_seconds = longest_seconds
 
@@ -485,9 +486,8 @@ class Unanswered(Stepped):
 def test_fence_gives_up_only_a_silent_network(is_remote, caplog):
     """A disk is waited for; after an hour the writer goes on."""
     live = Live(*CYCLE)
-    unanswered = Unanswered(3600)
     area = StagingArea(ONE_BUFFER, lambda: unanswered.seconds, is_remote=is_remote)
-    area._pool.changed = unanswered
+    unanswered = Unanswered(area._pool, 3600)
     window = area.open(live.capture(), SaveCost(), Handling())
     writer = Writer(window, live)
     unanswered.while_waiting = lambda: writer.read(1)

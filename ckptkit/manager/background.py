@@ -60,22 +60,23 @@ class SaveHandle:
     """Represents one save under way, similar to `concurrent.futures.Future`.
 
     Args:
-        future: The save's future.
         staged: The state that the save writes; None if the save has ended.
     """
 
-    def __init__(self, future: Future[SaveReport], staged: Staged | None) -> None:
-        self._future = future
+    def __init__(self, staged: Staged | None) -> None:
+        self._future: Future[SaveReport] = Future()
         self._staged = staged
         self._thread: threading.Thread | None = None
+        # Taken once: by the thread, which then saves, or by the training thread, and then nobody saves.
+        self._begun = threading.Lock()
         self._untold = _Untold()
 
     @classmethod
     def ended(cls, report: SaveReport) -> SaveHandle:
         """Return a handle of a save that wrote nothing, because the checkpoint already existed."""
-        future: Future[SaveReport] = Future()
-        future.set_result(report)
-        return cls(future, None)
+        handle = cls(None)
+        handle.end(report)
+        return handle
 
     def done(self) -> bool:
         """Return whether the save has ended, successfully or not.
@@ -120,10 +121,48 @@ class SaveHandle:
         finally:
             self._future.set_exception(outcome)
 
-    def run_in(self, thread: threading.Thread) -> None:
-        """Start ``thread``, which must set the outcome of the save; raises RuntimeError if it cannot be started."""
-        thread.start()
-        self._thread = thread
+    def start(self, save: Callable[[], SaveReport]) -> None:
+        """Run ``save`` in a thread of its own; if no thread can be started, that is a failed save like any other."""
+        # Daemon: the interpreter joins other threads before it runs exit handlers, but this one may need slices.
+        self._thread = threading.Thread(target=self._run, args=(save,), name="ckptkit-writer", daemon=True)
+        AT_EXIT.add(self.finish)
+        try:
+            self._thread.start()
+        except (RuntimeError, MemoryError) as error:
+            if self._take_back():
+                self.end(error)
+
+    def withdraw(self, error: BaseException) -> None:
+        """End a save that has not begun, so that it never does; leave one that runs or has ended.
+
+        Call this where an error, such as Ctrl-C, may have arrived before, in or after `start`.
+        """
+        if self._take_back():
+            failed = SaveFailedError("the save was interrupted before it began")
+            failed.__cause__ = error
+            self._future.set_exception(failed)
+
+    def _take_back(self) -> bool:
+        if self._future.done() or not self._begun.acquire(blocking=False):
+            return False
+        AT_EXIT.discard(self.finish)
+        if self._staged is not None:
+            self._staged.release()
+        return True
+
+    def _run(self, save: Callable[[], SaveReport]) -> None:
+        if not self._begun.acquire(blocking=False):
+            return
+        outcome: SaveReport | BaseException
+        try:
+            lower_priority()
+            outcome = save()
+        except BaseException as error:  # noqa: BLE001 - every error belongs to the handle
+            outcome = error
+        try:
+            self.end(outcome)
+        finally:
+            AT_EXIT.discard(self.finish)
 
     def finish(self) -> None:
         """Wait for the end and log a failure that nobody has asked for; runs at interpreter exit."""
@@ -151,8 +190,11 @@ class SaveHandle:
 
     def _has_ended(self) -> bool:
         """Return whether there is an outcome; a thread that died without one becomes an error."""
-        is_gone = self._thread is not None and not self._thread.is_alive()  # first: it sets the outcome, then ends
-        if is_gone and not self._future.done():
+        has_begun = self._begun.locked()  # first: a thread that has begun is alive until it has set the outcome
+        is_gone = self._thread is not None and not self._thread.is_alive()
+        if is_gone and not has_begun:
+            self.withdraw(RuntimeError("its thread was never started"))
+        elif is_gone and not self._future.done():
             assert self._staged is not None  # noqa: S101 - a thread writes it
             self._staged.release()
             self.end(
@@ -162,38 +204,6 @@ class SaveHandle:
                 )
             )
         return self._future.done()
-
-
-def save_in_background(save: Callable[[], SaveReport], staged: Staged) -> SaveHandle:
-    """Run ``save`` in its own thread.
-
-    Args:
-        save: The function to run.
-        staged: The state that it writes.
-    """
-    handle = SaveHandle(Future(), staged)
-
-    def run() -> None:
-        outcome: SaveReport | BaseException
-        try:
-            lower_priority()
-            outcome = save()
-        except BaseException as error:  # noqa: BLE001 - every error belongs to the handle
-            outcome = error
-        try:
-            handle.end(outcome)
-        finally:
-            AT_EXIT.discard(handle.finish)
-
-    AT_EXIT.add(handle.finish)
-    try:
-        # Daemon: the interpreter joins other threads before it runs exit handlers, but this one may need slices.
-        handle.run_in(threading.Thread(target=run, name="ckptkit-writer", daemon=True))
-    except (RuntimeError, MemoryError) as error:  # no more threads: a failed save like any other
-        AT_EXIT.discard(handle.finish)
-        staged.release()
-        handle.end(error)
-    return handle
 
 
 def warn_of_failure(error: BaseException, message: str, *values: object) -> None:

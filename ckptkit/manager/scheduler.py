@@ -18,7 +18,7 @@ from ckptkit.core.contents import Capture
 from ckptkit.core.progress import Progress
 from ckptkit.core.save_report import SaveCost, SaveReport
 from ckptkit.format.layout import CheckpointName
-from ckptkit.manager.background import SaveHandle, save_in_background
+from ckptkit.manager.background import SaveHandle
 from ckptkit.manager.mirroring.mirror import NoMirror, RunMirror
 from ckptkit.manager.options import MidCycle, WindowUse
 from ckptkit.manager.preemption.request import PreemptionRequest
@@ -165,7 +165,7 @@ class Scheduler:
         return self._begin(state, moment, said)
 
     def save_due(self, state: Capturable, metrics: Metrics, *, rewound: bool, waits: bool) -> SaveHandle | None:
-        """Save in all ranks, or in none: where one is still writing, or the moment is committed; a collective.
+        """Save in all ranks, or in none: where one is still writing, or a commit reaches the moment; a collective.
 
         Args:
             state: State of this rank.
@@ -181,7 +181,10 @@ class Scheduler:
         if any(word.busy for word in said):
             self._results.skip(timedelta(seconds=moment.begun - self.last_at))
             return None
-        return None if said[0].committed is not None else self._begin(state, moment, said)
+        newest = CheckpointName.parse(said[0].newest or "")
+        if newest is not None and newest.reaches(moment.capture.progress):
+            return None
+        return self._begin(state, moment, said)
 
     def _moment(self, state: Capturable, metrics: Metrics, *, rewound: bool) -> _Moment:
         numbers = {name: float(value) for name, value in (metrics or {}).items()}
@@ -254,22 +257,24 @@ class Scheduler:
         cost = SaveCost(queue_seconds=self._monotonic() - moment.begun, skipped_saves=self._results.skipped_saves)
         self._recorder.settle()  # the capture has just waited for the device
         window = self._area.open(moment.capture, cost, self._handling())
+        handle = SaveHandle(window)
         self._window = window  # first: an update in the next call fences at once
         try:
             if window.is_open:
                 state.guard(self.fence)
             request = SaveRequest(name, window, moment.metrics, self._clock(), self._number + 1)
-        except BaseException:  # Ctrl-C, too: a later fence would wait for a writer that does not exist
-            window.release()
+            self._number += 1
+            self.last_at = self._monotonic()
+            cost.stall_seconds += self.last_at - moment.begun  # before the writer starts, because it stores the cost
+            # Before it starts: Ctrl-C may arrive once it runs, and no second save may begin beside it.
+            self._results.begin(self._number, handle)
+            handle.start(self._writing(request))
+        except BaseException as error:  # Ctrl-C, too: a later fence would wait for a writer that does not exist
+            handle.withdraw(error)
             raise
-        self._number += 1
-        self.last_at = self._monotonic()
-        cost.stall_seconds += self.last_at - moment.begun  # before the writer starts, because it stores the cost
-        handle = self._write(request)
-        self._results.begin(self._number, handle)
         return handle
 
-    def _write(self, request: SaveRequest) -> SaveHandle:
+    def _writing(self, request: SaveRequest) -> Callable[[], SaveReport]:
         begun = self._monotonic()
         staged = request.staged
 
@@ -287,7 +292,7 @@ class Scheduler:
             self._recorder.saved(report, saved.removed)
             return report
 
-        return save_in_background(save, staged)
+        return save
 
     def _handling(self) -> Handling:
         return Handling(

@@ -50,13 +50,16 @@ class BufferPool:
     """Owns the buffers of one manager.
 
     Attributes:
-        changed: Notified when a buffer is returned; guards everything that several threads share in a window.
+        lock: Guards everything that several threads share in a window. Written in C: Ctrl-C that arrives while
+            `threading.Condition`, which is Python code, has just taken its lock would leave it taken for ever.
+        changed: Notified when a buffer is returned; of ``lock``.
         limit_bytes: Most memory to use, unless a capture itself needs more, or the writer waits for a slice and frees
             nothing before it; at least one buffer.
     """
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.limit_bytes = BUFFER_BYTES
         self._free: list[Buffer] = []
         self._made = 0
@@ -68,7 +71,7 @@ class BufferPool:
 
     def take(self, *, beyond_limit: bool = False) -> Buffer | None:
         """Return a buffer, or None if the limit is reached and all are in use."""
-        with self.changed:
+        with self.lock:
             if self._free:
                 return self._free.pop()
             if not beyond_limit and self._made and self.made_bytes + BUFFER_BYTES > self.limit_bytes:
@@ -77,12 +80,12 @@ class BufferPool:
         return Buffer()
 
     def give_back(self, buffer: Buffer) -> None:
-        """Take ``buffer`` back; the caller holds ``changed``."""
+        """Take ``buffer`` back; the caller holds ``lock``."""
         buffer.filled_bytes = buffer.pending_bytes = 0
         self._free.append(buffer)
         self.changed.notify_all()
 
     @property
     def has_free(self) -> bool:
-        """Whether `take` can return a buffer without making one; the caller holds ``changed``."""
+        """Whether `take` can return a buffer without making one; the caller holds ``lock``."""
         return bool(self._free)

@@ -81,6 +81,7 @@ class Window:
         self.cost = cost
         self._extents = extents
         self._pool = pool
+        self._lock = pool.lock
         self._changed = pool.changed
         self.by_slices = by_slices
         self._monotonic = monotonic
@@ -96,7 +97,7 @@ class Window:
     @property
     def is_open(self) -> bool:
         """Whether live memory may still be read for this capture."""
-        with self._changed:
+        with self._lock:
             return not self._is_over() and any(not one.all_copied for one in self._open)
 
     def close(self, *, patient: bool = True) -> None:
@@ -155,7 +156,7 @@ class Window:
 
     def release(self) -> None:
         """Release live memory and buffers; the save has ended, successfully or not."""
-        with self._changed:
+        with self._lock:
             self._ended = True
             buffers = {id(piece.buffer): piece.buffer for file in self._extents for one in file for piece in one.pieces}
             if self._filling is not None:
@@ -177,7 +178,7 @@ class Window:
             done += self._read_some(extent, at + done, out[done:], last=last)
 
     def _read_some(self, extent: Extent, at: int, out: Bytes, *, last: bool) -> int:
-        with self._changed:
+        with self._lock:
             piece = extent.piece_at(at)
             while piece is None and self.by_slices and not extent.held and not self._given_up:
                 self._starving = True
@@ -193,7 +194,7 @@ class Window:
         np.copyto(out[:count], live[at : at + count])
         if extent.held:
             return count
-        with self._changed:
+        with self._lock:
             self._refuse_given_up()
             if at + count > extent.live_to:
                 return 0  # the fence has overtaken: what was read may be of a later moment
@@ -216,7 +217,7 @@ class Window:
         offset = piece.offset_bytes + at - piece.start
         np.copyto(out[:count], piece.buffer.memory[offset : offset + count])
         if last:
-            with self._changed:
+            with self._lock:
                 piece.buffer.pending_bytes -= count
                 if not piece.buffer.pending_bytes and piece.buffer is not self._filling:
                     self._pool.give_back(piece.buffer)
@@ -228,7 +229,7 @@ class Window:
         if buffer is None:
             return 0
         offset = buffer.filled_bytes
-        with self._changed:
+        with self._lock:
             if self._ended or extent.all_copied:
                 return 0
             room = min(at_most_bytes, BUFFER_BYTES - offset)
@@ -240,7 +241,7 @@ class Window:
         if live is None:
             return 0
         np.copyto(buffer.memory[offset : offset + stop - start], live[start:stop])
-        with self._changed:
+        with self._lock:
             first = max(start, extent.taken_bytes)  # the writer may have read some of it meanwhile
             if self._ended or first >= stop:
                 return 0
@@ -258,7 +259,7 @@ class Window:
 
     def _room(self, extent: Extent, *, wait: bool, beyond_limit: bool) -> Buffer | None:
         """Return the buffer to fill next; None if there is none, or nothing is left to copy."""
-        with self._changed:
+        with self._lock:
             if self._is_over() or extent.all_copied:
                 return None
             if self._filling is not None and self._filling.filled_bytes < BUFFER_BYTES:
@@ -271,7 +272,7 @@ class Window:
         buffer = self._pool.take(beyond_limit=starving or beyond_limit)
         if buffer is None and wait:
             buffer = self._wait_for_buffer(extent)
-        with self._changed:
+        with self._lock:
             if not self._is_over():
                 self._filling = buffer
                 return buffer
@@ -290,7 +291,7 @@ class Window:
 
     def _wait_for_buffer(self, extent: Extent) -> Buffer | None:
         begun = moved = self._monotonic()
-        with self._changed:
+        with self._lock:
             while not (self._is_over() or extent.all_copied or self._pool.has_free or self._starving):
                 if self._changed.wait(_PATIENCE_SECONDS):
                     moved = self._monotonic()

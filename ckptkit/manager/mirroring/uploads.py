@@ -59,6 +59,7 @@ class Uploads:
         self._lock = threading.Lock()
         self._idle = threading.Event()
         self._idle.set()
+        self._starting: threading.Lock | None = None
         self._waiting: CheckpointName | None = None
         self._under_way: CheckpointName | None = None
         self._sweep_now = False
@@ -174,20 +175,29 @@ class Uploads:
             raise self._lacking(self._error) from self._error
 
     def _wake(self) -> None:
-        with self._lock:
-            if not self._idle.is_set():
-                return
-            self._idle.clear()
+        begun = threading.Lock()  # taken once: by the thread, which then uploads, or here after Ctrl-C
         # Daemon: the interpreter joins other threads before it runs exit handlers, and a save may still come then.
-        thread = threading.Thread(target=self._run_quietly, name="ckptkit-mirror", daemon=True)
+        thread = threading.Thread(target=self._run_quietly, args=(begun,), name="ckptkit-mirror", daemon=True)
         try:
+            with self._lock:
+                if not self._idle.is_set():
+                    return
+                self._starting = begun
+                self._idle.clear()
             thread.start()
-        except RuntimeError:
-            self._run()
+        except RuntimeError:  # no more threads
+            if begun.acquire(blocking=False):
+                self._run()
+        except BaseException:  # Ctrl-C: nobody else knows whether the thread runs
+            with self._lock:
+                if self._starting is begun and begun.acquire(blocking=False):
+                    self._idle.set()
+            raise
 
-    def _run_quietly(self) -> None:
-        lower_priority()
-        self._run()
+    def _run_quietly(self, begun: threading.Lock) -> None:
+        if begun.acquire(blocking=False):
+            lower_priority()
+            self._run()
 
     def _run(self) -> None:
         try:

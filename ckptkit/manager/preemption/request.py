@@ -57,7 +57,8 @@ class PreemptionRequest:
         self._newest = newest
         self.url = url
         self._monotonic = monotonic
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # in C: a Condition's own `with` may leave it taken after Ctrl-C
+        self._changed = threading.Condition(self._lock)
         self._asked_at: float | None = None
         self._number: int | None = None
         self._heard_at: float | None = None
@@ -125,7 +126,7 @@ class PreemptionRequest:
 
     def ask(self, why: str) -> None:
         """Request the end of training; the grace begins now unless it has begun before."""
-        with self._changed:
+        with self._lock:
             act = self._ask(why)
         if act is not None:
             act()
@@ -134,7 +135,7 @@ class PreemptionRequest:
         """Handle a signal, as `ckptkit.manager.preemption.signals.Listener` describes."""
         name = signal.Signals(number).name
         now = self._monotonic()
-        with self._changed:
+        with self._lock:
             if self._heard_at is None:
                 self._number, self._heard_at = number, now
                 return self._ask(name)
@@ -144,13 +145,13 @@ class PreemptionRequest:
 
     def settle(self) -> None:
         """Mark the request as settled; the end of the grace no longer ends the process."""
-        with self._changed:
+        with self._lock:
             self._settled = True
             self._changed.notify_all()
 
     def recall(self) -> None:
         """Treat the newest checkpoint as older than the request: a rank that does not commit may learn of it late."""
-        with self._changed:
+        with self._lock:
             self._newest_before = self._newest()
             self._changed.notify_all()
 
@@ -178,7 +179,7 @@ class PreemptionRequest:
         _log.warning("%s: saving within %g s and ending", self.why, self._options.grace.total_seconds())
 
     def _enforce(self) -> None:
-        with self._changed:
+        with self._lock:
             while not self._settled:
                 left = self.left.total_seconds()
                 if left <= 0:
