@@ -115,10 +115,11 @@ def _forget_failed_starts(storage: Storage, folders: Folders, attempt: AttemptDo
     """Remove what is left of failed starts: attempts between the parent's and this one that committed nothing.
 
     The last few stay, and so does the last attempt of a copy. Only starts from the same checkpoint are removed: this
-    attempt has read that checkpoint, so it would have seen their commits.
+    attempt has read that checkpoint, so it would have seen their commits. Starts from a checkpoint that the user named
+    are neither removed nor remove others: between two of them, `ckptkit prune` may have removed what one committed.
     """
     parent = CheckpointName.parse(attempt.parent or "")
-    if parent is None or attempt.attempt - parent.attempt - 1 <= _FAILED_STARTS:
+    if parent is None or attempt.branch is not None or attempt.attempt - parent.attempt - 1 <= _FAILED_STARTS:
         return  # without a parent, checkpoints/ may be unreachable
     documents = Documents(storage)
     numbers = list_attempts(storage) | {name.attempt for name in folders.names}
@@ -143,7 +144,7 @@ def _began_alike(documents: Documents, number: int, attempt: AttemptDocument) ->
         document = documents.document(number)
     except CorruptCheckpointError:
         return False
-    return (document.parent, document.branch) == (attempt.parent, attempt.branch)
+    return document.parent == attempt.parent and document.branch is None
 
 
 def _remove_old_voids(storage: Storage, folders: Folders, attempt: AttemptDocument) -> None:

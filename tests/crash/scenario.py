@@ -215,7 +215,7 @@ def _second_newest(files: Tree, parent: str | None) -> int:
 
 def _failed_starts(files: Tree, attempt: int, parent: str | None, branch: str | None, bare: list[str]) -> set[str]:
     """The keys of starts that came to nothing, all but those of the last two."""
-    if parent is None:
+    if parent is None or branch is not None:
         return set()
     documents = attempts(files)
     there = {int(name[1:7]) for name in folders(files).committed}
@@ -225,7 +225,7 @@ def _failed_starts(files: Tree, attempt: int, parent: str | None, branch: str | 
     between = sorted((n for n in documents if int(parent[1:7]) < n < attempt), reverse=True)
     for number in [n for n in between if n > max(there, default=0)][2:]:
         document = documents[number]
-        if number in with_data or (document["parent"], document["branch"]) != (parent, branch):
+        if number in with_data or (document["parent"], document["branch"]) != (parent, None):
             break
         mine = re.compile(rf"attempts/{number:06d}\.json|(events|checkpoints)/a{number:06d}-.+")
         if origin is None or number != origin["last_attempt"]:

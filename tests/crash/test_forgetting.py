@@ -1,6 +1,7 @@
 """What a run forgets of its starts, so that it does not grow with them, and what it has to keep."""
 
 from datetime import datetime, timezone
+from shutil import copytree
 
 import pytest
 from dict_storage import Counted, DictStorage
@@ -15,12 +16,15 @@ from ckptkit.run.catalog import latest_checkpoint, list_checkpoints
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, Killed
 from ckptkit.tools.copy.copy import CopyRequest, copy_run
+from ckptkit.tools.prune.plan import plan_prune
+from ckptkit.tools.prune.prune import prune
 from ckptkit.tools.verify.run import audit
 
 from .roots import LocalRoot
-from .scenario import AT_6, Life, attempts, check_new_start, committed, folders, history, name_at, tree
+from .scenario import AT_6, Life, attempts, check_new_start, committed, digest_at, folders, history, name_at, tree
 from .test_away import Quiet, bring_back, taken_away
 
+AT_4 = name_at(1, 4)
 NOW, TOKEN = datetime(2030, 1, 1, tzinfo=timezone.utc), "1" * 32
 
 
@@ -316,3 +320,73 @@ def test_copy_goes_on_after_any_failed_starts(root, tmp_path, checkpoint):
     failed(copy, 6)
     assert numbers(copy) == [1, 2, 6, 7, 8]
     check_new_start(copy, latest=AT_6)
+
+
+def branch_pruned(root, *lives):
+    """A branch of attempt 2 that has committed and was pruned, and a script that goes back by name at each start."""
+    back = {"checkpoint": AT_4, "rewind": True}
+    history(root)
+    life = Life(root)
+    life.restore(**back)
+    life.saved_at(8)
+    for one in lives:
+        one()
+    Life(root).restore(**back)
+    storage = LocalStorage(root)
+    done = prune(storage, plan_prune(storage, [], branches=True), [], branches=True, token=TOKEN)
+    assert done.removed == [AT_6, name_at(2, 8)]
+    for _ in range(3):
+        Life(root).restore(**back)
+    life = Life(root)
+    life.restore(**back)
+    life.saved_at(9)
+
+
+def test_start_whose_commits_were_pruned_stays(root):
+    branch_pruned(root)
+    assert numbers(root) == [1, 2, 3, 4, 5, 6, 7]
+    check_new_start(root, latest=name_at(7, 9))
+
+
+def test_copy_with_pruned_branch_goes_on(root, tmp_path):
+    copy = LocalStorage(tmp_path / "copy")
+    request = CopyRequest(None, lambda: NOW, lambda: TOKEN)
+    branch_pruned(root, lambda: copy_run(LocalStorage(root), copy, request, Quiet()))
+    copied = copy_run(LocalStorage(root), copy, request, Quiet())
+    assert copied.copied == [name_at(7, 9)]
+    assert copied.kept == [AT_6, name_at(2, 8)]
+    assert committed(tmp_path / "copy") == [AT_4, AT_6, name_at(2, 8), name_at(7, 9)]
+    check_new_start(tmp_path / "copy", latest=name_at(7, 9))
+
+
+def test_mirror_with_pruned_branch_is_the_same_run(root, tmp_path):
+    """The local root was pruned, and started on without its mirror, which has the branch."""
+    mirror = LocalStorage(tmp_path / "mirror")
+    branch_pruned(root, lambda: copytree(root, tmp_path / "mirror"))
+    life = Life(root, mirror=mirror)
+    assert life.restore().checkpoint == name_at(7, 9)
+    assert life.run.digest() == digest_at(9)
+    life.saved_at(10)
+    life.manager.close()
+    assert numbers(root) == numbers(tmp_path / "mirror") == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert name_at(8, 10) in committed(tmp_path / "mirror")
+
+
+@pytest.mark.parametrize("starts", STARTS)
+def test_starts_sent_back_by_name_stay_unread(starts):
+    """They may have had checkpoints that were pruned; a start reads no more files for them."""
+    storage = Counted(DictStorage())
+    manager, run = start(storage, keep=KeepLatest(2))
+    first = save(manager, run)
+    save(manager, run)
+    manager.close()
+    for _ in range(starts):
+        manager = CheckpointManager(storage, save=ON_REQUEST, keep=KeepLatest(2), **grouped(events=False))
+        storage.reset()
+        manager.restore(WatchedRun(), checkpoint=first, rewind=True)
+    assert sum(key.startswith("attempts/") for key in storage._inner.files) == starts + 1
+    assert len(storage.keys("read")) <= 20
+    storage.reset()
+    _, run = start(storage, keep=KeepLatest(2))
+    assert run.applied == [first]
+    assert len(storage.keys("read")) <= 20
