@@ -553,6 +553,144 @@ def test_newer_checkpoints_replace_planned_ones_pruned_meanwhile(source, target)
     assert Life(target).restore().checkpoint == name_at(3, 16)
 
 
+def failed_starts(root: Path, times: int) -> None:
+    """So many starts that commit nothing, and have events all the same."""
+    for _ in range(times):
+        life = Life(root, keep=KeepLatest(5))
+        life.restore()
+        life.manager.close()
+
+
+def check_ended(root: Path, source: Path, latest: str = AT_10) -> None:
+    """The copy at ``root`` has each checkpoint's document and the one that ends it, and a start takes ``latest``."""
+    files = tree(root)
+    there = attempts(files)
+    assert json.loads(files["run.json"])["copied_from"]["last_attempt"] in there
+    assert {int(name[1:7]) for name in committed(root)} <= there.keys()
+    theirs = tree(source)
+    assert {key: data for key, data in files.items() if key != "run.json" and theirs.get(key, data) != data} == {}
+    life = Life(root)
+    assert life.restore().checkpoint == latest
+    assert life.run.digest() == digest_at(batches_of(latest))
+
+
+def forgetful(root: Path) -> None:
+    """A source whose newest start, the third, committed nothing, and that forgets it once it was started thrice more.
+
+    It removes a checkpoint then, too, so that a copy under way looks at it again.
+    """
+    failed_starts(root, 3)
+    shutil.rmtree(root / "checkpoints" / AT_6, ignore_errors=True)
+    assert 3 not in attempts(tree(root))
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.extended)], ids=["goes on", "killed"])
+@pytest.mark.parametrize("ended", [False, True], ids=["first call", "update"])
+@pytest.mark.covering(1)
+def test_copy_ends_beside_failed_starts_at_any_call(tmp_path, source, side, killed, ended):
+    """The source forgets its failed start at any call of the copy, which may die there and be called once more."""
+    failed_starts(source, 1)
+    if ended:
+        copy(source, tmp_path / "ended")
+    for nth in itertools.count(1):
+        of, to = tmp_path / f"of-{nth}", tmp_path / f"to-{nth}"
+        shutil.copytree(source, of)
+        if ended:
+            shutil.copytree(tmp_path / "ended", to)
+        faulty = {"source": FaultyStorage(LocalStorage(of)), "target": FaultyStorage(LocalStorage(to))}
+
+        def go_on(of: Path = of) -> None:
+            forgetful(of)
+            if killed:
+                raise Killed
+
+        fault = faulty[side].inject(Fault(go_on, nth=nth))
+        try:
+            copy(faulty["source"], faulty["target"])
+        except Killed:
+            copy(of, to)
+        check_ended(to, of)
+        if not fault.fired:
+            break
+        shutil.rmtree(of)
+        shutil.rmtree(to)
+    assert nth > 40
+
+
+def test_resumed_copy_ends_though_source_forgot_start(source, target):
+    """Its source was restarted again and again, before and after the copy died."""
+    failed_starts(source, 1)
+    with pytest.raises(Killed):
+        copy(source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"create"}, key=f"*/{AT_8}/*")]))
+    failed_starts(source, 3)
+    assert sorted(attempts(tree(source))) == [1, 2, 4, 5, 6]
+    done = copy(source, target)
+    assert done.present + done.copied == committed(source) == committed(target)
+    assert sorted(attempts(tree(target))) == [1, 2, 4, 5, 6]
+    check_ended(target, source)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"{}")], ids=["gone", "damaged"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_document_lost_during_copy_was_kept(source, target, number, damage):
+    """Its checkpoints were copied before; the source is then listed once more, since it removed one."""
+
+    def lose() -> None:
+        damage(source / f"attempts/{number:06d}.json")
+        shutil.rmtree(source / "checkpoints" / AT_8)
+
+    document = (source / f"attempts/{number:06d}.json").read_bytes()
+    lost = Fault(lose, operations={"read_into"}, key=f"*/{AT_8}/*")
+    done = copy(FaultyStorage(LocalStorage(source), [lost]), target)
+    assert done.pruned == [AT_8]
+    assert (target / f"attempts/{number:06d}.json").read_bytes() == document
+    assert done.copied == [AT_4, AT_6, AT_10] == committed(target)
+    life = Life(target)
+    assert life.restore().checkpoint == AT_10
+    assert life.run.digest() == digest_at(10)
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [(Path.unlink, "is missing"), (lambda path: path.write_bytes(b"{}"), "is not a valid AttemptDocument")],
+    ids=["gone", "damaged"],
+)
+def test_copy_that_cannot_end_is_no_success(source, target, tmp_path, damage, why):
+    """The document that is to end it was lost at the source after the copy had begun."""
+    with pytest.raises(Killed):
+        copy(source, FaultyStorage(LocalStorage(target), [Fault("kill", operations={"create"}, key=f"*/{AT_8}/*")]))
+    path = source / "attempts/000002.json"
+    document = path.read_bytes()
+    damage(path)
+    before = tree(target)
+    with pytest.raises(ResumeError, match=rf"cannot be completed.*attempts/000002\.json {why}.*Nothing was changed"):
+        copy(source, target)
+    assert tree(target) == before
+    copy(source, tmp_path / "other")
+    assert Life(tmp_path / "other").restore().checkpoint == AT_6
+    path.write_bytes(document)
+    copy(source, target)
+    check_ended(target, source)
+
+
+def test_document_damaged_at_source_is_named_there(source, target):
+    """The copy has the only whole one: its removal must not be the advice."""
+    copy(source, target)
+    path = source / "attempts/000001.json"
+    path.write_bytes(b"{}")
+    before = tree(target)
+    with pytest.raises(ResumeError) as caught:
+        copy(source, target)
+    assert str(caught.value).startswith(f"attempts/000001.json cannot be read at {source}, ")
+    assert "remove" not in str(caught.value)
+    assert tree(target) == before
+    shutil.copy(target / "attempts/000001.json", path)
+    Life(source).restore()
+    copy(source, target)
+    check_ended(target, source)
+
+
 def test_source_that_always_prunes_first_is_an_error(source, target):
     numbers = itertools.count(20)
 
@@ -623,7 +761,7 @@ def test_source_emptied_before_the_copy_writes_nothing(source, target):
 
 def test_checkpoint_of_last_attempt_is_not_copied_alone(source, target, monkeypatch):
     """The copy would need the next number."""
-    monkeypatch.setattr("ckptkit.tools.copy.copy.MAX_ATTEMPT", 2)
+    monkeypatch.setattr("ckptkit.tools.copy.attempts.MAX_ATTEMPT", 2)
     with pytest.raises(ResumeError, match=f"{AT_8} is of the last attempt .*; copy the whole run"):
         copy(source, target, AT_8)
     assert not target.exists()

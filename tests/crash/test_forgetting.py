@@ -11,6 +11,8 @@ from support.options import grouped
 
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import StaleAttemptError
+from ckptkit.format.codec import decode, encode
+from ckptkit.format.documents import RunDocument
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.catalog import latest_checkpoint, list_checkpoints
 from ckptkit.storage import LocalStorage
@@ -317,6 +319,19 @@ def test_copy_goes_on_after_any_failed_starts(root, tmp_path, checkpoint):
     tried(root, 1)
     copy = tmp_path / "copy"
     copy_run(LocalStorage(root), LocalStorage(copy), CopyRequest(checkpoint, lambda: NOW, lambda: TOKEN), Quiet())
+    failed(copy, 6)
+    assert numbers(copy) == ([1, 6, 7, 8] if checkpoint is None else [1, 2, 6, 7, 8])
+    check_new_start(copy, latest=AT_6)
+
+
+def test_document_that_ends_older_copy_stays(root, tmp_path):
+    """Copies of before named the newest attempt, whether or not it had committed."""
+    tried(root, 1)
+    copy = tmp_path / "copy"
+    copy_run(LocalStorage(root), LocalStorage(copy), CopyRequest(None, lambda: NOW, lambda: TOKEN), Quiet())
+    run = decode((copy / "run.json").read_bytes(), RunDocument, "run.json")
+    origin = run.copied_from.model_copy(update={"last_attempt": 2})
+    (copy / "run.json").write_bytes(encode(run.model_copy(update={"copied_from": origin}).sealed()))
     failed(copy, 6)
     assert numbers(copy) == [1, 2, 6, 7, 8]
     check_new_start(copy, latest=AT_6)

@@ -18,13 +18,14 @@ from ckptkit.checkpoint.transfer import ADVICE
 from ckptkit.core.text import listed
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from ckptkit.format.codec import encode
-from ckptkit.format.documents import MAX_ATTEMPT, AttemptDocument, CopiedFrom, RunDocument, digest_of
+from ckptkit.format.documents import AttemptDocument, CopiedFrom, RunDocument, digest_of
 from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN, CheckpointName, attempt_key
 from ckptkit.run.index import Index
 from ckptkit.run.origin import read_run, refuse_unfinished
 from ckptkit.run.resolve import choose
 from ckptkit.scrubber import scrub
 from ckptkit.storage import Storage
+from ckptkit.tools.copy.attempts import last_attempt, readable_documents, settled
 from ckptkit.tools.copy.destination import Destination
 from ckptkit.tools.copy.events import EventInventory
 from ckptkit.tools.copy.inventory import Copied, CopyWatch, Inventory
@@ -66,11 +67,13 @@ def copy_run(source: Storage, target: Storage, request: CopyRequest, watch: Copy
     refuse_unfinished(source, index, source_run)
     destination = Destination(target, source.url)
     alone = _alone(index, request.checkpoint, destination.run)
+    if alone is None:
+        index = settled(source, index)
     origin = CopiedFrom(
         url=scrub(source.url)[:4096],
         run_id=source_run.run_id if source_run is not None else None,
         checkpoint=str(alone) if alone is not None else None,
-        last_attempt=_last_attempt(source, index, alone),
+        last_attempt=last_attempt(source, index, alone),
     )
     destination.accept_run(origin)
     # A new id, not the source's: the two runs may diverge from here on.
@@ -100,31 +103,6 @@ def _alone(index: Index, wanted: str | None, begun: RunDocument | None) -> Check
     return first
 
 
-def _last_attempt(source: Storage, index: Index, alone: CheckpointName | None) -> int:
-    if alone is None:
-        readable = _readable(index)
-        if not readable:
-            if not any(index.is_committed(name) for name in index.names):
-                raise CheckpointNotFoundError(f"there is no committed checkpoint at {source.url}")
-            raise CorruptCheckpointError(
-                f"no file below attempts/ at {source.url} can be read, so that no checkpoint there can be checked"
-            )
-        return readable[-1].attempt
-    if alone.attempt == MAX_ATTEMPT:
-        raise ResumeError(f"{alone} is of the last attempt that the format has a number for; copy the whole run")
-    return alone.attempt + 1
-
-
-def _readable(index: Index) -> list[AttemptDocument]:
-    found = []
-    for attempt in sorted(index.attempts):
-        try:
-            found.append(index.document(attempt))
-        except CorruptCheckpointError:
-            continue  # its checkpoints are reported as corrupt, since none can be checked
-    return found
-
-
 class _Copy:
     def __init__(
         self,
@@ -143,16 +121,20 @@ class _Copy:
         self._copied = Copied(run.run_id, run.copied_from.checkpoint)
         self._inventory = Inventory(source, target, self._copied, watch)
         self._events = EventInventory(source, target)
-        self._last_key = attempt_key(run.copied_from.last_attempt)
+        self._last = run.copied_from.last_attempt
+        self._last_key = attempt_key(self._last)
+        self._documents: dict[str, bytes] = {}
 
     def carry_out(self, index: Index) -> Copied:
         names = self._names(index)
         self._inventory.plan(index, names)
-        others = self._destination.examine(index, self._attempts(index), names)
+        documents = self._attempts(index)
+        self._require_last(index)
+        others = self._destination.examine(index, documents, names)
         self._copied.kept = [str(name) for name in others.kept]
         self._inventory.compare()
         if self._alone is None:
-            self._events.compare(self._destination.events)
+            self._events.compare(self._destination.events, index.attempts)
         if not self._inventory.waiting:
             self._require_any()
         self._begin()
@@ -216,12 +198,29 @@ class _Copy:
             f"no checkpoint of {self._source.url} can be copied. Name another one, or repair the source:{each}"
         )
 
+    def _require_last(self, index: Index) -> None:
+        """Raise if the document that ends the copy is neither here nor at the source: no start could take the copy."""
+        if self._destination.has(self._last_key) or self._last_key in self._documents:
+            return
+        try:
+            index.document(self._last)
+        except CorruptCheckpointError as error:
+            raise ResumeError(
+                f"the copy at {self._target.url} cannot be completed: it ends with a document that "
+                f"{self._source.url} does not have whole any more ({error}). {ADVICE}"
+            ) from error
+
     def _attempts(self, index: Index) -> dict[str, bytes]:
-        """Return the attempts' documents of the copy, by key."""
-        documents = _readable(index)
+        """Return the attempts' documents of the copy, by key.
+
+        Those of earlier surveys are included: the source may have forgotten them since, or they may be damaged now, and
+        checkpoints that were copied meanwhile need them.
+        """
+        documents = readable_documents(index)
         if self._alone is not None:
             documents = [index.document(self._alone.attempt), self._first_attempt(self._alone)]
-        return {attempt_key(one.attempt): encode(one) for one in documents}
+        self._documents.update({attempt_key(one.attempt): encode(one) for one in documents})
+        return self._documents
 
     def _first_attempt(self, parent: CheckpointName) -> AttemptDocument:
         """Make the first attempt of the new run from ``run.json`` alone, so that a resumed copy makes the same one."""

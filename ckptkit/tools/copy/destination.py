@@ -19,7 +19,17 @@ from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, Resu
 from ckptkit.format.codec import decode
 from ckptkit.format.documents import MAX_SEALED_BYTES, Commit, CopiedFrom, RunDocument, Void
 from ckptkit.format.events import MAX_SEGMENT_BYTES
-from ckptkit.format.layout import ATTEMPTS, CHECKPOINTS, EVENTS, FROZEN, RUN, CheckpointName, attempt_of, parse_frozen
+from ckptkit.format.layout import (
+    ATTEMPTS,
+    CHECKPOINTS,
+    EVENTS,
+    FROZEN,
+    RUN,
+    CheckpointName,
+    attempt_key,
+    attempt_of,
+    parse_frozen,
+)
 from ckptkit.run.index import Index
 from ckptkit.storage import Storage
 from ckptkit.storage.lease import LEASE, PROBE
@@ -98,6 +108,7 @@ class Destination:
         self.events = frozenset(key for key in self.events if not self._is_forgotten(key, index))
         others = self._others(index, planned)
         expected = {*planned, *others.kept, *others.left}
+        documented = set() if self._is_alone else {attempt_key(number) for number in index.documented}
         for key in sorted(self._keys if self._is_alone else self._keys - self.events):
             if key in attempts:
                 if document_at(self._storage, key) != attempts[key]:
@@ -106,7 +117,7 @@ class Destination:
                         f"{ADVICE}"
                     )
             elif not self._is_expected(key, index, expected):
-                raise self._foreign(key)
+                raise self._damaged(key) if key in documented else self._foreign(key)
         return others
 
     def make_durable(self) -> None:
@@ -190,6 +201,13 @@ class Destination:
             return decode(self._storage.read(RUN, MAX_SEALED_BYTES), RunDocument, RUN)
         except CorruptCheckpointError as error:
             raise ResumeError(f"{error} (at {self._storage.url}). {ADVICE}") from error
+
+    def _damaged(self, key: str) -> ResumeError:
+        return ResumeError(
+            f"{key} cannot be read at {self._source_url}, so nothing tells whether that at {self._storage.url} is the "
+            "same. If no job was started on the copy, it is: put it back at the source. Else copy to a root that is "
+            "new. Nothing was changed."
+        )
 
     def _foreign(self, key: str) -> ResumeError:
         return ResumeError(f"{key} lies at {self._storage.url} and not at {self._source_url}. {ADVICE}")

@@ -6,14 +6,15 @@ written. Contents are not checked: a damaged file is copied as it is, for reader
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ckptkit.checkpoint.commit import create_once
+from ckptkit.checkpoint.listing import list_attempts
 from ckptkit.checkpoint.transfer import ADVICE
 from ckptkit.core.parallel import each_of
 from ckptkit.errors import ResumeError
 from ckptkit.format.events import MAX_SEGMENT_BYTES
-from ckptkit.format.layout import EVENTS, parse_segment
+from ckptkit.format.layout import EVENTS, attempt_of, parse_segment
 from ckptkit.storage import Storage
 
 
@@ -29,15 +30,21 @@ class EventInventory:
         self._source = source
         self._target = target
         self._there: set[str] = set()
+        self._attempts: Collection[int] = ()
 
-    def compare(self, there: Iterable[str]) -> None:
-        """Compare the target's files, whose keys are ``there``, with the source's.
+    def compare(self, there: Iterable[str], attempts: Collection[int]) -> None:
+        """Compare the target's files with the source's.
+
+        Args:
+            there: Keys of the target's files.
+            attempts: Attempts that had a document at the source when the target was surveyed.
 
         Raises:
             ResumeError: If one is not the source's.
             StorageError: If one of the two storages failed.
         """
         keys = sorted(there)
+        self._attempts = attempts
         for key, is_same in zip(keys, each_of(keys, self._is_same), strict=True):
             if not is_same:
                 raise ResumeError(f"{key} at {self._target.url} is not that of {self._source.url}. {ADVICE}")
@@ -55,7 +62,10 @@ class EventInventory:
             key = f"{EVENTS}/{file}"
             if key in self._there or files[file] > MAX_SEGMENT_BYTES:
                 continue
-            data = self._source.read(key, MAX_SEGMENT_BYTES)
+            try:
+                data = self._source.read(key, MAX_SEGMENT_BYTES)
+            except FileNotFoundError:
+                continue  # a start there has just forgotten its attempt
             if create_once(self._target, key, data, MAX_SEGMENT_BYTES) != data:
                 raise ResumeError(f"another process has just made {key} at {self._target.url}. {ADVICE}")
 
@@ -65,5 +75,6 @@ class EventInventory:
         try:
             original = self._source.read(key, MAX_SEGMENT_BYTES)
         except FileNotFoundError:
-            return False
+            attempt = attempt_of(key)  # a start there may have forgotten it since the survey
+            return attempt in self._attempts and attempt not in list_attempts(self._source)
         return self._target.read(key, MAX_SEGMENT_BYTES) == original
