@@ -11,12 +11,13 @@ import sys
 import textwrap
 import threading
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from crash.scenario import CYCLE, attempts, corrupt, digest_at, digest_of, folders, name_at, tree
+from crash.test_away import Quiet
 from support.interrupted import InterruptedStart
 from support.options import grouped
 
@@ -44,6 +45,7 @@ from ckptkit.run.upload import Uploader
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.state import NumpyRun
+from ckptkit.tools.copy.copy import CopyRequest, copy_run
 from ckptkit.tools.doctor.probe import LifePlan, variables
 
 LONG = timedelta(seconds=60)
@@ -415,6 +417,25 @@ def test_unfinished_copy_as_mirror_is_refused(tmp_path):
     with pytest.raises(ResumeError, match="has not ended"):
         Life(tmp_path).restore()
     assert tree(tmp_path) == before
+
+
+def test_mirror_of_copy_with_damaged_document_is_no_copy(tmp_path):
+    """The damaged one ends the copy; nothing brings it to the mirror, and the mirror needs none of it."""
+    started(tmp_path / "made", 2, 4)
+    source, target = LocalStorage(tmp_path / "made" / "local"), LocalStorage(tmp_path / "local")
+    copy_run(source, target, CopyRequest(name_at(1, 4), lambda: datetime.now(timezone.utc), lambda: "1" * 32), Quiet())
+    (tmp_path / "local/attempts/000002.json").write_bytes(b"{}")
+    life = Life(tmp_path)
+    life.restore()
+    assert life.saved_at(5) == name_at(3, 5)
+    life = Life(tmp_path)
+    assert life.restore().checkpoint == name_at(3, 5)
+    assert life.saved_at(6) == name_at(4, 6)
+    assert committed(tmp_path, "mirror")[-2:] == [name_at(3, 5), name_at(4, 6)]
+    shutil.rmtree(tmp_path / "local")
+    life = Life(tmp_path)
+    assert life.restore().checkpoint == name_at(4, 6)
+    assert life.run.digest() == digest_at(6)
 
 
 def test_each_root_has_own_retention(tmp_path):

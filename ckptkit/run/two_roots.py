@@ -240,7 +240,9 @@ def _refuse_older(local: Storage, mirror: Storage, index: Index) -> None:
 def share_documents(local: Storage, mirror: Storage, attempt: AttemptDocument) -> None:
     """Copy to each root ``run.json`` and the attempt documents up to ``attempt`` that only the other root has.
 
-    Retention, and a start with one root only, can then follow the lineage as far as it goes there.
+    Retention, and a start with one root only, can then follow the lineage as far as it goes there. The ``run.json`` of
+    a copy stays away from a root without the document that ends the copy, such as one that is damaged at the other
+    root: with it, that root would be taken for a copy that has not ended.
 
     Raises:
         StorageError: If one of the roots failed; the same call continues.
@@ -251,7 +253,9 @@ def share_documents(local: Storage, mirror: Storage, attempt: AttemptDocument) -
     _copy_documents(mirror, local, sorted((there - here).intersection(up_to)))
     for source, target in ((mirror, local), (local, mirror)):
         run = read_run(source)
-        if run is not None:
+        if run is None:
+            continue
+        if run.copied_from is None or run.copied_from.last_attempt in list_attempts(target):
             create_once(target, RUN, encode(run))
 
 
