@@ -28,8 +28,8 @@ EVERYDAY = (
         f"run/{name}.py"
         for name in ("attempt", "fence", "two_roots", "rank_protocol", "resolve", "retention", "saver", "sweep")
     ),
-    *(f"manager/{name}.py" for name in ("manager", "results", "background", "mirror", "uploads", "preemption")),
-    *(f"manager/{name}.py" for name in ("final_save", "signals", "recorder", "rank_sync")),
+    *(f"manager/{name}.py" for name in ("manager", "opening", "results", "background", "final_save", "rank_sync")),
+    *(f"manager/{name}" for name in ("mirroring", "preemption", "recording/recorder.py")),
 )
 OURS = {
     *("ResumeError", "StateMismatchError", "StaleAttemptError", "SaveFailedError", "StorageError"),
@@ -50,6 +50,7 @@ RARE = {
     "was removed while it was read": "of commands only; a job that saves ten times within a moment",
     "there is no committed checkpoint at": "of commands only; says all there is to say",
     "while another error was on its way": "repeats an error that has an entry",
+    "the save was interrupted before it began": "after Ctrl-C; says all there is to say",
     "default_block_size must be": "says all there is to say",
     "max_concurrency must be": "likewise",
     "settle must be a timedelta": "likewise",
