@@ -75,7 +75,7 @@ def test_fence_before_an_update_comes_at_once():
         fenced = []
         state.guard(lambda fenced=fenced: fenced.append(True))
         assert bool(fenced) == (micro_step == K - 1), micro_step
-        state._counting.fence()
+        state._sources.counting.fence()
         assert fenced == [True]
         trained(state, cell, 1)
 
@@ -92,12 +92,12 @@ def test_fence_that_failed_is_tried_again(make):
 
     def guarded():
         state.guard(fence)  # in front of a foreign cell's next update, it fences at once
-        state._counting.fence()
+        state._sources.counting.fence()
 
     with pytest.raises(OSError, match="full"):
         guarded()
     for _ in range(2):
-        state._counting.fence()
+        state._sources.counting.fence()
         assert tries == [True, True]
 
 

@@ -370,7 +370,7 @@ def unchanged_by(state, contents, error, message):
     with pytest.raises(error, match=message):
         state.apply(contents)
     assert (tensors(state.cell), state.cell.counters, state.cell.schedule, state.progress()) == before
-    assert state._first_world is None
+    assert state._sources.first_world is None
     state.cell(*micro_batch(0))  # not marked as half restored
 
 

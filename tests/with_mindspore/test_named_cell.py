@@ -390,7 +390,7 @@ def test_modes_of_second_cell_are_noted_in_graph():
     second.network.out.set_train(False)
     second.load_counters(CycleCounters(3, 1, micro_steps=1))  # as its first call does
     state.progress()
-    assert state._stateful["d"].switches.record()["evaluating"] == ["out"]
+    assert state._sources.stateful["d"].switches.record()["evaluating"] == ["out"]
 
 
 def test_modes_before_second_cells_next_call_count():

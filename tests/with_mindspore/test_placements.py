@@ -64,7 +64,7 @@ def test_what_is_frozen_is_replicated_until_it_changes():
     assert placements(StateManager(cell))["table"] == "per_rank"
     state = StateManager(cell, frozen="table")
     assert placements(state)["table"] == "replicated"
-    state._parameters.demote(["table", "hidden.weight"])
+    state._sources.parameters.demote(["table", "hidden.weight"])
     found = placements(state)
     assert found["table"] == "per_rank"
     assert found["hidden.weight"] == "replicated"  # the optimizer's all the same

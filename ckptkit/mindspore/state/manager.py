@@ -16,7 +16,6 @@ from typing import Any
 import mindspore as ms
 import mindspore.dataset as ds
 from mindspore import nn
-from pydantic import ValidationError
 
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.process_group import World
@@ -47,7 +46,7 @@ from ckptkit.mindspore.parameters.half_restored import (
 )
 from ckptkit.mindspore.parameters.parameters import CellParameters, optimizers_of
 from ckptkit.mindspore.process_group import world
-from ckptkit.mindspore.rng import capture_rng, restore_rng, seed_operators
+from ckptkit.mindspore.rng import restore_rng, seed_operators
 from ckptkit.mindspore.state.compatibility import (
     check_data,
     check_leaves,
@@ -57,7 +56,7 @@ from ckptkit.mindspore.state.compatibility import (
 )
 from ckptkit.mindspore.state.forward_check import watch_forward
 from ckptkit.mindspore.state.fresh_start import mark_begun, refuse_trained
-from ckptkit.mindspore.state.holders import NamedAttributes, ParameterHolder, Stateful, stateful_of
+from ckptkit.mindspore.state.holders import ParameterHolder, Stateful, stateful_of
 from ckptkit.mindspore.state.imported_weights import check_weights, holds_weights_only, tell_what_is_fresh
 from ckptkit.mindspore.state.load_check import give
 from ckptkit.mindspore.state.options import Training
@@ -65,6 +64,7 @@ from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.reshard import Worlds, in_this_world, tell
 from ckptkit.mindspore.state.rewind import CycleStart, check_rewindable
 from ckptkit.mindspore.state.sections import captured, decoded
+from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.state.switches import Switches, mode_in_force
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 from ckptkit.mindspore.train.named_cell import NamedCell, refuse_uncounted, steady_beside
@@ -136,43 +136,49 @@ class StateManager:
         refuse_other_types(training=(training, Training), ranks=(ranks, Ranks))
         training, ranks = training or Training(), ranks or Ranks()
         may_change_k = training.on_k_change == "next_cycle"
-        self._cells = _cells(train_cell)
-        refuse_uncounted(self._cells, stateful)
-        self.cell = next((one for one in self._cells if isinstance(one, AccumulationTrainCell)), self._cells[0])
-        self._counting = counting_of(self.cell, optimizers_of(self._cells), training.cycle, may_change_k=may_change_k)
+        cells = _cells(train_cell)
+        refuse_uncounted(cells, stateful)
+        self.cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), cells[0])
+        counting = counting_of(self.cell, optimizers_of(cells), training.cycle, may_change_k=may_change_k)
         self._strict = strict
         self._elastic = ranks.elastic
-        self._first_world: int | None = None
         self._judged = False
         self._unreadable = False
         self._told_of_buffers = False
-        self._batches = dataset if isinstance(dataset, Resumable) else None
         self.position = self._position_of(dataset, training.augmentation)
-        self._ended: str | None = None
-        self._given = stateful
-        self._stateful = {
+        stores = {
             name: NamedCell(name, one, may_change_k=may_change_k)
             if isinstance(one, AccumulationTrainCell)
             else stateful_of(name, one)
             for name, one in stateful.items()
         }
-        self._named_cells = [one for one in self._stateful.values() if isinstance(one, NamedCell)]
-        self._others = [one.cell for one in self._named_cells]
-        steady = steady_beside(self._counting.steady_optimizers(), self._others)
-        self._parameters = CellParameters(self._cells, frozen, steady, ranks.placement)
-        self._built_rates = self._rates = self._parameters.rates()
-        self._detached = Detached(self._cells, self._parameters.moved)
-        self._refuse_sums_of_parts()
-        networks = self._parameters.of_networks()
-        trainable = [one for name, one in self._parameters.tensors().items() if name in networks]
-        self._switches = Switches(self._cells, [one for one in trainable if isinstance(one, ms.Parameter)])
+        named_cells = [one for one in stores.values() if isinstance(one, NamedCell)]
+        steady = steady_beside(counting.steady_optimizers(), [one.cell for one in named_cells])
+        parameters = CellParameters(cells, frozen, steady, ranks.placement)
+        self._built_rates = parameters.rates()
+        detached = Detached(cells, parameters.moved)
+        self._refuse_sums_of_parts(parameters.cut())
+        networks = parameters.of_networks()
+        trainable = [one for name, one in parameters.tensors().items() if name in networks]
+        self._sources = Sources(
+            cell=self.cell,
+            cells=cells,
+            given=stateful,
+            stateful=stores,
+            named_cells=named_cells,
+            counting=counting,
+            position=self.position,
+            batches=dataset if isinstance(dataset, Resumable) else None,
+            parameters=parameters,
+            detached=detached,
+            own_switches=Switches(cells, [one for one in trainable if isinstance(one, ms.Parameter)]),
+            rates=self._built_rates,
+        )
         self.last_batch: Any = None
         self.last_outputs: Any = None
         self._rng: dict[str, Any] | None = None
         self._restored: Contents | None = None
-        self._prepared = False
         self._marks_cycles = False
-        self._cycle_start: CycleStart | None = None
 
     @property
     def world(self) -> World:
@@ -182,32 +188,32 @@ class StateManager:
     @property
     def ended(self) -> str | None:
         """Why training ended for good, or None while it may continue."""
-        return self._ended
+        return self._sources.ended
 
     def end(self, why: str | None) -> None:
         """Record ``why`` training ended for good; such a run is complete when it is started again."""
-        self._ended = why
+        self._sources.ended = why
 
     def stateful_objects(self) -> list[Any]:
         """Return the objects that are stored by name, as given; for `attributes`, the object that owns them."""
-        return [one.owner if isinstance(one, NamedAttributes) else one for one in self._given.values()]
+        return self._sources.objects()
 
     def has_all_of(self, cell: nn.Cell) -> bool:
         """Return whether the checkpoints have all parameters of ``cell``."""
-        stored = {id(one) for one in self._parameters.tensors().values()}
+        stored = {id(one) for one in self._sources.parameters.tensors().values()}
         return all(id(one) in stored for one in cell.get_parameters())
 
     def findings(self) -> tuple[Finding, ...]:
         """Return what no checkpoint of this training can make exact, in the present mode; runs nothing."""
         pipeline = self.position.dataset if isinstance(self.position, DatasetPosition) else None
-        holders = {name: one for name, one in self._stateful.items() if isinstance(one, ParameterHolder)}
+        holders = {name: one for name, one in self._sources.stateful.items() if isinstance(one, ParameterHolder)}
         # Objects without a state_dict() of their own are searched for unstored state like all other objects.
-        named = [one for name, one in self._given.items() if name not in holders]
+        named = [one for name, one in self._sources.given.items() if name not in holders]
         named += [parameter for one in holders.values() for parameter in one.parameters()]
         left = tuple(left_out(name, one.not_stored()) for name, one in holders.items() if one.not_stored())
-        given = [(name, self._given[name]) for name in holders]
+        given = [(name, self._sources.given[name]) for name in holders]
         variables = itertools.chain(given, () if self._by_model() else loop_variables())
-        cells = (*self._cells, *self._others)
+        cells = self._sources.every_cell()
         found = (*find(cells, pipeline, named=named, variables=variables), *left)
         if self._by_model():
             return found
@@ -217,7 +223,7 @@ class StateManager:
 
     def _by_model(self) -> bool:
         """Return whether ``Model`` trains; then the code after the running line is not part of the training loop."""
-        return any(isinstance(one, OtherCallbacks) for one in self._given.values())
+        return any(isinstance(one, OtherCallbacks) for one in self._sources.given.values())
 
     def examined(self) -> tuple[Finding, ...]:
         """Return `findings`, or nothing if the code cannot be examined, which is logged once.
@@ -234,7 +240,7 @@ class StateManager:
             ResumeError: If ``strict`` refuses it.
         """
         if mode_in_force() == "GRAPH":
-            cells = (*self._cells, *self._others)
+            cells = self._sources.every_cell()
             self._tell_found(self._examined(lambda: tuple(constants_in_callbacks(callbacks, cells))))
 
     def _examined(self, find_all: Callable[[], tuple[Finding, ...]]) -> tuple[Finding, ...]:
@@ -261,15 +267,15 @@ class StateManager:
         An `AccumulationTrainCell` counts its own calls; with this call too, a capture requires that both agree. For
         any other cell, one's own loop has to call this after every batch; `CheckpointCallback` does it itself.
         """
-        self._counting.deliver(batches)
+        self._sources.counting.deliver(batches)
 
     def end_epoch(self) -> None:
         """Tell an `AccumulationTrainCell` that an epoch ended; does nothing for another cell."""
-        self._counting.end_epoch()
+        self._sources.counting.end_epoch()
 
     def expect_epoch_end(self, last: bool) -> None:
         """Set whether the next micro-step is the last of its epoch, so that it calls `end_epoch` itself."""
-        self._counting.expect_epoch_end(last)
+        self._sources.counting.expect_epoch_end(last)
 
     def observe_step(self, batch: Any, outputs: Any) -> None:
         """Keep references to the inputs and outputs of the last micro-step, until the next one."""
@@ -280,7 +286,7 @@ class StateManager:
         """Return an observer of all this state for ``ckptkit doctor``; see `ckptkit.mindspore.state.observe`."""
         from ckptkit.mindspore.state.observe import StateObserver
 
-        return StateObserver(self, self._parameters, self._stateful)
+        return StateObserver(self, self._sources.parameters, self._sources.stateful)
 
     def progress(self) -> Progress:
         """Return the position of the training.
@@ -290,40 +296,18 @@ class StateManager:
                 thread takes the batches of a `ckptkit.data.resumable`, or if a restore failed after it had changed
                 something, and none has succeeded since.
         """
-        refuse_half_restored([*self._cells, *self._others])
-        if self._batches is not None:
-            self._batches.refuse_another_thread()
-            self._tell_of(self._counting.read_ahead())
-        progress = self._progress()
-        if self._detached.binds(progress.updates):
-            self._parameters.leaves(at_boundary=False)
-            self._detached.bind()
-        self._switches.look(progress.batches_delivered)
-        for one in self._named_cells:
+        refuse_half_restored(self._sources.every_cell())
+        if self._sources.batches is not None:
+            self._sources.batches.refuse_another_thread()
+            self._tell_of(self._sources.counting.read_ahead())
+        progress = self._sources.progress()
+        if self._sources.detached.binds(progress.updates):
+            self._sources.parameters.leaves(at_boundary=False)
+            self._sources.detached.bind()
+        self._sources.own_switches.look(progress.batches_delivered)
+        for one in self._sources.named_cells:
             one.look()
         return progress
-
-    def _progress(self) -> Progress:
-        counters, delivered = self._counting.now()
-        epoch, batch = self.position.at(delivered) if self.position else (0, delivered)
-        if isinstance(self.position, DatasetPosition) and self._batches is None:
-            self._counting.refuse_open_remainder(self.position.size)
-        try:
-            return Progress(
-                epoch=epoch,
-                batch=batch,
-                cycles=counters.cycles,
-                updates=counters.updates,
-                micro_step=counters.micro_step,
-                accumulation_steps=counters.accumulation_steps,
-                batches_delivered=delivered,
-                cycle_first_batch=counters.first_micro_step,
-            )
-        except ValidationError as error:
-            raise ResumeError(
-                f"the train cell was called {counters.micro_steps} times, but {delivered} batches were "
-                "delivered. Call it once per batch and for nothing else; evaluate with the network instead."
-            ) from error
 
     def capture(self) -> Capture:
         """Return references to the whole state as it is now.
@@ -333,16 +317,16 @@ class StateManager:
             TypeError: If a checkpoint cannot store something in the state; names it.
         """
         progress = self.progress()
-        leaves = self._parameters.leaves(at_boundary=progress.at_boundary)
+        leaves = self._sources.parameters.leaves(at_boundary=progress.at_boundary)
         self._judge_buffers(leaves)
-        if self._ended is None:
-            self._counting.prove(progress, self._parameters)
-            self._detached.refuse(progress.updates)
-        return captured(progress, leaves, self._sections(progress))
+        if self._sources.ended is None:
+            self._sources.counting.prove(progress, self._sources.parameters)
+            self._sources.detached.refuse(progress.updates)
+        return captured(progress, leaves, self._sources.sections(progress, self.world.size))
 
     def guard(self, fence: Callable[[], None]) -> None:
         """Call ``fence`` once, before the next update of the optimizer's parameters."""
-        self._counting.guard(fence)
+        self._sources.counting.guard(fence)
 
     def mark_cycle_start(self) -> Progress:
         """At a boundary, keep what `capture_cycle_start` needs in the cycle that begins; return the position.
@@ -358,10 +342,11 @@ class StateManager:
             )
         check_rewindable(self.cell)
         self._marks_cycles = True
-        progress = self._progress()  # not progress(): this also runs before a restore, with parameters half restored
+        # Not progress(): this also runs before a restore, with parameters half restored.
+        progress = self._sources.progress()
         if progress.at_boundary:
-            sections = self._sections(progress) if self._prepared else {}
-            self._cycle_start = CycleStart(progress, sections, self._parameters.mutable_leaves())
+            sections = self._sources.sections(progress, self.world.size) if self._sources.prepared else {}
+            self._sources.cycle_start = CycleStart(progress, sections, self._sources.parameters.mutable_leaves())
         return progress
 
     def capture_cycle_start(self) -> Capture:
@@ -373,12 +358,12 @@ class StateManager:
             ResumeError: If something else than the accumulators changed since then; names it.
             TypeError: As `capture`.
         """
-        start = self._cycle_start
+        start = self._sources.cycle_start
         if start is None or start.progress.cycles != self.progress().cycles:
             return self.capture()
-        start.check_unchanged(self._parameters.mutable_leaves())
-        leaves = self._parameters.leaves(at_boundary=True)
-        self._detached.refuse(start.progress.updates)
+        start.check_unchanged(self._sources.parameters.mutable_leaves())
+        leaves = self._sources.parameters.leaves(at_boundary=True)
+        self._sources.detached.refuse(start.progress.updates)
         return captured(start.progress, leaves, start.sections)
 
     def apply(self, contents: Contents) -> None:
@@ -400,58 +385,59 @@ class StateManager:
                 parameters is altered: they are half restored, unless the file's size revealed it.
             CheckpointNotFoundError, StorageError: If reading failed; the parameters may be half restored.
         """
-        if self._batches is not None:
-            self._batches.refuse_begun()
+        if self._sources.batches is not None:
+            self._sources.batches.refuse_begun()
         if holds_weights_only(contents):
             self._begin_with(contents)
             return
         state = decoded(contents)
         stored, contents = contents, self._in_this_world(contents, state)
-        seen = {leaf.name: leaf for leaf in self._parameters.leaves(at_boundary=False)}
-        check_leaves(contents, self._parameters.stored(seen, at_boundary=contents.progress.at_boundary))
-        check_stateful(self._stateful.keys(), state["user"].keys())
-        for name, one in self._stateful.items():
+        seen = {leaf.name: leaf for leaf in self._sources.parameters.leaves(at_boundary=False)}
+        check_leaves(contents, self._sources.parameters.stored(seen, at_boundary=contents.progress.at_boundary))
+        check_stateful(self._sources.stateful.keys(), state["user"].keys())
+        for name, one in self._sources.stateful.items():
             if isinstance(one, ParameterHolder):
                 one.check(state["user"][name])
         check_data(contents, self.position, state["data"])
         check_mode(contents, state["train"]["mode"], mode_in_force())
         worlds = Worlds(contents.world_size, self.world.size, state["train"]["first_world"])
-        if self._others and worlds.before != worlds.now:
+        if self._sources.named_cells and worlds.before != worlds.now:
             raise ResumeError(
                 f"{contents.checkpoint} is of {worlds.before} ranks, here are {worlds.now}, and the cycles of a train "
                 f"cell that is given by name cannot be folded. Start {worlds.before} ranks"
             )
-        left = self._counting.check(contents, state["train"], worlds if self._elastic else None)
+        left = self._sources.counting.check(contents, state["train"], worlds if self._elastic else None)
         self._judge()
-        self._cycle_start = None
+        self._sources.cycle_start = None
         self._restored = None
-        self._counting.fence()
-        mark_half_restored([*self._cells, *self._others], contents.checkpoint)
-        self._parameters.read_from(contents, seen)
+        self._sources.counting.fence()
+        mark_half_restored(self._sources.every_cell(), contents.checkpoint)
+        self._sources.parameters.read_from(contents, seen)
         progress = contents.progress
         self.last_batch = self.last_outputs = None
-        self._ended = state["train"]["ended"]
+        self._sources.ended = state["train"]["ended"]
         if self.position is not None:
             self.position.prepare(progress.batches_delivered, state["data"])
-        self._prepared = True
-        for name, one in self._stateful.items():
+        self._sources.prepared = True
+        for name, one in self._sources.stateful.items():
             if isinstance(one, (ParameterHolder, OtherCallbacks)):  # compared already, or restored later
                 one.load_state_dict(state["user"][name])
             else:
                 self._tell_of(give(name, one, state["user"][name]))
-        self._first_world = worlds.first
-        self._counting.load(progress, state["train"], left)  # last: a foreign cell may count in one of those objects
-        self._switches.load(state["train"]["switches"], progress.batches_delivered)
-        self._detached.begin(progress.updates)
-        clear_half_restored([*self._cells, *self._others])
+        self._sources.first_world = worlds.first
+        # Last: a foreign cell may count in one of those objects.
+        self._sources.counting.load(progress, state["train"], left)
+        self._sources.own_switches.load(state["train"]["switches"], progress.batches_delivered)
+        self._sources.detached.begin(progress.updates)
+        clear_half_restored(self._sources.every_cell())
         self._keep_rates(state["train"]["rates"])
         self._rng = state["rng"]
         restore_rng(self._rng)
         self._restored = contents
         if worlds.before != worlds.now:
             tell(stored, contents, worlds, self.world.rank, positioned=self.position is not None)
-        self._parameters.note_buffers()
-        watch_forward(self.cell, self._parameters)
+        self._sources.parameters.note_buffers()
+        watch_forward(self.cell, self._sources.parameters)
 
     def begin(self, root: str) -> None:
         """Start afresh: seed the data and the operators if the user has not.
@@ -463,17 +449,17 @@ class StateManager:
                 process began the run at ``root`` before and changed parameters since, which no checkpoint can undo.
                 Or ``strict`` refuses. Or as `progress`.
         """
-        if self._batches is not None:
-            self._batches.refuse_begun()
-        refuse_half_restored([*self._cells, *self._others])
+        if self._sources.batches is not None:
+            self._sources.batches.refuse_begun()
+        refuse_half_restored(self._sources.every_cell())
         self._refuse_called("there is no checkpoint to resume")
-        refuse_trained(self._parameters, root)
+        refuse_trained(self._sources.parameters, root)
         self._judge()
         self._prepare_afresh(root)
 
     def _begin_with(self, contents: Contents) -> None:
         """Start afresh with imported weights; all else as in `begin`."""
-        half = half_restored_from([*self._cells, *self._others])
+        half = half_restored_from(self._sources.every_cell())
         if half not in (None, contents.checkpoint):
             raise ResumeError(
                 f"{half} is corrupt, and reading it has changed the optimizer's state. {contents.checkpoint}, from "
@@ -481,21 +467,22 @@ class StateManager:
                 f'process again with checkpoint="{contents.checkpoint}", rewind=True'
             )
         self._refuse_called(f"{contents.checkpoint} holds imported weights only, to begin with")
-        refuse_trained(self._parameters, contents.root)
-        seen = {leaf.name: leaf for leaf in self._parameters.leaves(at_boundary=False)}
-        wanted = self._parameters.importable(contents)
+        refuse_trained(self._sources.parameters, contents.root)
+        seen = {leaf.name: leaf for leaf in self._sources.parameters.leaves(at_boundary=False)}
+        wanted = self._sources.parameters.importable(contents)
         check_weights(contents, seen, wanted)
         self._judge()
-        self._cycle_start = None
-        self._counting.fence()
-        mark_half_restored([*self._cells, *self._others], contents.checkpoint)
-        self._parameters.read_weights_from(contents, seen)
-        clear_half_restored([*self._cells, *self._others])
+        self._sources.cycle_start = None
+        self._sources.counting.fence()
+        mark_half_restored(self._sources.every_cell(), contents.checkpoint)
+        self._sources.parameters.read_weights_from(contents, seen)
+        clear_half_restored(self._sources.every_cell())
         tell_what_is_fresh(contents, seen, wanted)
         self._prepare_afresh(contents.root)
 
     def _refuse_called(self, why: str) -> None:
-        called = max(self._progress().batches_delivered, *(one.counters.micro_steps for one in self._others), 0)
+        others = (one.cell.counters.micro_steps for one in self._sources.named_cells)
+        called = max(self._sources.progress().batches_delivered, *others, 0)
         if called:
             raise ResumeError(
                 f"{why}, but the train cell was called {called} times already. "
@@ -503,15 +490,15 @@ class StateManager:
             )
 
     def _prepare_afresh(self, root: str) -> None:
-        mark_begun(self._parameters, root)
+        mark_begun(self._sources.parameters, root)
         seed_operators()
-        if self.position is not None and not self._prepared:
+        if self.position is not None and not self._sources.prepared:
             self.position.prepare(0, None)
-        self._prepared = True
-        self._parameters.note_buffers()
-        for one in self._every_switches():
+        self._sources.prepared = True
+        self._sources.parameters.note_buffers()
+        for one in self._sources.switches():
             one.load(None, 0)
-        watch_forward(self.cell, self._parameters)
+        watch_forward(self.cell, self._sources.parameters)
 
     def iterator_made(self) -> None:
         """Restore the random state again; call right after the dataset's iterator was made.
@@ -521,10 +508,10 @@ class StateManager:
         """
         if self.position is not None:
             self.position.iterator_made()
-        if self._batches is not None:
-            self._counting.begin_loop()
+        if self._sources.batches is not None:
+            self._sources.counting.begin_loop()
         self.restore_random_state()
-        self._put_back()
+        self._sources.put_back()
         self.trained()
         self.mark_again()
 
@@ -542,20 +529,20 @@ class StateManager:
             CkptKitError: If a file had to be read and could not be, as `apply`; the parameters are half restored then.
         """
         if self._restored is not None:
-            self._counting.fence()
-            mark_half_restored([*self._cells, *self._others], self._restored.checkpoint)
-            self._parameters.read_again_from(self._restored)
+            self._sources.counting.fence()
+            mark_half_restored(self._sources.every_cell(), self._restored.checkpoint)
+            self._sources.parameters.read_again_from(self._restored)
             user = decoded(self._restored)["user"]
-            for name, one in self._stateful.items():
+            for name, one in self._sources.stateful.items():
                 one.load_state_dict(user[name])
-            clear_half_restored([*self._cells, *self._others])
-            self._put_back()
+            clear_half_restored(self._sources.every_cell())
+            self._sources.put_back()
             self.restore_random_state()
 
     def trained(self) -> None:
         """Mark that training continues from here; `restore_again` then has nothing to undo."""
         self._restored = None
-        for one in self._every_switches():
+        for one in self._sources.switches():
             one.trained()
 
     def mark_again(self) -> None:
@@ -568,35 +555,12 @@ class StateManager:
         if self.position is not None:
             self.position.leave()
 
-    def _every_switches(self) -> list[Switches]:
-        return [self._switches, *(one.switches for one in self._named_cells)]
-
-    def _put_back(self) -> None:
-        for one in self._every_switches():
-            one.put_back()
-
-    def _sections(self, progress: Progress) -> dict[str, Any]:
-        return {
-            "rng": capture_rng(),
-            "data": self.position.state(progress.batches_delivered) if self.position else None,
-            "train": {
-                "cell": type(self.cell).__qualname__,
-                "ended": self._ended,
-                "first_world": self.world.size if self._first_world is None else self._first_world,
-                "mode": mode_in_force(),
-                "switches": self._switches.record(),
-                "rates": self._rates,
-                **self._counting.record(),
-            },
-            "user": {name: one.state_dict() for name, one in self._stateful.items()},
-        }
-
     def _keep_rates(self, begun_with: Mapping[str, str] | None) -> None:
         """Keep the rates that the run began with; warn if the script gives others, which the restored ones replace."""
         if begun_with is None:
             return
-        self._rates = dict(begun_with)
-        restored = self._parameters.rates()
+        self._sources.rates = dict(begun_with)
+        restored = self._sources.parameters.rates()
         built = self._built_rates
         other = [name for name in built if built[name] not in (begun_with.get(name, built[name]), restored[name])]
         if other:
@@ -614,8 +578,7 @@ class StateManager:
             state["data"] = self.position.folded(state["data"], contents.world_size, self.world.size)
         return here
 
-    def _refuse_sums_of_parts(self) -> None:
-        cut = self._parameters.cut()
+    def _refuse_sums_of_parts(self, cut: Sequence[str]) -> None:
         if cut and self.world.size > 1 and isinstance(self.cell, AccumulationTrainCell):
             raise ValueError(
                 f"placement says that {', '.join(cut[:5])} are parts of larger parameters, but an "
@@ -640,7 +603,7 @@ class StateManager:
     def _judge_buffers(self, leaves: Sequence[Leaf]) -> None:
         if self._told_of_buffers or ms.get_context("mode") != ms.GRAPH_MODE:
             return
-        changed = self._parameters.changed_buffers(leaves)
+        changed = self._sources.parameters.changed_buffers(leaves)
         if not changed:
             return
         why = (

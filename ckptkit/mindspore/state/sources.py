@@ -1,0 +1,131 @@
+"""Holds the sources of a training's state: cells, counts, data, switches, and the objects given by name.
+
+Guarantees: `Sources.sections` asks every source except the parameters, which `CellParameters.leaves` gives; it changes
+nothing. Whether the state may be saved, and in which order it is restored, is decided elsewhere. Main thread only,
+between two micro-steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore import nn
+from pydantic import ValidationError
+
+from ckptkit.core.progress import Progress
+from ckptkit.errors import ResumeError
+from ckptkit.mindspore.data.pipeline_position import DatasetPosition
+from ckptkit.mindspore.data.position import Position
+from ckptkit.mindspore.data.resumable import Resumable
+from ckptkit.mindspore.parameters.detached import Detached
+from ckptkit.mindspore.parameters.parameters import CellParameters
+from ckptkit.mindspore.rng import capture_rng
+from ckptkit.mindspore.state.holders import NamedAttributes, Stateful
+from ckptkit.mindspore.state.rewind import CycleStart
+from ckptkit.mindspore.state.switches import Switches, mode_in_force
+from ckptkit.mindspore.train.counting import Counting
+from ckptkit.mindspore.train.named_cell import NamedCell
+
+
+@dataclass(kw_only=True)
+class Sources:
+    """Holds every source of state of one training.
+
+    Attributes:
+        cell: The train cell, whose calls count.
+        cells: The cells that were not given by name; ``cell`` is one of them.
+        given: The objects that are stored by name, as given.
+        stateful: What stores each of them.
+        named_cells: Those that store a train cell.
+        counting: Counts for ``cell``.
+        position: Position in the dataset; None without one.
+        batches: The `ckptkit.data.resumable` that gave it, or None.
+        parameters: Parameters and buffers of ``cells``.
+        detached: Checks the memory of the parameters.
+        own_switches: Switches of the networks of ``cells``.
+        rates: Digests of the rates that the run began with.
+        first_world: Number of ranks that the run began with; None for that of this job.
+        ended: Why training ended for good; None while it may continue.
+        prepared: Whether a start has prepared data and switches.
+        cycle_start: State at the start of the running cycle, if it is kept.
+    """
+
+    cell: nn.Cell
+    cells: Sequence[nn.Cell]
+    given: Mapping[str, Any]
+    stateful: Mapping[str, Stateful]
+    named_cells: Sequence[NamedCell]
+    counting: Counting
+    position: Position | None
+    batches: Resumable | None
+    parameters: CellParameters
+    detached: Detached
+    own_switches: Switches
+    rates: dict[str, str]
+    first_world: int | None = None
+    ended: str | None = None
+    prepared: bool = False
+    cycle_start: CycleStart | None = None
+
+    def every_cell(self) -> list[nn.Cell]:
+        """Return all cells of the training, with the train cells that were given by name."""
+        return [*self.cells, *(one.cell for one in self.named_cells)]
+
+    def switches(self) -> list[Switches]:
+        """Return the switches of all of them."""
+        return [self.own_switches, *(one.switches for one in self.named_cells)]
+
+    def objects(self) -> list[Any]:
+        """Return the objects that are stored by name, as given; for `attributes`, the object that owns them."""
+        return [one.owner if isinstance(one, NamedAttributes) else one for one in self.given.values()]
+
+    def progress(self) -> Progress:
+        """Return the position of the training.
+
+        Raises:
+            ResumeError: If the counters of cell and data disagree.
+        """
+        counters, delivered = self.counting.now()
+        epoch, batch = self.position.at(delivered) if self.position else (0, delivered)
+        if isinstance(self.position, DatasetPosition) and self.batches is None:
+            self.counting.refuse_open_remainder(self.position.size)
+        try:
+            return Progress(
+                epoch=epoch,
+                batch=batch,
+                cycles=counters.cycles,
+                updates=counters.updates,
+                micro_step=counters.micro_step,
+                accumulation_steps=counters.accumulation_steps,
+                batches_delivered=delivered,
+                cycle_first_batch=counters.first_micro_step,
+            )
+        except ValidationError as error:
+            raise ResumeError(
+                f"the train cell was called {counters.micro_steps} times, but {delivered} batches were "
+                "delivered. Call it once per batch and for nothing else; evaluate with the network instead."
+            ) from error
+
+    def sections(self, progress: Progress, ranks: int) -> dict[str, Any]:
+        """Return everything except the parameters, as a checkpoint at ``progress`` of a job of ``ranks`` stores it."""
+        return {
+            "rng": capture_rng(),
+            "data": self.position.state(progress.batches_delivered) if self.position else None,
+            "train": {
+                "cell": type(self.cell).__qualname__,
+                "ended": self.ended,
+                "first_world": ranks if self.first_world is None else self.first_world,
+                "mode": mode_in_force(),
+                "switches": self.own_switches.record(),
+                "rates": self.rates,
+                **self.counting.record(),
+            },
+            "user": {name: one.state_dict() for name, one in self.stateful.items()},
+        }
+
+    def put_back(self) -> None:
+        """Undo what the script has switched since the start; does nothing once the loop trains."""
+        for one in self.switches():
+            one.put_back()
