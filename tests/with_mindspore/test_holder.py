@@ -641,7 +641,7 @@ def test_code_that_cannot_be_examined_stops_no_training(root, caplog, monkeypatc
     def stumbles(*_, **__):
         raise KeyError("__self__")
 
-    monkeypatch.setattr("ckptkit.mindspore.state.manager.find", stumbles)
+    monkeypatch.setattr("ckptkit.mindspore.state.examination.find", stumbles)
     state = StateManager(accumulation_cell(2), pipeline())
     ck.CheckpointManager(root).restore(state)
     assert state.observer().suspects() == []

@@ -8,7 +8,6 @@ micro-steps.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -20,23 +19,13 @@ from mindspore import nn
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
-from ckptkit.core.tensors import Leaf
-from ckptkit.core.text import listed
 from ckptkit.errors import ResumeError
 from ckptkit.manager.hooks import Observer
 from ckptkit.manager.options import Ranks, refuse_other_types
 from ckptkit.mindspore.data.pipeline_position import Augmentation, DatasetPosition
 from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable
-from ckptkit.mindspore.inspect import (
-    Finding,
-    constants_in_callbacks,
-    constants_in_loops,
-    find,
-    find_in_loops,
-    left_out,
-    loop_variables,
-)
+from ckptkit.mindspore.inspect import Finding
 from ckptkit.mindspore.parameters.detached import Detached
 from ckptkit.mindspore.parameters.half_restored import (
     clear_half_restored,
@@ -54,6 +43,7 @@ from ckptkit.mindspore.state.compatibility import (
     check_stateful,
     some,
 )
+from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.forward_check import watch_forward
 from ckptkit.mindspore.state.fresh_start import mark_begun, refuse_trained
 from ckptkit.mindspore.state.holders import ParameterHolder, Stateful, stateful_of
@@ -140,11 +130,7 @@ class StateManager:
         refuse_uncounted(cells, stateful)
         self.cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), cells[0])
         counting = counting_of(self.cell, optimizers_of(cells), training.cycle, may_change_k=may_change_k)
-        self._strict = strict
         self._elastic = ranks.elastic
-        self._judged = False
-        self._unreadable = False
-        self._told_of_buffers = False
         self.position = self._position_of(dataset, training.augmentation)
         stores = {
             name: NamedCell(name, one, may_change_k=may_change_k)
@@ -174,6 +160,7 @@ class StateManager:
             own_switches=Switches(cells, [one for one in trainable if isinstance(one, ms.Parameter)]),
             rates=self._built_rates,
         )
+        self._examination = Examination(self._sources, strict=strict)
         self.last_batch: Any = None
         self.last_outputs: Any = None
         self._rng: dict[str, Any] | None = None
@@ -205,25 +192,7 @@ class StateManager:
 
     def findings(self) -> tuple[Finding, ...]:
         """Return what no checkpoint of this training can make exact, in the present mode; runs nothing."""
-        pipeline = self.position.dataset if isinstance(self.position, DatasetPosition) else None
-        holders = {name: one for name, one in self._sources.stateful.items() if isinstance(one, ParameterHolder)}
-        # Objects without a state_dict() of their own are searched for unstored state like all other objects.
-        named = [one for name, one in self._sources.given.items() if name not in holders]
-        named += [parameter for one in holders.values() for parameter in one.parameters()]
-        left = tuple(left_out(name, one.not_stored()) for name, one in holders.items() if one.not_stored())
-        given = [(name, self._sources.given[name]) for name in holders]
-        variables = itertools.chain(given, () if self._by_model() else loop_variables())
-        cells = self._sources.every_cell()
-        found = (*find(cells, pipeline, named=named, variables=variables), *left)
-        if self._by_model():
-            return found
-        stored = [*self.stateful_objects(), self.position, pipeline]
-        constants = constants_in_loops(cells) if mode_in_force() == "GRAPH" else ()
-        return (*found, *constants, *find_in_loops(stored))
-
-    def _by_model(self) -> bool:
-        """Return whether ``Model`` trains; then the code after the running line is not part of the training loop."""
-        return any(isinstance(one, OtherCallbacks) for one in self._sources.given.values())
+        return self._examination.findings()
 
     def examined(self) -> tuple[Finding, ...]:
         """Return `findings`, or nothing if the code cannot be examined, which is logged once.
@@ -231,7 +200,7 @@ class StateManager:
         Raises:
             ResumeError: If the code cannot be examined and ``strict`` is set.
         """
-        return self._examined(self.findings)
+        return self._examination.examined()
 
     def judge_callbacks(self, callbacks: Sequence[object]) -> None:
         """Report what ``callbacks`` do that no checkpoint can make exact.
@@ -239,27 +208,7 @@ class StateManager:
         Raises:
             ResumeError: If ``strict`` refuses it.
         """
-        if mode_in_force() == "GRAPH":
-            cells = self._sources.every_cell()
-            self._tell_found(self._examined(lambda: tuple(constants_in_callbacks(callbacks, cells))))
-
-    def _examined(self, find_all: Callable[[], tuple[Finding, ...]]) -> tuple[Finding, ...]:
-        try:
-            return find_all()
-        except Exception as error:  # the examined code is arbitrary; failing to read it must not stop a training
-            if self._strict:
-                raise ResumeError(
-                    "strict=True, but the code of this training could not be examined, so nobody knows whether it "
-                    f"resumes exactly: {error!r}. Change what was read there, or allow it with strict=False"
-                ) from error
-            if not self._unreadable:
-                self._unreadable = True
-                _log.warning(
-                    "The code of this training could not be examined for what does not resume exactly. It goes on, "
-                    "and is saved and resumed as any other",
-                    exc_info=error,
-                )
-            return ()
+        self._examination.judge_callbacks(callbacks)
 
     def count_delivered(self, batches: int | None = None) -> None:
         """Set the number of batches delivered to training since epoch 0, or add one.
@@ -299,7 +248,7 @@ class StateManager:
         refuse_half_restored(self._sources.every_cell())
         if self._sources.batches is not None:
             self._sources.batches.refuse_another_thread()
-            self._tell_of(self._sources.counting.read_ahead())
+            self._examination.judge_doubt(self._sources.counting.read_ahead())
         progress = self._sources.progress()
         if self._sources.detached.binds(progress.updates):
             self._sources.parameters.leaves(at_boundary=False)
@@ -318,7 +267,7 @@ class StateManager:
         """
         progress = self.progress()
         leaves = self._sources.parameters.leaves(at_boundary=progress.at_boundary)
-        self._judge_buffers(leaves)
+        self._examination.judge_buffers(leaves)
         if self._sources.ended is None:
             self._sources.counting.prove(progress, self._sources.parameters)
             self._sources.detached.refuse(progress.updates)
@@ -407,7 +356,7 @@ class StateManager:
                 f"cell that is given by name cannot be folded. Start {worlds.before} ranks"
             )
         left = self._sources.counting.check(contents, state["train"], worlds if self._elastic else None)
-        self._judge()
+        self._examination.judge()
         self._sources.cycle_start = None
         self._restored = None
         self._sources.counting.fence()
@@ -423,7 +372,7 @@ class StateManager:
             if isinstance(one, (ParameterHolder, OtherCallbacks)):  # compared already, or restored later
                 one.load_state_dict(state["user"][name])
             else:
-                self._tell_of(give(name, one, state["user"][name]))
+                self._examination.judge_doubt(give(name, one, state["user"][name]))
         self._sources.first_world = worlds.first
         # Last: a foreign cell may count in one of those objects.
         self._sources.counting.load(progress, state["train"], left)
@@ -454,7 +403,7 @@ class StateManager:
         refuse_half_restored(self._sources.every_cell())
         self._refuse_called("there is no checkpoint to resume")
         refuse_trained(self._sources.parameters, root)
-        self._judge()
+        self._examination.judge()
         self._prepare_afresh(root)
 
     def _begin_with(self, contents: Contents) -> None:
@@ -471,7 +420,7 @@ class StateManager:
         seen = {leaf.name: leaf for leaf in self._sources.parameters.leaves(at_boundary=False)}
         wanted = self._sources.parameters.importable(contents)
         check_weights(contents, seen, wanted)
-        self._judge()
+        self._examination.judge()
         self._sources.cycle_start = None
         self._sources.counting.fence()
         mark_half_restored(self._sources.every_cell(), contents.checkpoint)
@@ -585,42 +534,6 @@ class StateManager:
                 "AccumulationTrainCell adds up the gradients of all ranks, which are those of other parts. Train cut "
                 "parameters with a cell of your own"
             )
-
-    def _judge(self) -> None:
-        if not self._judged:
-            self._tell_found(self.examined())
-            self._judged = True
-
-    def _tell_found(self, found: Sequence[Finding]) -> None:
-        if found and self._strict:
-            raise ResumeError(
-                "strict=True refuses what cannot be resumed exactly. Change it, or allow it with strict=False:"
-                + listed([str(one) for one in found])
-            )
-        for one in found:
-            _log.warning("The resumed run %s not be bit-exact. %s", "will" if one.certain else "may", one)
-
-    def _judge_buffers(self, leaves: Sequence[Leaf]) -> None:
-        if self._told_of_buffers or ms.get_context("mode") != ms.GRAPH_MODE:
-            return
-        changed = self._sources.parameters.changed_buffers(leaves)
-        if not changed:
-            return
-        why = (
-            f"training changes the buffers {some(changed)}, but a graph reads a buffer as it was when the graph "
-            "was compiled, and a resumed run compiles again. Make them Parameters with requires_grad=False, or train "
-            "in PYNATIVE mode"
-        )
-        if self._strict:
-            raise ResumeError(f"strict=True refuses what cannot be resumed exactly: {why}, or allow it: strict=False")
-        _log.warning("A resumed run may not be bit-exact: %s", why)
-        self._told_of_buffers = True
-
-    def _tell_of(self, doubt: str | None) -> None:
-        if doubt is not None and self._strict:
-            raise ResumeError(doubt)
-        if doubt is not None:
-            _log.warning("The resumed run may not be bit-exact. %s", doubt)
 
     def _position_of(self, dataset: ds.Dataset | Resumable | None, augmentation: Augmentation) -> Position | None:
         if not isinstance(dataset, Resumable):

@@ -1,0 +1,160 @@
+"""Examines a training for what its checkpoints cannot make exact, by `Examination`.
+
+Guarantees: reads the user's code and objects; runs and changes nothing. What is found is refused if ``strict`` is set,
+and otherwise logged as a warning; what the code shows, before a restore has changed anything. Code that cannot be read
+stops no training unless ``strict`` is set. Does not find everything that is inexact. Main thread only, between two
+micro-steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+
+import mindspore as ms
+
+from ckptkit.core.tensors import Leaf
+from ckptkit.core.text import listed
+from ckptkit.errors import ResumeError
+from ckptkit.mindspore.data.pipeline_position import DatasetPosition
+from ckptkit.mindspore.inspect import (
+    Finding,
+    constants_in_callbacks,
+    constants_in_loops,
+    find,
+    find_in_loops,
+    left_out,
+    loop_variables,
+)
+from ckptkit.mindspore.state.compatibility import some
+from ckptkit.mindspore.state.holders import ParameterHolder
+from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
+from ckptkit.mindspore.state.sources import Sources
+from ckptkit.mindspore.state.switches import mode_in_force
+
+_log = logging.getLogger("ckptkit")
+
+
+class Examination:
+    """Reports what no checkpoint of a training can make exact.
+
+    Args:
+        sources: What the checkpoints store.
+        strict: Refuse what cannot be exact instead of warning.
+    """
+
+    def __init__(self, sources: Sources, *, strict: bool) -> None:
+        self._sources = sources
+        self._strict = strict
+        self._judged = False
+        self._unreadable = False
+        self._told_of_buffers = False
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what is found in the present mode."""
+        sources = self._sources
+        pipeline = sources.position.dataset if isinstance(sources.position, DatasetPosition) else None
+        holders = {name: one for name, one in sources.stateful.items() if isinstance(one, ParameterHolder)}
+        # Objects without a state_dict() of their own are searched for unstored state like all other objects.
+        named = [one for name, one in sources.given.items() if name not in holders]
+        named += [parameter for one in holders.values() for parameter in one.parameters()]
+        left = tuple(left_out(name, one.not_stored()) for name, one in holders.items() if one.not_stored())
+        given = [(name, sources.given[name]) for name in holders]
+        # Where `Model` trains, the code after the running line is not part of the training loop.
+        by_model = any(isinstance(one, OtherCallbacks) for one in sources.given.values())
+        variables = itertools.chain(given, () if by_model else loop_variables())
+        cells = sources.every_cell()
+        found = (*find(cells, pipeline, named=named, variables=variables), *left)
+        if by_model:
+            return found
+        stored = [*sources.objects(), sources.position, pipeline]
+        constants = constants_in_loops(cells) if mode_in_force() == "GRAPH" else ()
+        return (*found, *constants, *find_in_loops(stored))
+
+    def examined(self) -> tuple[Finding, ...]:
+        """Return `findings`, or nothing if the code cannot be examined, which is logged once.
+
+        Raises:
+            ResumeError: If the code cannot be examined and ``strict`` is set.
+        """
+        return self._examined(self.findings)
+
+    def judge(self) -> None:
+        """Report the findings, once.
+
+        Raises:
+            ResumeError: If ``strict`` refuses one; the next call examines again.
+        """
+        if not self._judged:
+            self._report(self.examined())
+            self._judged = True
+
+    def judge_callbacks(self, callbacks: Sequence[object]) -> None:
+        """Report what ``callbacks`` do that no checkpoint can make exact.
+
+        Raises:
+            ResumeError: If ``strict`` refuses it.
+        """
+        if mode_in_force() == "GRAPH":
+            cells = self._sources.every_cell()
+            self._report(self._examined(lambda: tuple(constants_in_callbacks(callbacks, cells))))
+
+    def judge_buffers(self, leaves: Sequence[Leaf]) -> None:
+        """Report once, given ``leaves`` taken just now, that training changes buffers which a graph does not read.
+
+        Raises:
+            ResumeError: If ``strict`` refuses it.
+        """
+        if self._told_of_buffers or ms.get_context("mode") != ms.GRAPH_MODE:
+            return
+        changed = self._sources.parameters.changed_buffers(leaves)
+        if not changed:
+            return
+        why = (
+            f"training changes the buffers {some(changed)}, but a graph reads a buffer as it was when the graph "
+            "was compiled, and a resumed run compiles again. Make them Parameters with requires_grad=False, or train "
+            "in PYNATIVE mode"
+        )
+        if self._strict:
+            raise ResumeError(f"strict=True refuses what cannot be resumed exactly: {why}, or allow it: strict=False")
+        _log.warning("A resumed run may not be bit-exact: %s", why)
+        self._told_of_buffers = True
+
+    def judge_doubt(self, doubt: str | None) -> None:
+        """Report ``doubt``, if there is one.
+
+        Raises:
+            ResumeError: If ``strict`` refuses it.
+        """
+        if doubt is not None and self._strict:
+            raise ResumeError(doubt)
+        if doubt is not None:
+            _log.warning("The resumed run may not be bit-exact. %s", doubt)
+
+    def _examined(self, find_all: Callable[[], tuple[Finding, ...]]) -> tuple[Finding, ...]:
+        try:
+            return find_all()
+        except Exception as error:  # the examined code is arbitrary; failing to read it must not stop a training
+            if self._strict:
+                raise ResumeError(
+                    "strict=True, but the code of this training could not be examined, so nobody knows whether it "
+                    f"resumes exactly: {error!r}. Change what was read there, or allow it with strict=False"
+                ) from error
+            if not self._unreadable:
+                self._unreadable = True
+                _log.warning(
+                    "The code of this training could not be examined for what does not resume exactly. It goes on, "
+                    "and is saved and resumed as any other",
+                    exc_info=error,
+                )
+            return ()
+
+    def _report(self, found: Sequence[Finding]) -> None:
+        if found and self._strict:
+            raise ResumeError(
+                "strict=True refuses what cannot be resumed exactly. Change it, or allow it with strict=False:"
+                + listed([str(one) for one in found])
+            )
+        for one in found:
+            _log.warning("The resumed run %s not be bit-exact. %s", "will" if one.certain else "may", one)
