@@ -1,26 +1,107 @@
-"""Refuses a fresh start with parameters that this process has trained since it began the same run with them.
+"""Begins a run afresh: with the parameters as they are, or with imported weights.
 
-Guarantees: the mark is on the tensors themselves, so any object that wraps them again finds it. A start of the same
-root is refused if a tensor's bits changed. It checks only at fresh starts and holds no copies. Main thread only.
+Guarantees: everything is compared before anything is changed, and what does not fit is named. A process begins no run
+with parameters that it has trained since it began the same run with them: the mark is on the tensors themselves, so
+any object that wraps them again finds it. That is checked at fresh starts only, and no copies are held. Main thread
+only, between two micro-steps.
 """
 
 from __future__ import annotations
 
-from ckptkit.errors import ResumeError
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ckptkit.core.contents import IMPORTED, NOT_IMPORTED, Contents
+from ckptkit.core.tensors import Leaf
+from ckptkit.core.text import listed
+from ckptkit.errors import ResumeError, StateMismatchError
+from ckptkit.mindspore.parameters.half_restored import (
+    clear_half_restored,
+    half_restored_from,
+    mark_half_restored,
+    refuse_half_restored,
+)
 from ckptkit.mindspore.parameters.parameters import CellParameters
-from ckptkit.mindspore.state.compatibility import some
+from ckptkit.mindspore.rng import seed_operators
+from ckptkit.mindspore.state.compatibility import difference, some
+from ckptkit.mindspore.state.examination import Examination
+from ckptkit.mindspore.state.forward_check import watch_forward
+from ckptkit.mindspore.state.sources import Sources
+
+_log = logging.getLogger("ckptkit")
 
 _MARK = "_ckptkit_begun"
 
 
-def mark_begun(parameters: CellParameters, root: str) -> None:
+def holds_weights_only(contents: Contents) -> bool:
+    """Return whether everything except the weights begins afresh, as after `ckptkit.tools.interchange`'s import."""
+    return IMPORTED in contents.state
+
+
+def begin_afresh(sources: Sources, examination: Examination, root: str) -> None:
+    """Begin the run at ``root`` with the parameters as they are; see `StateManager.begin`."""
+    refuse_half_restored(sources.every_cell())
+    _refuse_called(sources, "there is no checkpoint to resume")
+    _refuse_trained(sources.parameters, root)
+    examination.judge()
+    _prepare(sources, root)
+
+
+def begin_with_weights(sources: Sources, examination: Examination, contents: Contents) -> None:
+    """Begin a run with the imported weights of ``contents``; all else is as in `begin_afresh`."""
+    half = half_restored_from(sources.every_cell())
+    if half not in (None, contents.checkpoint):
+        raise ResumeError(
+            f"{half} is corrupt, and reading it has changed the optimizer's state. {contents.checkpoint}, from "
+            "which the run would begin again, holds imported weights only and cannot bring that back. Start the "
+            f'process again with checkpoint="{contents.checkpoint}", rewind=True'
+        )
+    _refuse_called(sources, f"{contents.checkpoint} holds imported weights only, to begin with")
+    _refuse_trained(sources.parameters, contents.root)
+    seen = {leaf.name: leaf for leaf in sources.parameters.leaves(at_boundary=False)}
+    wanted = sources.parameters.importable(contents)
+    _check_weights(contents, seen, wanted)
+    examination.judge()
+    sources.cycle_start = None
+    sources.counting.fence()
+    mark_half_restored(sources.every_cell(), contents.checkpoint)
+    sources.parameters.read_weights_from(contents, seen)
+    clear_half_restored(sources.every_cell())
+    _tell_what_is_fresh(contents, seen, wanted)
+    _prepare(sources, contents.root)
+
+
+def _refuse_called(sources: Sources, why: str) -> None:
+    others = (one.cell.counters.micro_steps for one in sources.named_cells)
+    called = max(sources.progress().batches_delivered, *others, 0)
+    if called:
+        raise ResumeError(
+            f"{why}, but the train cell was called {called} times already. "
+            "Build a new one for another run, or give the root of the run that it belongs to."
+        )
+
+
+def _prepare(sources: Sources, root: str) -> None:
+    _mark_begun(sources.parameters, root)
+    seed_operators()
+    if sources.position is not None and not sources.prepared:
+        sources.position.prepare(0, None)
+    sources.prepared = True
+    sources.parameters.note_buffers()
+    for one in sources.switches():
+        one.load(None, 0)
+    watch_forward(sources.cell, sources.parameters)
+
+
+def _mark_begun(parameters: CellParameters, root: str) -> None:
     """Mark that the run at ``root`` begins with ``parameters`` as they are."""
     digests = parameters.digests()
     for name, one in parameters.tensors().items():
         vars(one)[_MARK] = (root, digests[name])
 
 
-def refuse_trained(parameters: CellParameters, root: str) -> None:
+def _refuse_trained(parameters: CellParameters, root: str) -> None:
     """Raise ResumeError if ``parameters`` are marked for ``root`` and one of them has changed since; names some."""
     marks = {name: vars(one).get(_MARK) for name, one in parameters.tensors().items()}
     begun = {name: mark[1] for name, mark in marks.items() if mark is not None and mark[0] == root}
@@ -34,3 +115,46 @@ def refuse_trained(parameters: CellParameters, root: str) -> None:
             "changed since: a run cannot start afresh with trained parameters. Build network, optimizer and "
             "model anew (in a notebook, run their cells again), then start"
         )
+
+
+def _check_weights(contents: Contents, leaves: Mapping[str, Leaf], wanted: Collection[str]) -> None:
+    """Raise StateMismatchError, naming the first leaves, unless the checkpoint gives exactly what is ``wanted``.
+
+    Args:
+        contents: Contents of the imported checkpoint.
+        leaves: Leaves of this training.
+        wanted: Names of the leaves that are weights; stored values of other leaves are ignored.
+    """
+    found = contents.entries.keys()
+    problems = [f"not imported, but in this training: {name}" for name in sorted(set(wanted) - found)]
+    problems += [f"imported, but not in this training: {name}" for name in sorted(found - leaves.keys())]
+    for name in sorted(found & set(wanted)):
+        problem = difference(name, leaves[name], contents.entries[name])
+        if problem is not None:
+            problems.append(problem)
+    if problems:
+        raise StateMismatchError(
+            f"the weights of {contents.checkpoint}, imported from {_record(contents)['file']}, do not fit this "
+            "training. Nothing was changed. Import them once more into another root, with --rename OLD=NEW for names "
+            f"that differ and --drop NAME for what is not wanted:{listed(problems)}"
+        )
+
+
+def _tell_what_is_fresh(contents: Contents, leaves: Mapping[str, Leaf], wanted: Collection[str]) -> None:
+    """Log what the import gives and what it does not."""
+    taken = contents.entries.keys() & set(wanted)
+    _log.info(
+        "beginning with the weights of %s, imported from %s: %d parameters. Not in it, and begun afresh: %s",
+        *(contents.checkpoint, _record(contents)["file"], len(taken), ", ".join(NOT_IMPORTED)),
+    )
+    as_built = sorted(name for name in leaves.keys() - set(wanted) if leaves[name].role == "weights")
+    if as_built:
+        _log.info("in this training, but not imported, and as they were built: %s", some(as_built))
+    ignored = sorted((contents.entries.keys() & leaves.keys()) - taken)
+    if ignored:
+        _log.info("imported, but no weights of this training, and ignored: %s", some(ignored))
+
+
+def _record(contents: Contents) -> Mapping[str, Any]:
+    record = contents.state[IMPORTED]
+    return record if isinstance(record, dict) and "file" in record else {"file": "a file"}

@@ -29,13 +29,12 @@ from ckptkit.mindspore.inspect import Finding
 from ckptkit.mindspore.parameters.detached import Detached
 from ckptkit.mindspore.parameters.half_restored import (
     clear_half_restored,
-    half_restored_from,
     mark_half_restored,
     refuse_half_restored,
 )
 from ckptkit.mindspore.parameters.parameters import CellParameters, optimizers_of
 from ckptkit.mindspore.process_group import world
-from ckptkit.mindspore.rng import restore_rng, seed_operators
+from ckptkit.mindspore.rng import restore_rng
 from ckptkit.mindspore.state.compatibility import (
     check_data,
     check_leaves,
@@ -45,9 +44,8 @@ from ckptkit.mindspore.state.compatibility import (
 )
 from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.forward_check import watch_forward
-from ckptkit.mindspore.state.fresh_start import mark_begun, refuse_trained
+from ckptkit.mindspore.state.fresh_start import begin_afresh, begin_with_weights, holds_weights_only
 from ckptkit.mindspore.state.holders import ParameterHolder, Stateful, stateful_of
-from ckptkit.mindspore.state.imported_weights import check_weights, holds_weights_only, tell_what_is_fresh
 from ckptkit.mindspore.state.load_check import give
 from ckptkit.mindspore.state.options import Training
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
@@ -337,7 +335,7 @@ class StateManager:
         if self._sources.batches is not None:
             self._sources.batches.refuse_begun()
         if holds_weights_only(contents):
-            self._begin_with(contents)
+            begin_with_weights(self._sources, self._examination, contents)
             return
         state = decoded(contents)
         stored, contents = contents, self._in_this_world(contents, state)
@@ -400,54 +398,7 @@ class StateManager:
         """
         if self._sources.batches is not None:
             self._sources.batches.refuse_begun()
-        refuse_half_restored(self._sources.every_cell())
-        self._refuse_called("there is no checkpoint to resume")
-        refuse_trained(self._sources.parameters, root)
-        self._examination.judge()
-        self._prepare_afresh(root)
-
-    def _begin_with(self, contents: Contents) -> None:
-        """Start afresh with imported weights; all else as in `begin`."""
-        half = half_restored_from(self._sources.every_cell())
-        if half not in (None, contents.checkpoint):
-            raise ResumeError(
-                f"{half} is corrupt, and reading it has changed the optimizer's state. {contents.checkpoint}, from "
-                "which the run would begin again, holds imported weights only and cannot bring that back. Start the "
-                f'process again with checkpoint="{contents.checkpoint}", rewind=True'
-            )
-        self._refuse_called(f"{contents.checkpoint} holds imported weights only, to begin with")
-        refuse_trained(self._sources.parameters, contents.root)
-        seen = {leaf.name: leaf for leaf in self._sources.parameters.leaves(at_boundary=False)}
-        wanted = self._sources.parameters.importable(contents)
-        check_weights(contents, seen, wanted)
-        self._examination.judge()
-        self._sources.cycle_start = None
-        self._sources.counting.fence()
-        mark_half_restored(self._sources.every_cell(), contents.checkpoint)
-        self._sources.parameters.read_weights_from(contents, seen)
-        clear_half_restored(self._sources.every_cell())
-        tell_what_is_fresh(contents, seen, wanted)
-        self._prepare_afresh(contents.root)
-
-    def _refuse_called(self, why: str) -> None:
-        others = (one.cell.counters.micro_steps for one in self._sources.named_cells)
-        called = max(self._sources.progress().batches_delivered, *others, 0)
-        if called:
-            raise ResumeError(
-                f"{why}, but the train cell was called {called} times already. "
-                "Build a new one for another run, or give the root of the run that it belongs to."
-            )
-
-    def _prepare_afresh(self, root: str) -> None:
-        mark_begun(self._sources.parameters, root)
-        seed_operators()
-        if self.position is not None and not self._sources.prepared:
-            self.position.prepare(0, None)
-        self._sources.prepared = True
-        self._sources.parameters.note_buffers()
-        for one in self._sources.switches():
-            one.load(None, 0)
-        watch_forward(self.cell, self._sources.parameters)
+        begin_afresh(self._sources, self._examination, root)
 
     def iterator_made(self) -> None:
         """Restore the random state again; call right after the dataset's iterator was made.
