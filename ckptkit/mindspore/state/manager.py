@@ -8,8 +8,7 @@ micro-steps.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import mindspore as ms
@@ -27,40 +26,23 @@ from ckptkit.mindspore.data.position import Position
 from ckptkit.mindspore.data.resumable import Resumable
 from ckptkit.mindspore.inspect import Finding
 from ckptkit.mindspore.parameters.detached import Detached
-from ckptkit.mindspore.parameters.half_restored import (
-    clear_half_restored,
-    mark_half_restored,
-    refuse_half_restored,
-)
+from ckptkit.mindspore.parameters.half_restored import refuse_half_restored
 from ckptkit.mindspore.parameters.parameters import CellParameters, optimizers_of
 from ckptkit.mindspore.process_group import world
-from ckptkit.mindspore.rng import restore_rng
-from ckptkit.mindspore.state.compatibility import (
-    check_data,
-    check_leaves,
-    check_mode,
-    check_stateful,
-    some,
-)
 from ckptkit.mindspore.state.examination import Examination
-from ckptkit.mindspore.state.forward_check import watch_forward
 from ckptkit.mindspore.state.fresh_start import begin_afresh, begin_with_weights, holds_weights_only
-from ckptkit.mindspore.state.holders import ParameterHolder, Stateful, stateful_of
-from ckptkit.mindspore.state.load_check import give
+from ckptkit.mindspore.state.holders import Stateful, stateful_of
 from ckptkit.mindspore.state.options import Training
-from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
-from ckptkit.mindspore.state.reshard import Worlds, in_this_world, tell
+from ckptkit.mindspore.state.restore import Restore
 from ckptkit.mindspore.state.rewind import CycleStart, check_rewindable
-from ckptkit.mindspore.state.sections import captured, decoded
+from ckptkit.mindspore.state.sections import captured
 from ckptkit.mindspore.state.sources import Sources
-from ckptkit.mindspore.state.switches import Switches, mode_in_force
+from ckptkit.mindspore.state.switches import Switches
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 from ckptkit.mindspore.train.named_cell import NamedCell, refuse_uncounted, steady_beside
 from ckptkit.mindspore.train.step_counting import counting_of
 
 __all__ = ["StateManager", "Stateful"]
-
-_log = logging.getLogger("ckptkit")
 
 
 class StateManager:
@@ -128,7 +110,6 @@ class StateManager:
         refuse_uncounted(cells, stateful)
         self.cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), cells[0])
         counting = counting_of(self.cell, optimizers_of(cells), training.cycle, may_change_k=may_change_k)
-        self._elastic = ranks.elastic
         self.position = self._position_of(dataset, training.augmentation)
         stores = {
             name: NamedCell(name, one, may_change_k=may_change_k)
@@ -139,8 +120,6 @@ class StateManager:
         named_cells = [one for one in stores.values() if isinstance(one, NamedCell)]
         steady = steady_beside(counting.steady_optimizers(), [one.cell for one in named_cells])
         parameters = CellParameters(cells, frozen, steady, ranks.placement)
-        self._built_rates = parameters.rates()
-        detached = Detached(cells, parameters.moved)
         self._refuse_sums_of_parts(parameters.cut())
         networks = parameters.of_networks()
         trainable = [one for name, one in parameters.tensors().items() if name in networks]
@@ -154,15 +133,14 @@ class StateManager:
             position=self.position,
             batches=dataset if isinstance(dataset, Resumable) else None,
             parameters=parameters,
-            detached=detached,
+            detached=Detached(cells, parameters.moved),
             own_switches=Switches(cells, [one for one in trainable if isinstance(one, ms.Parameter)]),
-            rates=self._built_rates,
+            rates=parameters.rates(),
         )
         self._examination = Examination(self._sources, strict=strict)
+        self._restore = Restore(self._sources, self._examination, elastic=ranks.elastic)
         self.last_batch: Any = None
         self.last_outputs: Any = None
-        self._rng: dict[str, Any] | None = None
-        self._restored: Contents | None = None
         self._marks_cycles = False
 
     @property
@@ -337,54 +315,8 @@ class StateManager:
         if holds_weights_only(contents):
             begin_with_weights(self._sources, self._examination, contents)
             return
-        state = decoded(contents)
-        stored, contents = contents, self._in_this_world(contents, state)
-        seen = {leaf.name: leaf for leaf in self._sources.parameters.leaves(at_boundary=False)}
-        check_leaves(contents, self._sources.parameters.stored(seen, at_boundary=contents.progress.at_boundary))
-        check_stateful(self._sources.stateful.keys(), state["user"].keys())
-        for name, one in self._sources.stateful.items():
-            if isinstance(one, ParameterHolder):
-                one.check(state["user"][name])
-        check_data(contents, self.position, state["data"])
-        check_mode(contents, state["train"]["mode"], mode_in_force())
-        worlds = Worlds(contents.world_size, self.world.size, state["train"]["first_world"])
-        if self._sources.named_cells and worlds.before != worlds.now:
-            raise ResumeError(
-                f"{contents.checkpoint} is of {worlds.before} ranks, here are {worlds.now}, and the cycles of a train "
-                f"cell that is given by name cannot be folded. Start {worlds.before} ranks"
-            )
-        left = self._sources.counting.check(contents, state["train"], worlds if self._elastic else None)
-        self._examination.judge()
-        self._sources.cycle_start = None
-        self._restored = None
-        self._sources.counting.fence()
-        mark_half_restored(self._sources.every_cell(), contents.checkpoint)
-        self._sources.parameters.read_from(contents, seen)
-        progress = contents.progress
+        self._restore.apply(contents, self.world)
         self.last_batch = self.last_outputs = None
-        self._sources.ended = state["train"]["ended"]
-        if self.position is not None:
-            self.position.prepare(progress.batches_delivered, state["data"])
-        self._sources.prepared = True
-        for name, one in self._sources.stateful.items():
-            if isinstance(one, (ParameterHolder, OtherCallbacks)):  # compared already, or restored later
-                one.load_state_dict(state["user"][name])
-            else:
-                self._examination.judge_doubt(give(name, one, state["user"][name]))
-        self._sources.first_world = worlds.first
-        # Last: a foreign cell may count in one of those objects.
-        self._sources.counting.load(progress, state["train"], left)
-        self._sources.own_switches.load(state["train"]["switches"], progress.batches_delivered)
-        self._sources.detached.begin(progress.updates)
-        clear_half_restored(self._sources.every_cell())
-        self._keep_rates(state["train"]["rates"])
-        self._rng = state["rng"]
-        restore_rng(self._rng)
-        self._restored = contents
-        if worlds.before != worlds.now:
-            tell(stored, contents, worlds, self.world.rank, positioned=self.position is not None)
-        self._sources.parameters.note_buffers()
-        watch_forward(self.cell, self._sources.parameters)
 
     def begin(self, root: str) -> None:
         """Start afresh: seed the data and the operators if the user has not.
@@ -417,8 +349,7 @@ class StateManager:
 
     def restore_random_state(self) -> None:
         """Restore the checkpoint's random state, after unwanted draws; does nothing without a restore."""
-        if self._rng is not None:
-            restore_rng(self._rng, keep=self.position.own_draws if self.position else ())
+        self._restore.random_state()
 
     def restore_again(self) -> None:
         """Undo changes to the state since `apply`; does nothing without an `apply`, or after `trained`.
@@ -428,22 +359,11 @@ class StateManager:
         Raises:
             CkptKitError: If a file had to be read and could not be, as `apply`; the parameters are half restored then.
         """
-        if self._restored is not None:
-            self._sources.counting.fence()
-            mark_half_restored(self._sources.every_cell(), self._restored.checkpoint)
-            self._sources.parameters.read_again_from(self._restored)
-            user = decoded(self._restored)["user"]
-            for name, one in self._sources.stateful.items():
-                one.load_state_dict(user[name])
-            clear_half_restored(self._sources.every_cell())
-            self._sources.put_back()
-            self.restore_random_state()
+        self._restore.again()
 
     def trained(self) -> None:
         """Mark that training continues from here; `restore_again` then has nothing to undo."""
-        self._restored = None
-        for one in self._sources.switches():
-            one.trained()
+        self._restore.trained()
 
     def mark_again(self) -> None:
         """Mark the cycle start again, if cycle starts are marked: draws since the restore are kept."""
@@ -454,29 +374,6 @@ class StateManager:
         """Leave the dataset and its seed as they were before, once training has ended or was refused."""
         if self.position is not None:
             self.position.leave()
-
-    def _keep_rates(self, begun_with: Mapping[str, str] | None) -> None:
-        """Keep the rates that the run began with; warn if the script gives others, which the restored ones replace."""
-        if begun_with is None:
-            return
-        self._sources.rates = dict(begun_with)
-        restored = self._sources.parameters.rates()
-        built = self._built_rates
-        other = [name for name in built if built[name] not in (begun_with.get(name, built[name]), restored[name])]
-        if other:
-            _log.warning(
-                "%s: the script gives other values than the run began with, and those of the checkpoint stay in force. "
-                "To train with others, set them while training (ops.assign, LearningRateScheduler), or begin a run "
-                "with these weights (`ckptkit export`, `ckptkit import`)",
-                some(sorted(other)),
-            )
-
-    def _in_this_world(self, contents: Contents, state: dict[str, Any]) -> Contents:
-        """Return ``contents`` converted for this rank; converts the data position in ``state`` too."""
-        here = in_this_world(contents, self.world, state["train"]["accumulation"], elastic=self._elastic)
-        if here is not contents and self.position is not None and state["data"] is not None:
-            state["data"] = self.position.folded(state["data"], contents.world_size, self.world.size)
-        return here
 
     def _refuse_sums_of_parts(self, cut: Sequence[str]) -> None:
         if cut and self.world.size > 1 and isinstance(self.cell, AccumulationTrainCell):

@@ -1,0 +1,205 @@
+"""Restores a checkpoint into the sources of a training, by `Restore`.
+
+Guarantees: everything is compared before anything is changed. While parameters are read, their cells are marked as half
+restored. A user's object that is unchanged after it was given its state, and differs from it, is refused, unless it may
+take the state over later: a loader at its next iteration, a callback at the beginning of the training. Any other
+difference is reported, except values that also differ between two reads, such as a clock. Does not choose the
+checkpoint, and reads no file except through `Contents`. Main thread only, between two micro-steps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from mindspore.train import Callback
+
+from ckptkit.core.contents import Contents
+from ckptkit.core.process_group import World
+from ckptkit.errors import ResumeError
+from ckptkit.mindspore.inspect.value_digest import digest_of_value
+from ckptkit.mindspore.parameters.half_restored import clear_half_restored, mark_half_restored
+from ckptkit.mindspore.rng import restore_rng
+from ckptkit.mindspore.state.compatibility import check_data, check_leaves, check_mode, check_stateful, some
+from ckptkit.mindspore.state.examination import Examination
+from ckptkit.mindspore.state.forward_check import watch_forward
+from ckptkit.mindspore.state.holders import ParameterHolder, Stateful
+from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
+from ckptkit.mindspore.state.reshard import Worlds, in_this_world, tell
+from ckptkit.mindspore.state.sections import decoded
+from ckptkit.mindspore.state.sources import Sources
+from ckptkit.mindspore.state.switches import mode_in_force
+
+_log = logging.getLogger("ckptkit")
+
+
+class Restore:
+    """Restores checkpoints into ``sources``, and undoes what the script changes between a restore and its loop.
+
+    Args:
+        sources: Sources as the script has built them.
+        examination: Judges the training before anything is changed.
+        elastic: Whether a checkpoint of another number of ranks may be converted.
+    """
+
+    def __init__(self, sources: Sources, examination: Examination, *, elastic: bool) -> None:
+        self._sources = sources
+        self._examination = examination
+        self._elastic = elastic
+        self._built_rates = sources.rates
+        self._restored: Contents | None = None
+        self._rng: dict[str, Any] | None = None
+
+    def apply(self, contents: Contents, world: World) -> None:
+        """Restore ``contents``, those of the rank of the checkpoint that this one of ``world`` takes over.
+
+        Raises:
+            CkptKitError: See `StateManager.apply`.
+        """
+        sources = self._sources
+        state = decoded(contents)
+        stored, contents = contents, self._in_this_world(contents, state, world)
+        seen = {leaf.name: leaf for leaf in sources.parameters.leaves(at_boundary=False)}
+        check_leaves(contents, sources.parameters.stored(seen, at_boundary=contents.progress.at_boundary))
+        check_stateful(sources.stateful.keys(), state["user"].keys())
+        for name, one in sources.stateful.items():
+            if isinstance(one, ParameterHolder):
+                one.check(state["user"][name])
+        check_data(contents, sources.position, state["data"])
+        check_mode(contents, state["train"]["mode"], mode_in_force())
+        worlds = Worlds(contents.world_size, world.size, state["train"]["first_world"])
+        if sources.named_cells and worlds.before != worlds.now:
+            raise ResumeError(
+                f"{contents.checkpoint} is of {worlds.before} ranks, here are {worlds.now}, and the cycles of a train "
+                f"cell that is given by name cannot be folded. Start {worlds.before} ranks"
+            )
+        left = sources.counting.check(contents, state["train"], worlds if self._elastic else None)
+        self._examination.judge()
+        sources.cycle_start = None
+        self._restored = None
+        sources.counting.fence()
+        mark_half_restored(sources.every_cell(), contents.checkpoint)
+        sources.parameters.read_from(contents, seen)
+        progress = contents.progress
+        sources.ended = state["train"]["ended"]
+        if sources.position is not None:
+            sources.position.prepare(progress.batches_delivered, state["data"])
+        sources.prepared = True
+        for name, one in sources.stateful.items():
+            if isinstance(one, (ParameterHolder, OtherCallbacks)):  # compared already, or restored later
+                one.load_state_dict(state["user"][name])
+            else:
+                self._examination.judge_doubt(_give(name, one, state["user"][name]))
+        sources.first_world = worlds.first
+        # Last: a foreign cell may count in one of those objects.
+        sources.counting.load(progress, state["train"], left)
+        sources.own_switches.load(state["train"]["switches"], progress.batches_delivered)
+        sources.detached.begin(progress.updates)
+        clear_half_restored(sources.every_cell())
+        self._keep_rates(state["train"]["rates"])
+        self._rng = state["rng"]
+        restore_rng(self._rng)
+        self._restored = contents
+        if worlds.before != worlds.now:
+            tell(stored, contents, worlds, world.rank, positioned=sources.position is not None)
+        sources.parameters.note_buffers()
+        watch_forward(sources.cell, sources.parameters)
+
+    def again(self) -> None:
+        """Undo changes to the state since `apply`; see `StateManager.restore_again`."""
+        if self._restored is not None:
+            sources = self._sources
+            sources.counting.fence()
+            mark_half_restored(sources.every_cell(), self._restored.checkpoint)
+            sources.parameters.read_again_from(self._restored)
+            user = decoded(self._restored)["user"]
+            for name, one in sources.stateful.items():
+                one.load_state_dict(user[name])
+            clear_half_restored(sources.every_cell())
+            sources.put_back()
+            self.random_state()
+
+    def random_state(self) -> None:
+        """Restore the random state of `apply`, except what the data has positioned; does nothing without an `apply`."""
+        if self._rng is not None:
+            position = self._sources.position
+            restore_rng(self._rng, keep=position.own_draws if position else ())
+
+    def trained(self) -> None:
+        """Leave the state to the loop; `again` has nothing to undo from now on."""
+        self._restored = None
+        for one in self._sources.switches():
+            one.trained()
+
+    def _keep_rates(self, begun_with: Mapping[str, str] | None) -> None:
+        """Keep the rates that the run began with; warn if the script gives others, which the restored ones replace."""
+        if begun_with is None:
+            return
+        self._sources.rates = dict(begun_with)
+        restored = self._sources.parameters.rates()
+        built = self._built_rates
+        other = [name for name in built if built[name] not in (begun_with.get(name, built[name]), restored[name])]
+        if other:
+            _log.warning(
+                "%s: the script gives other values than the run began with, and those of the checkpoint stay in force. "
+                "To train with others, set them while training (ops.assign, LearningRateScheduler), or begin a run "
+                "with these weights (`ckptkit export`, `ckptkit import`)",
+                some(sorted(other)),
+            )
+
+    def _in_this_world(self, contents: Contents, state: dict[str, Any], world: World) -> Contents:
+        """Return ``contents`` converted for this rank; converts the data position in ``state`` too."""
+        here = in_this_world(contents, world, state["train"]["accumulation"], elastic=self._elastic)
+        if here is not contents and self._sources.position is not None and state["data"] is not None:
+            state["data"] = self._sources.position.folded(state["data"], contents.world_size, world.size)
+        return here
+
+
+def _give(name: str, one: Stateful, state: Any) -> str | None:
+    """Call ``load_state_dict`` and return a description of what was not taken from ``state``, or None.
+
+    Args:
+        name: Name under which the object was given.
+        one: The object.
+        state: State of the object in a checkpoint.
+
+    Raises:
+        ResumeError: If nothing was taken.
+    """
+    takes_later = isinstance(one, (Iterable, Callback))
+    given, before = _digests(state), {} if takes_later else _digests(one.state_dict())
+    one.load_state_dict(state)
+    after, again = _digests(one.state_dict()), _digests(one.state_dict())
+    steady = {place for place in given.keys() | after.keys() if after.get(place) == again.get(place)}
+    lost = sorted(place for place in steady if after.get(place) != given.get(place))
+    if not lost:
+        return None
+    if not takes_later and all(after.get(place) == before.get(place) for place in steady | before.keys()):
+        raise ResumeError(
+            f"load_state_dict() of {name} ({type(one).__name__}) took nothing of what it was given: its state_dict() "
+            f"is what it was before, and not what is stored ({some(lost)}). Let it take its state over, then start "
+            "again: the checkpoint has it"
+        )
+    return (
+        f"After load_state_dict(), state_dict() of {name} ({type(one).__name__}) is not what was stored: {some(lost)}. "
+        "If it takes that over later, or is meant to have it as this process made it, all is well"
+    )
+
+
+def _digests(state: Any) -> dict[str, str]:
+    """Return digests by place, computed at once, since a state may be the object's own lists."""
+    return {place: digest_of_value(one) for place, one in _places(state, "")}
+
+
+def _places(state: Any, place: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(state, Mapping):
+        items = [*state.items()]
+    elif isinstance(state, (list, tuple)):
+        items = [*enumerate(state)]
+    else:
+        items = []
+    if not items:
+        yield place or "its value", state
+    for key, one in items:
+        yield from _places(one, f"{place}/{key}" if place else str(key))
