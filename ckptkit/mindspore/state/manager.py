@@ -18,7 +18,6 @@ from mindspore import nn
 from ckptkit.core.contents import Capture, Contents
 from ckptkit.core.process_group import World
 from ckptkit.core.progress import Progress
-from ckptkit.errors import ResumeError
 from ckptkit.manager.hooks import Observer
 from ckptkit.manager.options import Ranks, refuse_other_types
 from ckptkit.mindspore.data.pipeline_position import Augmentation, DatasetPosition
@@ -260,11 +259,6 @@ class StateManager:
             ResumeError: If the cycle could not begin again: the forward pass changes parameters, or the train cell
                 is not an `AccumulationTrainCell`.
         """
-        if not isinstance(self.cell, AccumulationTrainCell):
-            raise ResumeError(
-                f'Saving(mid_cycle="rewind") needs an AccumulationTrainCell, which knows where a cycle begins; this is '
-                f'a {type(self.cell).__name__}. Use "exact"'
-            )
         check_rewindable(self.cell)
         self._marks_cycles = True
         # Not progress(): this also runs before a restore, with parameters half restored.

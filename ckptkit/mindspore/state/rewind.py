@@ -19,6 +19,7 @@ from ckptkit.core.tensors import Leaf
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.nn.dropout import Dropout
 from ckptkit.mindspore.state.compatibility import some
+from ckptkit.mindspore.train.cell import AccumulationTrainCell
 
 _WHY = (
     'Saving(mid_cycle="rewind") begins the running cycle again, and this would be changed a second time by the '
@@ -56,7 +57,12 @@ class CycleStart:
 
 
 def check_rewindable(cell: nn.Cell) -> None:
-    """Raise ResumeError if the forward pass of ``cell`` is known to change its parameters; names some of the cells."""
+    """Raise ResumeError if a cycle of ``cell`` is known not to begin again exactly; names some of its cells."""
+    if not isinstance(cell, AccumulationTrainCell):
+        raise ResumeError(
+            f'Saving(mid_cycle="rewind") needs an AccumulationTrainCell, which knows where a cycle begins; this is '
+            f'a {type(cell).__name__}. Use "exact"'
+        )
     # MindSpore's classes share no public base class.
     kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, Dropout)
     found = [f"{name} ({type(one).__name__})" for name, one in cell.cells_and_names() if isinstance(one, kinds)]
