@@ -165,12 +165,12 @@ class CellParameters:
 
     def digests(self) -> dict[str, str]:
         """Return, by name, the digest of every parameter and buffer."""
-        return {leaf.name: _digest(leaf) for leaf in self.leaves(at_boundary=False)}
+        return {leaf.name: digest_of(leaf) for leaf in self.leaves(at_boundary=False)}
 
     def steady_digests(self) -> dict[str, str]:
         """Return, by name, the digest of every parameter that is assumed not to change within a cycle."""
         steady = [leaf for leaf in self.leaves(at_boundary=True) if leaf.lifetime != "micro"]
-        return {leaf.name: _digest(leaf) for leaf in steady}
+        return {leaf.name: digest_of(leaf) for leaf in steady}
 
     def note_buffers(self) -> None:
         """Remember the present buffers, for `changed_buffers`."""
@@ -182,7 +182,7 @@ class CellParameters:
         return sorted(name for name, digest in self._buffers_before.items() if now.get(name) != digest)
 
     def _digests_of_buffers(self, leaves: Sequence[Leaf]) -> dict[str, str]:
-        return {leaf.name: _digest(leaf) for leaf in leaves if leaf.name in self._buffers}
+        return {leaf.name: digest_of(leaf) for leaf in leaves if leaf.name in self._buffers}
 
     def idle_bytes(self) -> tuple[int, int]:
         """Return the bytes of parameters that no optimizer owns and that are not declared frozen, and of all leaves.
@@ -285,7 +285,8 @@ class CellParameters:
         return "cycle"
 
 
-def _digest(leaf: Leaf) -> str:
+def digest_of(leaf: Leaf) -> str:
+    """Return the digest of the bits of ``leaf``."""
     return xxhash.xxh3_128_hexdigest(bytes_of(leaf.array).data)
 
 

@@ -10,14 +10,13 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-import xxhash
 from mindspore import nn
 
 from ckptkit.core.progress import Progress
 from ckptkit.core.tensors import Leaf
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.nn.dropout import Dropout
+from ckptkit.mindspore.parameters.parameters import digest_of
 from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.train.cell import AccumulationTrainCell
 
@@ -43,7 +42,7 @@ class CycleStart:
     def __init__(self, progress: Progress, sections: Mapping[str, Any], leaves: Iterable[Leaf]) -> None:
         self.progress = progress
         self.sections: dict[str, Any] = copy.deepcopy(dict(sections))
-        self._digests = {leaf.name: _digest(leaf) for leaf in leaves}
+        self._digests = {leaf.name: digest_of(leaf) for leaf in leaves}
 
     def check_unchanged(self, leaves: Iterable[Leaf]) -> None:
         """Compare ``leaves``, as they are now, with those at the beginning.
@@ -51,7 +50,7 @@ class CycleStart:
         Raises:
             ResumeError: If one has changed; names some.
         """
-        changed = sorted(leaf.name for leaf in leaves if self._digests.get(leaf.name) != _digest(leaf))
+        changed = sorted(leaf.name for leaf in leaves if self._digests.get(leaf.name) != digest_of(leaf))
         if changed:
             raise ResumeError(f"{some(changed)} changed since the cycle began. {_WHY}.")
 
@@ -68,7 +67,3 @@ def check_rewindable(cell: nn.Cell) -> None:
     found = [f"{name} ({type(one).__name__})" for name, one in cell.cells_and_names() if isinstance(one, kinds)]
     if found:
         raise ResumeError(f"{some(found)} keeps something of every micro-batch. {_WHY}.")
-
-
-def _digest(leaf: Leaf) -> str:
-    return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(leaf.array).tobytes())
