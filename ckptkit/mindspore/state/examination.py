@@ -29,7 +29,6 @@ from ckptkit.mindspore.inspect import (
 )
 from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.state.holders import ParameterHolder
-from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.sources import Sources
 from ckptkit.mindspore.state.switches import mode_in_force
 
@@ -62,11 +61,10 @@ class Examination:
         left = tuple(left_out(name, one.not_stored()) for name, one in holders.items() if one.not_stored())
         given = [(name, sources.given[name]) for name in holders]
         # Where `Model` trains, the code after the running line is not part of the training loop.
-        by_model = any(isinstance(one, OtherCallbacks) for one in sources.given.values())
-        variables = itertools.chain(given, () if by_model else loop_variables())
+        variables = itertools.chain(given, () if sources.by_model() else loop_variables())
         cells = sources.every_cell()
         found = (*find(cells, pipeline, named=named, variables=variables), *left)
-        if by_model:
+        if sources.by_model():
             return found
         stored = [*sources.objects(), sources.position, pipeline]
         constants = constants_in_loops(cells) if mode_in_force() == "GRAPH" else ()
@@ -81,30 +79,21 @@ class Examination:
         return self._examined(self.findings)
 
     def judge(self) -> None:
-        """Report the findings, once.
-
-        Raises:
-            ResumeError: If ``strict`` refuses one; the next call examines again.
-        """
+        """Report the findings, once; ResumeError if ``strict`` refuses one, also at the next call."""
         if not self._judged:
             self._report(self.examined())
             self._judged = True
 
     def judge_callbacks(self, callbacks: Sequence[object]) -> None:
-        """Report what ``callbacks`` do that no checkpoint can make exact.
-
-        Raises:
-            ResumeError: If ``strict`` refuses it.
-        """
+        """Report what ``callbacks`` do that no checkpoint can make exact; ResumeError if ``strict`` refuses it."""
         if mode_in_force() == "GRAPH":
             cells = self._sources.every_cell()
             self._report(self._examined(lambda: tuple(constants_in_callbacks(callbacks, cells))))
 
     def judge_buffers(self, leaves: Sequence[Leaf]) -> None:
-        """Report once, given ``leaves`` taken just now, that training changes buffers which a graph does not read.
+        """Report once that training changes buffers of which a graph has copies; ResumeError if ``strict`` refuses it.
 
-        Raises:
-            ResumeError: If ``strict`` refuses it.
+        ``leaves`` were taken just now.
         """
         if self._told_of_buffers or ms.get_context("mode") != ms.GRAPH_MODE:
             return
@@ -122,11 +111,7 @@ class Examination:
         self._told_of_buffers = True
 
     def judge_doubt(self, doubt: str | None) -> None:
-        """Report ``doubt``, if there is one.
-
-        Raises:
-            ResumeError: If ``strict`` refuses it.
-        """
+        """Report ``doubt``, if there is one; ResumeError if ``strict`` refuses it."""
         if doubt is not None and self._strict:
             raise ResumeError(doubt)
         if doubt is not None:

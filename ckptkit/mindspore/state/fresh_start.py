@@ -73,7 +73,7 @@ def begin_with_weights(sources: Sources, examination: Examination, contents: Con
 
 
 def _refuse_called(sources: Sources, why: str) -> None:
-    others = (one.cell.counters.micro_steps for one in sources.named_cells)
+    others = (one.cell.counters.micro_steps for one in sources.named_cells.values())
     called = max(sources.progress().batches_delivered, *others, 0)
     if called:
         raise ResumeError(

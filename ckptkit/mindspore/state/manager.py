@@ -116,8 +116,8 @@ class StateManager:
             else stateful_of(name, one)
             for name, one in stateful.items()
         }
-        named_cells = [one for one in stores.values() if isinstance(one, NamedCell)]
-        steady = steady_beside(counting.steady_optimizers(), [one.cell for one in named_cells])
+        named_cells = {name: one for name, one in stores.items() if isinstance(one, NamedCell)}
+        steady = steady_beside(counting.steady_optimizers(), [one.cell for one in named_cells.values()])
         parameters = CellParameters(cells, frozen, steady, ranks.placement)
         self._refuse_sums_of_parts(parameters.cut())
         networks = parameters.of_networks()
@@ -210,7 +210,7 @@ class StateManager:
         """Return an observer of all this state for ``ckptkit doctor``; see `ckptkit.mindspore.state.observe`."""
         from ckptkit.mindspore.state.observe import StateObserver
 
-        return StateObserver(self, self._sources.parameters, self._sources.stateful)
+        return StateObserver(self, self._sources)
 
     def progress(self) -> Progress:
         """Return the position of the training.
@@ -229,7 +229,7 @@ class StateManager:
             self._sources.parameters.leaves(at_boundary=False)
             self._sources.detached.bind()
         self._sources.own_switches.look(progress.batches_delivered)
-        for one in self._sources.named_cells:
+        for one in self._sources.named_cells.values():
             one.look()
         return progress
 

@@ -17,13 +17,12 @@ from ckptkit.manager.hooks import Suspect, Unseen
 from ckptkit.mindspore.inspect.frames import locals_of, running_frames, variables_ahead
 from ckptkit.mindspore.inspect.reachability import Reachability, code_of
 from ckptkit.mindspore.inspect.value_digest import digest_of_value, is_plain
-from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.rng import capture_rng, restore_rng
 from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
-from ckptkit.mindspore.train.named_cell import NamedCell
+from ckptkit.mindspore.state.sources import Sources
 
 if TYPE_CHECKING:
-    from ckptkit.mindspore.state.manager import Stateful, StateManager
+    from ckptkit.mindspore.state.manager import StateManager
 
 
 class StateObserver:
@@ -33,29 +32,26 @@ class StateObserver:
 
     Args:
         state: What to observe.
-        parameters: Parameters of its train cell.
-        stateful: The objects that it stores by name.
+        sources: Its sources.
     """
 
-    def __init__(self, state: StateManager, parameters: CellParameters, stateful: Mapping[str, Stateful]) -> None:
+    def __init__(self, state: StateManager, sources: Sources) -> None:
         self._state = state
-        self._parameters = parameters
-        self._stateful = stateful
-        told = any(isinstance(one, OtherCallbacks) for one in stateful.values())
+        self._sources = sources
         # A cell without an optimizer is the network of a functional loop; a graph may call it.
-        self._calls = None if told or not hasattr(state.cell, "optimizer") else _Calls(state.cell)
+        self._calls = None if sources.by_model() or not hasattr(state.cell, "optimizer") else _Calls(state.cell)
 
     def observe(self) -> tuple[dict[str, str], dict[str, Unseen]]:
         """Return digests by name of what must be equal, and the state that is in no checkpoint."""
         digests = {name: digest_of_value(value) for name, value in self._seen()}
         shapes = set()
-        for leaf in self._parameters.leaves(at_boundary=False):
+        for leaf in self._sources.parameters.leaves(at_boundary=False):
             digests[f"{leaf.role}/{leaf.name}"] = digest_of_value(leaf.array)
             if leaf.role == "weights" and leaf.array.size > 1:
                 shapes.add(leaf.shape)
         for name, value in self._state.progress().model_dump().items():
             digests[f"counters/{name}"] = str(value)
-        for name, one in self._named_cells().items():
+        for name, one in self._sources.named_cells.items():
             digests.update((f"weights/{name}/{held.name}", digest_of_value(held)) for held in one.parameters())
             digests.update((f"counters/{name}/{part}", str(value)) for part, value in asdict(one.cell.counters).items())
         digests.update((f"rng/{name}", digest_of_value(value)) for name, value in _generators(capture_rng()))
@@ -64,7 +60,7 @@ class StateObserver:
     def drawing_in_state_dict(self) -> list[str]:
         """Return the names of stateful objects whose ``state_dict()`` draws random numbers; calls each once."""
         found = []
-        objects = {name: one for name, one in self._stateful.items() if not isinstance(one, OtherCallbacks)}
+        objects = {name: one for name, one in self._sources.stateful.items() if not isinstance(one, OtherCallbacks)}
         for name, one in objects.items():
             before = capture_rng()
             one.state_dict()
@@ -77,9 +73,6 @@ class StateObserver:
         """Return what is known, without running, to keep the job from being exact."""
         found = self._state.examined()
         return [Suspect(kind=one.kind, where=one.where, why=one.why, fix=one.fix) for one in found]
-
-    def _named_cells(self) -> dict[str, NamedCell]:
-        return {name: one for name, one in self._stateful.items() if isinstance(one, NamedCell)}
 
     def _dataset(self) -> Any:
         return getattr(self._state.position, "dataset", None)
@@ -96,15 +89,15 @@ class StateObserver:
             yield "loss", outputs
 
     def _unseen(self, weight_shapes: set[tuple[int, ...]], known: set[str]) -> dict[str, Unseen]:
-        named = [held for one in self._named_cells().values() for held in one.parameters()]
-        reach = Reachability([*self._parameters.tensors().values(), *named], weight_shapes)
+        named = [held for one in self._sources.named_cells.values() for held in one.parameters()]
+        reach = Reachability([*self._sources.parameters.tensors().values(), *named], weight_shapes)
         # Nearest frames first, so that an object reachable in several ways gets the shortest path.
         for where, frame in running_frames():
             for name, value in {**dict(variables_ahead(frame)), **locals_of(frame)}.items():
                 if not name.startswith("__"):
                     reach.walk(f"{where}:{name}", value)
         reach.walk(type(self._state.cell).__name__, self._state.cell)
-        given = dict(zip(self._stateful, self._state.stateful_objects(), strict=True))
+        given = dict(zip(self._sources.stateful, self._sources.objects(), strict=True))
         for name, one in given.items():
             reach.walk(f"stateful[{name!r}]", one)
         for one in given.values():

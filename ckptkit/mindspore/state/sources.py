@@ -23,6 +23,7 @@ from ckptkit.mindspore.parameters.detached import Detached
 from ckptkit.mindspore.parameters.parameters import CellParameters
 from ckptkit.mindspore.rng import capture_rng
 from ckptkit.mindspore.state.holders import NamedAttributes, Stateful
+from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
 from ckptkit.mindspore.state.rewind import CycleStart
 from ckptkit.mindspore.state.switches import Switches, mode_in_force
 from ckptkit.mindspore.train.counting import Counting
@@ -56,7 +57,7 @@ class Sources:
     cells: Sequence[nn.Cell]
     given: Mapping[str, Any]
     stateful: Mapping[str, Stateful]
-    named_cells: Sequence[NamedCell]
+    named_cells: Mapping[str, NamedCell]
     counting: Counting
     position: Position | None
     batches: Resumable | None
@@ -71,15 +72,19 @@ class Sources:
 
     def every_cell(self) -> list[nn.Cell]:
         """Return all cells of the training, with the train cells that were given by name."""
-        return [*self.cells, *(one.cell for one in self.named_cells)]
+        return [*self.cells, *(one.cell for one in self.named_cells.values())]
 
     def switches(self) -> list[Switches]:
         """Return the switches of all of them."""
-        return [self.own_switches, *(one.switches for one in self.named_cells)]
+        return [self.own_switches, *(one.switches for one in self.named_cells.values())]
 
     def objects(self) -> list[Any]:
         """Return the objects that are stored by name, as given; for `attributes`, the object that owns them."""
         return [one.owner if isinstance(one, NamedAttributes) else one for one in self.given.values()]
+
+    def by_model(self) -> bool:
+        """Return whether ``Model`` trains; a loop of the user's gives no callbacks."""
+        return any(isinstance(one, OtherCallbacks) for one in self.stateful.values())
 
     def progress(self) -> Progress:
         """Return the position of the training.
