@@ -21,7 +21,7 @@ from mindspore import amp, nn, ops
 from mindspore.train import Callback, Model
 
 import ckptkit as ck
-from ckptkit.mindspore.parameters import parameters
+from ckptkit.mindspore.parameters import roles
 from ckptkit.mindspore.rng import capture_rng
 from ckptkit.storage import open_storage
 from ckptkit.testing.faults import Fault, FaultyStorage
@@ -342,7 +342,7 @@ def tamper_with(what: str | None, cell: ck.AccumulationTrainCell) -> None:
 
 def main(job: Job) -> None:
     case = job.case
-    parameters._SMALL_BYTES = 1  # so that weights this small are read in place as large ones are
+    roles._SMALL_BYTES = 1  # so that weights this small are read in place as large ones are
     ms.set_context(mode=ms.GRAPH_MODE if case.mode == "graph" else ms.PYNATIVE_MODE, device_target="CPU")
     if case.seed is not None:
         ms.set_seed(case.seed)

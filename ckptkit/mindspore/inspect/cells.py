@@ -31,7 +31,7 @@ from ckptkit.mindspore.inspect.operators import (
     methods,
 )
 from ckptkit.mindspore.inspect.sequential import Found, cells_of
-from ckptkit.mindspore.parameters.parameters import all_of
+from ckptkit.mindspore.parameters.roles import all_of
 
 _USE_OURS = "Use ckptkit.nn.Dropout, or a mask that the data pipeline makes"
 _MOST_NAMES = 5

@@ -19,7 +19,7 @@ from mindspore import nn
 from ckptkit.errors import ResumeError
 from ckptkit.mindspore.inspect.bytecode import is_compiled
 from ckptkit.mindspore.parameters.apply import can_be_live
-from ckptkit.mindspore.parameters.parameters import all_of, optimizers_of
+from ckptkit.mindspore.parameters.roles import all_of, optimizers_of
 from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.state.switches import mode_in_force
 

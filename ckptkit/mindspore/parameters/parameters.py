@@ -1,4 +1,4 @@
-"""Finds the parameters of a training's cells, gives each a role and a lifetime, and restores them.
+"""Finds the parameters and buffers of a training's cells, gives their leaves, and reads stored values into them.
 
 Guarantees: every parameter and every buffer of the cells is a leaf exactly once, under its own name; a name used for
 two is refused. A buffer may change at any time, so each save copies it. Main thread only; the arrays of
@@ -13,23 +13,18 @@ from functools import partial
 import mindspore as ms
 import xxhash
 from mindspore import nn
-from mindspore.boost import GradientAccumulation
-from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # also the base of mindspore.mint.optim's
 
 from ckptkit.core.contents import Contents, WantedPart
-from ckptkit.core.placement import Box, Placement, PlacementByName
-from ckptkit.core.tensors import Array, Leaf, Lifetime, Role, bytes_of
+from ckptkit.core.placement import Box, PlacementByName
+from ckptkit.core.tensors import Array, Leaf, Role, bytes_of
 from ckptkit.errors import ResumeError, StateMismatchError
 from ckptkit.mindspore.parameters.apply import can_be_live
 from ckptkit.mindspore.parameters.buffers import Buffers
 from ckptkit.mindspore.parameters.cell_changes import CellChanges
-from ckptkit.mindspore.parameters.placement import placed_by_hand
 from ckptkit.mindspore.parameters.restore import RestoreTarget
+from ckptkit.mindspore.parameters.roles import Roles, all_of
 from ckptkit.mindspore.parameters.tracked import TrackedTensor, looking_copies, synchronize
 from ckptkit.mindspore.state.compatibility import is_rate, some
-from ckptkit.mindspore.train.cell import AccumulationTrainCell
-
-_SMALL_BYTES = 64 * 1024  # below this, copying is cheaper than a fence
 
 
 class CellParameters:
@@ -44,6 +39,9 @@ class CellParameters:
         placement: Returns a parameter's placement in a job of many ranks, by its name, or None for the default. By
             default, what an optimizer owns, what is declared frozen and the loss scale are replicated. The accumulators
             and all else are per rank, such as the statistics that each rank's forward pass takes of its batches.
+
+    Attributes:
+        roles: Role, placement and lifetime of each parameter.
 
     Raises:
         StateMismatchError: If parameters or buffers of two cells have one name, or ``frozen`` names a parameter that
@@ -69,31 +67,10 @@ class CellParameters:
         self._registered = Buffers(cells, self._by_name)
         self._buffers = self._registered.now()
         self._buffers_before: dict[str, str] = {}
-        self._placed = placed_by_hand(self._by_name, placement)
-        train_cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), None)
-        self._accumulates = train_cell is not None
-        self._accumulators = {one.name for one in train_cell.accumulators} if train_cell is not None else set()
-        self._boosts = _names_in_boosts(cells)
-        optimizers = optimizers_of(cells)
-        self._weights = {one.name for optimizer in optimizers for one in optimizer.parameters}
-        if train_cell is not None:
-            self._weights |= {one.name for one in train_cell.network.get_parameters()}
-        owned = [(optimizer, {one.name for one in all_of(optimizer)}) for optimizer in optimizers]
-        self._owned = {name for _, names in owned for name in names}
-        scale = train_cell.loss_scale if train_cell is not None else None
-        self._agreed = {one.name for one in scale.get_parameters()} if scale is not None else set()
-        self._of_networks = frozenset(self._weights | (_of_networks(cells) - self._owned - self._boosts))
-        self._frozen = _frozen_names(self._by_name, self.of_networks(), frozen)
-        _refuse_frozen_and_trained(self._frozen, cells)
-        self._steady = _steady_names(owned, steady)
-        self._demoted: set[str] = set()
+        self.roles = Roles(cells, self._by_name, frozen, steady, placement)
         self._moved: set[str] = set()
         self._tracking: list[TrackedTensor] = []
         self._tracking_at_boundary: list[TrackedTensor] = []
-
-    def cut(self) -> list[str]:
-        """Return the names of parameters of which this rank holds a part, according to ``placement``."""
-        return sorted(name for name, one in self._placed.items() if isinstance(one, Box))
 
     def tensors(self) -> dict[str, ms.Tensor]:
         """Return the parameters and buffers by name; the buffers are those of the last call of `leaves`."""
@@ -139,15 +116,18 @@ class CellParameters:
             deferred = looking_copies(list(self._by_name.values()))
             self._tracking = [
                 TrackedTensor(
-                    *(name, one, self._role(name), partial(self._lifetime, name)),
-                    placement=self._placement(name),
+                    *(name, one, self._role(name), partial(self.roles.lifetime, name)),
+                    placement=self.roles.placement(name),
                     deferred=deferred,
                     moved=self._moved,
                 )
                 for name, one in self.tensors().items()
             ]
-            self._tracking_at_boundary = [one for one in self._tracking if one.name not in self._accumulators]
+            self._tracking_at_boundary = [one for one in self._tracking if one.name not in self.roles.accumulators]
         return self._tracking_at_boundary if at_boundary else self._tracking
+
+    def _role(self, name: str) -> Role:
+        return "weights" if name in self._buffers else self.roles.role(name)
 
     def moved(self) -> set[str]:
         """Return the names of tensors whose memory changed between two calls of `leaves`, since the last call of this.
@@ -160,7 +140,7 @@ class CellParameters:
 
     def rates(self) -> dict[str, str]:
         """Return, by name, digests of the optimizer arguments that the optimizer keeps as parameters."""
-        names = [name for name in self._by_name if name in self._owned and is_rate(name)]
+        names = [name for name in self._by_name if name in self.roles.owned and is_rate(name)]
         return {name: xxhash.xxh3_128_hexdigest(bytes_of(self[name]).data) for name in names}
 
     def digests(self) -> dict[str, str]:
@@ -190,19 +170,19 @@ class CellParameters:
         The second number includes buffers.
         """
         leaves = self.leaves(at_boundary=True)
-        known = self._owned | self._frozen | self._buffers.keys()
+        known = self.roles.owned | self.roles.frozen | self._buffers.keys()
         return sum(leaf.size_bytes for leaf in leaves if leaf.name not in known), sum(
             leaf.size_bytes for leaf in leaves
         )
 
     def demote(self, names: Collection[str]) -> None:
         """Treat ``names`` as changing at every micro-step from now on."""
-        self._demoted |= set(names)
+        self.roles.demote(names)
         self._tracking = []
 
     def stored(self, leaves: Mapping[str, Leaf], *, at_boundary: bool) -> dict[str, Leaf]:
         """Return those of all ``leaves`` that a checkpoint holds."""
-        return {name: leaf for name, leaf in leaves.items() if not (at_boundary and name in self._accumulators)}
+        return {name: leaf for name, leaf in leaves.items() if not (at_boundary and name in self.roles.accumulators)}
 
     def mutable_leaves(self) -> Iterator[Leaf]:
         """Return the leaves that a micro-step may change, without the accumulators, which it always changes."""
@@ -221,13 +201,9 @@ class CellParameters:
         target = self._read(contents, seen, [name for name in self.tensors() if name in contents.entries])
         self._zero_absent(contents, target)
 
-    def of_networks(self) -> frozenset[str]:
-        """Return the names that imported weights must give: all except an optimizer's and a train cell's own."""
-        return self._of_networks
-
     def importable(self, contents: Contents) -> frozenset[str]:
-        """Return the names `of_networks` and the buffers in ``contents``; MindSpore's weight files have no buffers."""
-        return self.of_networks() | (self._buffers.keys() & contents.entries.keys())
+        """Return `Roles.of_networks` and the buffers in ``contents``; MindSpore's weight files have no buffers."""
+        return self.roles.of_networks | (self._buffers.keys() & contents.entries.keys())
 
     def read_weights_from(self, contents: Contents, seen: Mapping[str, Leaf]) -> None:
         """Read the stored values of what is `importable` and leave all else unchanged; as `read_from`."""
@@ -254,35 +230,8 @@ class CellParameters:
         return target
 
     def _zero_absent(self, contents: Contents, target: RestoreTarget) -> None:
-        for name in self._accumulators - contents.entries.keys():
+        for name in self.roles.accumulators - contents.entries.keys():
             target.zero(name)
-
-    def _role(self, name: str) -> Role:
-        if name in self._accumulators or name in self._boosts:
-            return "accumulators"
-        if name in self._weights or name in self._buffers:
-            return "weights"
-        # The rest belongs to neither network nor optimizer: a loss scale, or a foreign cell's own parameters.
-        return "optimizer" if self._accumulates or name not in self._of_networks else "weights"
-
-    def _placement(self, name: str) -> Placement:
-        by_hand = self._placed.get(name)
-        if by_hand is not None:
-            return by_hand
-        if name in self._accumulators:
-            return "per_rank"
-        # A parameter that was declared frozen but changes may change differently in each rank.
-        still = name in self._frozen and name not in self._demoted
-        return "replicated" if still or name in self._owned or name in self._agreed else "per_rank"
-
-    def _lifetime(self, name: str, size_bytes: int) -> Lifetime:
-        if name in self._demoted:
-            return "micro"
-        if name in self._frozen:
-            return "frozen"
-        if name in self._accumulators or name not in self._steady or size_bytes < _SMALL_BYTES:
-            return "micro"
-        return "cycle"
 
 
 def digest_of(leaf: Leaf) -> str:
@@ -290,53 +239,8 @@ def digest_of(leaf: Leaf) -> str:
     return xxhash.xxh3_128_hexdigest(bytes_of(leaf.array).data)
 
 
-def all_of(cell: nn.Cell) -> list[ms.Parameter]:
-    """Return the parameters of ``cell``, with the learning rates that experimental optimizers keep in a plain list."""
-    rates = [
-        rate for one in optimizers_of([cell]) for rate in getattr(one, "lrs", ()) if isinstance(rate, ms.Parameter)
-    ]
-    return [*cell.get_parameters(), *rates]
-
-
 def _by_id(parameters: Iterable[ms.Parameter]) -> dict[int, ms.Parameter]:
     return {id(one): one for one in parameters}
-
-
-def optimizers_of(cells: Sequence[nn.Cell]) -> list[nn.Cell]:
-    """Return every optimizer among ``cells`` and the cells inside them."""
-    kinds = (nn.Optimizer, ExperimentalOptimizer)
-    return [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, kinds)]
-
-
-def _of_networks(cells: Sequence[nn.Cell]) -> frozenset[str]:
-    """Return the names of all parameters except train cells' own, such as a foreign cell's loss scale."""
-    found: set[str] = set()
-    for cell in cells:
-        network = getattr(cell, "network", None)
-        if not optimizers_of([cell]):
-            network = cell
-        if isinstance(network, nn.Cell):
-            found |= {one.name for one in network.get_parameters()}
-        else:
-            found |= {one.name for one in cell.get_parameters()}
-            found -= {one.name for one in cell.get_parameters(expand=False)}
-    return frozenset(found)
-
-
-def _names_in_boosts(cells: Sequence[nn.Cell]) -> set[str]:
-    """Return the names of what each `boost.GradientAccumulation` holds besides the weights: its sums and counter."""
-    boosts = [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, GradientAccumulation)]
-    weights = {id(one) for boost in boosts for one in boost.weights}
-    return {one.name for boost in boosts for one in boost.get_parameters(expand=False) if id(one) not in weights}
-
-
-def _steady_names(owned: Sequence[tuple[nn.Cell, set[str]]], steady: Collection[nn.Cell]) -> set[str]:
-    """Return the names that the ``steady`` optimizers own and no other optimizer writes."""
-    found: set[str] = set()
-    written: set[str] = set()
-    for optimizer, names in owned:
-        (found if any(optimizer is one for one in steady) else written).update(names)
-    return found - written
 
 
 def _by_name(cells: Sequence[nn.Cell]) -> dict[str, ms.Parameter]:
@@ -351,37 +255,6 @@ def _by_name(cells: Sequence[nn.Cell]) -> dict[str, ms.Parameter]:
             "Rename them (Cell.update_parameters_name), or give one of the cells by name: StateManager(..., ema=it)"
         )
     return found
-
-
-def _frozen_names(
-    parameters: Collection[str], of_networks: Collection[str], frozen: Iterable[str] | Callable[[str], bool] | None
-) -> frozenset[str]:
-    if frozen is None:
-        return frozenset()
-    if callable(frozen):
-        return frozenset(name for name in of_networks if frozen(name))
-    names = frozenset([frozen] if isinstance(frozen, str) else frozen)
-    unknown = sorted(name for name in names if name not in parameters)
-    if unknown:
-        raise StateMismatchError(f"frozen= names parameters that do not exist: {some(unknown)}")
-    others = sorted(names - set(of_networks))
-    if others:
-        raise StateMismatchError(
-            f"frozen= names parameters that are no network's: {some(others)}. Training changes what the train cell "
-            "and the optimizer keep for themselves. Take them out of frozen="
-        )
-    return names
-
-
-def _refuse_frozen_and_trained(frozen: Collection[str], cells: Sequence[nn.Cell]) -> None:
-    for optimizer in optimizers_of(cells):
-        both = [one.name for one in optimizer.parameters if one.name in frozen]
-        if both:
-            raise StateMismatchError(
-                f"frozen= names parameters that the optimizer ({type(optimizer).__name__}) updates: "
-                f"{some(both)}. Take them out of frozen=, or make the optimizer without them: "
-                "set their requires_grad=False, then give it network.trainable_params()"
-            )
 
 
 def _are_same(tensors: Mapping[str, ms.Tensor], others: Mapping[str, ms.Tensor]) -> bool:

@@ -26,7 +26,8 @@ from ckptkit.mindspore.data.resumable import Resumable
 from ckptkit.mindspore.inspect import Finding
 from ckptkit.mindspore.parameters.detached import Detached
 from ckptkit.mindspore.parameters.half_restored import refuse_half_restored
-from ckptkit.mindspore.parameters.parameters import CellParameters, optimizers_of
+from ckptkit.mindspore.parameters.parameters import CellParameters
+from ckptkit.mindspore.parameters.roles import optimizers_of
 from ckptkit.mindspore.process_group import world
 from ckptkit.mindspore.state.examination import Examination
 from ckptkit.mindspore.state.fresh_start import begin_afresh, begin_with_weights, holds_weights_only
@@ -119,9 +120,8 @@ class StateManager:
         named_cells = {name: one for name, one in stores.items() if isinstance(one, NamedCell)}
         steady = steady_beside(counting.steady_optimizers(), [one.cell for one in named_cells.values()])
         parameters = CellParameters(cells, frozen, steady, ranks.placement)
-        self._refuse_sums_of_parts(parameters.cut())
-        networks = parameters.of_networks()
-        trainable = [one for name, one in parameters.tensors().items() if name in networks]
+        self._refuse_sums_of_parts(parameters.roles.cut())
+        trainable = [one for name, one in parameters.tensors().items() if name in parameters.roles.of_networks]
         self._sources = Sources(
             cell=self.cell,
             cells=cells,

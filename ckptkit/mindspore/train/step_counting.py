@@ -18,7 +18,7 @@ from ckptkit.core.accumulation import AccumulationSchedule
 from ckptkit.core.contents import Contents
 from ckptkit.core.progress import Progress
 from ckptkit.errors import ResumeError
-from ckptkit.mindspore.parameters.parameters import optimizers_of
+from ckptkit.mindspore.parameters.roles import optimizers_of
 from ckptkit.mindspore.state.compatibility import check_cycle, check_same_training, prove_divisor, prove_updates
 from ckptkit.mindspore.state.reshard import Worlds, schedule_in
 from ckptkit.mindspore.train.adapter import (

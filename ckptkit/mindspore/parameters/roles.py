@@ -1,0 +1,212 @@
+"""Says of each parameter of a training what it is for, where it is in a job of many ranks, and how long it stays.
+
+Guarantees: each has one role, one placement and one lifetime. What the script says with ``frozen`` and ``placement`` is
+checked against the cells, and refused by name. Changes no parameter. Main thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import mindspore as ms
+from mindspore import nn
+from mindspore.boost import GradientAccumulation
+from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # also the base of mindspore.mint.optim's
+
+from ckptkit.core.placement import Box, Placement, PlacementByName
+from ckptkit.core.tensors import Lifetime, Role
+from ckptkit.errors import StateMismatchError
+from ckptkit.mindspore.state.compatibility import some
+from ckptkit.mindspore.train.cell import AccumulationTrainCell
+
+_WORDS = ("replicated", "per_rank")
+_SMALL_BYTES = 64 * 1024  # below this, copying is cheaper than a fence
+
+
+class Roles:
+    """Gives each parameter of ``cells`` a role, a placement and a lifetime.
+
+    Args:
+        cells: As for `CellParameters`, as are ``frozen``, ``steady`` and ``placement``.
+        by_name: Parameters of ``cells`` by name.
+
+    Attributes:
+        accumulators: Names of the accumulators of the train cell.
+        owned: Names of what optimizers hold.
+        of_networks: Names that imported weights must give: all except an optimizer's and a train cell's own.
+        frozen: Names that are declared frozen.
+
+    Raises:
+        StateMismatchError, TypeError, ValueError: As `CellParameters`.
+    """
+
+    def __init__(
+        self,
+        cells: Sequence[nn.Cell],
+        by_name: Mapping[str, ms.Parameter],
+        frozen: Iterable[str] | Callable[[str], bool] | None,
+        steady: Collection[nn.Cell],
+        placement: PlacementByName | None,
+    ) -> None:
+        self._placed = _placed_by_hand(by_name, placement)
+        train_cell = next((one for one in cells if isinstance(one, AccumulationTrainCell)), None)
+        self._accumulates = train_cell is not None
+        self.accumulators = {one.name for one in train_cell.accumulators} if train_cell is not None else set()
+        self._boosts = _names_in_boosts(cells)
+        optimizers = optimizers_of(cells)
+        self._weights = {one.name for optimizer in optimizers for one in optimizer.parameters}
+        if train_cell is not None:
+            self._weights |= {one.name for one in train_cell.network.get_parameters()}
+        owned = [(optimizer, {one.name for one in all_of(optimizer)}) for optimizer in optimizers]
+        self.owned = {name for _, names in owned for name in names}
+        scale = train_cell.loss_scale if train_cell is not None else None
+        self._agreed = {one.name for one in scale.get_parameters()} if scale is not None else set()
+        self.of_networks = frozenset(self._weights | (_of_networks(cells) - self.owned - self._boosts))
+        self.frozen = _frozen_names(by_name, self.of_networks, frozen)
+        _refuse_frozen_and_trained(self.frozen, cells)
+        self._steady = _steady_names(owned, steady)
+        self._demoted: set[str] = set()
+
+    def cut(self) -> list[str]:
+        """Return the names of parameters of which this rank holds a part, according to ``placement``."""
+        return sorted(name for name, one in self._placed.items() if isinstance(one, Box))
+
+    def role(self, name: str) -> Role:
+        """Return what the parameter ``name`` is for."""
+        if name in self.accumulators or name in self._boosts:
+            return "accumulators"
+        if name in self._weights:
+            return "weights"
+        # The rest belongs to neither network nor optimizer: a loss scale, or a foreign cell's own parameters.
+        return "optimizer" if self._accumulates or name not in self.of_networks else "weights"
+
+    def placement(self, name: str) -> Placement:
+        """Return where the copies or parts of the parameter ``name`` are, in a job of many ranks."""
+        by_hand = self._placed.get(name)
+        if by_hand is not None:
+            return by_hand
+        if name in self.accumulators:
+            return "per_rank"
+        # A parameter that was declared frozen but changes may change differently in each rank.
+        still = name in self.frozen and name not in self._demoted
+        return "replicated" if still or name in self.owned or name in self._agreed else "per_rank"
+
+    def lifetime(self, name: str, size_bytes: int) -> Lifetime:
+        """Return how long the bits of the parameter ``name`` stay what they are."""
+        if name in self._demoted:
+            return "micro"
+        if name in self.frozen:
+            return "frozen"
+        if name in self.accumulators or name not in self._steady or size_bytes < _SMALL_BYTES:
+            return "micro"
+        return "cycle"
+
+    def demote(self, names: Collection[str]) -> None:
+        """Treat ``names`` as changing at every micro-step from now on."""
+        self._demoted |= set(names)
+
+
+def all_of(cell: nn.Cell) -> list[ms.Parameter]:
+    """Return the parameters of ``cell``, with the learning rates that experimental optimizers keep in a plain list."""
+    rates = [
+        rate for one in optimizers_of([cell]) for rate in getattr(one, "lrs", ()) if isinstance(rate, ms.Parameter)
+    ]
+    return [*cell.get_parameters(), *rates]
+
+
+def optimizers_of(cells: Sequence[nn.Cell]) -> list[nn.Cell]:
+    """Return every optimizer among ``cells`` and the cells inside them."""
+    kinds = (nn.Optimizer, ExperimentalOptimizer)
+    return [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, kinds)]
+
+
+def _of_networks(cells: Sequence[nn.Cell]) -> frozenset[str]:
+    """Return the names of all parameters except train cells' own, such as a foreign cell's loss scale."""
+    found: set[str] = set()
+    for cell in cells:
+        network = getattr(cell, "network", None)
+        if not optimizers_of([cell]):
+            network = cell
+        if isinstance(network, nn.Cell):
+            found |= {one.name for one in network.get_parameters()}
+        else:
+            found |= {one.name for one in cell.get_parameters()}
+            found -= {one.name for one in cell.get_parameters(expand=False)}
+    return frozenset(found)
+
+
+def _names_in_boosts(cells: Sequence[nn.Cell]) -> set[str]:
+    """Return the names of what each `boost.GradientAccumulation` holds besides the weights: its sums and counter."""
+    boosts = [one for cell in cells for _, one in cell.cells_and_names() if isinstance(one, GradientAccumulation)]
+    weights = {id(one) for boost in boosts for one in boost.weights}
+    return {one.name for boost in boosts for one in boost.get_parameters(expand=False) if id(one) not in weights}
+
+
+def _steady_names(owned: Sequence[tuple[nn.Cell, set[str]]], steady: Collection[nn.Cell]) -> set[str]:
+    """Return the names that the ``steady`` optimizers own and no other optimizer writes."""
+    found: set[str] = set()
+    written: set[str] = set()
+    for optimizer, names in owned:
+        (found if any(optimizer is one for one in steady) else written).update(names)
+    return found - written
+
+
+def _frozen_names(
+    parameters: Collection[str], of_networks: Collection[str], frozen: Iterable[str] | Callable[[str], bool] | None
+) -> frozenset[str]:
+    if frozen is None:
+        return frozenset()
+    if callable(frozen):
+        return frozenset(name for name in of_networks if frozen(name))
+    names = frozenset([frozen] if isinstance(frozen, str) else frozen)
+    unknown = sorted(name for name in names if name not in parameters)
+    if unknown:
+        raise StateMismatchError(f"frozen= names parameters that do not exist: {some(unknown)}")
+    others = sorted(names - set(of_networks))
+    if others:
+        raise StateMismatchError(
+            f"frozen= names parameters that are no network's: {some(others)}. Training changes what the train cell "
+            "and the optimizer keep for themselves. Take them out of frozen="
+        )
+    return names
+
+
+def _refuse_frozen_and_trained(frozen: Collection[str], cells: Sequence[nn.Cell]) -> None:
+    for optimizer in optimizers_of(cells):
+        both = [one.name for one in optimizer.parameters if one.name in frozen]
+        if both:
+            raise StateMismatchError(
+                f"frozen= names parameters that the optimizer ({type(optimizer).__name__}) updates: "
+                f"{some(both)}. Take them out of frozen=, or make the optimizer without them: "
+                "set their requires_grad=False, then give it network.trainable_params()"
+            )
+
+
+def _placed_by_hand(parameters: Mapping[str, ms.Parameter], placement: PlacementByName | None) -> dict[str, Placement]:
+    """Return the placements that ``placement`` gives, by the name of the parameter; None leaves one out.
+
+    Raises:
+        TypeError: If it gives something else than a placement.
+        ValueError: If a box does not contain the parameter.
+    """
+    if placement is None:
+        return {}
+    asked = {name: placement(name) for name in parameters}
+    placed = {name: one for name, one in asked.items() if one is not None}
+    for name, one in placed.items():
+        _check_placement(name, tuple(parameters[name].shape), one)
+    return placed
+
+
+def _check_placement(name: str, shape: tuple[int, ...], placement: object) -> None:
+    if not isinstance(placement, Box):
+        if placement not in _WORDS:
+            raise TypeError(
+                f"Ranks(placement=...) gives {placement!r} for {name}: it takes {', '.join(map(repr, _WORDS))} or a Box"
+            )
+        return
+    fits = len(shape) == len(placement.offsets) and all(
+        at + extent <= whole for at, extent, whole in zip(placement.offsets, shape, placement.global_shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(f"Ranks(placement=...) gives {placement} for {name}, whose shape {shape} does not lie inside")
