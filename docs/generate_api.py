@@ -2,8 +2,8 @@
 
 Guarantees: the page depends on the source below ``ckptkit/`` alone, which is read and not run, so that it needs no
 MindSpore; every public name of `ckptkit`, `ckptkit.data` and `ckptkit.nn`, every seam and every public name of
-`ckptkit.testing` has a heading there. It does not judge what docstrings say. ``tests/test_api_page.py`` compares it
-with the page in the repository.
+`ckptkit.testing` has a heading there. It does not judge what docstrings say. ``tests/docs/test_api_page.py`` compares
+it with the page in the repository.
 """
 
 from __future__ import annotations

@@ -19,9 +19,10 @@ import pytest
 # Before they are imported: an assertion that fails in what tests share says what it saw, too.
 pytest.register_assert_rewrite(
     *("ckptkit.testing.contract", "ckptkit.testing.reading_contract"),
-    *("cells", "crash", "documents", "equivalence", "forge", "grown", "jobs", "live"),
-    *("mistakes", "object_store", "ranks", "ranks_with_mindspore", "scale", "support", "training"),
+    *("benchmarks", "crash", "docs", "exactness", "multirank", "support", "unit"),
 )
+
+sys.path.insert(1, str(Path(__file__).parents[1]))  # `benchmarks`, after what is beside this file
 
 from hypothesis import settings  # noqa: E402
 from support.covering import mark_extended  # noqa: E402
@@ -31,7 +32,7 @@ from support.warm_server import with_one_thread, without_waiting  # noqa: E402
 from ckptkit import scrubber  # noqa: E402
 from ckptkit.manager.preemption import signals  # noqa: E402
 
-pytest_plugins = ["servers.fixtures"]
+pytest_plugins = ["support.servers.fixtures"]
 
 NEEDS_MORE = ("radosgw", "rclone", "browser")  # than what `pip install '.[test]'` brings
 
@@ -70,7 +71,7 @@ def _keep_files_in_memory() -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # First what needs most memory and waits most, while the processes of the run are small.
-    items.sort(key=lambda item: item.path.parent.name != "ranks_with_mindspore")
+    items.sort(key=lambda item: item.path.parent.name != "msrun")
     mark_extended(items)
     for item in items:
         if not any(item.get_closest_marker(name) for name in NEEDS_MORE):
@@ -97,7 +98,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         api._pynative_executor.clear_res()
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
-        api.ms_memory_recycle()  # compiled graphs stay otherwise: 3.5 GB in a process that runs all of with_mindspore
+        api.ms_memory_recycle()  # compiled graphs stay otherwise: 3.5 GB in a process that runs all of unit/mindspore
         _give_back_memory()
         _freeze_heap()
 

@@ -94,5 +94,5 @@ def undisturbed() -> Iterator[None]:
 def _seed_module() -> Any:
     # Private, without a public alternative: PyNative keeps its per-operator seeds in these two names. The package
     # attribute of the same name is a function, hence sys.modules. If they move, the first capture raises
-    # AttributeError and tests/with_mindspore/test_rng.py fails.
+    # AttributeError and tests/unit/mindspore/test_rng.py fails.
     return sys.modules["mindspore.common.seed"]

@@ -1,7 +1,7 @@
 """Makes every system call with which ckptkit changes a disk; tests replace it to record calls and inject faults.
 
 `LocalStorage`, its direct writer and the files that commands write go through here and nowhere else
-(``tests/test_layering.py``). It makes no decisions. Any thread may call it.
+(``tests/unit/test_layering.py``). It makes no decisions. Any thread may call it.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
-
-from .roots import LocalRoot, Root, Store
+from support.runs.roots import LocalRoot, Root, Store
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -3,7 +3,9 @@
 import json
 
 import pytest
-from forge import sealed
+from support.runs.forge import sealed
+from support.runs.roots import copied
+from support.runs.scenario import Life, attempts, check_new_start, committed, digest_at, digest_of, name_at, tree
 
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError
@@ -11,9 +13,6 @@ from ckptkit.run.catalog import latest_checkpoint
 from ckptkit.run.resolve import open_wanted
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.tools.prune.plan import Rule, plan_prune
-
-from .roots import copied
-from .scenario import Life, attempts, check_new_start, committed, digest_at, digest_of, name_at, tree
 
 
 @pytest.fixture

@@ -13,12 +13,8 @@ from collections import Counter
 from contextlib import contextmanager
 
 import pytest
-
-from ckptkit.errors import StorageError
-from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, Killed
-
-from .roots import copied
-from .scenario import (
+from support.runs.roots import copied
+from support.runs.scenario import (
     AT_6,
     AT_8,
     AT_10,
@@ -33,6 +29,9 @@ from .scenario import (
     name_at,
     tree,
 )
+
+from ckptkit.errors import StorageError
+from ckptkit.testing.faults import DIVISIBLE, EVERY, MUTATING, Fault, Killed
 
 MOMENTS = [("before", "error"), ("during", "error"), ("after", "error")]
 MOMENTS += [("before", "kill"), ("during", "kill"), ("after", "kill")]

@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from support.runs.scenario import digest_at, tree
 
 from ckptkit.errors import CorruptCheckpointError, StateMismatchError, StorageError
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.memory import MemorySource, contents_of
 from ckptkit.testing.state import NumpyRun
-
-from .scenario import digest_at, tree
 
 ACTIONS = {"error": StorageError, "kill": Killed}
 

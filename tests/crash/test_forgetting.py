@@ -4,10 +4,23 @@ from datetime import datetime, timezone
 from shutil import copytree
 
 import pytest
-from dict_storage import Counted, DictStorage
-from grown import ON_REQUEST, WatchedRun
-from long_run import save, start
 from support.options import grouped
+from support.runs.dict_storage import Counted, DictStorage
+from support.runs.grown import ON_REQUEST, WatchedRun
+from support.runs.long_run import save, start
+from support.runs.roots import LocalRoot
+from support.runs.scenario import (
+    AT_6,
+    Life,
+    attempts,
+    check_new_start,
+    committed,
+    digest_at,
+    folders,
+    history,
+    name_at,
+    tree,
+)
 
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import StaleAttemptError
@@ -22,8 +35,6 @@ from ckptkit.tools.prune.plan import plan_prune
 from ckptkit.tools.prune.prune import prune
 from ckptkit.tools.verify.run import audit
 
-from .roots import LocalRoot
-from .scenario import AT_6, Life, attempts, check_new_start, committed, digest_at, folders, history, name_at, tree
 from .test_away import Quiet, bring_back, taken_away
 
 AT_4 = name_at(1, 4)

@@ -5,20 +5,8 @@ import threading
 from contextlib import suppress
 
 import pytest
-
-from ckptkit.core.policies import KeepEvery, KeepLatest, SaveEvery
-from ckptkit.errors import (
-    CheckpointNotFoundError,
-    CorruptCheckpointError,
-    ResumeError,
-    SaveFailedError,
-    StaleAttemptError,
-    StorageError,
-)
-from ckptkit.testing.faults import Fault, Killed
-
-from .roots import Root
-from .scenario import (
+from support.runs.roots import Root
+from support.runs.scenario import (
     Life,
     attempts,
     batches_of,
@@ -31,6 +19,17 @@ from .scenario import (
     name_at,
     tree,
 )
+
+from ckptkit.core.policies import KeepEvery, KeepLatest, SaveEvery
+from ckptkit.errors import (
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    ResumeError,
+    SaveFailedError,
+    StaleAttemptError,
+    StorageError,
+)
+from ckptkit.testing.faults import Fault, Killed
 
 
 @pytest.fixture

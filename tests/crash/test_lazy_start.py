@@ -1,12 +1,11 @@
 """A start finds its later candidates only when it needs them: what went away meanwhile must not mislead it."""
 
 import pytest
+from support.runs.scenario import Life, attempts, check_new_start, committed, corrupt, digest_at, name_at, tree
 
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.testing.faults import Fault
-
-from .scenario import Life, attempts, check_new_start, committed, corrupt, digest_at, name_at, tree
 
 
 @pytest.fixture

@@ -3,19 +3,8 @@
 import os
 
 import pytest
-from dict_storage import DictStorage
-
-from ckptkit.checkpoint.commit import create_once, remove_data
-from ckptkit.core.policies import KeepLatest, SaveEvery
-from ckptkit.errors import CorruptCheckpointError, SaveFailedError, StorageError
-from ckptkit.format.layout import CheckpointName
-from ckptkit.manager.manager import CheckpointManager
-from ckptkit.manager.options import Saving
-from ckptkit.storage import LocalStorage
-from ckptkit.testing.faults import Fault
-from ckptkit.testing.state import NumpyRun
-
-from .scenario import (
+from support.runs.dict_storage import DictStorage
+from support.runs.scenario import (
     AT_6,
     AT_8,
     AT_10,
@@ -29,6 +18,16 @@ from .scenario import (
     name_at,
     tree,
 )
+
+from ckptkit.checkpoint.commit import create_once, remove_data
+from ckptkit.core.policies import KeepLatest, SaveEvery
+from ckptkit.errors import CorruptCheckpointError, SaveFailedError, StorageError
+from ckptkit.format.layout import CheckpointName
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Saving
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault
+from ckptkit.testing.state import NumpyRun
 
 
 @pytest.fixture

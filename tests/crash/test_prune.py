@@ -6,17 +6,8 @@ What may never happen: that a start takes another checkpoint than before, or tha
 import functools
 
 import pytest
-
-from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest
-from ckptkit.errors import CheckpointNotFoundError, StaleAttemptError, StorageError
-from ckptkit.format.codec import encode
-from ckptkit.format.documents import AttemptDocument
-from ckptkit.testing.faults import DIVISIBLE, MUTATING, Fault, FaultyStorage, Killed
-from ckptkit.tools.prune.plan import Rule, plan_prune
-from ckptkit.tools.prune.prune import prune
-
-from .roots import copied, root_at
-from .scenario import (
+from support.runs.roots import copied, root_at
+from support.runs.scenario import (
     Life,
     attempts,
     check_new_start,
@@ -29,6 +20,14 @@ from .scenario import (
     name_at,
     tree,
 )
+
+from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest
+from ckptkit.errors import CheckpointNotFoundError, StaleAttemptError, StorageError
+from ckptkit.format.codec import encode
+from ckptkit.format.documents import AttemptDocument
+from ckptkit.testing.faults import DIVISIBLE, MUTATING, Fault, FaultyStorage, Killed
+from ckptkit.tools.prune.plan import Rule, plan_prune
+from ckptkit.tools.prune.prune import prune
 
 RULES = (Rule("latest:2", KeepLatest(2)),)
 TOKEN = "e" * 32

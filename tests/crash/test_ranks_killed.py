@@ -6,11 +6,11 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from ranks.job import check_whole, committed, digests_at, job, live, lost
+from support.runs.ranks import check_whole, committed, digests_at, job, live, lost
+from support.runs.roots import Root
 
 from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
 from ckptkit.testing.ranks import results_of, run_ranks
-from crash.roots import Root
 
 SIZE = 2
 FIRST, SECOND = 3, 6  # batches that the two lives train

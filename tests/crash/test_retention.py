@@ -5,7 +5,8 @@ import logging
 import math
 
 import pytest
-from forge import sealed
+from support.runs.forge import sealed
+from support.runs.scenario import Life, check_new_start, committed, corrupt, name_at, tree
 
 from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest
 from ckptkit.format.layout import CheckpointName
@@ -13,8 +14,6 @@ from ckptkit.run.index import Index
 from ckptkit.run.retention import Retention
 from ckptkit.storage import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage, Killed
-
-from .scenario import Life, check_new_start, committed, corrupt, name_at, tree
 
 
 def retention(root, keep, number=1):

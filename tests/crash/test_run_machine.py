@@ -6,6 +6,19 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.runs.roots import LocalRoot
+from support.runs.scenario import (
+    Life,
+    attempts,
+    batches_of,
+    committed,
+    corrupt,
+    digest_at,
+    digest_of,
+    folders,
+    name_at,
+    tree,
+)
 
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import StaleAttemptError, StorageError
@@ -13,9 +26,6 @@ from ckptkit.run.catalog import latest_checkpoint, list_checkpoints
 from ckptkit.run.index import Index
 from ckptkit.run.retention import Retention
 from ckptkit.testing.faults import DIVISIBLE, EVERY, Fault, Killed
-
-from .roots import LocalRoot
-from .scenario import Life, attempts, batches_of, committed, corrupt, digest_at, digest_of, folders, name_at, tree
 
 steps = st.integers(1, 5)
 keeps = st.integers(1, 3)

@@ -4,17 +4,7 @@ import logging
 import os
 
 import pytest
-
-from ckptkit.checkpoint.commit import create_once
-from ckptkit.errors import StaleAttemptError
-from ckptkit.format.codec import encode
-from ckptkit.format.documents import Void
-from ckptkit.run.index import Index
-from ckptkit.run.sweep import sweep
-from ckptkit.storage import LocalStorage
-from ckptkit.testing.faults import Fault, FaultyStorage, Killed
-
-from .scenario import (
+from support.runs.scenario import (
     AT_6,
     AT_8,
     Life,
@@ -27,6 +17,15 @@ from .scenario import (
     name_at,
     tree,
 )
+
+from ckptkit.checkpoint.commit import create_once
+from ckptkit.errors import StaleAttemptError
+from ckptkit.format.codec import encode
+from ckptkit.format.documents import Void
+from ckptkit.run.index import Index
+from ckptkit.run.sweep import sweep
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage, Killed
 
 
 @pytest.fixture

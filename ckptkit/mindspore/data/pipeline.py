@@ -6,8 +6,8 @@ Main thread only.
 
 Reads public attributes of the pipeline's nodes if there are any. ``operations``, ``per_batch_map``,
 ``batch_size_func`` and ``python_multiprocessing`` are undocumented. If they are no longer visible, a node counts as the
-user's code and is replayed, and tests/with_mindspore/test_dataset.py fails. The object behind a function of
-``get_sync_notifiers()`` is undocumented too; if it changes, tests/with_mindspore/test_positioning.py fails.
+user's code and is replayed, and tests/unit/mindspore/data/test_dataset.py fails. The object behind a function of
+``get_sync_notifiers()`` is undocumented too; if it changes, tests/unit/mindspore/data/test_positioning.py fails.
 """
 
 from __future__ import annotations

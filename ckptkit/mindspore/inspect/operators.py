@@ -2,8 +2,9 @@
 
 Guarantees: the entries were measured on CPU: one process drew twelve times, another was restored after the fourth draw.
 Operators without a CPU kernel were not measured. An operator in no table counts as exact. The tables cover MindSpore
-2.10: `tests/with_mindspore/test_operators.py` searches its code for functions that end in a random operator, and fails
-if another version has more. `mindspore.nn.probability` draws through these functions. Pure values, any thread.
+2.10: `tests/unit/mindspore/inspect/test_operators.py` searches its code for functions that end in a random operator,
+and fails if another version has more. `mindspore.nn.probability` draws through these functions. Pure values, any
+thread.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from mindspore import nn
 
-# Where nn.Cell keeps parameters and cells. If these move, `tests/with_mindspore/test_slots.py` fails.
+# Where nn.Cell keeps parameters and cells. If these move, `tests/unit/mindspore/parameters/test_cell_changes.py` fails.
 _KEPT_IN = ("_params", "_cells")
 
 

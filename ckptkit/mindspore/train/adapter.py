@@ -55,7 +55,7 @@ class BoostCycle:
         self._accumulation = accumulation
 
     # Both attributes are private; MindSpore has no public ones. If they move, the first step raises AttributeError
-    # and tests/with_mindspore/test_adapter.py fails.
+    # and tests/unit/mindspore/train/test_adapter.py fails.
 
     @property
     def accumulation_steps(self) -> int:

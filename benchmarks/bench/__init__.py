@@ -1,0 +1,1 @@
+"""Measurements, run by hand: ``python -m benchmarks.bench``. See `benchmarks.bench.__main__`."""

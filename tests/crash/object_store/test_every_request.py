@@ -1,0 +1,238 @@
+"""The network fails at every single request of a start on a run with history and of two saves with retention.
+
+With patience nobody may see it afterwards; without, the call may fail, and then all that holds after a crash holds. The
+default suite strikes one of each kind of the decisive requests: those that begin or complete the uploads of the second
+save, or publish something. ``-m full`` also lets each request meet one action, in turn among those of its method, and
+every action.
+"""
+
+from collections import Counter
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from support.runs import scenario
+from support.runs.roots import Store, copied
+from support.runs.scenario import (
+    AT_6,
+    AT_8,
+    AT_10,
+    Life,
+    attempts,
+    batches_of,
+    check_new_start,
+    committed,
+    digest_at,
+    digest_of,
+    folders,
+    history,
+    name_at,
+    tree,
+)
+from support.servers.faults import RequestFault
+from support.servers.moto_server import HOST, MotoServer
+from support.servers.proxy import FaultProxy
+
+from ckptkit.errors import StorageError
+
+ACTIONS = ["503", "reset_before", "reset_mid_body", "reset_after", "truncate"]
+SIZE = 1500  # elements: each shard has 6 KB, in two parts
+PART_BYTES = 4096  # room for every document
+
+
+def acting(*by_default):
+    """Each action under ``-m full``, and those ``by_default`` always."""
+    return pytest.mark.parametrize(
+        "action", [one if one in by_default else pytest.param(one, marks=pytest.mark.extended) for one in ACTIONS]
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shards_of_two_parts():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scenario, "SIZE", SIZE)
+        yield
+
+
+@pytest.fixture(scope="module")
+def server():
+    with MotoServer(smallest_part_bytes=PART_BYTES) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def direct(server):
+    made = Store(server.endpoint, part_bytes=PART_BYTES)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def proxy(server):
+    with FaultProxy(HOST, server.port) as started:
+        yield started
+
+
+@contextmanager
+def by_way_of(proxy, patience):
+    store = Store(proxy.endpoint, part_bytes=PART_BYTES, patience=patience)
+    yield store
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def patient(proxy):
+    with by_way_of(proxy, timedelta(seconds=60)) as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def impatient(proxy):
+    with by_way_of(proxy, timedelta(microseconds=1)) as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def made(direct):
+    """Makes a root with a history, and removes the one before."""
+    first = direct.new()
+    history(first)
+    files = tree(first)
+    first.clear()
+    latest = []
+
+    def make():
+        while latest:
+            latest.pop().clear()
+        latest.append(copied(files, direct.new()))
+        return latest[-1]
+
+    return make
+
+
+def shards(root):
+    return {key: data for key, data in tree(root).items() if key.endswith(".safetensors")}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(made, patient, proxy):
+    """What the start and the saves leave without any fault, and their requests."""
+    root = made()
+    life = Life(root.through(patient))
+    before = len(proxy.requests)
+    life.restore()
+    assert life.saved_at(8) == AT_8
+    assert life.saved_at(10) == AT_10
+    requests = proxy.requests[before:]
+    assert committed(root) == [AT_8, AT_10]
+    assert root.uploads() == []
+    assert not any(key.startswith("frozen/a000001") for key in tree(root))
+    return sorted(tree(root)), shards(root), requests
+
+
+def kind_of(request):
+    """What it is done to: a method, a query, and the last part of the path or the folder that it lies in."""
+    last = request.path.rsplit("/", 1)[-1]
+    where = last if last in ("COMMIT", "manifest.json") else request.path.split("/")[-2]
+    return request.method, request.query.partition("=")[0], where if request.method == "PUT" else ""
+
+
+def is_decisive(request):
+    """Whether a lost answer leaves a doubt: what begins or ends an upload, and what must not exist yet."""
+    return (request.method == "POST" and AT_10 in request.path) or "if-none-match" in request.headers
+
+
+@contextmanager
+def injected(proxy, what, fault):
+    """The network fails as ``fault`` says, and it must; an assertion that fails says where."""
+    proxy.inject(fault)
+    try:
+        yield
+        assert fault.fired == 1
+    except AssertionError as error:
+        raise AssertionError(f"with {what}: {error}") from error
+    finally:
+        proxy.clear()
+
+
+PARTS = [f"part {number} of 4" for number in range(1, 5)]  # of all, since one test would take many minutes
+
+
+@pytest.fixture(
+    params=["one of each", *(pytest.param(share, marks=pytest.mark.extended) for share in ("in turn", *PARTS))]
+)
+def struck(request, proxy, undisturbed):
+    """Gives, for each request that the action shall meet, what that is in words and a context in which it happens."""
+
+    def each(action):
+        seen, kinds = Counter(), set()
+        for index, one in enumerate(undisturbed[2]):
+            has_answer = one.method in ("GET", "POST")
+            actions = ACTIONS if has_answer else ACTIONS[:-1]
+            # Parts go out beside each other, in any order; what is asked and answered comes in one.
+            methods, nth = (("GET", "POST"), seen["answer"] + 1) if has_answer else (None, index + 1)
+            turn = actions[seen[one.method] % len(actions)]
+            seen.update([one.method, *(["answer"] if has_answer else [])])
+            is_first = is_decisive(one) and (kind := kind_of(one)) not in kinds and not kinds.add(kind)
+            strikes = {"one of each": is_first, "in turn": action == turn, PARTS[index % len(PARTS)]: True}
+            if action in actions and strikes.get(request.param):
+                what = f"{action} at request {index}: {one.method} {one.path}?{one.query}"
+                yield what, injected(proxy, what, RequestFault(action, method=methods, nth=nth))
+
+    return each
+
+
+def test_undisturbed_run_makes_every_request_kind(undisturbed):
+    _, _, requests = undisturbed
+    done = Counter((one.method, one.query.partition("=")[0]) for one in requests)
+    assert done["POST", "uploads"] == done["POST", "uploadId"] == 6  # three shards of each save
+    assert sum("partNumber" in one.query for one in requests) == 12
+    assert (
+        sum(is_decisive(one) for one in requests) == 6 + 7
+    )  # the probe's two, the attempt, two COMMITs, two of events
+    assert sum("range" in one.headers for one in requests) > 10
+    assert {one.method for one in requests} == {"GET", "PUT", "POST", "DELETE"}
+
+
+@acting("truncate")
+def test_transient_fault_at_any_request_changes_nothing(made, patient, struck, undisturbed, action):
+    keys, contents, _ = undisturbed
+    for what, at_fault in struck(action):
+        root = made()
+        with at_fault:
+            life = Life(root.through(patient))
+            assert life.restore().checkpoint == AT_6
+            assert life.run.digest() == digest_at(6)
+            assert life.saved_at(8) == AT_8
+            assert life.saved_at(10) == AT_10
+        assert sorted(tree(root)) == keys, what
+        assert shards(root) == contents, what
+        assert root.uploads() == [], what
+        assert digest_of(root, AT_10) == digest_at(10), what
+
+
+@acting("reset_after")
+def test_unretried_failure_at_any_request_loses_nothing(made, impatient, struck, action):
+    for _, at_fault in struck(action):
+        root = made()
+        with at_fault:
+            life = Life(root.through(impatient))
+            ever = [name_at(1, 4), AT_6]
+            try:
+                life.restore()
+            except StorageError:
+                assert committed(root) == ever
+                assert life.restore().checkpoint == AT_6
+            own = max(attempts(tree(root)))
+            assert life.run.digest() == digest_at(6)
+            for batches in (8, 10):
+                outcome = life.save_at(batches)
+                # A save that says it failed has no commit, and one that has a commit does not say so.
+                assert (outcome.exception() is None) == (name_at(own, batches) in committed(root))
+                if outcome.exception() is None:
+                    ever.append(outcome.result())
+            assert set(ever[-2:]) <= set(committed(root)) <= set(ever)
+            assert batches_of(ever[-1]) >= 8
+            check_new_start(root, latest=ever[-1])
+            assert folders(tree(root)).uncommitted == []
+            assert root.uploads() == []

@@ -1,0 +1,328 @@
+"""What was reported is on the disk when the power goes: also after kills, and after errors that come only once.
+
+Each story (`power_stories`) is told on a recorded disk (`support.disk`): left alone, killed before a call and repeated,
+and with an fsync that fails; then the power goes, at moments and with losses that `support.disk.cuts` chooses. That the
+suite would see a mistake is shown by mistakes in the log (`power_mutants`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+from support.disk import CALLS, Cut, Disk, DiskTree, cuts, lay_out, nothing, some_cuts
+from support.runs.scenario import Life, name_at
+
+from ckptkit.errors import CkptKitError, StorageError
+from ckptkit.format.layout import CHECKPOINTS
+from ckptkit.snapshot import buffers
+from ckptkit.storage import local
+from ckptkit.storage.system_calls import SYSTEM
+from ckptkit.testing.faults import Fault, Killed
+from ckptkit.tools.interchange.atomic_file import NewFile
+from ckptkit.tools.report import page
+
+from .power_mutants import HARMLESS, first_violation, mutants
+from .power_stories import (
+    OLD,
+    Copying,
+    Mirroring,
+    Pruning,
+    Story,
+    Told,
+    Training,
+    copy,
+    exporting,
+    reporting,
+    violation,
+    whole_run,
+)
+
+each = pytest.mark.parametrize("share", ["some", pytest.param("all", marks=pytest.mark.extended)])
+NAMES = ["training", "mirroring", "copying", "pruning", "exporting", "replacing", "reporting"]
+
+# Of each story, how many mistakes in its log are to be found.
+FOUND = {
+    "training": 21,
+    "mirroring": 35,
+    "copying": 20,
+    "pruning": 2,
+    "exporting": 2,
+    "replacing": 2,
+    "reporting": 2,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small():
+    """What is large in production is small here: shards that go around the page cache, buffers of a save, the page."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "LARGE_BYTES", 96)  # so that some shards do, and some do not
+        patch.setattr(buffers, "BUFFER_BYTES", 1 << 16)
+        patch.setattr(page, "get_plotlyjs", lambda: "")
+        yield
+
+
+@pytest.fixture(scope="module")
+def stories(tmp_path_factory) -> dict[str, Story]:
+    below = tmp_path_factory.mktemp("stories")
+    made = [
+        Training(),
+        Mirroring(),
+        Copying(below / "copying"),
+        Pruning(below / "pruning"),
+        exporting(below / "exporting", None),
+        exporting(below / "replacing", OLD),
+        reporting(below / "reporting"),
+    ]
+    return dict(zip(NAMES, made, strict=True))
+
+
+@pytest.fixture(params=NAMES)
+def story(request, stories) -> Story:
+    return stories[request.param]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    (tmp_path / "disk").mkdir()
+    return Disk(tmp_path / "disk")
+
+
+def quiet(story: Story, folder: Path) -> Disk:
+    """Two processes one after the other, to which nothing happens."""
+    story.begin(folder)
+    with Disk(folder) as disk:
+        for _ in range(2):
+            story.act(disk, folder)
+    return disk
+
+
+def struck(story: Story, folder: Path, fault: Fault) -> tuple[Disk, int]:
+    """One of two processes in which ``fault`` happens, and one more after it, which begins where the number says."""
+    story.begin(folder)
+    with Disk(folder, [fault]) as disk:
+        for _ in range(2):
+            if not fault.fired:
+                with contextlib.suppress(Killed, CkptKitError):
+                    story.act(disk, folder)
+        assert fault.fired == 1
+        disk.restart()
+        again = len(disk.log)
+        story.act(disk, folder)
+    assert disk.log.reported().keys() == story.kinds
+    return disk, again
+
+
+def drawn(of: int, share: str, some: int) -> Sequence[int]:
+    """Numbers from 1 to ``of``."""
+    numbers = range(1, of + 1)
+    return numbers if share == "all" or of <= some else sorted(Random(of).sample(numbers, some))
+
+
+def hold(story: Story, disk: Disk, chosen: Sequence[Cut], folder: Path, before: Told) -> int:
+    """Judge each state that the cuts leave, once; returns how many there were."""
+    states: dict[object, tuple[DiskTree, Told, Cut]] = {}
+    for cut in chosen:
+        left, told = disk.log.after(cut), {**before, **disk.log.reported(cut.moment)}
+        states.setdefault((frozenset(left.items()), frozenset(told.items())), (left, told, cut))
+    for number, (left, told, cut) in enumerate(states.values()):
+        wrong = violation(story, left, told, folder / f"left-{number}")
+        assert wrong is None, f"{wrong}\n{disk.log.told(cut)}"
+    return len(states)
+
+
+def at_end(disk: Disk) -> Cut:
+    return Cut(len(disk.log), nothing, "nothing kept")
+
+
+# Every story
+
+
+@each
+def test_what_was_reported_survives_any_cut(story, share, tmp_path):
+    disk = quiet(story, tmp_path / "disk")
+    chosen = list(cuts(disk.log, Random(1), many=None if share == "all" else 2))
+    if share == "some":
+        chosen = Random(2).sample(chosen, min(60, len(chosen)))
+    assert hold(story, disk, chosen, tmp_path, {}) > 8
+
+
+@each
+def test_story_killed_anywhere_is_completed_durably(story, share, tmp_path):
+    total = len(quiet(story, tmp_path / "quiet").calls)
+    for nth in drawn(total, share, 6):
+        folder = tmp_path / f"{nth}"
+        disk, again = struck(story, folder / "disk", Fault("kill", operations=CALLS, nth=nth))
+        later = some_cuts(disk.log, Random(nth), 2 if share == "some" else 8, since=again)
+        hold(story, disk, [at_end(disk), *later], folder, {})
+
+
+@each
+def test_failed_fsync_reports_nothing_that_is_lost(story, share, tmp_path):
+    """Not even where a second fsync of the same file or folder succeeds, which tells nothing of the first."""
+    calls = quiet(story, tmp_path / "quiet").calls
+    for nth in drawn(sum(call.operation == "fsync" for call in calls), share, 6):
+        folder = tmp_path / f"{nth}"
+        disk, again = struck(story, folder / "disk", Fault(no_fsync, operations={"fsync"}, nth=nth))
+        first = Cut(again, nothing, "nothing kept, after the failure")
+        later = some_cuts(disk.log, Random(nth), 0 if share == "some" else 8, since=again)
+        hold(story, disk, [first, at_end(disk), *later], folder, {})
+
+
+@each
+def test_second_cut_loses_nothing_either(story, share, tmp_path):
+    first = quiet(story, tmp_path / "first")
+    chosen = some_cuts(first.log, Random(3), 3 if share == "some" else 40)
+    for number, cut in enumerate(chosen):
+        folder = tmp_path / f"{number}"
+        lay_out(first.log.after(cut), folder / "disk")
+        with Disk(folder / "disk") as disk:
+            story.act(disk, folder / "disk")
+        later = some_cuts(disk.log, Random(number), 4 if share == "some" else 40)
+        hold(story, disk, [at_end(disk), *later], folder, first.log.reported(cut.moment))
+
+
+def no_fsync() -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+# Proven to see
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("training", "replacing") else pytest.param(name, marks=pytest.mark.extended) for name in NAMES],
+)
+def test_each_missing_fsync_would_be_found(stories, name, tmp_path):
+    """And COMMIT put first, or removed last; a kind of fsync that nothing depends on is known as such."""
+    made = mutants(quiet(stories[name], tmp_path / "disk").log)
+    sought = made.keys() - HARMLESS.get(name, {}).keys()
+    assert len(sought) == FOUND[name]
+    unseen = {
+        what
+        for number, what in enumerate(sorted(sought))
+        if first_violation(stories[name], made[what], tmp_path / f"{number}")[0] is None
+    }
+    assert unseen == set()
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_is_called_harmless_harms_nothing(stories, name, tmp_path):
+    """Else a mistake there would go unseen by its name alone."""
+    made = mutants(quiet(stories[name], tmp_path / "disk").log)
+    for number, what in enumerate(HARMLESS[name]):
+        assert first_violation(stories[name], made[what], tmp_path / f"{number}", most=600)[0] is None, what
+
+
+# A removal that failed
+
+
+def test_failed_removal_brings_no_torn_checkpoint_back(disk, tmp_path):
+    """The frozen shards of an attempt go only where none of its COMMITs can be back after a power loss."""
+    root = tmp_path / "disk/run"
+    with disk:
+        for batches in (2, 4), (6, 8):
+            life = Life(root)
+            life.restore()
+            failing = Fault(no_fsync, operations={"fsync"}, key=f"run/{CHECKPOINTS}/{name_at(1, 2)}")
+            if batches == (6, 8):
+                disk.inject(failing)
+            for at in batches:
+                life.saved_at(at)
+    assert failing.fired == 1
+    assert list((root / "frozen/a000001").glob("*")) == []
+    whole_run(lay_out(disk.after_cut(), tmp_path / "left") / "run", 8)
+
+
+# Copies that are there already
+
+
+def test_second_copy_changes_nothing_and_makes_documents_durable(stories, disk, tmp_path):
+    """Nothing that the first copy did is taken for durable, and nothing is written again."""
+    root = tmp_path / "disk/run"
+    with disk:
+        copy(stories["copying"].source, root)
+        made = len(disk.calls)
+        copy(stories["copying"].source, root)
+    again = disk.calls[made:]
+    assert {call.operation for call in again} == {"fsync"}
+    synced = {tmp_path / "disk" / key for call in again for key in call.keys}
+    created = [root / "run.json", *root.rglob("attempts/*"), *root.rglob("events/*"), *root.rglob("COMMIT")]
+    assert len(created) > 4
+    assert {path.parent for path in created} <= synced
+
+
+# The way to the root
+
+
+def test_root_made_by_hand_becomes_durable(disk, tmp_path):
+    root = tmp_path / "disk/new/deep/run"
+    with disk:
+        for folder in (root.parent.parent, root.parent, root):
+            SYSTEM.mkdir(folder)
+        life = Life(root)
+        life.restore()
+        life.saved_at(4)
+    whole_run(lay_out(disk.after_cut(), tmp_path / "left") / "new/deep/run", 4)
+
+
+# Weights in a file
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_new_file_never_denies_what_it_left(disk, tmp_path, overwrite):
+    path = tmp_path / "disk/weights.safetensors"
+    if overwrite:
+        path.write_bytes(b"old")
+        disk = Disk(tmp_path / "disk")
+    failing = disk.inject(Fault(no_fsync, operations={"fsync"}, key=""))
+    with disk:
+        with pytest.raises(StorageError, match="a power loss may undo"):
+            write(path, overwrite)
+        assert failing.fired == 1
+        assert path.read_bytes() == b"new"
+        assert list(path.parent.iterdir()) == [path]
+        write(path, True)
+    assert disk.after_cut() == {"weights.safetensors": b"new"}
+
+
+def write(path: Path, overwrite: bool) -> None:
+    with NewFile(path, 3, overwrite=overwrite) as new:
+        new.put(memoryview(b"new"), 0)
+        new.publish()
+
+
+# A COMMIT whose name is there, and not yet on the disk
+
+
+@pytest.mark.parametrize("earlier", [(), (2,)])
+def test_start_makes_durable_what_it_goes_on_from(disk, tmp_path, earlier):
+    """Else its attempt would name a parent that a power cut takes away, and no start could go on."""
+    root = tmp_path / "disk/run"
+    last_fsync = Fault("kill", operations={"fsync"}, key=f"run/{CHECKPOINTS}/{name_at(1, 4)}", nth=4)
+    with disk:
+        life = Life(root)
+        life.restore()
+        for at in earlier:
+            life.saved_at(at)
+        disk.inject(last_fsync)
+        with contextlib.suppress(Killed):
+            life.save_at(4)
+        assert last_fsync.fired == 1
+        assert [path.name for path in (root / CHECKPOINTS / name_at(1, 4)).glob("*COMMIT*")] == ["COMMIT"]
+        disk.restart()
+        death = len(disk.log)
+        life = Life(root)
+        life.restore()
+    assert life.run.batches == 4
+    for moment in range(death, len(disk.log) + 1):
+        left = disk.log.after(Cut(moment, nothing, "nothing kept"))
+        least = 4 if "run/attempts/000002.json" in left else sum(earlier)
+        whole_run(lay_out(left, tmp_path / f"left-{moment}") / "run", least)

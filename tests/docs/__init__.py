@@ -1,0 +1,1 @@
+"""What documents, examples, messages, the demo and the doctor promise, tried."""

@@ -1,0 +1,284 @@
+"""The ten mistakes that are made most, each as a user makes it: what stderr says, in how many lines, and what next.
+
+Every script runs in a process of its own. `Outcome.error` asserts what holds of every error: exit code 1, the line of
+the user's script in the traceback, at most four lines below it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.servers.moto_server import HOST
+
+from ckptkit.storage import LocalStorage
+from docs.mistakes.script import Outcome, run, write
+
+ROOT = '"runs/digits"'
+TRAIN = "ckpt.train(model, 2, dataset)"
+OPTION = 'saving=ck.Saving(when_busy="wait")'
+NEWEST = "a000001-c0000000005-m0000"
+
+AUGMENT = """
+def augment(image):
+    return image + np.random.rand(*image.shape).astype(np.float32)
+
+
+dataset = dataset.map(augment, "image").batch(32)
+""".strip()
+DRAWS = (
+    ("import mindspore as ms", "import mindspore as ms\nimport numpy as np"),
+    ("dataset = dataset.batch(32)", AUGMENT),
+)
+
+
+def committed(folder: Path) -> list[str]:
+    """Names of the checkpoints that lie below ``folder``, oldest first."""
+    return sorted(path.parent.name for path in folder.glob("runs/digits/checkpoints/*/COMMIT"))
+
+
+@pytest.mark.parametrize(
+    ("root", "next_word"),
+    [
+        ("s4://bucket/run", "s3://bucket/folder"),
+        ("s3:/bucket/run", 'write "s3://bucket/run"'),
+        (
+            "https://obs.cn-north-4.myhuaweicloud.com/bucket/run",
+            'CheckpointCallback("obs://bucket/run", storage_options={"endpoint_url": '
+            '"https://obs.cn-north-4.myhuaweicloud.com"})',
+        ),
+    ],
+)
+def test_wrong_url(tmp_path: Path, root: str, next_word: str) -> None:
+    error = run(tmp_path, (ROOT, json.dumps(root))).error
+    assert error.startswith("ckptkit.errors.StorageError: ")
+    assert root in error
+    assert next_word in error
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_an_endpoint_where_nobody_answers(tmp_path: Path) -> None:
+    with socket.socket() as taken:  # bound and not listening: nobody else gets the port, and nobody answers
+        taken.bind((HOST, 0))
+        endpoint = f"http://{HOST}:{taken.getsockname()[1]}"
+        options = f'storage_options={{"endpoint_url": "{endpoint}", "retry_for": timedelta(seconds=1)}}'
+        error = run(
+            tmp_path,
+            (ROOT, '"s3://bucket/run"'),
+            (OPTION, options),
+            ("import mindspore as ms", "from datetime import timedelta\n\nimport mindspore as ms"),
+            AWS_ACCESS_KEY_ID="key",
+            AWS_SECRET_ACCESS_KEY="secret",
+        ).error
+    assert error.startswith("ckptkit.errors.StorageError: could not write s3://bucket/run/")
+    assert endpoint in error
+    assert "endpoint_url" in error
+
+
+def test_no_credentials(tmp_path: Path) -> None:
+    nobody = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_EC2_METADATA_DISABLED": "true"}
+    error = run(tmp_path, (ROOT, '"s3://bucket/run"'), **nobody, HOME=str(tmp_path)).error
+    assert error.startswith("ckptkit.errors.StorageError: could not write s3://bucket/run/")
+    assert "export AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=..." in error
+
+
+def test_map_with_global_numpy_generator_gets_warning(tmp_path: Path) -> None:
+    outcome = run(tmp_path, *DRAWS)
+    assert outcome.code == 0, outcome
+    warning = outcome.warning("not be bit-exact")
+    assert "augment() in train.py:16: np.random.rand" in warning
+    assert "ckptkit.data.sample_rng" in warning
+    assert committed(tmp_path)[-1] == NEWEST
+
+
+def test_strict_refuses_map_with_global_numpy_generator(tmp_path: Path) -> None:
+    error = run(tmp_path, *DRAWS, (OPTION, "strict=True")).error
+    assert error.startswith("ckptkit.errors.ResumeError: strict=True refuses")
+    assert "augment() in train.py:16: np.random.rand" in error
+    assert "num_parallel_workers=1" in error
+    assert committed(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "named", "next_word"),
+    [
+        pytest.param(
+            [("nn.Dense(64, 32)", "nn.Dense(64, 48)"), ("nn.Dense(32, 10)", "nn.Dense(48, 10)")],
+            "StateMismatchError",
+            "network.1.weight: the checkpoint has F32 [32, 64], this training has F32 [48, 64]",
+            'CheckpointCallback("NEW_ROOT")',
+            id="model",
+        ),
+        pytest.param(
+            [("accumulation_steps=4", "accumulation_steps=2")],
+            "ResumeError",
+            "was taken with accumulation_steps=4, this train cell has 2",
+            "accumulation_steps=4, or pass training=ckptkit.Training(on_k_change=",
+            id="K",
+        ),
+        pytest.param(
+            [("batch(32)", "batch(16)")],
+            "ResumeError",
+            "samples per batch: the checkpoint has 32, this dataset has 16",
+            ".batch(32)",
+            id="batch size",
+        ),
+    ],
+)
+def test_what_changed_between_two_starts(
+    trained: Path, changes: list[tuple[str, str]], kind: str, named: str, next_word: str
+) -> None:
+    before = LocalStorage(trained / "runs/digits").walk("")
+    error = run(trained, *changes).error
+    assert error.startswith(f"ckptkit.errors.{kind}: ")
+    assert named in error
+    assert next_word in error
+    assert LocalStorage(trained / "runs/digits").walk("") == before
+
+
+def test_forgotten_initial_epoch(trained: Path) -> None:
+    forgetful = "point = ckpt.resume(model, dataset, epochs=3)\nmodel.train(3, dataset, callbacks=[ckpt])"
+    error = run(trained, (TRAIN, forgetful)).error
+    # The error passed through five frames of MindSpore, which leaves it as it is.
+    assert error.startswith("ckptkit.errors.ResumeError: training would begin at epoch 0")
+    assert "the run goes on in epoch 2" in error
+    assert "initial_epoch=2" in error
+    assert committed(trained)[-1] == NEWEST
+
+
+# Where no file system of a size of one's own can be mounted, os.write() has to say what a full one says.
+FULL = """
+import errno
+import os
+
+room = 200_000
+write = os.write
+
+
+def write_until_full(descriptor, data):
+    global room
+    path = os.readlink(f"/proc/self/fd/{descriptor}")
+    if "/runs/" in path:
+        room -= len(data)
+        if room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return write(descriptor, data)
+
+
+os.write = write_until_full
+""".lstrip()
+
+
+def may_mount(command: list[str]) -> bool:
+    """Whether this user may mount something in a namespace of its own, which ends with ``command``."""
+    installed = shutil.which(command[0]) is not None
+    return installed and subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def run_on_a_full_disk(folder: Path, *changes: tuple[str, str]) -> Outcome:
+    """Run it with room for a few checkpoints below ``runs``, and copy what lies there to ``left``."""
+    (folder / "runs").mkdir()
+    mount = ["unshare", "--user", "--map-root-user", "--mount"]
+    if may_mount([*mount, "mount", "-t", "tmpfs", "none", str(folder / "runs")]):
+        shell = 'mount -t tmpfs -o size=200k none runs && "$@"; code=$?; cp -r runs left; exit $code'
+        return run(folder, *changes, under=[*mount, "sh", "-c", shell, "sh"])
+    outcome = run(folder, ("import mindspore as ms", FULL + "import mindspore as ms"), *changes)
+    shutil.copytree(folder / "runs", folder / "left")
+    return outcome
+
+
+@pytest.mark.parametrize("on_save_error", ["warn", pytest.param("raise", marks=pytest.mark.extended)])
+def test_full_disk(tmp_path: Path, on_save_error: str) -> None:
+    saving = f'saving=ck.Saving(when_busy="wait", on_error="{on_save_error}"), keep=ck.KeepLatest(100)'
+    outcome = run_on_a_full_disk(tmp_path, (OPTION, saving))
+    assert "ckptkit.errors.SaveFailedError: a background save failed" in outcome.error.partition("\n")[0]
+    assert "No space left on device" in outcome.error
+    assert "/runs/digits/checkpoints/" in outcome.error
+    assert "df -h" in outcome.error
+    assert "KeepLatest(2)" in outcome.error
+    tolerated = [line for line in outcome.said if line.startswith("[ckptkit] a background save failed")]
+    assert len(tolerated) == (2 if on_save_error == "warn" else 0)
+    assert list((tmp_path / "left").glob("digits/checkpoints/*/COMMIT"))
+
+
+def test_two_jobs_on_one_root(tmp_path: Path) -> None:
+    write(tmp_path / "second.py")
+    # The first job starts the second at its fifth micro-batch, and waits for its end.
+    both = """
+import subprocess
+import sys
+
+
+class Second(ms.train.Callback):
+    def on_train_step_end(self, run_context):
+        if run_context.original_args().cur_step_num == 5:
+            subprocess.run([sys.executable, "second.py"], check=True, stderr=subprocess.DEVNULL)
+
+
+ckpt.train(model, 2, dataset, callbacks=[Second()])
+""".strip()
+    error = run(tmp_path, (TRAIN, both)).error
+    assert "ckptkit.errors.StaleAttemptError: attempt 2 on " in error.partition("\n")[0]
+    assert socket.gethostname() in error
+    root = "~/runs/digits"
+    assert f"took the run {root} over from attempt 1" in error
+    assert f'"{root}-2"' in error
+    assert committed(tmp_path)[-1] == NEWEST.replace("a000001", "a000002")
+
+
+def damage(folder: Path, *names: str) -> None:
+    """Flip one bit of the weights of checkpoints."""
+    for name in names:
+        shard = folder / "runs/digits/checkpoints" / name / "rank-00000/weights-000.safetensors"
+        data = bytearray(shard.read_bytes())
+        data[-1] ^= 1
+        shard.write_bytes(data)
+
+
+def test_corrupt_latest(trained: Path) -> None:
+    *_, before, newest = committed(trained)
+    damage(trained, newest)
+    outcome = run(trained)
+    assert outcome.code == 0, outcome
+    warning = outcome.warning("CORRUPT CHECKPOINT")
+    assert newest in warning
+    assert "weights-000.safetensors" in warning
+    assert f"continuing from {before}" in warning
+    assert "ckptkit verify ~/runs/digits" in warning
+
+
+def test_every_checkpoint_corrupt(trained: Path) -> None:
+    there = committed(trained)
+    damage(trained, *there)
+    error = run(trained).error
+    assert error.startswith("ckptkit.errors.CorruptCheckpointError: no checkpoint of the run ")
+    assert "~/runs/digits" in error
+    assert f"{there[-1]}: " in error
+    assert "weights-000.safetensors" in error
+    assert "ckptkit copy" in error
+    assert committed(trained) == there
+    assert len(list(trained.glob("runs/digits/attempts/*"))) == 1  # nothing was started
+
+
+def test_with_ckptkit_debug_all_leaves_are_listed(trained: Path) -> None:
+    outcome = run(trained, ("nn.Dense(64, 32), nn.ReLU()", "nn.Dense(64, 32), nn.Dense(32, 32)"), CKPTKIT_DEBUG="1")
+    assert outcome.code == 1
+    assert sum("network.2." in line for line in outcome.said) > 4  # every leaf, beside the weights their moments
+    assert not any("CKPTKIT_DEBUG" in line for line in outcome.said)
+
+
+def test_errors_of_the_program_stay_its_own(tmp_path: Path) -> None:
+    """The library touches no hook of the process, neither at its import nor when it is used."""
+    hooks = "sys.excepthook is sys.__excepthook__, threading.excepthook is threading.__excepthook__"
+    after = f"{TRAIN}\nimport sys\nimport threading\nassert ({hooks}) == (True, True)"
+    assert run(tmp_path, (TRAIN, after)).code == 0
+
+
+def test_the_script_without_a_mistake_is_left_alone(trained: Path) -> None:
+    outcome = run(trained)
+    assert outcome.code == 0, outcome
+    assert "To train on, give more than 2 epochs" in outcome.warning("training is complete")

@@ -1,0 +1,204 @@
+"""Every code block of README and docs runs here, or in .ci/run; a block that neither runs is an error.
+
+`tests/docs/documents.py` says what the info string of a block means.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from support.servers.client import s3_client
+from support.servers.fixtures import Bucket
+
+from docs.documents import INSTALLATION, PROJECT, SET, assert_printed, blocks, run, run_document
+
+ENGLISH = [
+    PROJECT / "README.md",
+    PROJECT / "CONTRIBUTING.md",
+    PROJECT / "examples/README.md",
+    *sorted((PROJECT / "docs").glob("*.md")),
+    *sorted((PROJECT / "docs/adr").glob("*.md")),
+]
+# Pages with scripts to train with; CI runs them all on every change.
+TRAINING = [
+    "README.md",
+    *("docs/cli.md", "docs/exactness.md", "docs/guide.md", "docs/interchange.md", "docs/migration.md", "docs/obs.md"),
+    *("docs/object-storage.md", "docs/preemption.md", "docs/ranks.md", "docs/report.md", "docs/tutorial.md"),
+]
+# For those who change ckptkit, read its files with other programs, or look a name up.
+UNTRANSLATED = {"architecture.md", "format.md", "api.md", "testing.md", "protocol.md"}
+TRANSLATED = {
+    "README.md": "README.zh-CN.md",
+    "examples/README.md": "examples/README.zh-CN.md",
+    **{
+        f"docs/{page.name}": f"docs/zh/{page.name}"
+        for page in sorted((PROJECT / "docs").glob("*.md"))
+        if page.name not in UNTRANSLATED
+    },
+}
+
+
+@pytest.fixture
+def object_store(moto, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A server with the bucket that is called "bucket" in the documents, reached by what they say should be set."""
+    made = Bucket("bucket", moto.endpoint, s3_client(moto.endpoint))
+    made.client.create_bucket(Bucket=made.name)
+    for name in SET:
+        monkeypatch.setenv(name, moto.endpoint if "ENDPOINT" in name else "testing")
+    yield
+    made.delete()
+
+
+def document(path: Path) -> object:
+    """The page as a case; the default suite runs the pages that start no training of their own."""
+    name = str(path.relative_to(PROJECT))
+    return pytest.param(path, marks=[pytest.mark.extended] if name in TRAINING else [], id=name)
+
+
+@pytest.mark.parametrize("path", [document(path) for path in ENGLISH])
+@pytest.mark.usefixtures("object_store")
+def test_every_block_of_the_document_runs(path: Path, tmp_path: Path) -> None:
+    run_document(path.read_text(encoding="utf-8"), tmp_path)
+
+
+def test_readme_opens_with_commands_of_ci() -> None:
+    first, second = blocks((PROJECT / "README.md").read_text(encoding="utf-8"))[:2]
+    assert {first.code.strip(), second.code.strip()} == INSTALLATION
+    assert "readme_command pytest" in (PROJECT / ".ci/run").read_text()
+    assert "readme_command demo" in (PROJECT / ".ci/run").read_text()
+
+
+@pytest.mark.extended
+def test_each_pytest_command_selects_tests() -> None:
+    pages = [path.read_text(encoding="utf-8") for path in ENGLISH]
+    commands = {found for page in pages for found in re.findall(r"pytest ((?:-\S+ |full )*tests/[^`\n]*)", page)}
+    assert len(commands) > 2
+    for command in commands:
+        found = subprocess.run(
+            [sys.executable, "-m", "pytest", "--collect-only", "-q", *command.split()],
+            cwd=PROJECT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert found.returncode == 0, f"pytest {command}: {found.stdout[-300:]}{found.stderr[-300:]}"
+
+
+@pytest.mark.parametrize(("english", "chinese"), TRANSLATED.items())
+def test_chinese_document_matches_code_and_sections(english: str, chinese: str) -> None:
+    original = (PROJECT / english).read_text(encoding="utf-8")
+    translation = (PROJECT / chinese).read_text(encoding="utf-8")
+    assert blocks(translation) == blocks(original)
+    headings = re.compile(r"^(#+) ", flags=re.MULTILINE)
+    assert headings.findall(translation) == headings.findall(original)
+    rows = re.compile(r"^\|", flags=re.MULTILINE)
+    assert len(rows.findall(translation)) == len(rows.findall(original))
+
+
+def test_every_relative_link_leads_somewhere() -> None:
+    documents = [
+        *ENGLISH,
+        *(PROJECT / name for name in ("README.zh-CN.md", "examples/README.zh-CN.md", "CHANGELOG.md")),
+        *(PROJECT / "docs/zh").glob("*.md"),
+    ]
+    links = 0
+    for document in documents:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
+            if not target.startswith("http"):
+                links += 1
+                assert (document.parent / target).exists(), f"{document.name} links to {target}"
+    assert links > 10
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_section_link_leads_to_heading() -> None:
+    pages = [*ENGLISH, PROJECT / "README.zh-CN.md", *(PROJECT / "docs/zh").glob("*.md")]
+    links = [
+        (page, target, section)
+        for page in pages
+        for target, section in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
+    ]
+    assert len(links) > 5
+    for page, target, section in links:
+        assert section in anchors(page.parent / target if target else page), f"{page.name}: {target}#{section}"
+
+
+@pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
+def test_every_page_is_reached_from_the_readme(readme: str) -> None:
+    pages = PROJECT / ("docs/zh" if "zh" in readme else "docs")
+    linked = set(re.findall(r"\]\((docs/[^)#]+)\)", (PROJECT / readme).read_text(encoding="utf-8")))
+    assert {str(page.relative_to(PROJECT)) for page in pages.glob("*.md")} <= linked
+
+
+def promises(page: str) -> list[list[str]]:
+    """The tests that each row of a page names."""
+    rows = re.findall(r"^\|(?! ?-)(.*)\|$", (PROJECT / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    named = [re.findall(r"`(tests/[\w/]+\.py(?:::\w+)?)`", row) for row in rows]
+    return [tests for tests in named if tests]
+
+
+def test_default_suite_has_a_test_of_every_promise(request: pytest.FixtureRequest) -> None:
+    rows = promises("docs/guarantees.md")
+    assert len(rows) > 20
+    assert promises("docs/zh/guarantees.md") == rows
+    for test in {test for tests in rows for test in tests}:
+        path, _, name = test.partition("::")
+        assert re.search(rf"^ *(def|class) {name}\b", (PROJECT / path).read_text(), flags=re.MULTILINE), test
+    in_browser = "tests/unit/tools/report/test_browser.py"  # which CI has, and most people who try the library have not
+    rows = [tests for tests in rows if not any(test.startswith(in_browser) for test in tests)]
+    by_default = names(one.nodeid for one in request.session.items if one.get_closest_marker("extended") is None)
+    if any(by_default.isdisjoint(tests) for tests in rows):  # not the whole suite is run
+        every = sorted({test for tests in rows for test in tests})
+        listed = run([sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", *every], PROJECT)
+        by_default = names(listed.splitlines())
+    for tests in rows:
+        assert not by_default.isdisjoint(tests), f"only -m full runs {tests}"
+
+
+def names(cases: Iterable[str]) -> set[str]:
+    """The test functions that have cases, their classes and files."""
+    parts = [case.partition("[")[0].split("::") for case in cases]
+    return {"::".join(part[:length]) for part in parts for length in (1, 2, 3)}
+
+
+def test_the_tutorial_changes_fewer_than_ten_lines() -> None:
+    (change,) = (block for block in blocks((PROJECT / "docs/tutorial.md").read_text()) if block.language == "diff")
+    assert len(change.code.splitlines()) < 10
+
+
+PRINTS = "```python once=x.py\nprint(1)\n```\n\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\nraise SystemExit(1)\n```\n",
+        "```bash\nrm -rf build\n```\n",
+        "```bash\nexport PATH=here\nckptkit ls x\n```\n",
+        "```bash after=nowhere.py\nckptkit ls x\n```\n",
+        "```sh\nckptkit ls x\n```\n",
+        "```text like=x.py\nshown\n```\n",
+        "```json of=x.py\n{}\n```\n",
+        "```python killed=x.py\nprint(1)\n```\n",
+        PRINTS + "```text first=x.py\nsomething else\n```\n",
+        PRINTS + "```text again=x.py\n1\n```\n",
+        PRINTS + "```python once=y.py\nprint(2)\n```\n\n```diff x.py y.py\n+print(2)\n```\n",
+    ],
+)
+def test_a_wrong_or_uncovered_block_is_noticed(text: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        run_document(text, tmp_path)
+
+
+def test_shown_lines_match_output_except_numbers() -> None:
+    """Folders may differ, too."""
+    assert_printed("saved 3 files in 0.5 s at /home/you/runs", "begin\nsaved 12 files in 1 s at /tmp/x/runs\n")
+    assert_printed("saved ... files", "saved some files\n")
+    for line in ("saved 3 folders", "saved 3 files more", "saved ... folders"):
+        with pytest.raises(AssertionError):
+            assert_printed(line, "saved 3 files\n")

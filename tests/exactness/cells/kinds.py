@@ -1,0 +1,246 @@
+"""The table of foreign train cells and loops, each as a user would write it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import mindspore as ms
+from mindspore import amp, boost, nn, ops
+from mindspore.experimental import optim
+from mindspore.parallel.nn import GradAccumulation
+from mindspore.train import Model
+
+import ckptkit as ck
+from ckptkit.mindspore.train.adapter import BoostCycle
+from ckptkit.nn import Dropout
+from exactness.cells.job import MICRO_STEPS, K
+
+FEATURES, CLASSES = 6, 3
+
+
+@dataclass
+class Training:
+    """What a script has built.
+
+    Attributes:
+        cells: For `StateManager`.
+        step: What the script's loop calls with a batch; None if it leaves the loop to ``model``.
+        stateful: What it gives by name.
+        cycle: Its cycle adapter.
+        steps_per_cycle: How the checkpoints are to be named.
+    """
+
+    cells: Any
+    step: Callable[..., Any] | None = None
+    model: Model | None = None
+    stateful: dict[str, Any] = field(default_factory=dict)
+    cycle: Any = None
+    steps_per_cycle: int = 1
+
+
+def functional_dropout(x):
+    """Exact in PYNATIVE; in a graph its seed is frozen when it is compiled."""
+    return ops.dropout(x, 0.2)
+
+
+class Network(nn.Cell):
+    def __init__(self, drop=None):
+        super().__init__()
+        self.hidden = nn.Dense(FEATURES, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.out = nn.Dense(8, CLASSES)
+        if drop is None and ms.get_context("mode") == ms.PYNATIVE_MODE:
+            drop = functional_dropout
+        self.drop = drop
+
+    def construct(self, x):
+        x = ops.tanh(self.norm(self.hidden(x)))
+        if self.drop is not None:
+            x = self.drop(x)
+        return self.out(x)
+
+
+class WithLoss(nn.Cell):
+    def __init__(self, backbone, factor=1.0):
+        super().__init__()
+        self.backbone = backbone
+        self.factor = factor
+
+    def construct(self, x, y):
+        return ops.square(self.backbone(x) - y).mean() * self.factor
+
+
+def momentum(network):
+    rates = [0.05 / (1 + step) for step in range(MICRO_STEPS)]
+    return nn.Momentum(network.trainable_params(), rates, 0.9, weight_decay=1e-3)
+
+
+def adam(network):
+    return nn.Adam(network.trainable_params(), nn.ExponentialDecayLR(1e-2, 0.9, 2))
+
+
+def plain_model():
+    network = Network()
+    model = Model(network, nn.MSELoss(), momentum(network))
+    return Training(model.train_network, model=model)
+
+
+def one_step():
+    network = WithLoss(Network())
+    cell = nn.TrainOneStepCell(network, adam(network))
+    cell.set_train()
+    return Training(cell, cell)
+
+
+class LossScaled(nn.TrainOneStepWithLossScaleCell):
+    """The operators that the stock cell looks for overflows with have no kernel on CPU, in any mode."""
+
+    def get_overflow_status(self, status, compute_output):
+        return ops.logical_not(amp.all_finite(compute_output))
+
+
+def one_step_with_loss_scale():
+    # So large that the first micro-steps overflow; each of those halves it, and three good ones double it.
+    network = WithLoss(Network(), 1e3)
+    scaling = nn.DynamicLossScaleUpdateCell(loss_scale_value=2.0**120, scale_factor=2, scale_window=3)
+    cell = LossScaled(network, adam(network), scaling)
+    cell.set_train()
+    return Training(cell, cell)
+
+
+class Boosted(nn.Cell):
+    """A user's train step around MindSpore's own accumulation, which renames the network's parameters."""
+
+    def __init__(self, network, optimizer):
+        super().__init__()
+        self.network = network
+        self.accumulation = boost.GradientAccumulation(K, optimizer)
+        self.weights = self.accumulation.weights
+        self.differentiate = ms.value_and_grad(network, None, self.weights)
+
+    def construct(self, x, y):
+        loss, gradients = self.differentiate(x, y)
+        return self.accumulation(loss, gradients)
+
+
+def boosted():
+    network = WithLoss(Network())
+    cell = Boosted(network, adam(network))
+    return Training(cell, model=Model(cell), cycle=BoostCycle(cell.accumulation), steps_per_cycle=K)
+
+
+def accumulation_in_one_call():
+    network = GradAccumulation(WithLoss(Network()), 2)
+    cell = nn.TrainOneStepCell(network, momentum(network))
+    cell.set_train()
+    return Training(cell, cell)
+
+
+class OwnStep(nn.Cell):
+    """A user's train step: own accumulators and counters, a learning rate per micro-step, averaged weights.
+
+    It has the two attributes of a `CycleAdapter`.
+    """
+
+    def __init__(self, network):
+        super().__init__()
+        self.accumulation_steps = K
+        self.network = network
+        self.weights = ms.ParameterTuple(network.trainable_params())
+        self.sums = self.weights.clone("sums", "zeros")
+        self.averages = self.weights.clone("ema", "same")
+        self.micro_step = ms.Parameter(ms.Tensor(0, ms.int32), name="micro_step", requires_grad=False)
+        self.calls = ms.Parameter(ms.Tensor(0.0, ms.float32), name="calls", requires_grad=False)
+        self.differentiate = ms.value_and_grad(network, None, self.weights)
+
+    def construct(self, x, y):
+        loss, gradients = self.differentiate(x, y)
+        rate = 0.1 / (1.0 + self.calls)
+        for total, gradient in zip(self.sums, gradients):  # noqa: B905 - GRAPH knows no strict=
+            ops.assign_add(total, gradient * rate)
+        ops.assign_add(self.calls, ms.Tensor(1.0, ms.float32))
+        ops.assign_add(self.micro_step, ms.Tensor(1, ms.int32))
+        if self.micro_step >= self.accumulation_steps:
+            for weight, total, average in zip(self.weights, self.sums, self.averages):  # noqa: B905
+                ops.assign_sub(weight, total)
+                ops.assign(average, average * 0.9 + weight * 0.1)
+                ops.assign(total, ops.zeros_like(total))
+            ops.assign(self.micro_step, ms.Tensor(0, ms.int32))
+        return loss
+
+
+def own_step():
+    cell = OwnStep(WithLoss(Network()))
+    cell.set_train()
+    return Training(cell, cell, steps_per_cycle=K)
+
+
+def functional_loop():
+    network = WithLoss(Network(Dropout(0.3)))
+    network.set_train()
+    optimizer = adam(network)
+    scaler = amp.DynamicLossScaler(2.0**120, 2, 3)
+
+    def forward(x, y):
+        return scaler.scale(network(x, y) * 1e3)
+
+    differentiate = ms.value_and_grad(forward, None, optimizer.parameters)
+
+    @ms.jit
+    def step(x, y):
+        loss, gradients = differentiate(x, y)
+        gradients = scaler.unscale(gradients)
+        finite = amp.all_finite(gradients)
+        if finite:
+            loss = ops.depend(loss, optimizer(gradients))
+        loss = ops.depend(loss, scaler.adjust(finite))
+        return scaler.unscale(loss), finite
+
+    return Training([network, optimizer], step, stateful={"scaler": scaler})
+
+
+def experimental_optimizer():
+    network = WithLoss(Network())
+    network.set_train()
+    optimizer = optim.Adam(network.trainable_params(), 1e-2)
+    scheduler = optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+    differentiate = ms.value_and_grad(network, None, optimizer.parameters)
+
+    def step(x, y):
+        loss, gradients = differentiate(x, y)
+        optimizer(gradients)
+        scheduler.step()
+        return loss
+
+    return Training([network, optimizer], step, stateful={"scheduler": scheduler})
+
+
+def dropping():
+    network = WithLoss(Network(Dropout(0.4)))
+    cell = ck.AccumulationTrainCell(network, adam(network), K)
+    return Training(cell, model=Model(cell), steps_per_cycle=K)
+
+
+def accumulating():
+    network = WithLoss(Network())
+    scaler = amp.DynamicLossScaler(2.0**120, 2, 3)
+    cell = ck.AccumulationTrainCell(network, adam(network), K, clip_norm=1.0, loss_scaler=scaler, normalize="samples")
+    cell.set_train()
+    return Training(cell, cell, steps_per_cycle=K)
+
+
+KINDS: dict[str, Callable[[], Training]] = {
+    "Model(network, loss, optimizer)": plain_model,
+    "TrainOneStepCell": one_step,
+    "TrainOneStepWithLossScaleCell": one_step_with_loss_scale,
+    "boost.GradientAccumulation": boosted,
+    "TrainOneStepCell(GradAccumulation)": accumulation_in_one_call,
+    "own train step": own_step,
+    "functional loop": functional_loop,
+    "experimental optimizer": experimental_optimizer,
+    "ckptkit.nn.Dropout": dropping,
+    "AccumulationTrainCell": accumulating,
+}
+WITH_MODEL = ("Model(network, loss, optimizer)", "boost.GradientAccumulation", "ckptkit.nn.Dropout")

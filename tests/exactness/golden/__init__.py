@@ -1,0 +1,1 @@
+"""Runs and transcripts as earlier versions wrote them."""

@@ -1,0 +1,266 @@
+"""Lives whose transcripts are kept: each shows one of the ways that a run can go."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from support.runs.ranks import Life as RankLife
+from support.runs.ranks import live
+
+from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest, SaveEvery
+from ckptkit.storage import Storage
+from ckptkit.testing.faults import MUTATING, Fault, Killed
+from ckptkit.testing.ranks import ThreadWorld, run_ranks
+from exactness.golden.transcript import Life, Transcript
+
+STORIES: dict[str, Callable[[Transcript], None]] = {}
+
+
+def story(function: Callable[[Transcript], None]) -> Callable[[Transcript], None]:
+    STORIES[function.__name__] = function
+    return function
+
+
+@story
+def plain(transcript: Transcript) -> None:
+    """Fresh, saved in mid-cycle and at boundaries, ended, and gone on with; then what the commands say."""
+    life = Life(transcript)
+    life.restore()
+    for at in (2, 4, 6, 8):
+        life.save_at(at)
+    life.run.train_step()
+    life.end()
+    again = Life(transcript)
+    again.restore()
+    again.save_at(12)
+    again.end()
+    _ask(transcript)
+
+
+@story
+def policies(transcript: Transcript) -> None:
+    """Saves by steps, kept by metrics and by numbers."""
+    keep = KeepBest(1, "loss", "min") | KeepLatest(1) | KeepEvery(optimizer_steps=2)
+    life = Life(transcript, save=SaveEvery(micro_steps=3), keep=keep)
+    life.restore()
+    for at, loss in ((2, 0.5), (5, 0.25), (8, 0.75), (11, 1.5)):
+        life.save_at(at, {"loss": loss})
+    life.step_to(20)
+    life.end()
+    _ask(transcript)
+    transcript.command("prune", str(transcript.folder / "run"), "--keep", "latest:1", "--yes", "--json")
+
+
+@story
+def aligned(transcript: Transcript) -> None:
+    """Saves that wait for a boundary."""
+    life = Life(transcript, save=SaveEvery(micro_steps=3), mid_cycle="align")
+    life.restore()
+    life.step_to(13)
+    life.save_at(14)
+    life.end()
+
+
+@story
+def rewound(transcript: Transcript) -> None:
+    """Saves that store the start of the cycle, and restores that go back to it."""
+    life = Life(transcript, save=SaveEvery(micro_steps=3), mid_cycle="rewind")
+    life.restore()
+    life.step_to(10)
+    life.end()
+    again = Life(transcript)
+    again.restore(rewind=True)
+    again.save_at(11)
+    again.end()
+
+
+@story
+def branched(transcript: Transcript) -> None:
+    """Goes back to an older checkpoint; what was newer is of another branch from then on."""
+    life = Life(transcript, keep=KeepLatest(100))
+    life.restore()
+    names = [life.save_at(at) for at in (2, 4, 6)]
+    life.end()
+    branch = Life(transcript, keep=KeepLatest(100))
+    branch.restore(checkpoint=names[1])
+    branch.save_at(5)
+    branch.save_at(8)
+    branch.end()
+    third = Life(transcript)
+    third.restore()
+    third.save_at(9)
+    third.end()
+    _ask(transcript)
+
+
+@story
+def failing(transcript: Transcript) -> None:
+    """Writes fail: the next save makes up for it, and the third failure in a row ends it."""
+    life = Life(transcript)
+    life.restore()
+    storage = life.manager._setup.storage
+    storage.inject(Fault("error", operations={"write"}, key="*weights-000*"))
+    life.save_at(2)
+    life.save_at(3)
+    storage.inject(Fault("error", operations={"create"}, key="*/COMMIT"))
+    life.save_at(4)
+    storage.inject(Fault("error", operations={"create"}, key="*/COMMIT", when="after"))
+    life.save_at(5)
+    storage.inject(Fault("error", operations={"write"}, times=3))
+    for at in (6, 7, 8):
+        life.save_at(at)
+    storage.clear()
+    life.save_at(9)
+    life.end()
+    again = Life(transcript)
+    again.restore()
+    again.end()
+    _ask(transcript)
+
+
+@story
+def killed(transcript: Transcript) -> None:
+    """Dies within a save; the next start clears away, and goes on from the one before."""
+    for nth in (2, 5, 7):
+        life = Life(transcript)
+        life.restore()
+        life.save_at(life.run.batches + 2)
+        life.manager._setup.storage.inject(Fault("kill", operations=MUTATING, nth=nth))
+        transcript.do(f"killed at call {nth}", lambda life=life: _dies(life))
+    last = Life(transcript)
+    last.restore()
+    last.end()
+
+
+@story
+def damaged(transcript: Transcript) -> None:
+    """The newest checkpoint is corrupt, then its attempt's document; a start passes over one and refuses the other."""
+    life = Life(transcript, keep=KeepLatest(100))
+    life.restore()
+    names = [life.save_at(at) for at in (2, 4, 6)]
+    life.end()
+    root = transcript.folder / "run"
+    _flip(root / "checkpoints" / names[-1] / "rank-00000" / "weights-000.safetensors")
+    _ask(transcript)
+    again = Life(transcript, keep=KeepLatest(100))
+    again.restore()
+    again.save_at(5)
+    again.end()
+    _flip(root / "attempts" / "000002.json")
+    third = Life(transcript)
+    third.restore()
+    _ask(transcript)
+
+
+@story
+def taken_over(transcript: Transcript) -> None:
+    """A second start while the first lives."""
+    first = Life(transcript)
+    first.restore()
+    first.save_at(3)
+    second = Life(transcript)
+    second.restore()
+    first.save_at(4)
+    first.save_at(5)
+    second.save_at(4)
+    second.end()
+    transcript.do("close the first", first.manager.close)
+
+
+@story
+def mirrored(transcript: Transcript) -> None:
+    """Uploads; the disk is lost; a start takes the mirror's, and brings its own root up to date."""
+    life = Life(transcript, mirror="mirror")
+    life.restore()
+    for at in (2, 4, 7):
+        life.save_at(at)
+    life.end()
+    shutil.rmtree(transcript.folder / "run")
+    again = Life(transcript, mirror="mirror")
+    again.restore()
+    again.save_at(9)
+    again.manager._setup.mirror._storage.inject(Fault("error", operations={"write"}, times=9))
+    again.save_at(10)
+    transcript.do("lag", lambda: again.manager.mirror_lag)
+    again.manager._setup.mirror._storage.clear()
+    again.save_at(11)
+    again.end()
+
+
+@story
+def copied(transcript: Transcript) -> None:
+    """A copy, brought up to date, and begun from."""
+    life = Life(transcript)
+    life.restore()
+    life.save_at(3)
+    life.end()
+    one, other = str(transcript.folder / "run"), str(transcript.folder / "copy")
+    transcript.command("copy", one, other, "--json")
+    again = Life(transcript)
+    again.restore()
+    again.save_at(5)
+    again.end()
+    transcript.command("copy", one, other, "--json")
+    begun = Life(transcript, local="copy")
+    begun.restore()
+    begun.end()
+
+
+@story
+def preempted(transcript: Transcript) -> None:
+    """Asked to end in mid-cycle: by the scheduler's file, and in a loop that ends by itself."""
+    for choice in ("exit", "return"):
+        asked = transcript.folder / "asked"
+        life = Life(transcript, on_preempt=choice, preempt_when=asked.exists)
+        life.restore()
+        life.step_to(life.run.batches + 3)
+        asked.touch()
+        life.step_to(life.run.batches + 1)
+        transcript.do("preempted", lambda life=life: life.manager.preempted)
+        transcript.do("close", life.manager.close)
+        asked.unlink()
+    _ask(transcript)
+
+
+@story
+def of_two_ranks(transcript: Transcript) -> None:
+    """Two ranks save together and come back; a part that cannot be written voids one save."""
+    for until, fails in ((7, False), (12, True), (13, False)):
+        storages = [transcript.storage("run", f"rank {rank}") for rank in range(2)]
+        if fails:
+            storages[1].inject(Fault("error", operations={"write"}, key="*rank-00001.json"))
+
+        def one(world: ThreadWorld, storages: Sequence[Storage] = storages, until: int = until) -> RankLife:
+            options = transcript.standing_still()
+            return live(storages[world.rank], world, until, final=True, **options)
+
+        def job(one: Callable[[ThreadWorld], RankLife] = one) -> list[object]:
+            return [str(ended.error) if ended.error else asdict(ended.result) for ended in run_ranks(2, one)]
+
+        transcript.do(f"two ranks to {until}", job)
+    _ask(transcript)
+
+
+def _ask(transcript: Transcript) -> None:
+    root = str(transcript.folder / "run")
+    for command in ("ls", "show", "verify", "report"):
+        transcript.command(command, root, "--json")
+    transcript.command("diff", root, "latest", "--json")
+
+
+def _dies(life: Life) -> None:
+    for _ in life.run.train_until(life.run.batches + 2):
+        pass
+    try:
+        life.manager.save(life.run).result()
+    except Killed:
+        return
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)

@@ -1,0 +1,1 @@
+"""The jobs, by what is special to them."""

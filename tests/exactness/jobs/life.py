@@ -1,0 +1,29 @@
+"""One start of a job: ``python -m exactness.jobs.life NAME FOLDER TRACE [KILL]``."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from pathlib import Path
+
+import mindspore as ms
+
+from exactness.jobs.run import Run
+from exactness.jobs.table import JOBS
+
+
+def main(name: str, folder: str, trace: str, kill: str | None = None) -> None:
+    job = JOBS[name]
+    with contextlib.suppress(RuntimeError):  # a forked process has it already
+        ms.device_context.cpu.op_tuning.threads_num(1)  # other splits of the work round otherwise, in any young process
+    ms.set_context(mode=ms.GRAPH_MODE if job.mode == "graph" else ms.PYNATIVE_MODE)
+    ms.set_seed(1)
+    ms.manual_seed(1)
+    run = Run(Path(folder), Path(trace), int(kill) if kill is not None else None)
+    logging.getLogger("ckptkit").addHandler(run)
+    job.train(run)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

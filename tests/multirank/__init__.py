@@ -1,0 +1,1 @@
+"""Jobs of many ranks: as threads, under `msrun`, and simulated."""

@@ -1,0 +1,167 @@
+"""One rank of one life of a training job, as a user would write it: msrun, data parallel, CheckpointCallback.
+
+It traces the digest of everything that a later step depends on, as the equivalence suite does, and dies where it is
+told to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+from exactness.equivalence.training import Trace
+from mindspore import nn
+from mindspore.communication import get_rank, init
+from mindspore.train import Model
+
+import ckptkit as ck
+from ckptkit.storage import open_storage
+from ckptkit.testing.faults import Fault, FaultyStorage
+from multirank.msrun.job import Net
+from multirank.msrun.launch import begin, report
+
+SAMPLES, GLOBAL_BATCH, MICRO_BATCH, EPOCHS = 40, 16, 2, 3
+
+
+@dataclass(frozen=True)
+class Kill:
+    """SIGKILL for some ranks around the micro-step ``at``, or SIGTERM.
+
+    Attributes:
+        moment: ``"step"``: after it, with its save begun; ``"saving"``: in the writer, before this rank's document;
+            ``"preempted"``: SIGTERM after it, before its save.
+        at: Counted from 1 since the run's first start, in this world.
+        ranks: Who dies.
+    """
+
+    moment: Literal["step", "saving", "preempted"]
+    at: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Life:
+    """What a launch is told.
+
+    Attributes:
+        root: The run root; None trains without ckptkit's callback, for comparison.
+        world_size: Ranks.
+        checkpoint: Which to go on from.
+        elastic: As for `CheckpointCallback`.
+        kill: Who dies when.
+    """
+
+    world_size: int
+    root: str | None = None
+    checkpoint: str = "latest"
+    elastic: bool = False
+    kill: Kill | None = None
+
+    def dumps(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def loads(cls, text: str) -> Life:
+        fields = json.loads(text)
+        kill = fields.pop("kill")
+        return cls(**fields, kill=kill and Kill(kill["moment"], kill["at"], tuple(kill["ranks"])))
+
+    @property
+    def accumulation_steps(self) -> int:
+        return GLOBAL_BATCH // (self.world_size * MICRO_BATCH)
+
+
+class Digits:
+    """Samples whose number is their first column."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, number: int):
+        rng = np.random.default_rng(number)
+        return rng.normal(size=6).astype(np.float32), rng.normal(size=3).astype(np.float32)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Mortal(ck.CheckpointCallback):
+    """Traces every micro-step before its save, and dies."""
+
+    def __init__(self, life: Life, rank: int, trace: Trace) -> None:
+        self._kill = life.kill if life.kill is not None and rank in life.kill.ranks else None
+        self._trace = trace
+        storage = FaultyStorage(open_storage(life.root))
+        if self._kill is not None and self._kill.moment == "saving":
+            cycles, micro_step = divmod(self._kill.at, life.accumulation_steps)
+            key = f"checkpoints/*-c{cycles:010d}-m{micro_step:04d}/rank-{rank:05d}.json"
+            storage.inject(Fault(die, operations={"write"}, key=key))
+        super().__init__(
+            storage,
+            save=ck.SaveEvery(micro_steps=1),
+            keep=ck.KeepLatest(100),
+            saving=ck.Saving(when_busy="wait"),
+            ranks=ck.Ranks(elastic=life.elastic, check_replicas=True),
+        )
+
+    def on_train_step_end(self, run_context) -> None:
+        params = run_context.original_args()
+        self._trace.step(params)
+        if self._kill is not None and (self._kill.moment, self._kill.at) == ("preempted", params.cur_step_num):
+            os.kill(os.getpid(), signal.SIGTERM)
+        super().on_train_step_end(run_context)
+        if self._kill is not None and (self._kill.moment, self._kill.at) == ("step", params.cur_step_num):
+            die()
+
+
+class Plain(ms.train.Callback):
+    """Traces an uninterrupted training."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__()
+        self._trace = trace
+
+    def on_train_step_end(self, run_context) -> None:
+        self._trace.step(run_context.original_args())
+
+
+def data(life: Life) -> ds.Dataset:
+    order = ck.data.GlobalSampler(SAMPLES, global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, seed=5)
+    source = ck.data.Augmented(Digits(), lambda sample, rng: (sample[0] + 0 * rng.random(), sample[1]), seed=5)
+    return source.dataset(["x", "y"], ranks=order).batch(MICRO_BATCH)
+
+
+def main(folder: Path, life: Life) -> None:
+    begin(folder)
+    init()
+    ms.set_context(mode=ms.GRAPH_MODE)
+    ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)
+    ms.set_seed(11)
+    rank = get_rank()
+    network = Net()
+    cell = ck.AccumulationTrainCell(
+        network, nn.Adam(network.trainable_params(), 1e-2), life.accumulation_steps, clip_norm=5.0
+    )
+    trace = Trace(str(folder / f"trace-{rank}.jsonl"), cell)
+    model = Model(cell)
+    if life.root is None:
+        model.train(EPOCHS, data(life), callbacks=[Plain(trace)], dataset_sink_mode=False)
+        point = ck.ResumePoint()
+    else:
+        callback = Mortal(life, rank, trace)
+        point = callback.train(model, EPOCHS, data(life), checkpoint=life.checkpoint, dataset_sink_mode=False)
+    weights = [float(one) for weight in cell.optimizer.parameters for one in weight.asnumpy().reshape(-1)]
+    report(folder, rank, {"checkpoint": point.checkpoint, "began": point.batches_delivered, "weights": weights})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Life.loads(sys.argv[2]))

@@ -1,0 +1,196 @@
+"""Training with many ranks: the arithmetic of one reduction per cycle, and that all ranks agree.
+
+One launch of ``msrun`` per number of ranks; the tests read what its ranks reported.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import json
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from ckptkit.core.process_group import ALONE
+from ckptkit.mindspore.process_group import Ranks
+from multirank.msrun import job
+from multirank.msrun.launch import LaunchError, msrun
+
+# The default suite compiles in `test_lives`.
+GRAPH = [pytest.param(ranks, "graph", marks=pytest.mark.extended) for ranks in (2, 4)]
+each_mode = pytest.mark.parametrize("mode", ["pynative", pytest.param("graph", marks=pytest.mark.extended)])
+each_training = pytest.mark.parametrize("name", list(job.COMPARED))
+with_rounding = pytest.mark.parametrize("name", job.WITH_ROUNDING)
+in_each_world = pytest.mark.parametrize(("ranks", "mode"), [(2, "pynative"), *GRAPH])
+
+
+@pytest.fixture(scope="session")
+def launched(tmp_path_factory, worker_id):
+    """What each rank reported, by the number of ranks; the processes of a test run launch it once between them."""
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder if worker_id == "master" else folder.parent
+
+    @functools.cache
+    def of(ranks, mode):
+        with open(shared / f"launch-{ranks}-{mode}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            kept = shared / f"launch-{ranks}-{mode}.json"
+            if not kept.exists():
+                kept.write_text(json.dumps(launch(ranks, mode, shared / f"launch-{ranks}-{mode}")))
+        found = json.loads(kept.read_text())
+        assert isinstance(found, list), found
+        return found
+
+    return of
+
+
+def launch(ranks, mode, folder):
+    """What each rank reported; or why there is nothing, which is not tried twice."""
+    try:
+        return msrun(ranks, Path(job.__file__), folder, mode)
+    except LaunchError as error:
+        return str(error)
+
+
+def by_one_rank(mode, name, k, cycles):
+    ms.set_context(mode=job.MODES[mode])
+    return job.compared(ALONE, name, k, cycles)
+
+
+def of_all(reports, *keys):
+    """The same thing of each rank."""
+    found = list(reports)
+    for key in keys:
+        found = [one[key] for one in found]
+    return found
+
+
+def assert_equal(found):
+    assert all(one == found[0] for one in found)
+
+
+def test_a_rank_that_would_train_apart_is_refused(launched):
+    for one in launched(2, "pynative"):
+        assert one["alone"] == "not refused"
+        assert "this job has 2 ranks, but parallel_mode is 'stand_alone': each would train apart" in one["stand_alone"]
+        assert "set_auto_parallel_context(parallel_mode='data_parallel')" in one["stand_alone"]
+        assert "communication.init()" in one["not_joined"]
+        assert "parallel_mode='semi_auto_parallel' is not supported, 'data_parallel' is" in one["semi_auto"]
+        assert "enable_parallel_optimizer" in one["parallel_optimizer"]
+        assert "was made before" in one["made_before"]
+
+
+@each_mode
+def test_gather_orders_messages_by_rank(launched, mode):
+    assert of_all(launched(2, mode), "rank") == [0, 1]
+    for one in launched(2, mode):
+        assert one[mode]["broadcast"] == "only rank 0 is heard, é" + "y" * 5000
+        assert one[mode]["gather"] == ["rank 0 é", "rank 1 é" + "x" * 300]
+
+
+@pytest.mark.parametrize("message", ["", "abc", "abcd", "é" * 7])
+def test_messages_of_any_length_arrive_whole(monkeypatch, message):
+    """Where all ranks say the same, and no other process is needed."""
+
+    def all_gather(found, mine):
+        assert mine.size, "no backend gathers nothing"
+        for one in found:
+            one.copy_(mine)
+
+    def broadcast(told, source):
+        assert told.size
+        assert source == 0
+
+    monkeypatch.setattr("ckptkit.mindspore.process_group.distributed.all_gather", all_gather)
+    monkeypatch.setattr("ckptkit.mindspore.process_group.distributed.broadcast", broadcast)
+    rank = Ranks(0, 3)
+    assert rank.gather(message) == (message,) * 3
+    assert rank.broadcast(message) == message
+
+
+@each_mode
+@each_training
+def test_two_ranks_k1_equal_one_rank_k2(launched, mode, name):
+    """The sum of two floats has one value, in whatever order."""
+    expected = by_one_rank(mode, name, 2, 4)
+    assert expected["updates"] == 4
+    for one in launched(2, mode):
+        assert one[mode]["k1"][name] == expected
+
+
+@each_mode
+@with_rounding
+def test_two_ranks_k2_match_one_rank_k4(launched, mode, name):
+    """Arithmetic and not bits: here the order of a float sum differs."""
+    expected = by_one_rank(mode, name, 4, 2)
+    found = of_all(launched(2, mode), mode, "k2", name)
+    assert_equal(found)
+    assert found[0]["updates"] == expected["updates"] == 2
+    np.testing.assert_allclose(found[0]["weights"], expected["weights"], rtol=0, atol=2e-6)
+    np.testing.assert_allclose(found[0]["norm"], expected["norm"], rtol=1e-5)
+
+
+@pytest.mark.extended
+@with_rounding
+def test_four_ranks_k2_match_one_rank_k8(launched, name):
+    """To rounding: the order of a float sum differs."""
+    expected = by_one_rank("graph", name, 8, 2)
+    found = of_all(launched(4, "graph"), "graph", "k2", name)
+    assert_equal(found)
+    np.testing.assert_allclose(found[0]["weights"], expected["weights"], rtol=0, atol=2e-6)
+    np.testing.assert_allclose(found[0]["norm"], expected["norm"], rtol=1e-5)
+
+
+@each_mode
+def test_clipping_did_something(launched, mode):
+    for one in launched(2, mode):
+        assert one[mode]["k2"]["clipped"]["norm"] > job.CLIP_NORM
+        assert one[mode]["k2"]["clipped"]["weights"] != one[mode]["k2"]["plain"]["weights"]
+
+
+@in_each_world
+def test_equal_runs_have_equal_bits(launched, ranks, mode):
+    for first, second in of_all(launched(ranks, mode), mode, "mid_cycle"):
+        assert first == second
+
+
+@in_each_world
+def test_ranks_differ_only_in_sums_mid_cycle(launched, ranks, mode):
+    held = of_all(launched(ranks, mode), mode, "mid_cycle", 0)
+    assert_equal([one["learned"] for one in held])
+    assert len({one["accumulators"] for one in held}) == ranks
+
+
+@in_each_world
+def test_overflow_in_one_rank_skips_all_updates(launched, ranks, mode):
+    found = of_all(launched(ranks, mode), mode, "overflow")
+    assert_equal(found)
+    assert [one["updated"] for one in found[0]] == [True, False, True]
+    assert [one["scale"] for one in found[0]] == [1024, 512, 512]
+    assert [one["updates"] for one in found[0]] == [1, 1, 2]
+
+
+@each_mode
+def test_a_remainder_is_flushed_or_dropped_by_all(launched, mode):
+    flushed, dropped = (of_all(launched(2, mode), mode, remainder) for remainder in ("flush", "drop"))
+    for found in (flushed, dropped):
+        assert_equal(found)
+        assert found[0]["micro_step"] == 0
+    assert (flushed[0]["moved"], flushed[0]["updates"]) == (True, 2)
+    assert (dropped[0]["moved"], dropped[0]["updates"]) == (False, 1)
+
+
+@each_mode
+def test_model_train_is_the_same_training(launched, mode):
+    for one in launched(2, mode):
+        assert one[mode]["model"] == one[mode]["k2"]["plain"]["weights"]
+
+
+@each_mode
+def test_how_many_buckets_there_are_makes_no_difference(launched, mode):
+    for one in launched(2, mode):
+        for reduced in one[mode]["buckets"].values():
+            assert reduced == [[4.5] * size for size in (5, 7, 3)]

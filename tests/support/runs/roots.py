@@ -1,0 +1,205 @@
+"""Where the crash suites keep a run: a directory or a bucket, seen past ckptkit.
+
+What lies in a root is read, damaged, copied and deleted with the means of the place itself, so that no mistake of the
+product's storage is repeated in its tests. Only `Root.storage` is the product's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from ckptkit.storage import LocalStorage, Storage
+from ckptkit.storage.s3.options import Client, S3Options, connect
+from ckptkit.storage.s3.requests import Bucket
+from ckptkit.storage.s3.retry import Patience, Retry
+from ckptkit.storage.s3.storage import S3Storage
+from support.servers.client import ACCESS_KEY, SECRET_KEY, s3_client
+
+Tree = dict[str, bytes]
+
+# What S3Storage keeps beside the run: it finds out what the server can do, and is no part of any checkpoint.
+OF_THE_STORAGE = frozenset({"probe", "lease.json"})
+
+
+class Root(Protocol):
+    """One run root; it need not exist."""
+
+    url: str
+    options: Mapping[str, Any]
+
+    def storage(self) -> Storage:
+        """The product's storage for a new process."""
+
+    def tree(self) -> Tree:
+        """Every file of the run."""
+
+    def get(self, key: str) -> bytes:
+        """The content of a file, which must exist."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Make or replace a file."""
+
+    def remove(self, *keys: str) -> None:
+        """Delete files, and folders that this empties."""
+
+    def clear(self) -> None:
+        """Delete the run."""
+
+    def uploads(self) -> list[str]:
+        """Keys of the uploads in parts that nobody has completed or aborted."""
+
+
+class LocalRoot:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.url = str(path)
+        self.options: Mapping[str, Any] = {}
+
+    def storage(self) -> Storage:
+        return LocalStorage(self.path)
+
+    def tree(self) -> Tree:
+        paths = sorted(self.path.rglob("*"))
+        return {str(path.relative_to(self.path)): path.read_bytes() for path in paths if path.is_file()}
+
+    def get(self, key: str) -> bytes:
+        return (self.path / key).read_bytes()
+
+    def put(self, key: str, data: bytes) -> None:
+        path = self.path / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # never through a hard link
+        path.write_bytes(data)
+
+    def remove(self, *keys: str) -> None:
+        for key in keys:
+            path = self.path / key
+            path.unlink()
+            for folder in list(path.relative_to(self.path).parents)[:-1]:
+                if not any((self.path / folder).iterdir()):
+                    (self.path / folder).rmdir()
+
+    def clear(self) -> None:
+        shutil.rmtree(self.path)
+
+    def uploads(self) -> list[str]:
+        return []
+
+
+class Store:
+    """An S3 server: one client for all roots of it, since making one takes longer than a save.
+
+    Args:
+        endpoint: Its URL.
+        part_bytes: What the product sends at once.
+        patience: For how long the product repeats a request; it never really waits.
+    """
+
+    def __init__(self, endpoint: str, *, part_bytes: int = 5 << 20, patience: timedelta = timedelta(seconds=60)):
+        self.endpoint = endpoint
+        self.part_bytes = part_bytes
+        self.patience = patience
+        self.contents: dict[tuple[str, int], bytes] = {}
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        return {"key": ACCESS_KEY, "secret": SECRET_KEY, "endpoint_url": self.endpoint}
+
+    @cached_property
+    def raw(self) -> Any:
+        """A client of which the product knows nothing."""
+        return s3_client(self.endpoint)
+
+    @cached_property
+    def products(self) -> Client:
+        options = S3Options.of(self.options, "s3")
+        return connect(options, {}, options.keys(), "us-east-1")
+
+    def retry(self) -> Retry:
+        return Retry(Patience(retrying=self.patience, first=self.patience), wait=lambda seconds: None)
+
+    def new(self) -> BucketRoot:
+        """A root in a bucket of its own."""
+        bucket = f"crash-{uuid.uuid4().hex}"
+        self.raw.create_bucket(Bucket=bucket)
+        return BucketRoot(self, bucket)
+
+    def close(self) -> None:
+        self.raw.close()
+        self.products.api.close()
+
+
+class BucketRoot:
+    """The folder ``run`` of a bucket that has nothing else in it.
+
+    Args:
+        store: Its server, or a proxy of that.
+        bucket: Its name.
+    """
+
+    def __init__(self, store: Store, bucket: str) -> None:
+        self.store = store
+        self.bucket = bucket
+        self.url = f"s3://{bucket}/run"
+        self.options = store.options
+
+    def through(self, store: Store) -> BucketRoot:
+        """The same bucket by another way."""
+        return BucketRoot(store, self.bucket)
+
+    def storage(self) -> Storage:
+        bucket = Bucket(self.bucket, self.store.products, self.store.retry(), {})
+        return S3Storage(self.url, bucket, "run", part_bytes=self.store.part_bytes)
+
+    def tree(self) -> Tree:
+        found: Tree = {}
+        pages = self.store.raw.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix="run/")
+        for entry in (entry for page in pages for entry in page.get("Contents", ())):
+            key = entry["Key"].removeprefix("run/")
+            if key not in OF_THE_STORAGE:
+                # An ETag is the digest of the content, and the same few files are read a thousand times.
+                content = (entry["ETag"], entry["Size"])
+                if content not in self.store.contents:
+                    self.store.contents[content] = self.get(key)
+                found[key] = self.store.contents[content]
+        return found
+
+    def get(self, key: str) -> bytes:
+        return bytes(self.store.raw.get_object(Bucket=self.bucket, Key=f"run/{key}")["Body"].read())
+
+    def put(self, key: str, data: bytes) -> None:
+        self.store.raw.put_object(Bucket=self.bucket, Key=f"run/{key}", Body=data)
+
+    def remove(self, *keys: str) -> None:
+        for key in keys:
+            self.store.raw.delete_object(Bucket=self.bucket, Key=f"run/{key}")
+
+    def clear(self) -> None:
+        self.remove(*self.tree(), *OF_THE_STORAGE)
+
+    def uploads(self) -> list[str]:
+        answer = self.store.raw.list_multipart_uploads(Bucket=self.bucket)
+        return [entry["Key"].removeprefix("run/") for entry in answer.get("Uploads", ())]
+
+
+# A path is a root in that directory.
+Place = Root | str | os.PathLike[str]
+
+
+def root_at(place: Place) -> Root:
+    """What ``place`` stands for."""
+    return LocalRoot(place) if isinstance(place, str | os.PathLike) else place
+
+
+def copied(tree: Tree, root: Root) -> Root:
+    """Put the files of another root into ``root``, and return that."""
+    for key, data in tree.items():
+        root.put(key, data)
+    return root

@@ -1,0 +1,160 @@
+"""What may go wrong between a client and an S3 server, as objects with a schedule and a counter.
+
+The manner is that of `ckptkit.testing.faults`: a fault names the requests that count, from which one on it strikes, and
+``fired`` says how often it really happened. A fault belongs to one `support.servers.proxy.FaultProxy`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import random
+import threading
+from collections.abc import Collection, Mapping
+from typing import Literal, NamedTuple, get_args
+
+Action = Literal[
+    "500",
+    "503",
+    "slow_down",
+    "denied",
+    "expired",
+    "quota",
+    "reset_before",
+    "reset_mid_body",
+    "reset_after",
+    "truncate",
+    "stall_request",
+    "stall_body",
+]
+
+
+class Refusal(NamedTuple):
+    """An error that the proxy gives in the server's place, which never hears of the request."""
+
+    status: str
+    code: str
+    message: str
+
+    def document(self) -> bytes:
+        """Its body, as S3 words it."""
+        text = (
+            '<?xml version="1.0" encoding="UTF-8"?>\n'
+            f"<Error><Code>{self.code}</Code><Message>{self.message}</Message>"
+            "<RequestId>fault</RequestId><HostId>proxy</HostId></Error>"
+        )
+        return text.encode()
+
+
+REFUSALS: Mapping[str, Refusal] = {
+    "500": Refusal("500 Internal Server Error", "InternalError", "We encountered an internal error. Please try again."),
+    "503": Refusal("503 Service Unavailable", "ServiceUnavailable", "Service is unable to handle request."),
+    "slow_down": Refusal("503 Slow Down", "SlowDown", "Please reduce your request rate."),
+    "denied": Refusal("403 Forbidden", "AccessDenied", "Access Denied"),
+    "expired": Refusal("400 Bad Request", "ExpiredToken", "The provided token has expired."),
+    "quota": Refusal("403 Forbidden", "QuotaExceeded", "The quota of the bucket is used up."),
+}
+
+
+class Request(NamedTuple):
+    """One request that reached a proxy.
+
+    Attributes:
+        method: Such as ``"PUT"``.
+        path: As it was sent, percent-encoded.
+        query: What follows the question mark, without it.
+        action: What a fault was to do to it, or None.
+        headers: Those that say what is asked for, names in lower case; no signature.
+    """
+
+    method: str
+    path: str
+    query: str
+    action: Action | None
+    headers: Mapping[str, str]
+
+
+class RequestFault:
+    """Something that happens to a request, and how often it did.
+
+    Args:
+        action: One of
+
+            - ``"500"``, ``"503"``, ``"slow_down"``, ``"denied"``, ``"expired"``, ``"quota"``: that error is the answer,
+              after the whole request was read; nothing reaches the server.
+            - ``"reset_before"``: the connection is reset before anything reaches the server.
+            - ``"reset_mid_body"``: half of the request's body is taken (its first chunk, if it is sent in chunks;
+              nothing if it has none), then the connection is reset; nothing reaches the server.
+            - ``"reset_after"``: the server did it, but the client gets a reset in place of the answer.
+            - ``"truncate"``: half of the answer's body, then an orderly end of the connection.
+            - ``"stall_request"``: nothing is answered and, beyond the first 8 MiB, nothing read until
+              `FaultProxy.release`, which lets the request through, or until the client leaves.
+            - ``"stall_body"``: half of the answer's body, then nothing until released or the client leaves.
+        method: Which methods count: one, several, or None for all.
+        path: Shell pattern (``*`` also matches ``/``) for path and query as they are sent.
+        nth: Happens at the ``nth`` request that counts, from 1.
+        times: How often it strikes at most, from that one on; None for always.
+        probability: Strikes each of those only this often.
+        rng: Where the probability is drawn, one number per request that counts from the ``nth`` on. The same seed gives
+            the same faults only where the requests come in the same order.
+
+    Attributes:
+        fired: How often it happened; a test that injects a fault asserts it. ``"truncate"`` and ``"stall_body"`` do not
+            happen to an answer without a body.
+
+    Raises:
+        ValueError: If the action is unknown, ``nth`` or ``times`` is less than 1, or only one of ``probability`` and
+            ``rng`` is given.
+    """
+
+    def __init__(
+        self,
+        action: Action,
+        *,
+        method: str | Collection[str] | None = None,
+        path: str = "*",
+        nth: int = 1,
+        times: int | None = 1,
+        probability: float | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        if action not in get_args(Action):
+            raise ValueError(f"unknown action {action!r}; there are {', '.join(get_args(Action))}")
+        if nth < 1 or (times is not None and times < 1):
+            raise ValueError(f"nth and times count from 1, got nth={nth}, times={times}")
+        if (probability is None) != (rng is None):
+            raise ValueError("a probability needs an rng to draw from, and an rng a probability")
+        self.action: Action = action
+        self._methods = None if method is None else frozenset([method] if isinstance(method, str) else method)
+        self._path = path
+        self._nth = nth
+        self._times = times
+        self._probability = 1.0 if probability is None else probability
+        self._rng = rng
+        self._lock = threading.Lock()
+        self._seen = 0
+        self._struck = 0
+        self.fired = 0
+
+    def strikes(self, method: str, target: str) -> bool:
+        """Whether this fault is to happen to the request; counts it if it matches, so ask once per request."""
+        if self._methods is not None and method not in self._methods:
+            return False
+        if not fnmatch.fnmatchcase(target, self._path):
+            return False
+        with self._lock:
+            self._seen += 1
+            if self._seen < self._nth or (self._times is not None and self._struck >= self._times):
+                return False
+            if self._rng is not None and self._rng.random() >= self._probability:
+                return False
+            self._struck += 1
+            return True
+
+    def happened(self) -> None:
+        """Count it."""
+        with self._lock:
+            self.fired += 1
+
+    def __repr__(self) -> str:
+        methods = "*" if self._methods is None else ",".join(sorted(self._methods))
+        return f"RequestFault({self.action} {methods} {self._path} #{self._nth}, fired {self.fired})"

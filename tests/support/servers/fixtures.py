@@ -1,0 +1,161 @@
+"""The servers as fixtures: one moto per pytest worker, a bucket and a proxy per test."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.servers.client import s3_client
+from support.servers.moto_server import HOST, MotoServer
+from support.servers.proxy import FaultProxy
+from support.servers.rclone_server import RcloneServer
+
+_RADOSGW = Path(__file__).with_name("radosgw.sh")
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket of one test.
+
+    Attributes:
+        name: Its name, which no other test has.
+        endpoint: URL of the server, without any proxy.
+        client: A botocore client of that server, to look at what really lies there.
+    """
+
+    name: str
+    endpoint: str
+    client: Any
+
+    def keys(self) -> list[str]:
+        """Every object's key, in order."""
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name)
+        return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+
+    def get(self, key: str) -> bytes | None:
+        """An object's bytes, None if there is none."""
+        try:
+            return bytes(self.client.get_object(Bucket=self.name, Key=key)["Body"].read())
+        except self.client.exceptions.NoSuchKey:
+            return None
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store an object."""
+        self.client.put_object(Bucket=self.name, Key=key, Body=data)
+
+    def uploads(self) -> list[str]:
+        """The keys of multipart uploads that nobody has completed or aborted."""
+        return [entry["Key"] for entry in self._uploads()]
+
+    def delete(self) -> None:
+        """Delete the bucket with all that is in it."""
+        for upload in self._uploads():
+            self.client.abort_multipart_upload(Bucket=self.name, Key=upload["Key"], UploadId=upload["UploadId"])
+        while keys := self.keys()[:1000]:
+            self.client.delete_objects(Bucket=self.name, Delete={"Objects": [{"Key": key} for key in keys]})
+        self.client.delete_bucket(Bucket=self.name)
+
+    def _uploads(self) -> list[dict[str, Any]]:
+        try:
+            return list(self.client.list_multipart_uploads(Bucket=self.name).get("Uploads", ()))
+        except self.client.exceptions.NoSuchUpload:  # rclone's way to say that there are none
+            return []
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[MotoServer]:
+    """An S3 server of this pytest process."""
+    with MotoServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _moto_client(moto: MotoServer) -> Iterator[Any]:
+    client = s3_client(moto.endpoint)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def bucket(moto: MotoServer, _moto_client: Any) -> Iterator[Bucket]:
+    """An empty bucket in moto, which keeps everything in memory: it is emptied afterwards."""
+    made = Bucket(f"test-{uuid.uuid4().hex}", moto.endpoint, _moto_client)
+    made.client.create_bucket(Bucket=made.name)
+    yield made
+    made.delete()
+
+
+@pytest.fixture
+def proxy(moto: MotoServer) -> Iterator[FaultProxy]:
+    """A proxy in front of moto, without faults."""
+    with FaultProxy(HOST, moto.port) as server:
+        yield server
+
+
+@dataclass(frozen=True)
+class Radosgw:
+    """A Ceph gateway that runs.
+
+    Attributes:
+        port: Where, on loopback.
+    """
+
+    port: int
+
+    @property
+    def endpoint(self) -> str:
+        """Its URL, for path-style addressing."""
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def virtual_endpoint(self) -> str:
+        """Its URL for virtual-hosted addressing, with the fixture `localhost_names`."""
+        return f"http://localhost:{self.port}"
+
+
+@pytest.fixture
+def localhost_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``BUCKET.localhost`` is this machine, which RFC 6761 asks of resolvers and glibc's does not do."""
+    resolve = socket.getaddrinfo
+
+    def resolve_locally(host: Any, *arguments: Any, **options: Any) -> Any:
+        is_ours = isinstance(host, str) and host.endswith(".localhost")
+        return resolve(HOST if is_ours else host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_locally)
+
+
+@pytest.fixture(scope="session")
+def radosgw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Radosgw]:
+    """A Ceph gateway of this pytest process; only for tests marked ``radosgw``. Not there is a failure, not a skip."""
+    folder = tmp_path_factory.mktemp("radosgw")
+    port, monitor_port = _free_ports(2)
+    try:
+        subprocess.run([_RADOSGW, "start", folder, str(port), str(monitor_port)], check=True, timeout=300)
+        yield Radosgw(port)
+    finally:
+        subprocess.run([_RADOSGW, "stop", folder], check=True, timeout=120)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody has at the moment."""
+    with ExitStack() as stack:
+        places = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for place in places:
+            place.bind((HOST, 0))
+        return [place.getsockname()[1] for place in places]
+
+
+@pytest.fixture(scope="session")
+def rclone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RcloneServer]:
+    """An rclone of this pytest process; only for tests marked ``rclone``. Not there is a failure, not a skip."""
+    with RcloneServer(tmp_path_factory.mktemp("rclone")) as server:
+        yield server

@@ -1,0 +1,104 @@
+"""The benchmarks run, their tables come out, and their exactness can fail. No figure is looked at."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from benchmarks.bench import __main__ as bench
+from benchmarks.bench import growth, stall, training
+from benchmarks.bench.limits import KINDS
+from benchmarks.bench.measurement import MeasurementError, measure
+from benchmarks.bench.options import Options
+from benchmarks.bench.table import cell, table
+
+TINY = {"mib": 2, "micro_ms": 1.0, "micro_steps": 2, "saves": 1, "pairs": 1, "restores": 1}
+
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"), pytest.mark.extended]
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    return Options(tmp_path / "work", **TINY, systems=("copy", "ckptkit"), modes=("pynative",), quick=True)
+
+
+def rows(text, name):
+    return [line for line in text.splitlines() if line.startswith(f"| {name} |")]
+
+
+@pytest.mark.parametrize(("name", "layout"), [("copy", "few"), ("ckptkit", "mid_cycle")])
+def test_exactness_detects_flipped_bit(tiny, name, layout):
+    """Without damage, each measured system is exact."""
+    limits = {kind: [1000.0] for kind in KINDS}
+    found = measure("stall:measure_system", tiny, name=name, layout=layout, damage=True)
+    assert len(found["with"][0]["stalls"]) == tiny.saves
+    assert exactness(found, limits, tiny) == "yes"
+    damaged = found["damaged"]
+    assert ("CorruptCheckpointError" in damaged.get("error", "")) == (name == "ckptkit")
+    assert exactness({**found, "restores": [damaged]}, limits, tiny) == "NO"
+    assert not tiny.scratch.exists()
+
+
+def exactness(found, limits, options):
+    text = stall.tables({"limits": [limits], "systems": [found], "state_bytes": options.state_bytes})
+    _, row = rows(text, found["system"])  # of the loop, of the idle save
+    return row.split("|")[-2].strip()
+
+
+def test_limits_are_measured(tiny):
+    assert measure("limits:limits", tiny).keys() == KINDS.keys()
+
+
+def test_training_is_measured(tiny):
+    (found,) = training.run(tiny, {"layers": 1, "width": 8, "batch": 2})
+    (loop,) = found["systems"][0]["with"]
+    assert len(loop["stalls"]) == tiny.saves
+    assert [row.split("|")[2].strip() for row in rows(training.tables(found), "pynative")] == ["ckptkit"]
+
+
+def test_growth_is_measured(tiny):
+    found = {
+        "tensors": [
+            {"system": "ckptkit", "at": 5, **measure("growth:measure_tensors", tiny, name="ckptkit", count=5, mib=1)}
+        ],
+        "sizes": [{"system": "ckptkit", "at": 1, **measure("growth:measure_loop", tiny, name="ckptkit")}],
+        "steps": [{"system": "ckptkit", "at": 2, "error": "what went wrong"}],
+    }
+    text = growth.tables({**found, "tensors_mib": 1, "mib": 1, "micro_ms": 1.0, "k": 2})
+    assert len(rows(text, "5")) == len(rows(text, "4")) == 1
+    assert "what went wrong" in text
+
+
+def test_a_process_that_fails_is_an_error(tiny):
+    with pytest.raises(MeasurementError, match="KeyError: 'unknown'"):
+        measure("stall:measure_system", tiny, name="unknown", layout="few")
+
+
+def test_options_reach_the_other_process(tiny):
+    assert Options.loads(tiny.dumps()) == tiny
+
+
+def test_results_are_printed_again(tmp_path, capsys):
+    arguments = ["--only", "positioning", "--table", "--workdir", str(tmp_path)]
+    (tmp_path / "results").mkdir()
+    kept = {"machine": {"command": "python"}, "found": {"table": "| figures |"}}
+    (tmp_path / "results" / "positioning.json").write_text(json.dumps(kept))
+    bench.main(arguments)
+    assert capsys.readouterr().out == "\n## positioning\n\n- command: python\n\n| figures |\n\n"
+
+
+def test_the_command_line_is_read(tmp_path):
+    given = ["--quick", "--saves", "2", "--systems", "none,copy", "--workdir", str(tmp_path)]
+    options = bench.options_of(bench.parsed(given))
+    assert (options.quick, options.mib, options.saves, options.systems) == (True, 48, 2, ("none", "copy"))
+    with pytest.raises(SystemExit):
+        bench.parsed(["--only", "speed"])
+
+
+def test_cells_and_tables():
+    assert cell([]) == "-"
+    assert cell([2.0]) == "2.00"
+    assert cell([3.0, 1.0, 2000.0], 0) == "3 (1-2,000)"
+    assert table(["a", "b"], [["1", "2"]]) == "| a | b |\n|---|---:|\n| 1 | 2 |"

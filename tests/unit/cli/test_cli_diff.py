@@ -1,0 +1,204 @@
+"""``ckptkit diff``: what it prints and what it exits with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support.runs.rank_files import leaf, write_ranks
+from support.runs.scenario import AT_6, corrupt, history, name_at, tree
+from support.servers.client import ACCESS_KEY, SECRET_KEY
+from unit.tools.test_diff import Stale, compared
+
+from ckptkit.cli.commands import diff as diff_module
+from ckptkit.cli.commands.diff import _as_json, _print_difference, run_diff
+from ckptkit.core.policies import KeepLatest
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.testing.state import NumpyRun
+
+AT_4 = name_at(1, 4)
+
+
+def trained(root, run, *batches):
+    with CheckpointManager(root, keep=KeepLatest(5)) as manager:
+        manager.restore(run)
+        names = []
+        for at in batches:
+            for _ in run.train_until(at):
+                pass
+            names.append(manager.save(run).result())
+    return names
+
+
+def diff(root, a, b, *, top=20, as_json=False, **options):
+    return run_diff(str(root), a, b, top=top, as_json=as_json, **options)
+
+
+@pytest.fixture
+def root(tmp_path):
+    history(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_what_differs_is_told_and_no_problem(tmp_path, capsys):
+    a, b = trained(tmp_path, NumpyRun(), 4, 12)
+    assert diff(tmp_path, a, "latest") == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"A: {a} at {tmp_path}\nB: {b} at {tmp_path}\n")
+    assert "updates 1 -> 3 (+2)" in told
+    assert "weights" in told
+    assert "5/5" in told
+    assert "state: rng/state/state: " in told
+    assert diff(tmp_path, a, b, top=1) == 0
+    assert "1 more leaves differ; --top shows more" in capsys.readouterr().out
+    assert diff(tmp_path, a, b, exit_code=True) == 1
+
+
+def test_equal_ones_are_said_to_be(root, tmp_path, capsys):
+    before = tree(root)
+    assert diff(root, AT_6, "latest", exit_code=True) == 0
+    assert "equal, to the bit" in capsys.readouterr().out
+    history(tmp_path / "again")
+    assert diff(root, AT_6, AT_6, other_root=str(tmp_path / "again"), exit_code=True) == 0
+    assert tree(root) == before
+
+
+def test_latest_alone_is_compared_with_itself(root, capsys):
+    assert diff(root, "latest", None, exit_code=True) == 0
+    assert capsys.readouterr().out.startswith(f"A: {AT_6} at {root}\nB: {AT_6} at {root}\n")
+
+
+@pytest.mark.parametrize("top", [0, 1, 2, 3, 20])
+def test_top_lists_the_largest_differences_first(capsys, top):
+    before = write_ranks([[leaf(name, np.ones(2)) for name in "abc"]])
+    values = {"a": [1.0, 1.001], "b": [1.0, 5.0], "c": [1.0, 1.1]}
+    after = write_ranks([[leaf(name, np.array(value)) for name, value in values.items()]])
+    _print_difference([{"root": "r", "checkpoint": "x"}] * 2, compared(before, after), top)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[0] for line in lines if "1/2" in line] == ["b", "c", "a"][:top]
+    assert [line for line in lines if "more leaves differ" in line] == (
+        [f"{3 - top} more leaves differ; --top shows more, --json all"] if top in (1, 2) else []
+    )
+
+
+@pytest.mark.parametrize(("a", "b", "told"), [(np.nan, 1.0, "1/0"), (1.0, np.nan, "0/1"), (1.0, 2.0, "-")])
+def test_nan_of_either_side_is_counted(capsys, a, b, told):
+    one, other = (write_ranks([[leaf("w", np.array([1.0, value]))]]) for value in (a, b))
+    _print_difference([{"root": "r", "checkpoint": "x"}] * 2, compared(one, other), 20)
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("w "))
+    assert row.split()[-2:] == [told, "[1]"]
+
+
+def test_two_roots_alone_are_compared_at_their_newest(tmp_path, capsys):
+    one, other = tmp_path / "one", tmp_path / "other"
+    (a,), (b, newest) = trained(one, NumpyRun(), 4), trained(other, NumpyRun(), 4, 12)
+    assert diff(one, str(other), None) == 0
+    assert capsys.readouterr().out.startswith(f"A: {a} at {one}\nB: {newest} at {other}\n")
+    assert diff(other, b, None) == 0  # one name alone: with the newest there
+    assert capsys.readouterr().out.startswith(f"A: {b} at {other}\nB: {newest} at {other}\n")
+    assert diff(one, a, None, other_root=str(other)) == 0
+    assert f"B: {newest} at {other}" in capsys.readouterr().out
+
+
+def test_a_stale_state_is_flagged_and_exits_1(tmp_path, capsys):
+    a, b = trained(tmp_path, Stale("weights", "moments", accumulation_steps=2), 4, 8)
+    assert diff(tmp_path, a, b) == 1
+    assert "SUSPICIOUS: 2 updates lie between the two" in capsys.readouterr().out
+
+
+def test_ranks_and_long_states_are_told_shortly(capsys, monkeypatch):
+    states = [{"rng": {f"{number:02d}": value for number in range(25)}} for value in (0, 1)]
+    leaves = [leaf("w", np.zeros(2))]
+    storages = {
+        "one": write_ranks([leaves], states=states[:1]),
+        "two": write_ranks([leaves, leaves], states=[states[1]] * 2),
+    }
+    monkeypatch.setattr(diff_module, "open_root", lambda root, *_, **__: storages[root])
+    assert diff("one", "latest", "latest", other_root="two") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "ranks: 1 -> 2; what both have of the state is compared" in lines
+    places = [line for line in lines if line.startswith("state: ")]
+    assert places[0] == "state: rank 0: rng/00: 0 -> 1"
+    assert len(places) == 21
+    assert places[-1] == "state: 5 more places differ; --json shows all"
+
+
+def test_json_has_the_documented_fields(tmp_path, capsys):
+    a, b = trained(tmp_path, NumpyRun(), 4, 13)
+    assert diff(tmp_path, a, b, as_json=True) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert list(printed) == [
+        "a",
+        "b",
+        "equal",
+        "progress",
+        "ranks",
+        "roles",
+        "leaves",
+        "state",
+        "suspicion",
+        "read_bytes",
+    ]
+    assert printed["a"] == {"root": str(tmp_path), "checkpoint": a}
+    assert printed["progress"]["updates"] == [1, 3]
+    assert printed["ranks"] == [1, 1]
+    assert printed["roles"]["accumulators"] == {"equal": 0, "differing": 0, "only_in_a": 0, "only_in_b": 1}
+    one = next(leaf for leaf in printed["leaves"] if leaf["name"] == "moments")
+    assert list(one) == ["name", "rank", "role", "kind", "form_a", "form_b", "divergence"]
+    assert list(one["divergence"]) == [
+        "elements",
+        "differing",
+        "first",
+        "max_abs",
+        "max_relative",
+        "max_ulps",
+        "not_finite",
+        "nans_a",
+        "nans_b",
+    ]
+    assert list(printed["state"][0]) == ["rank", "path", "a", "b"]
+    assert printed["read_bytes"] > 0
+
+
+def test_json_of_another_state_alone_is_not_equal():
+    a, b = (write_ranks([[leaf("w", np.zeros(2))]], states=[{"epoch": epoch}]) for epoch in (1, 2))
+    assert [_as_json([{}, {}], compared(a, other), 0)["equal"] for other in (a, b)] == [True, False]
+
+
+def test_json_of_what_is_not_finite_is_json():
+    a, b = (write_ranks([[leaf("x", np.array([value]))]]) for value in (1e308, -1e308))
+    document = _as_json([{}, {}], compared(a, b), 0)
+    assert document["leaves"][0]["divergence"]["max_abs"] is None
+    json.dumps(document, allow_nan=False)
+
+
+def test_diff_program_works_across_roots(root, bucket):
+    """It runs without MindSpore, and its errors are messages without a traceback."""
+    for key, data in tree(root).items():
+        bucket.client.put_object(Bucket=bucket.name, Key=f"run/{key}", Body=data)
+    code = "import sys; from ckptkit.cli import app\ntry: app(sys.argv[1:])\nfinally: print('mindspore' in sys.modules)"
+    other = [f"--other-root=s3://{bucket.name}/run", "--exit-code"]
+    pairs = {"endpoint_url": bucket.endpoint, "key": ACCESS_KEY, "secret": SECRET_KEY}
+    other += [f"--other-option={name}={value}" for name, value in pairs.items()]
+
+    def run(*arguments):
+        command = [sys.executable, "-c", code, "diff", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    done = run(root, AT_6, "latest", *other)
+    assert done.returncode == 0, done.stderr
+    assert "equal, to the bit" in done.stdout
+    assert done.stdout.splitlines()[-1] == "False"
+    corrupt(root, AT_4, "rank-00000/weights-000.safetensors", "cut")
+    done = run(root, AT_4, AT_6)
+    assert done.returncode == 1
+    assert f"{AT_4}/rank-00000/weights-000.safetensors has" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = run(root, f"s3://{bucket.name}/run", *other[1:])
+    assert "equal, to the bit" in done.stdout
+    done = run(root, AT_6, name_at(1, 5))
+    assert done.returncode == 1
+    assert f"there are: {AT_4}, {AT_6}" in done.stderr

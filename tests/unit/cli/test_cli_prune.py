@@ -1,0 +1,274 @@
+"""``ckptkit prune``: what it prints, what it asks, and what it exits with."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+from support.runs.scenario import Life, committed, corrupt, name_at, tree
+from support.servers.client import ACCESS_KEY, SECRET_KEY
+
+from ckptkit.cli.commands.prune import asker, parse_keep, run_prune
+from ckptkit.cli.errors import WrongUsageError
+from ckptkit.core.policies import KeepBest, KeepEvery, KeepLatest
+from ckptkit.errors import CheckpointNotFoundError, StorageError
+from ckptkit.storage import LocalStorage
+
+NAMES = [name_at(1, batches) for batches in (2, 4, 6, 8)]
+
+
+@pytest.fixture
+def root(tmp_path):
+    life = Life(tmp_path / "run", keep=KeepLatest(100))
+    life.restore()
+    for batches in (2, 4, 6, 8):
+        life.saved_at(batches)
+    assert committed(tmp_path / "run") == NAMES
+    return tmp_path / "run"
+
+
+def pruned(root, *keep, code=0, as_json=False, **options):
+    assert run_prune(str(root), keep, as_json=as_json, **options) == code
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("latest:3", KeepLatest(3)),
+        ("every:1000", KeepEvery(optimizer_steps=1000)),
+        ("best:2:accuracy:max", KeepBest(2, "accuracy", "max")),
+        ("best:1:top:5:min", KeepBest(1, "top:5", "min")),
+    ],
+)
+def test_policies_as_they_are_typed(text, policy):
+    assert parse_keep(text) == policy
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "latest",
+        "latest:",
+        "latest:0",
+        "latest:x",
+        "every:-1",
+        "best:2:accuracy",
+        "best:2:max",
+        "last:3",
+        "best:x:a:max",
+    ],
+)
+def test_invalid_keep_policy_lists_valid_ones(text):
+    with pytest.raises(WrongUsageError, match="latest:N, every:OPTIMIZER_STEPS or best:N:METRIC:"):
+        parse_keep(text)
+
+
+def test_a_dry_run_shows_all_and_removes_nothing(root, capsys):
+    before = tree(root)
+    pruned(root, "latest:1", "every:1", dry_run=True)
+    told = capsys.readouterr().out
+    rows = {
+        words[0]: " ".join(words[3:]) for line in told.splitlines() if (words := line.split()) and words[0] in NAMES
+    }
+    assert rows == {
+        NAMES[0]: "goes no --keep asks for it",
+        NAMES[1]: "stays --keep every:1",
+        NAMES[2]: "stays one of the two newest",
+        NAMES[3]: "stays the latest",
+    }
+    assert "1 checkpoint to be removed, 3 to stay" in told
+    assert told.endswith("nothing was removed\n")
+    assert tree(root) == before
+
+
+def test_it_asks_and_no_means_no(root, capsys):
+    asked = []
+
+    def ask(question):
+        asked.append(question)
+        return len(asked) > 1
+
+    before = tree(root)
+    pruned(root, "latest:2", ask=ask)
+    assert "nothing was removed" in capsys.readouterr().out
+    assert tree(root) == before
+    pruned(root, "latest:2", ask=ask)
+    assert "2 checkpoints removed" in capsys.readouterr().out
+    assert committed(root) == NAMES[2:]
+    assert asked[0].startswith("Remove 2 checkpoints for good, ")
+    pruned(root, "latest:2", ask=ask)
+    assert len(asked) == 2  # there is nothing to ask any more
+
+
+@pytest.mark.parametrize(("answer", "meant"), [("y", True), ("n", False), ("", False)])
+def test_question_is_asked_on_stderr_defaulting_no(capsys, monkeypatch, answer, meant):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{answer}\n"))
+    for stream in (sys.stdin, sys.stderr):
+        assert asker() is None
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    assert asker()("Remove it?") is meant
+    told = capsys.readouterr()
+    assert (told.out.strip(), told.err) == ("", "Remove it? [y/N]:")
+
+
+def test_shared_weights_of_removed_attempt_are_removed(root, capsys):
+    life = Life(root, keep=KeepLatest(100))
+    life.restore()
+    newest = [life.saved_at(10), life.saved_at(12)]
+    frozen = {key: len(data) for key, data in tree(root).items() if key.startswith("frozen/a000001/")}
+    assert frozen
+    pruned(root, "latest:2", dry_run=True)
+    words = "shared weights that no checkpoint will refer to any more: of attempt 1\n"
+    assert words in capsys.readouterr().out
+    pruned(root, "latest:2", yes=True)
+    assert words in capsys.readouterr().out
+    assert committed(root) == newest
+    assert not any(key.startswith("frozen/a000001/") for key in tree(root))
+
+
+def test_checkpoints_spared_after_the_question_are_named(root, capsys):
+    """While the user thinks, the newest are lost."""
+
+    def ask(question):
+        for name in NAMES[2:]:
+            shutil.rmtree(root / "checkpoints" / name)
+        return True
+
+    pruned(root, "latest:2", ask=ask)
+    told = capsys.readouterr().out.splitlines()
+    why = "since the run has changed meanwhile"
+    assert told[-2:] == ["0 checkpoints removed", f"not removed by this command, {why}: {', '.join(NAMES[:2])}"]
+    assert committed(root) == NAMES[:2]
+
+
+@pytest.mark.parametrize(
+    ("keep", "options", "words"),
+    [
+        ((), {"yes": True}, "say what to keep"),
+        (("latest:2",), {}, "--yes removes without a question"),
+        (("latest:2",), {"as_json": True, "ask": lambda question: True}, "--yes removes without a question"),
+    ],
+)
+def test_wrong_usage(root, keep, options, words):
+    before = tree(root)
+    with pytest.raises(WrongUsageError, match=words):
+        pruned(root, *keep, **options)
+    assert tree(root) == before
+
+
+def test_unreadable_checkpoint_is_reported_kept_and_exits_1(root, capsys):
+    corrupt(root, NAMES[0], "COMMIT")
+    pruned(root, "latest:2", dry_run=True, code=1)
+    pruned(root, "latest:2", yes=True, code=1)
+    told = capsys.readouterr()
+    assert f"checkpoints/{NAMES[0]}/COMMIT" in told.err
+    assert "its COMMIT cannot be read" in told.out
+    assert committed(root) == [NAMES[0], *NAMES[2:]]
+
+
+def test_branches_are_removed_only_when_asked_for(root, capsys):
+    life = Life(root, keep=KeepLatest(100))
+    life.restore(NAMES[0])
+    newest = life.saved_at(3)
+    pruned(root, "latest:9", yes=True)
+    assert committed(root) == [*NAMES, newest]
+    pruned(root, branches=True, yes=True)
+    assert "3 checkpoints removed" in capsys.readouterr().out
+    assert committed(root) == [NAMES[0], newest]
+
+
+def test_json_has_the_documented_fields(root, capsys):
+    pruned(root, "latest:2", as_json=True, dry_run=True)
+    planned = json.loads(capsys.readouterr().out)
+    size_bytes = sum(len(data) for key, data in tree(root).items() if NAMES[0] in key or NAMES[1] in key)
+    pruned(root, "latest:2", as_json=True, yes=True)
+    done = json.loads(capsys.readouterr().out)
+    assert list(done) == [
+        "root",
+        "dry_run",
+        "checkpoints",
+        "remains",
+        "frozen",
+        "freed_bytes",
+        "problems",
+        "removed",
+        "emptied",
+        "spared",
+    ]
+    assert (planned.pop("dry_run"), done.pop("dry_run")) == (True, False)
+    assert (planned.pop("removed"), done.pop("removed")) == ([], NAMES[:2])
+    assert planned == done
+    assert done["emptied"] == done["spared"] == []
+    assert list(done["checkpoints"][0]) == ["name", "size_bytes", "goes", "why"]
+    assert [one["goes"] for one in done["checkpoints"]] == [True, True, False, False]
+    assert done["freed_bytes"] == size_bytes
+
+
+@pytest.mark.parametrize("error", [StorageError("no space in the cloud"), KeyboardInterrupt()])
+def test_interrupted_prune_is_completed_by_same_command(root, monkeypatch, capsys, error):
+    """Broken off, prune says that the same command removes the rest, and that is what it does."""
+    delete = LocalStorage.delete
+
+    def failing(self, keys):
+        if not keys[0].endswith("/COMMIT"):
+            raise error
+        delete(self, keys)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "delete", failing)
+        with pytest.raises(type(error)) as raised:
+            pruned(root, "latest:2", yes=True)
+    assert "the same command removes the rest" in f"{raised.value} {capsys.readouterr().err}"
+    assert committed(root) == NAMES[2:]
+    pruned(root, "latest:2", yes=True)
+    told = capsys.readouterr().out
+    assert f"remains of what was no checkpoint or is none any more: {NAMES[0]}, {NAMES[1]}" in told
+    left = [key for key in tree(root) if NAMES[0] in key or NAMES[1] in key]
+    assert left == [f"checkpoints/{name}/COMMIT" for name in NAMES[:2]]  # void
+
+
+def test_an_empty_root_is_fine_and_stays_one(tmp_path, capsys):
+    pruned(tmp_path, "latest:2", yes=True)
+    assert "no committed checkpoint" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_root_is_an_error(tmp_path):
+    """A root that was typed wrong is not taken for an empty one, and is not created."""
+    with pytest.raises(CheckpointNotFoundError, match="does not exist"):
+        pruned(tmp_path / "nothing", "latest:2", yes=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_program_without_terminal_prunes_bucket_with_yes(root, bucket):
+    """Without a terminal, pruning a bucket needs --yes; MindSpore is not imported."""
+    for key, data in tree(root).items():
+        bucket.client.put_object(Bucket=bucket.name, Key=f"run/{key}", Body=data)
+    code = "import sys; from ckptkit.cli import app\ntry: app(sys.argv[1:])\nfinally: print('mindspore' in sys.modules)"
+    pairs = {"endpoint_url": bucket.endpoint, "key": ACCESS_KEY, "secret": SECRET_KEY}
+    options = [f"--option={name}={value}" for name, value in pairs.items()]
+
+    def run(*arguments):
+        command = [sys.executable, "-c", code, "prune", f"s3://{bucket.name}/run", *arguments, *options]
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def left():
+        listed = bucket.client.list_objects_v2(Bucket=bucket.name, Prefix="run/checkpoints/")["Contents"]
+        return sorted({one["Key"].split("/")[2] for one in listed})
+
+    done = run("--keep", "latest:2")
+    assert done.returncode == 2, done.stdout
+    assert "--dry-run" in done.stderr
+    assert left() == NAMES
+    done = run("--keep", "latest:2", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "2 checkpoints removed" in done.stdout
+    assert done.stdout.splitlines()[-1] == "False"
+    assert left() == NAMES[2:]

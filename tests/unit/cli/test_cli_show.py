@@ -1,0 +1,373 @@
+"""``ckptkit show``: what it says of a checkpoint, compared with the files themselves and with NumPy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from support.runs.rank_files import leaf, write_ranks
+from support.runs.scenario import AT_6, Life, corrupt, history, name_at
+from typer.testing import CliRunner
+
+from ckptkit.cli import app
+from ckptkit.cli.commands.show import Wanted, as_document, look
+from ckptkit.cli.commands.show_text import bars, print_shown
+from ckptkit.cli.commands.tensor_stats import histogram, summarise
+from ckptkit.cli.errors import WrongUsageError
+from ckptkit.core.placement import Box
+from ckptkit.core.tensors import DTYPES, values_of
+from ckptkit.errors import CorruptCheckpointError
+from ckptkit.format.documents import digest_of
+from ckptkit.storage import open_storage
+
+NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def kept(root) -> Path:
+    history(root)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def _a_wide_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+def show(*arguments: str | Path) -> str:
+    done = CliRunner(env={"COLUMNS": "120"}).invoke(app, ["show", *map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    assert done.stderr == ""
+    return done.stdout
+
+
+def shown_text(storage, wanted: Wanted, capsys) -> str:
+    print_shown(look(storage, "latest", wanted), NOW)
+    return capsys.readouterr().out
+
+
+def test_the_first_lines_say_what_it_is(kept):
+    facts = dict(line.split(maxsplit=1) for line in show(kept).split("\n\n")[0].splitlines())
+    assert facts["checkpoint"] == AT_6
+    assert facts["root"] == str(kept)
+    assert facts["progress"] == (
+        "epoch 0, batch 6; 1 updates in 1 cycles; micro-step 2 of 4 (mid-cycle); 6 batches delivered"
+    )
+    assert facts["saved"].endswith("ago; save 3")
+    assert facts["attempt"].startswith("1, on ")
+    assert facts["attempt"].endswith("; started fresh")
+    assert (facts["ranks"], facts["size"], facts["metrics"]) == ("1", "376 B", "none")
+    assert "ckptkit 0." in facts["libraries"]
+
+
+def test_training_waited_for_copies_and_fences(kept, capsys):
+    shown = look(open_storage(kept), "latest", Wanted())
+    times = {"stall_seconds": 1.25, "fence_wait_seconds": 2.5, "write_seconds": 4.0, "digest_seconds": 3.0}
+    manifest = shown.opened.manifest
+    costly = manifest.model_copy(update={"cost": manifest.cost.model_copy(update=times)})
+    print_shown(replace(shown, opened=replace(shown.opened, manifest=costly)), NOW)
+    told = "training stood still for 3.750 s; writing took 4.000 s, digests 3.000 s"
+    assert told in capsys.readouterr().out
+
+
+def test_an_attempt_says_where_it_went_on(kept):
+    life = Life(kept)
+    life.restore(name_at(1, 4))
+    life.manager.save(life.run.train_step() or life.run, {"loss": 0.25, "worst": float("nan")}).result()
+    text = show(kept)
+    assert f"went on from {name_at(1, 4)}, chosen as {name_at(1, 4)}" in text
+    assert "loss 0.25, worst not finite" in text
+
+
+def test_checkpoint_that_a_start_passed_over_is_named(kept):
+    corrupt(kept, AT_6)
+    life = Life(kept)
+    life.restore()
+    life.saved_at(7)
+    (line,) = [line for line in show(kept).splitlines() if line.startswith("passed over")]
+    assert line.split(maxsplit=2)[2].startswith(f"{AT_6}: checkpoints/{AT_6}/rank-00000/weights-000.safetensors (")
+
+
+def test_json_is_what_the_documents_say(kept):
+    printed = json.loads(show(kept, "--json", "--state", "--tensors"))
+    folder = kept / "checkpoints" / AT_6
+    manifest, rank = (json.loads((folder / file).read_bytes()) for file in ("manifest.json", "rank-00000.json"))
+    for field in ("created_at", "progress", "mid_cycle", "world_size", "size_bytes", "metrics", "libraries", "cost"):
+        assert printed[field] == manifest[field], field
+    assert (printed["checkpoint"], printed["root"], printed["rank"]) == (AT_6, str(kept), 0)
+    assert printed["state"] == rank["state"]
+    assert printed["save_number"] == rank["save_number"]
+    assert {name: printed["attempt"][name] for name in ("attempt", "parent", "branch")} == {
+        "attempt": 1,
+        "parent": None,
+        "branch": None,
+    }
+    for file in printed["files"]:
+        data = (kept / file["key"]).read_bytes()
+        assert (file["size_bytes"], file["digest"]) == (len(data), digest_of(data))
+        assert file["tensors"] == len(safetensors.numpy.load(data))
+    assert {file["role"] for file in printed["files"]} == {"weights", "optimizer", "accumulators"}
+    assert [one["name"] for one in printed["tensors"]] == ["accumulators", "embedding", "moments", "weights"]
+    assert printed["tensors"][0] == {
+        "name": "accumulators",
+        "role": "accumulators",
+        "dtype": "F32",
+        "shape": [5],
+        "size_bytes": 20,
+        "placement": "per_rank",
+    }
+    assert printed["tensor"] is None
+
+
+def test_what_was_not_asked_for_is_null(kept):
+    printed = json.loads(show(kept, "--json"))
+    assert (printed["tensors"], printed["tensor"], printed["state"]) == (None, None, None)
+
+
+def test_table_lists_each_file_below_its_role(kept):
+    lines = show(kept, name_at(1, 4)).splitlines()
+    roles = [line.split()[0] for line in lines if line and line.split()[0] in ("weights", "optimizer", "accumulators")]
+    assert roles == ["weights", "optimizer"]
+    (optimizer,) = [line for line in lines if "optimizer-000.safetensors" in line]
+    data = (kept / "checkpoints" / name_at(1, 4) / "rank-00000/optimizer-000.safetensors").read_bytes()
+    assert optimizer.split()[-1] == digest_of(data)
+
+
+def test_the_state_is_readable(kept):
+    text = show(kept, "--state")
+    assert '    bit_generator: "PCG64"' in text.splitlines()
+    life = Life(kept)
+    life.restore()
+    state = life.run._rng.bit_generator.state["state"]
+    assert f"      state: {state['state']}" in text.splitlines()  # an integer of 128 bits
+
+
+def test_a_tensor_is_summarised_as_numpy_would(kept):
+    life = Life(kept)
+    life.restore()
+    weights = life.run.weights
+    printed = json.loads(show(kept, "--json", "--tensor", "weights", "--histogram"))["tensor"]
+    assert printed["digest"] == digest_of(weights.tobytes())
+    assert (printed["minimum"], printed["maximum"]) == (weights.min().item(), weights.max().item())
+    assert printed["mean"] == pytest.approx(weights.mean(dtype=np.float64))
+    assert printed["std"] == pytest.approx(weights.std(dtype=np.float64))
+    assert printed["norm"] == pytest.approx(np.linalg.norm(weights.astype(np.float64)))
+    assert (printed["count"], printed["finite"], printed["zeros"], printed["nan"], printed["infinite"]) == (
+        5,
+        5,
+        0,
+        0,
+        0,
+    )
+    assert sum(printed["histogram"]["counts"]) == 5
+    text = show(kept, "--tensor", "weights", "--histogram")
+    assert f"digest    {printed['digest']}" in text
+    assert len([line for line in text.splitlines() if " .. " in line]) == 20
+
+
+def test_of_an_unknown_tensor_the_nearest_are_named(kept):
+    done = CliRunner().invoke(app, ["show", str(kept), "--tensor", "weigths"])
+    assert done.exit_code == 2
+    assert "no tensor 'weigths'" in done.stderr
+    assert "the nearest are weights" in done.stderr
+    with pytest.raises(WrongUsageError, match="--tensors lists them"):
+        look(write_ranks([[leaf("a", np.zeros(1))]]), "latest", Wanted(tensor="????????"))
+
+
+def own(rank: int) -> list:
+    whole = Box((4, 3), (2 * rank, 0))
+    return [
+        leaf("w", np.arange(6.0).reshape(2, 3)),
+        leaf("table", np.full((2, 3), rank, np.float32), whole),
+        leaf("acc", np.full(3, rank, np.int64), "per_rank", role="accumulators"),
+    ]
+
+
+@pytest.fixture
+def two_ranks():
+    return write_ranks([own(0), own(1)], states=[{"who": "zero"}, {"who": "one"}])
+
+
+def test_rank_shows_own_and_shared_tensors(two_ranks):
+    for rank, who in ((0, "zero"), (1, "one")):
+        document = as_document(look(two_ranks, "latest", Wanted(rank, True, "acc", state=True)))
+        assert document["tensor"]["minimum"] == document["tensor"]["maximum"] == rank
+        assert (document["rank"], document["state"]) == (rank, {"who": who})
+        assert {one["name"]: (one["shape"], one["placement"]) for one in document["tensors"]} == {
+            "w": ([2, 3], "replicated"),
+            "table": ([4, 3], "sharded"),
+            "acc": ([3], "per_rank"),
+        }
+        assert {one["rank"] for one in document["files"] if one["placement"] == "per_rank"} == {rank}
+        assert {one["rank"] for one in document["files"] if one["placement"] == "sharded"} == {0, 1}
+    everything = as_document(look(two_ranks, "latest", Wanted()))
+    assert {one["rank"] for one in everything["files"] if one["placement"] == "per_rank"} == {0, 1}
+    with pytest.raises(WrongUsageError, match="ranks 0 to 1, there is no rank 2"):
+        look(two_ranks, "latest", Wanted(rank=2))
+
+
+def test_a_tensor_that_was_cut_is_put_together(two_ranks):
+    inside = look(two_ranks, "latest", Wanted(tensor="table")).tensor
+    assert inside.digest == digest_of(np.repeat(np.float32([0, 1]), 6).tobytes())
+    assert (inside.summary.zeros, inside.summary.mean) == (6, 0.5)
+
+
+def test_show_summarises_tensor_of_state():
+    storage = write_ranks([[leaf("rng/key", np.arange(4, dtype=np.uint32), "per_rank", role="state")]])
+    assert look(storage, "latest", Wanted(tensor="rng/key")).tensor.summary.maximum == 3
+
+
+def test_summary_says_what_its_numbers_are(capsys):
+    storage = write_ranks([[leaf("z", np.array([3 + 4j], np.complex64)), leaf("lost", np.array([np.nan]))]])
+    lines = shown_text(storage, Wanted(tensor="z"), capsys).splitlines()
+    assert lines[lines.index("of the magnitudes of its complex numbers:") + 1] == "min       5"
+    lines = shown_text(storage, Wanted(tensor="lost"), capsys).splitlines()
+    assert [line.split() for line in lines[3:7]] == [[label, "-"] for label in ("min", "max", "mean", "std")]
+    assert lines[8].endswith("1: 0 zero, 1 NaN, 0 infinite")
+
+
+def test_an_altered_byte_is_no_number(two_ranks):
+    (key,) = [key for key in two_ranks.files if "rank-00001/accumulators" in key]
+    two_ranks.files[key] = two_ranks.files[key][:-1] + b"\xff"
+    look(two_ranks, "latest", Wanted(tensor="w"))
+    with pytest.raises(CorruptCheckpointError, match="rank-00001/accumulators"):
+        look(two_ranks, "latest", Wanted(rank=1, tensor="acc"))
+
+
+def test_show_escapes_control_sequences_in_names(capsys):
+    storage = write_ranks([[leaf("[red]cell[/red]\x1b[2J.weight", np.zeros(2))]], states=[{"\x1b[2Jk": {"$int": "?"}}])
+    text = shown_text(storage, Wanted(tensors=True, state=True), capsys)
+    assert "[red]cell[/red]\\x1b[2J.weight" in text
+    assert '\\x1b[2Jk: "?"' in text
+    assert "\x1b" not in text
+    assert "\x1b" not in shown_text(storage, Wanted(tensor="[red]cell[/red]\x1b[2J.weight"), capsys)
+
+
+def test_show_abbreviates_long_state(capsys):
+    """What JSON has no form for, such as bytes and NaN, is described in words."""
+    state = {
+        "plain": [1, 2.5, None, True, "text"],
+        "long": {"$tuple": list(range(625))},
+        "nested": [{"a": 1}] * 9,
+        "more": {"$dict": [[1, {"$bytes": "AAECAw=="}], [2, {"$float": "000000000000f87f"}]]},
+        "array": {"$array": "rng/key"},
+        "none": {},
+    }
+    lines = shown_text(write_ranks([[leaf("a", np.zeros(1))]], states=[state]), Wanted(state=True), capsys).splitlines()
+    assert '  plain: [1, 2.5, null, true, "text"]' in lines
+    assert "  long: [0, 1, 2, 3, 4, 5, 6, 7, ... (625 items; --json shows all)]" in lines
+    assert "    ... and 1 more; --json shows all" in lines
+    assert "      1: 4 bytes" in lines
+    assert "      1: nan" in lines
+    assert "  array: the tensor rng/key" in lines
+
+
+def test_many_files_are_cut_and_counted(capsys):
+    ranks = [[leaf("acc", np.zeros(1), "per_rank", role="accumulators")] for _ in range(70)]
+    text = shown_text(write_ranks(ranks), Wanted(), capsys)
+    assert "10 more files not shown" in text
+    assert text.count("accumulators-000.safetensors") == 60
+    assert shown_text(write_ranks(ranks), Wanted(rank=69), capsys).count("rank-00069/accumulators-000.safetensors") == 1
+
+
+def test_limit_of_files_counts_those_of_all_roles(capsys):
+    roles = ("weights", "optimizer", "accumulators")
+    ranks = [[leaf(role, np.zeros(1), "per_rank", role=role) for role in roles] for _ in range(40)]
+    text = shown_text(write_ranks(ranks), Wanted(), capsys)
+    assert [text.count(f"/{role}-00") for role in roles] == [40, 20, 0]
+    assert "60 more files not shown" in text
+
+
+def test_histogram_is_counted_only_when_asked_for(two_ranks):
+    assert look(two_ranks, "latest", Wanted(tensor="w")).tensor.histogram is None
+    assert look(two_ranks, "latest", Wanted(tensor="w", histogram=True)).tensor.histogram is not None
+
+
+def drawn(dtype: str) -> np.ndarray:
+    rng = np.random.default_rng(5)
+    if dtype == "BF16":
+        return (rng.standard_normal(3000).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    kind = DTYPES[dtype]
+    if kind.kind == "c":
+        return (rng.standard_normal(3000) + 1j * rng.standard_normal(3000)).astype(kind)
+    if kind.kind == "f":
+        return rng.standard_normal(3000).astype(kind)
+    if kind.kind == "b":
+        return rng.integers(0, 2, 3000).astype(kind)
+    limits = np.iinfo(kind)
+    return np.concatenate(
+        [rng.integers(-5 if limits.min else 0, 6, 3000).astype(kind), np.array([limits.min, limits.max], kind)]
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_numbers_of_every_dtype(dtype, monkeypatch):
+    monkeypatch.setattr("ckptkit.cli.commands.tensor_stats._BLOCK", 700)
+    bits = drawn(dtype).astype(DTYPES[dtype])
+    numbers = values_of(dtype, bits)
+    numbers = np.abs(numbers) if dtype == "C64" else numbers
+    wide = numbers.astype(np.float64)
+    found = summarise(dtype, bits)
+    assert (found.minimum, found.maximum) == (numbers.min().item(), numbers.max().item())
+    assert found.mean == pytest.approx(wide.mean(), abs=1e-12 * float(numbers.max()))  # extremes cancel each other
+    assert found.std == pytest.approx(wide.std())
+    assert found.norm == pytest.approx(np.linalg.norm(wide))
+    assert found.zeros == (wide == 0).sum()
+    counted = histogram(dtype, bits, 7)
+    expected, edges = np.histogram(wide, 1 if wide.min() == wide.max() else 7)
+    assert counted.counts == tuple(expected)
+    assert counted.edges == pytest.approx(tuple(edges))
+
+
+def test_bfloat16_is_the_upper_half_of_a_float32():
+    assert values_of("BF16", np.array([0x3FC0, 0xC000, 0x7F80, 0x0001], np.uint16)).tolist() == [
+        1.5,
+        -2.0,
+        np.inf,
+        2.0**-133,
+    ]
+
+
+def test_summary_counts_nan_and_infinity_separately():
+    for dtype, kind in (("F32", np.float32), ("F64", np.float64), ("F16", np.float16), ("C64", np.complex64)):
+        bits = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 3.0], kind)
+        found = summarise(dtype, bits)
+        assert (found.count, found.finite, found.nan, found.infinite, found.zeros) == (6, 3, 1, 2, 2)
+        assert (found.minimum, found.maximum, found.mean, found.norm) == (0.0, 3.0, 1.0, 3.0)
+        assert found.std == pytest.approx(2**0.5)  # of 0, 0 and 3
+        assert sum(histogram(dtype, bits).counts) == 3
+
+
+def test_without_a_finite_element_there_is_no_number():
+    for bits in (np.full(3, np.nan, np.float32), np.zeros((0, 2), np.float32)):
+        found = summarise("F32", bits)
+        assert (found.minimum, found.maximum, found.mean, found.std) == (None, None, None, None)
+        assert [*bars(histogram("F32", bits))] == ["no finite elements"]
+
+
+def test_histogram_handles_largest_and_closest_floats():
+    largest = np.array([-np.finfo(np.float64).max, 0.0, np.finfo(np.float64).max])
+    assert summarise("F64", largest).std is None  # no float64 is that large
+    counted = histogram("F64", largest, 4)
+    assert (counted.counts, counted.edges[0], counted.edges[-1]) == ((1, 0, 1, 1), largest[0], largest[2])
+    closest = np.array([1.0, np.nextafter(1.0, 2.0)])
+    assert (histogram("F64", closest).counts, histogram("F64", closest).edges) == ((2,), (1.0, np.nextafter(1.0, 2.0)))
+    assert histogram("F64", np.ones(5)).counts == (5,)
+    assert len([*bars(histogram("F64", np.ones(5)))]) == 1
+
+
+def test_bar_length_is_proportional_and_never_zero():
+    counted = histogram("I64", np.array([0] * 1000 + [5]), 5)
+    lengths = [line.count("#") for line in bars(counted)]
+    assert lengths == [40, 0, 0, 0, 1]
+
+
+def test_the_age_is_left_out_where_clocks_differ(kept, capsys):
+    shown = look(open_storage(kept), "latest", Wanted())
+    print_shown(shown, datetime.now(timezone.utc) - timedelta(days=1))
+    assert " ago" not in capsys.readouterr().out

@@ -1,0 +1,75 @@
+"""A start under another version of what computes says so, and goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+
+import pytest
+from support.runs.grown import WatchedRun, grow, opened
+
+from ckptkit.format import versions
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.storage import LocalStorage
+
+
+@contextmanager
+def versions_are(changed: dict[str, str]) -> Iterator[None]:
+    """What is done in it is done by a process that has other versions of some libraries."""
+    version = metadata.version
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metadata, "version", lambda name: changed.get(name) or version(name))
+        versions.versions.cache_clear()
+        yield
+    versions.versions.cache_clear()
+
+
+def warnings_of_start(root, caplog) -> list[str]:
+    caplog.clear()
+    run = WatchedRun()
+    CheckpointManager(root).restore(run)
+    assert len(run.applied) == 1
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("library", ["mindspore", "numpy"])
+def test_other_library_version_warns_with_install_command(root, caplog, library):
+    with versions_are({library: "1.2.3"}):
+        (name,) = grow(root, 3)
+    (warning,) = warnings_of_start(root, caplog)
+    assert warning.startswith(f"{name} was written under {library} 1.2.3, and this is {metadata.version(library)}: ")
+    assert warning.endswith(f"pip install {library}=={'1.2.3'}")
+
+
+def test_unknown_version_warns_without_install_command(root, caplog):
+    with versions_are({"mindspore": versions.UNKNOWN}):
+        (name,) = grow(root, 3)
+    (warning,) = warnings_of_start(root, caplog)
+    assert warning.startswith(f"{name} was written under mindspore of an unknown version, and this is ")
+    assert warning.endswith("may not go on to the same bits")
+
+
+def test_save_needs_no_installed_package(root, monkeypatch):
+    """Such as a ckptkit that is found by ``PYTHONPATH``."""
+    version = metadata.version
+
+    def found(name):
+        if name == "ckptkit":
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", found)
+    with versions_are({}):
+        (name,) = grow(root, 3)
+    recorded = opened(LocalStorage(root), name).manifest.libraries
+    assert recorded["ckptkit"] == "of an unknown version"
+    assert recorded["numpy"] == version("numpy")
+
+
+def test_same_versions_give_no_warning(root, caplog):
+    """Another version of ckptkit gives none either."""
+    with versions_are({"ckptkit": "0.0.1"}):
+        grow(root, 3)
+    assert warnings_of_start(root, caplog) == []

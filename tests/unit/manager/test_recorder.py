@@ -1,0 +1,628 @@
+"""What a run records beside itself, by what lies on storage, and what that may cost: nothing."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from datetime import datetime, timedelta, timezone
+
+import numpy as np
+import pytest
+from support.options import grouped
+from support.runs.dict_storage import DictStorage
+from support.runs.grown import ON_REQUEST, WatchedRun, train
+
+import ckptkit.format.events
+from ckptkit.core.policies import KeepLatest
+from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
+from ckptkit.format.events import Began, Ended, LeftOut, Point, Removed, Saved, SaveFailed, encode_segment
+from ckptkit.format.layout import segment_key
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.recording import recorder
+from ckptkit.run.event_log import read_events
+from ckptkit.run.index import Documents
+from ckptkit.testing.faults import Fault, FaultyStorage
+from ckptkit.testing.state import NumpyRun
+
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+class Time:
+    def __init__(self) -> None:
+        self.passed = timedelta(0)
+
+    def now(self) -> datetime:
+        return START + self.passed
+
+    def seconds(self) -> float:
+        return self.passed.total_seconds()
+
+    def pass_by(self, **much: float) -> None:
+        self.passed += timedelta(**much)
+
+
+class Tensor:
+    """Says when it was read."""
+
+    size = 1
+
+    def __init__(self, value: float, read: list[float]) -> None:
+        self._value, self._read = value, read
+
+    def asnumpy(self) -> np.ndarray:
+        self._read.append(self._value)
+        return np.array(self._value, np.float32)
+
+
+class Parameter(Tensor):
+    """As the frameworks' own, changed in place."""
+
+
+class Valve(DictStorage):
+    """Fails, or answers late, where events are written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = 0
+        self.loses_replies = False
+        self.tries: list[str] = []
+        self.open = threading.Event()
+        self.open.set()
+
+    def create(self, key: str, data: bytes) -> None:
+        if key.startswith("events/"):
+            self.tries.append(key)
+            self.open.wait(60)
+            if self.loses_replies:
+                self.loses_replies = False
+                super().create(key, data)
+                raise StorageError("the reply was lost")
+            if self.failures:
+                self.failures -= 1
+                raise StorageError("the storage is out of order")
+        super().create(key, data)
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def storage() -> Valve:
+    return Valve()
+
+
+def manager_of(storage, time: Time | None = None, **options) -> CheckpointManager:
+    clocks = {"clock": time.now, "monotonic": time.seconds} if time is not None else {}
+    return CheckpointManager(storage, **grouped(**{"save": ON_REQUEST, "keep": KeepLatest(2), **clocks, **options}))
+
+
+def events_in(storage) -> list[object]:
+    files = read_events(storage, Documents(storage))
+    assert files.problems == {}
+    return [event for segment in files.segments for event in segment.events]
+
+
+def kinds_in(storage) -> list[str]:
+    return [event.kind for event in events_in(storage)]
+
+
+def segments_in(storage: DictStorage) -> list[str]:
+    return sorted(key for key in storage.files if key.startswith("events/"))
+
+
+def save_at(manager: CheckpointManager, run: NumpyRun, *batches: int) -> None:
+    for at in batches:
+        train(run, at)
+        manager.save(run).result()
+
+
+# What is told
+
+
+def test_attempt_records_begin_saves_removals_and_end(storage, time):
+    with manager_of(storage, time) as manager:
+        run = WatchedRun()
+        manager.restore(run)
+        save_at(manager, run, 4, 8, 12)
+        manager.save_final(run)
+    events = events_in(storage)
+    began, ended = events[0], events[-1]
+    assert isinstance(began, Began)
+    assert (began.checkpoint, began.progress.updates, began.world_size) == (None, 0, 1)
+    assert isinstance(ended, Ended)
+    assert (ended.how, ended.error, ended.progress) == ("finished", None, run.progress())
+    saved = [event for event in events if isinstance(event, Saved)]
+    names = [info.name for info in manager.checkpoints()]
+    assert [event.checkpoint for event in saved][-2:] == names
+    assert saved[-1].progress == run.progress()
+    assert all(event.size_bytes > 0 for event in saved)
+    removed = [(event.checkpoint, event.after) for event in events if isinstance(event, Removed)]
+    assert removed == [(saved[0].checkpoint, saved[2].checkpoint)]
+
+
+def test_next_attempt_records_its_parent(storage, time):
+    manager = manager_of(storage, time)
+    run = WatchedRun()
+    manager.restore(run)
+    save_at(manager, run, 6)
+    again = WatchedRun()
+    with manager_of(storage, time) as second:
+        second.restore(again)
+    began = [event for event in events_in(storage) if isinstance(event, Began)]
+    assert [event.checkpoint for event in began] == [None, run_name(second)]
+    assert began[1].progress == run.progress()
+
+
+def run_name(manager: CheckpointManager) -> str:
+    latest = manager.latest()
+    assert latest is not None
+    return latest.name
+
+
+@pytest.mark.parametrize(
+    ("error", "how"),
+    [
+        (RuntimeError("Malloc failed\nat line 3"), "failed"),
+        (KeyboardInterrupt(), "interrupted"),
+        (SystemExit(143), "preempted"),
+        (SystemExit(1), "failed"),
+        (StaleAttemptError("another"), "overtaken"),
+    ],
+)
+def test_how_an_attempt_ended_is_told(storage, error, how):
+    run = WatchedRun()
+    manager = manager_of(storage)
+    manager.restore(run)
+    save_at(manager, run, 3)
+    with pytest.raises(type(error)), manager:
+        raise error
+    ended = events_in(storage)[-1]
+    assert isinstance(ended, Ended)
+    assert (ended.how, ended.error, ended.message) == (how, type(error).__name__, str(error).partition("\n")[0])
+
+
+def test_training_that_was_asked_to_return_is_preempted(storage):
+    run = WatchedRun()
+    manager = manager_of(storage, preempt_when=lambda: run.batches >= 3, on_preempt="return")
+    with manager:
+        manager.restore(run)
+        for _ in run.train_until(9):
+            manager.step(run)
+            if manager.preempted:
+                break
+    ended = events_in(storage)[-1]
+    assert isinstance(ended, Ended)
+    assert (ended.how, ended.error, ended.progress.batches_delivered) == ("preempted", None, 3)
+
+
+def test_closed_without_a_last_save_is_not_finished(storage):
+    with manager_of(storage) as manager:
+        manager.restore(WatchedRun())
+    assert [event.how for event in events_in(storage) if isinstance(event, Ended)] == ["closed"]
+
+
+def test_failed_save_is_recorded_with_next_one(storage, monkeypatch):
+    run = WatchedRun()
+    manager = manager_of(storage)
+    manager.restore(run)
+    write = DictStorage.write
+
+    def fail(self, key, stream, size_bytes):
+        raise StorageError(f"could not write {key}")
+
+    monkeypatch.setattr(DictStorage, "write", fail)
+    train(run, 2)
+    assert manager.save(run).exception() is not None
+    assert segments_in(storage) == []
+    monkeypatch.setattr(DictStorage, "write", write)
+    save_at(manager, run, 4)
+    (failed,) = [event for event in events_in(storage) if isinstance(event, SaveFailed)]
+    assert (failed.error, failed.checkpoint) == ("StorageError", "a000001-c0000000000-m0002")
+    assert failed.message.startswith("could not write ")
+    manager.close()
+
+
+def test_without_events_nothing_is_written(storage):
+    with manager_of(storage, events=False) as manager:
+        run = WatchedRun()
+        manager.restore(run)
+        train(run, 4)
+        manager.step(run, {"loss": 1.0})
+        manager.save_final(run)
+    assert segments_in(storage) == []
+
+
+def test_repeated_progress_records_nothing(storage):
+    manager = manager_of(storage)
+    run = WatchedRun()
+    manager.restore(run)
+    save_at(manager, run, 4)
+    before = dict(storage.files)
+    manager.save(run).result()
+    assert storage.files == before
+    manager.close()
+
+
+# Values
+
+
+def losses_in(storage) -> dict[int, float | None]:
+    points = [event for event in events_in(storage) if isinstance(event, Point)]
+    return {point.last: point.values["loss"].mean for point in points if "loss" in point.values}
+
+
+def test_step_metrics_are_recorded_as_cycle_means(storage, time):
+    run = NumpyRun(accumulation_steps=4)
+    with manager_of(storage, time) as manager:
+        manager.restore(run)
+        for batches in run.train_until(12):
+            manager.step(run, {"loss": float(batches)})
+    assert losses_in(storage) == {1: 2.5, 2: 6.5, 3: 10.5}
+
+
+def test_cycles_seen_in_part_are_kept_apart(storage, time):
+    """A loop that gives values now and then, and never where a cycle ends."""
+    run = NumpyRun(accumulation_steps=4)
+    with manager_of(storage, time) as manager:
+        manager.restore(run)
+        for batches in run.train_until(12):
+            if batches % 4 in (1, 2):
+                manager.step(run, {"loss": float(batches)})
+    assert losses_in(storage) == {1: 1.5, 2: 5.5}  # of the third nobody said that it ended
+
+
+def test_cycle_split_by_resume_has_no_mean(storage, time):
+    for last in (6, 12):
+        run = NumpyRun(accumulation_steps=4)
+        with manager_of(storage, time) as manager:
+            manager.restore(run)
+            for batches in run.train_until(last):
+                manager.observe({"loss": float(batches)}, {"gradient_norm": 7.0} if batches % 4 == 0 else {})
+                manager.step(run)
+            manager.save_final(run)
+    points = [event for event in events_in(storage) if isinstance(event, Point)]
+    # Of step 2 the first attempt saw two micro-steps and the second one the others: neither has a mean that is true.
+    assert [(point.last, sorted(point.values)) for point in points] == [
+        (1, ["gradient_norm", "loss"]),
+        (2, ["gradient_norm"]),
+        (3, ["gradient_norm", "loss"]),
+    ]
+
+
+def test_tensor_is_read_late_and_parameter_immediately(storage):
+    read: list[float] = []
+    run = NumpyRun(accumulation_steps=4)
+    manager = manager_of(storage)
+    manager.restore(run)
+    for batches in run.train_until(100):
+        manager.step(run, {"loss": Tensor(batches, read)})
+    assert read == []
+    manager.step(run, {"rate": Parameter(-1.0, read)})
+    assert read == [-1.0]
+    for batches in run.train_until(300):
+        manager.step(run, {"loss": Tensor(batches, read)})
+        assert max(read) < batches - 60
+    assert 100 < len(read) < 300
+    manager.save(run).result()
+    assert len(read) == 301
+    manager.close()
+    assert losses_in(storage)[75] == pytest.approx(298.5)
+
+
+def test_what_is_no_single_number_is_left_out(storage):
+    class Logits(Tensor):
+        size = 10
+
+    run = NumpyRun(accumulation_steps=1)
+    with manager_of(storage) as manager:
+        manager.restore(run)
+        for _ in run.train_until(1):
+            values = {"loss": 1, "logits": Logits(1.0, []), "text": "x", "none": None, "array": np.zeros(3)}
+            manager.step(run, values)
+            manager.step(run, {"one": np.array([2.0]), "nan": math.nan})
+    (first, second) = [event for event in events_in(storage) if isinstance(event, Point)]
+    assert {name: spread.mean for name, spread in first.values.items()} == {"loss": 1.0}
+    assert {name: spread.mean for name, spread in second.values.items()} == {"one": 2.0, "nan": None}
+
+
+def test_device_error_reaches_training_thread(storage):
+    class Broken(Tensor):
+        def asnumpy(self):
+            raise RuntimeError("a kernel failed some calls ago")
+
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage)
+    manager.restore(run)
+    train(run, 1)
+    manager.step(run, {"loss": Broken(1.0, [])})
+    train(run, 2)
+    with pytest.raises(RuntimeError, match="a kernel failed"):
+        manager.save(run)
+    manager.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "values"),
+    [
+        (RuntimeError("device lost"), []),
+        (StorageError("the data are gone"), [1.0]),
+        (KeyboardInterrupt(), [1.0]),
+        (SystemExit(143), [1.0]),
+    ],
+)
+def test_no_value_is_read_after_foreign_error(storage, error, values):
+    """It may be the device's own: a read might never return."""
+    read: list[float] = []
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage)
+    manager.restore(run)
+    train(run, 1)
+    manager.step(run, {"loss": Tensor(1.0, read)})
+    with pytest.raises(type(error)), manager:
+        raise error
+    assert read == values
+    assert kinds_in(storage) == ["began", *["point"] * len(values), "ended"]
+
+
+# When
+
+
+def test_event_segments_become_rarer_with_age(storage, time):
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time)
+    manager.restore(run)
+    counts = []
+    for minutes in range(1, 241):
+        time.pass_by(minutes=1)
+        save_at(manager, run, minutes)
+        counts.append(len(segments_in(storage)))
+    # A twentieth of the age: with each of the first 20 minutes, and from 100 minutes on every five.
+    assert counts[:20] == list(range(1, 21))
+    assert counts[239] - counts[119] == 24
+    manager.close()
+    names = [event.checkpoint for event in events_in(storage) if isinstance(event, Saved)]
+    assert len(names) == len(set(names)) == 240
+
+
+def test_the_last_save_takes_everything_along(storage, time):
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time)
+    manager.restore(run)
+    time.pass_by(hours=10)
+    save_at(manager, run, 1)
+    train(run, 2)
+    manager.step(run, {"loss": 5.0})
+    manager.save_final(run)
+    assert losses_in(storage) == {2: 5.0}
+    assert kinds_in(storage)[-1] == "saved"
+    manager.close()
+
+
+def test_events_are_written_by_another_thread(storage, monkeypatch):
+    threads = set()
+    create = DictStorage.create
+
+    def noted(self, key, data):
+        if key.startswith("events/"):
+            threads.add(threading.current_thread().name)
+        create(self, key, data)
+
+    monkeypatch.setattr(DictStorage, "create", noted)
+    with manager_of(storage) as manager:
+        run = WatchedRun()
+        manager.restore(run)
+        save_at(manager, run, 3)
+    assert threads == {"ckptkit-events"}
+
+
+# What goes wrong
+
+
+def test_failing_storage_warns_once_without_losing_events(storage, time, caplog):
+    """In the end each event is stored exactly once."""
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time)
+    manager.restore(run)
+    storage.failures = 9  # each put tries three times
+    with caplog.at_level(logging.WARNING):
+        for batches in (1, 2, 3, 4):
+            time.pass_by(minutes=1)
+            train(run, batches)
+            manager.step(run, {"loss": float(batches)})
+            manager.save(run).result()
+    manager.close()
+    assert [record.message for record in caplog.records if "events" in record.message] == [
+        "events for `ckptkit report` could not be stored, and will be tried again after later saves: StorageError: the "
+        "storage is out of order. Checkpoints are not affected. Saving(events=False) records none"
+    ]
+    assert losses_in(storage) == {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}
+    names = [event.checkpoint for event in events_in(storage) if isinstance(event, Saved)]
+    assert len(names) == len(set(names)) == 4
+    assert kinds_in(storage).count("began") == 1
+
+
+def test_events_behind_failed_segment_keep_their_order(storage, time, monkeypatch):
+    monkeypatch.setattr(ckptkit.format.events, "MAX_SEGMENT_BYTES", 3000)
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time)
+    manager.restore(run)
+    for batches in run.train_until(30):
+        manager.step(run, {"loss": float(batches)})
+    storage.failures = 3  # those of one put
+    manager.save(run).result()
+    assert storage.failures == 0
+    manager.close()
+    events = events_in(storage)
+    assert len(segments_in(storage)) > 2
+    assert [event.last for event in events if isinstance(event, Point)] == [*range(1, 31)]
+    assert [isinstance(events[0], Began), isinstance(events[-1], Ended)] == [True, True]
+
+
+def test_saves_go_on_after_last_event_file(storage, time, monkeypatch, caplog):
+    monkeypatch.setattr("ckptkit.run.event_log.MAX_SEGMENTS", 1)
+    with manager_of(storage, time) as manager:
+        run = NumpyRun(accumulation_steps=1)
+        manager.restore(run)
+        for at in (1, 2, 3):
+            save_at(manager, run, at)
+            time.pass_by(hours=1)
+        assert manager.save_final(run) == manager.latest().name
+    assert len(segments_in(storage)) == 1
+    assert not caplog.records
+
+
+def test_event_file_removed_while_read_is_told(storage, time):
+    with manager_of(storage, time) as manager:
+        run = NumpyRun()
+        manager.restore(run)
+        save_at(manager, run, 1)
+    *_, key = segments_in(storage)
+    reading = FaultyStorage(storage, [Fault(lambda: storage.delete([key]), operations={"read"}, key=key)])
+    files = read_events(reading, Documents(storage))
+    assert files.problems == {key: f"{key} was removed while it was read"}
+
+
+@pytest.mark.parametrize("gone", [1, 2])
+def test_gaps_and_foreign_files_of_events_are_told(storage, time, gone):
+    with manager_of(storage, time) as manager:
+        run = NumpyRun()
+        manager.restore(run)
+        save_at(manager, run, 1)
+    events = events_in(storage)
+    token = Documents(storage).document(1).token
+    for number in (1, 2, 3, 4):
+        by = "0" * 32 if number == 4 else token
+        storage.files[segment_key(1, number)] = encode_segment(1, by, number, events)[0]
+    del storage.files[segment_key(1, gone)]
+    assert read_events(storage, Documents(storage)).problems == {
+        segment_key(1, gone): "it is missing, and a later one is there",
+        segment_key(1, 4): f"{segment_key(1, 4)} has another token than attempts/000001.json",
+    }
+
+
+def test_failed_segment_is_not_tried_at_every_commit(storage, time):
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time)
+    manager.restore(run)
+    storage.failures = 10**6
+    asked = []
+    for minutes in (100, 10, 0, 10):
+        before = len(storage.tries)
+        time.pass_by(minutes=minutes)
+        save_at(manager, run, run.batches + 1)
+        asked.append(len(storage.tries) > before)
+    assert asked == [True, True, False, True]
+    storage.failures = 0
+    manager.close()
+
+
+def test_first_missing_event_file_is_named(storage):
+    for number in (1, 4):
+        storage.files[segment_key(1, number)], _ = encode_segment(1, "0" * 32, number, [LeftOut(at="", events=1)])
+    files = read_events(storage, Documents(storage))
+    assert list(files.problems) == [segment_key(1, 2)]
+    assert [segment.header.number for segment in files.segments] == [1, 4]
+
+
+def test_a_lost_reply_stores_nothing_twice(storage, time, caplog):
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time)
+    manager.restore(run)
+    storage.loses_replies = True
+    save_at(manager, run, 1, 2)
+    manager.close()
+    names = [event.checkpoint for event in events_in(storage) if isinstance(event, Saved)]
+    assert len(names) == len(set(names)) == 2
+    assert not caplog.records
+
+
+def test_hung_storage_delays_save_briefly(storage, monkeypatch, caplog):
+    monkeypatch.setattr(recorder, "_PATIENCE", timedelta(milliseconds=100))
+    run = WatchedRun()
+    manager = manager_of(storage)
+    manager.restore(run)
+    storage.open.clear()
+    for batches in run.train_until(3):
+        manager.step(run)
+        assert manager.save(run).result(timedelta(seconds=30)).endswith(f"m{batches:04d}")
+    writing = sum(thread.name == "ckptkit-events" for thread in threading.enumerate())
+    storage.open.set()
+    monkeypatch.setattr(recorder, "_PATIENCE", timedelta(seconds=60))  # from here on nothing may be late
+    manager.close()
+    assert writing == 1
+    assert caplog.text.count("the storage took none for 0.1 s") == 1
+    saved = [event.checkpoint for event in events_in(storage) if isinstance(event, Saved)]
+    assert len(saved) == len(set(saved)) == 3
+
+
+def test_hung_storage_delays_close_briefly(storage, monkeypatch, caplog):
+    monkeypatch.setattr(recorder, "_PATIENCE", timedelta(milliseconds=100))
+    run = WatchedRun()
+    manager = manager_of(storage)
+    manager.restore(run)
+    save_at(manager, run, 1)
+    storage.open.clear()
+    manager.close()
+    storage.open.set()
+    assert "the storage took none for 0.1 s" in caplog.text
+
+
+def test_long_outage_drops_oldest_events_with_count(storage, time, monkeypatch):
+    monkeypatch.setattr(recorder, "_MOST_EVENTS", 50)
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time, on_save_error="warn")
+    manager.restore(run)
+    storage.failures = 10**9
+    for batches in run.train_until(300):
+        manager.step(run, {"loss": float(batches)})
+        if batches % 100 == 0:
+            manager.save(run).result()
+    storage.failures = 0
+    manager.close()
+    events = events_in(storage)
+    assert len(events) < 110  # what was on its way when the storage failed, and 50
+    left_out = sum(event.events for event in events if isinstance(event, LeftOut))
+    points = [event.last for event in events if isinstance(event, Point)]
+    assert points == sorted(points)
+    assert points[-1] == 300
+    told = len(points) + sum(isinstance(event, Saved | Removed) for event in events)
+    assert told + left_out == 300 + 3 + 1  # points, saves, a removal
+    assert isinstance(events[0], Began)
+
+
+def test_many_saves_in_short_time_lose_nothing(storage, time, monkeypatch):
+    """A storage that works has them before memory is full, however short the time is."""
+    monkeypatch.setattr(recorder, "_MOST_EVENTS", 40)
+    run = NumpyRun(accumulation_steps=1)
+    manager = manager_of(storage, time)
+    manager.restore(run)
+    time.pass_by(hours=2)  # the next files are not due for minutes
+    for _ in run.train_until(60):
+        manager.save(run).result()
+    manager.close()
+    events = events_in(storage)
+    assert sum(isinstance(event, Saved) for event in events) == 60
+    assert not any(isinstance(event, LeftOut) for event in events)
+    assert len(segments_in(storage)) <= 2 + 120 / 10
+
+
+def test_run_ended_by_failed_saves_records_failure(storage, monkeypatch):
+    run = WatchedRun()
+    manager = manager_of(storage, on_save_error="raise")
+    manager.restore(run)
+    save_at(manager, run, 1)
+
+    def fail(self, key, stream, size_bytes):
+        raise StorageError(f"could not write {key}")
+
+    monkeypatch.setattr(DictStorage, "write", fail)
+    train(run, 2)
+    manager.save(run).exception()
+    with pytest.raises(SaveFailedError):
+        manager.close()
+    ended = events_in(storage)[-1]
+    assert isinstance(ended, Ended)
+    assert (ended.how, ended.error) == ("failed", "SaveFailedError")

@@ -1,0 +1,228 @@
+"""CheckpointCallback under Model.fit: evaluations are neither counted, nor skipped, nor repeated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mindspore.train import Callback, EarlyStopping, ReduceLROnPlateau
+from support.training import SIZE, CrashError, Interrupt, Job, Stop, both_modes, checkpoints, disturb
+
+import ckptkit as ck
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.mindspore.callback.session import _numbers
+
+
+def names(root):
+    return [one.name for one in CheckpointManager(root).checkpoints()]
+
+
+def metrics_of(root):
+    """Metrics in the manifest by cycles and micro-step."""
+    found = {}
+    for one in CheckpointManager(root).checkpoints():
+        found[one.name] = dict(one.metrics)
+    return found
+
+
+class Order(Callback):
+    """Notes what happens in which order, and how many checkpoints there are then."""
+
+    def __init__(self, root):
+        self.root = root
+        self.events = []
+
+    def on_train_step_end(self, run_context):
+        self.events.append(f"step {run_context.original_args().cur_step_num}")
+
+    def on_eval_begin(self, run_context):
+        self.events.append(f"evaluation of {run_context.original_args().cur_epoch_num}, {len(names(self.root))} saved")
+
+    def on_train_epoch_end(self, run_context):
+        self.events.append(f"end of epoch {run_context.original_args().cur_epoch_num}")
+
+
+def fitted(ckpt, epochs, *callbacks, mode="pynative", disturbed=False, **options):
+    job = Job(fit=True, mode=mode)
+    if disturbed:
+        disturb()
+    try:
+        ckpt.fit(job.model, epochs, job.data, job.valid, callbacks=[job.trace, *callbacks], **options)
+    except CrashError:
+        job.interrupted = True
+    return job
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """Three epochs and their evaluations without ckptkit's callback, by mode."""
+    found = {}
+    for mode in ("pynative", "graph"):
+        job = Job(fit=True, mode=mode)
+        job.model.fit(3, job.data, job.valid, callbacks=[job.trace])
+        found[mode] = job.trace
+    return found
+
+
+@pytest.mark.covering(1)
+@both_modes
+@pytest.mark.parametrize(
+    "at", [7, SIZE, *(pytest.param(at, marks=pytest.mark.extended) for at in (SIZE + 1, 2 * SIZE + 3))]
+)
+def test_resumed_fit_has_every_bit_and_every_evaluation(root, whole, mode, at):
+    first = fitted(checkpoints(root, at - 1), 3, Interrupt(at), mode=mode)
+    assert first.interrupted
+    second = fitted(checkpoints(root), 3, mode=mode, disturbed=True)
+    expected = whole[mode]
+    assert second.trace.steps == {step: expected.steps[step] for step in range(at, 3 * SIZE + 1)}
+    epoch = (at - 1) // SIZE + 1
+    assert first.trace.evaluated == {one: expected.evaluated[one] for one in range(1, epoch)}
+    assert second.trace.evaluated == {one: expected.evaluated[one] for one in range(epoch, 4)}
+
+
+def test_evaluation_is_neither_skipped_nor_saved_before(root):
+    order = Order(root)
+    fitted(checkpoints(root, SIZE), 2, order)
+    at_ends = [one for one in order.events if not one.startswith("step")]
+    # The writer yields to everybody, so the first save may still be under way when the second evaluation begins.
+    second = "evaluation of 2, 0 saved" if "evaluation of 2, 0 saved" in at_ends else "evaluation of 2, 1 saved"
+    assert at_ends == ["evaluation of 1, 0 saved", "end of epoch 1", second, "end of epoch 2"]
+    assert [one for one in order.events if one.startswith("step")] == [f"step {n}" for n in range(1, 2 * SIZE + 1)]
+    assert len(names(root)) == 2
+
+
+def test_fit_goes_back_where_it_is_told(root):
+    ckpt = {"keep": ck.KeepLatest(99)}
+    fitted(checkpoints(root, SIZE, **ckpt), 2)
+    first = names(root)[0]
+    fitted(checkpoints(root, **ckpt), 2, checkpoint=first)
+    assert fitted(checkpoints(root, **ckpt), 2, checkpoint=first).trace.steps == {}  # it has grown from there
+    again = fitted(checkpoints(root, **ckpt), 2, checkpoint=first, rewind=True)
+    assert set(again.trace.steps) == set(range(SIZE + 1, 2 * SIZE + 1))
+
+
+def test_crash_in_the_evaluation_repeats_it(root, whole):
+    class Crash(Callback):
+        def on_eval_step_end(self, run_context):
+            if run_context.original_args().cur_epoch_num == 2:
+                raise CrashError
+
+    first = fitted(checkpoints(root, SIZE), 3, Crash())
+    assert first.interrupted
+    assert names(root) == ["a000001-c0000000002-m0003"]
+    second = fitted(checkpoints(root), 3, disturbed=True)
+    expected = whole["pynative"]
+    assert second.trace.steps == {step: expected.steps[step] for step in range(SIZE + 1, 3 * SIZE + 1)}
+    assert second.trace.evaluated == {one: expected.evaluated[one] for one in (2, 3)}
+
+
+def test_evaluations_do_not_close_the_callback(root):
+    depths = []
+
+    class Nested(ck.CheckpointCallback):
+        def __exit__(self, *error):
+            super().__exit__(*error)
+            depths.append(self._session is not None)
+
+    ckpt = Nested(root, save=ck.SaveEvery(micro_steps=5), saving=ck.Saving(when_busy="wait"))
+    job = Job(fit=True)
+    ckpt.fit(job.model, 3, job.data, job.valid)
+    # Three evaluations leave it open; the end of training closes it.
+    assert depths == [True, True, True, False]
+    assert names(root)[-1] == "a000001-c0000000008-m0001"
+
+
+def test_with_statement_around_the_training_closes_last(root):
+    job, ckpt = Job(fit=True), checkpoints(root)
+    with ckpt:
+        ckpt.fit(job.model, 1, job.data, job.valid)
+        assert ckpt._session is not None
+    assert ckpt._session is None
+    assert names(root) == ["a000001-c0000000002-m0003"]
+
+
+def test_mid_epoch_stop_is_no_epoch_end(root, whole):
+    ckpt = checkpoints(root, SIZE, keep=ck.KeepBest(2, "mae", "min") | ck.KeepLatest(9))
+    stopped = fitted(ckpt, 3, Stop(SIZE + 4))
+    assert 2 in stopped.trace.evaluated  # MindSpore evaluates the half epoch
+    assert {name: bool(metrics) for name, metrics in metrics_of(root).items()} == {
+        "a000001-c0000000002-m0003": True,
+        "a000001-c0000000003-m0003": False,
+    }
+    second = fitted(checkpoints(root), 3, disturbed=True)
+    expected = whole["pynative"]
+    assert second.trace.steps == {step: expected.steps[step] for step in range(SIZE + 5, 3 * SIZE + 1)}
+    assert second.trace.evaluated == {one: expected.evaluated[one] for one in (2, 3)}
+
+
+def test_metrics_go_into_the_manifest(root, whole):
+    fitted(checkpoints(root, SIZE, keep=ck.KeepLatest(9)), 3)
+    found = list(metrics_of(root).values())
+    assert found == [whole["pynative"].evaluated[epoch] for epoch in (1, 2, 3)]
+    assert set(found[0]) == {"mae", "eval_loss"}
+
+
+def test_metrics_are_of_the_epoch_that_was_evaluated(root):
+    fitted(checkpoints(root, SIZE, keep=ck.KeepLatest(9)), 3, valid_frequency=2)
+    assert [bool(metrics) for metrics in metrics_of(root).values()] == [False, True, False]
+
+
+def test_stop_from_behind_leaves_metrics_to_their_epoch(root):
+    """What was evaluated before is no state of the half epoch that the last save stores."""
+    job, ckpt = Job(fit=True), checkpoints(root, SIZE, keep=ck.KeepLatest(9))
+    ckpt.resume(job.model, job.data, 3)
+    job.model.fit(3, job.data, job.valid, callbacks=[ckpt, Stop(SIZE + 4)])
+    assert [bool(metrics) for metrics in metrics_of(root).values()] == [True, False]
+
+
+def test_keep_best_saves_evaluated_epochs_and_keeps_best(root, whole):
+    ckpt = checkpoints(root, 1000, keep=ck.KeepBest(1, "mae", "max"))
+    fitted(ckpt, 4)
+    found = metrics_of(root)
+    assert all("mae" in metrics for metrics in found.values())
+    # The two newest stay whatever they are, and so does the best, which is the first: the error falls.
+    errors = [whole["pynative"].evaluated[epoch]["mae"] for epoch in (1, 2, 3)]
+    assert max(errors) == errors[0]
+    assert list(found) == ["a000001-c0000000002-m0003", "a000001-c0000000008-m0001", "a000001-c0000000011-m0000"]
+    assert next(iter(found.values()))["mae"] == errors[0]
+
+
+def test_early_stopping_by_the_evaluation_resumes(root):
+    def life(where, crash_at=None):
+        stop = EarlyStopping(monitor="eval_loss", patience=2, min_delta=0.2)
+        reduce = ReduceLROnPlateau(monitor="eval_loss", patience=1, factor=0.5, min_delta=0.01)
+        extra = [Interrupt(crash_at)] if crash_at else []
+        every = crash_at - 1 if crash_at else 1000
+        job = fitted(checkpoints(where, every), 12, stop, reduce, *extra, disturbed=not crash_at)
+        return job.trace, stop
+
+    expected, stopped = life(root.with_name("whole"), crash_at=12 * SIZE + 99)
+    assert 2 < stopped.stopped_epoch < 12
+    at = (stopped.stopped_epoch - 1) * SIZE + 4
+    life(root, crash_at=at)
+    found, stopped_again = life(root)
+    assert stopped_again.stopped_epoch == stopped.stopped_epoch
+    assert found.steps == {step: one for step, one in expected.steps.items() if step >= at}
+
+
+def test_finished_fit_evaluates_nothing(root):
+    fitted(checkpoints(root), 1)
+    again = fitted(checkpoints(root), 1)
+    assert again.trace.steps == {}
+    assert again.trace.evaluated == {}
+
+
+def test_metrics_without_single_number_are_omitted():
+    given = {
+        "number": 0.5,
+        "shape": np.ones((2, 3)),
+        "scalar": np.float32(0.25),
+        "array of one": np.array([3.0]),
+        "confusion": np.eye(2),
+        "by class": [1, 2],
+        "text": "good",
+        "digits": "0.5",
+        "bytes": b"1",
+        "none": None,
+        "nested": {"a": 1},
+    }
+    assert _numbers(given) == {"number": 0.5, "scalar": 0.25, "array of one": 3.0}

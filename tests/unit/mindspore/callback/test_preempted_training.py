@@ -1,0 +1,283 @@
+"""Real signals during Model.train and Model.fit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from mindspore.train import Callback
+from support.process import run_python
+from support.training import SIZE, Job, accumulation_cell, checkpoints, reference
+
+import ckptkit as ck
+from ckptkit.manager.preemption.signals import SIGNALS
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
+
+TERMINATED = 143
+
+
+class Kill(Callback):
+    """Sends a signal at one micro-step, or in the evaluation of one epoch."""
+
+    def __init__(self, *, step=None, evaluation=None, number=signal.SIGTERM):
+        self.step = step
+        self.evaluation = evaluation
+        self.number = number
+        self.ended = False
+
+    def on_train_step_end(self, run_context):
+        if run_context.original_args().cur_step_num == self.step:
+            os.kill(os.getpid(), self.number)
+
+    def on_eval_step_end(self, run_context):
+        if run_context.original_args().cur_epoch_num == self.evaluation:
+            self.evaluation = None
+            os.kill(os.getpid(), self.number)
+
+    def on_train_end(self, run_context):
+        self.ended = True
+
+
+def names(root):
+    return [one.name for one in ck.CheckpointManager(root).checkpoints()]
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """A manager that another test has left open would end this process when its grace is over."""
+    monkeypatch.setattr(SIGNALS, "_listeners", [])
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    assert SIGNALS._listeners == []
+    assert signal.getsignal(signal.SIGTERM) in (before, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize(
+    ("mode", "at"),
+    [
+        ("pynative", 6),
+        ("graph", 3 * SIZE),
+        pytest.param("graph", 6, marks=pytest.mark.extended),
+        pytest.param("graph", SIZE, marks=pytest.mark.extended),
+    ],
+)
+def test_what_was_preempted_goes_on_bit_for_bit(root, mode, at):
+    """In mid-cycle, at an epoch's last micro-step, and at the last one of all."""
+    first, kill = Job(mode=mode), Kill(step=at)
+    with pytest.raises(ck.Preempted) as raised:
+        first.started(checkpoints(root), 3, kill)
+    assert raised.value.code == TERMINATED
+    assert max(first.trace.steps) == at
+    assert kill.ended == (at == 3 * SIZE)
+    assert names(root) == [raised.value.checkpoint] == [f"a000001-c{at // 4:010d}-m{at % 4:04d}"]
+    second = Job(mode=mode)
+    ckpt = checkpoints(root)
+    second.resumed(ckpt, 3)
+    assert not ckpt.preempted
+    assert {**first.trace.steps, **second.trace.steps} == reference(mode)
+    assert first.trace.steps.keys().isdisjoint(second.trace.steps)
+
+
+class Double(Callback):
+    """Stands for what puts averaged weights in place when training ends."""
+
+    def on_train_end(self, run_context):
+        for one in run_context.original_args().train_network.network.trainable_params():
+            one.set_data(one * 2)
+
+
+def test_signal_in_last_micro_step_keeps_final_weights(root):
+    """Nobody calls on_train_end in the next start, which finds the run complete."""
+
+    def weights(job):
+        return {one.name: one.asnumpy().tobytes() for one in job.cell.network.trainable_params()}
+
+    whole, signalled, again = Job(), Job(), Job()
+    whole.started(checkpoints(root.with_name("whole")), 3, Double())
+    with pytest.raises(ck.Preempted):
+        signalled.started(checkpoints(root), 3, Kill(step=3 * SIZE), Double())
+    again.resumed(checkpoints(root), 3, Double())
+    assert again.trace.steps == {}
+    assert weights(again) == weights(whole)
+
+
+def test_last_checkpoint_includes_work_of_on_train_end(root):
+    """Also where a save was due at the last micro-step."""
+    first, again = Job(), Job()
+    first.started(checkpoints(root, save=ck.SaveEvery(micro_steps=3 * SIZE)), 3, Double())
+    assert names(root) == [f"a000001-c{3 * SIZE // 4:010d}-m{3 * SIZE % 4:04d}"]
+    again.resumed(checkpoints(root), 3, Double())
+    assert again.trace.steps == {}
+    left, restored = (
+        {one.name: one.asnumpy().tobytes() for one in job.cell.network.trainable_params()} for job in (first, again)
+    )
+    assert restored == left
+
+
+def test_preempt_return_resumes_script_without_further_training(root):
+    """`on_preempt="return"` lets the script go on, and trains nothing more."""
+    job, kill = Job(), Kill(step=6, number=signal.SIGUSR1)
+    ckpt = checkpoints(root, on_preempt="return")
+    job.started(ckpt, 3, kill)
+    assert ckpt.preempted
+    assert max(job.trace.steps) == 6
+    assert kill.ended
+    assert names(root) == ["a000001-c0000000001-m0002"]
+    second = Job()
+    ckpt = checkpoints(root, on_preempt="return")
+    second.resumed(ckpt, 3)
+    assert not ckpt.preempted
+    assert {**job.trace.steps, **second.trace.steps} == reference()
+
+
+def test_complete_run_counts_as_not_preempted(root):
+    ckpt = checkpoints(root, on_preempt="return")
+    Job().started(ckpt, 1, Kill(step=SIZE, number=signal.SIGUSR1))
+    assert ckpt.preempted
+    job = Job()
+    assert ckpt.train(job.model, 1, job.data).complete
+    assert not ckpt.preempted
+
+
+def test_signal_in_evaluation_saves_with_its_metrics(root):
+    """The evaluation is ended first, and is not repeated by the next start."""
+    whole = Job(fit=True)
+    whole.model.fit(3, whole.data, whole.valid, callbacks=[whole.trace])
+    first = Job(fit=True)
+    ckpt = checkpoints(root)
+    with pytest.raises(ck.Preempted):
+        ckpt.fit(first.model, 3, first.data, first.valid, callbacks=[first.trace, Kill(evaluation=2)])
+    (last,) = ck.CheckpointManager(root).checkpoints()
+    assert last.name == "a000001-c0000000005-m0002"
+    assert dict(last.metrics) == whole.trace.evaluated[2]
+    second = Job(fit=True)
+    checkpoints(root).fit(second.model, 3, second.data, second.valid, callbacks=[second.trace])
+    assert {**first.trace.steps, **second.trace.steps} == whole.trace.steps
+    assert second.trace.evaluated == {3: whole.trace.evaluated[3]}  # those of the first two epochs are not repeated
+
+
+def test_a_file_and_a_callable_ask_as_well(root, tmp_path, monkeypatch):
+    (tmp_path / "leave").touch()
+    monkeypatch.chdir(tmp_path)
+    ckpt = checkpoints(root, preempt_when=Path("leave"))
+    monkeypatch.chdir("/")  # a relative path means what it meant when it was given
+    with pytest.raises(ck.Preempted, match=r"the file .*leave is there"):
+        Job().started(ckpt, 3)
+    with pytest.raises(ck.Preempted, match=r"Preemption\(when=\.\.\.\) says so: saved a000002-c0000000000-m0002"):
+        Job().started(checkpoints(root, preempt_when=lambda: True), 3)
+
+
+def test_signals_outside_training_belong_to_the_script(root):
+    """Between resume and train, and after it, the script's own handlers are in force."""
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("before"))
+    try:
+        job, ckpt = Job(), checkpoints(root)
+        ckpt.resume(job.model, job.data, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        job.model.train(1, job.data, callbacks=[ckpt])
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard == ["before", "before"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_training_that_fails_after_signal_shows_why(root, shown):
+    class Fail(Callback):
+        def on_train_step_end(self, run_context):
+            if run_context.original_args().cur_step_num == 6:
+                os.kill(os.getpid(), signal.SIGTERM)
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Job().started(checkpoints(root), 3, Fail())
+    assert "SIGTERM came as well" in shown()
+
+
+SCRIPT = """
+import json, os, signal, sys, threading
+from datetime import timedelta
+sys.path.insert(0, sys.argv[2])
+import numpy as np
+from mindspore import nn
+from support.training import *
+
+plan = json.loads(sys.argv[3])
+
+class Deep(Mlp):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.SequentialCell(*[one for _ in range(plan["depth"]) for one in (nn.Dense(8, 8), nn.Tanh())])
+    def logits(self, x):
+        return self.out(self.layers(ops.tanh(self.hidden(x))))
+
+class Watch(Callback):
+    def on_train_step_begin(self, run_context):
+        if plan.get("after") is not None and run_context.original_args().cur_step_num == plan["at"]:
+            threading.Timer(plan["after"], lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+    def on_train_step_end(self, run_context):
+        print("micro-step ended", run_context.original_args().cur_step_num, file=sys.stderr, flush=True)
+        if plan.get("after") is None and run_context.original_args().cur_step_num == plan["at"]:
+            os.kill(os.getpid(), getattr(signal, plan.get("signal", "SIGTERM")))
+
+data = lambda: pipeline().map(lambda x: x * np.float32(1), ["x"], num_parallel_workers=2,
+                              python_multiprocessing=plan.get("workers", False))
+job = Job(mode=plan["mode"], data=data, cell=lambda: accumulation_cell(network=Deep))
+ckpt = checkpoints(sys.argv[1], grace=timedelta(seconds=plan.get("grace", 25)), augmentation="stateless")
+job.started(ckpt, 3, Watch())
+print("exported")
+"""
+
+
+def live(root, script, **plan):
+    arguments = (str(script), str(root), str(Path(__file__).parents[3]), json.dumps(plan))
+    return run_python(*arguments, folder=script.parent, environment={"GLOG_v": "3"}, timeout=200)
+
+
+def test_signalled_process_always_exits_with_143(root, tmp_path):
+    """With data workers in processes, whose ends are no preemption; then while MindSpore compiles."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    done = live(root, script, mode="pynative", depth=1, at=6, workers=True)
+    done.expect(TERMINATED)
+    assert "exported" not in done.stdout
+    assert "SIGTERM: saved a000001-c0000000001-m0002" in done.stderr
+    assert "Traceback" not in done.stderr
+
+    empty = root.with_name("empty")
+    done = live(empty, script, mode="graph", depth=80, at=1, after=0.3, grace=0.5)
+    done.expect(TERMINATED)
+    assert "micro-step ended" not in done.stderr  # it was noticed while the first one was compiled
+    *_, announced, last = done.stderr.splitlines()
+    assert announced == "[ckptkit] SIGTERM: saving within 0.5 s and ending"
+    assert last == (
+        f"[ckptkit] SIGTERM: nothing was saved within 0.5 s. There is no checkpoint at {empty} yet: the same command "
+        "begins afresh."
+    )
+    assert names(empty) == []
+
+
+def test_ctrl_c_acts_like_sigterm(root, tmp_path):
+    """Nothing that Python can see tells the two apart, so it saves and ends as well."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    done = live(root, script, mode="pynative", depth=1, at=6, signal="SIGINT")
+    done.expect(TERMINATED)
+    assert "SIGTERM: saved a000001-c0000000001-m000" in done.stderr
+
+
+def test_retried_last_save_has_its_metrics(root):
+    """The save of an evaluated epoch fails, and the preemption takes it again."""
+    fault = Fault("error", operations={"write"}, key="*c0000000022-*")
+    job = Job(fit=True, cell=lambda: accumulation_cell(1))
+    ckpt = checkpoints(FaultyStorage(LocalStorage(root), [fault]), keep=ck.KeepBest(2, "mae", "min"))
+    with pytest.raises(ck.Preempted):
+        ckpt.fit(job.model, 3, job.data, job.valid, callbacks=[job.trace, Kill(evaluation=2)])
+    assert fault.fired == 1
+    last = ck.CheckpointManager(root).latest()
+    assert last.progress.batches_delivered == 2 * SIZE
+    assert dict(last.metrics) == job.trace.evaluated[2]

@@ -1,0 +1,968 @@
+"""One's own loop over resumable batches: exact for every kind of data, once per start, refused where it cannot be."""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import sys
+import threading
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+import pytest
+from mindspore import nn, ops
+from mindspore.experimental import optim
+from mindspore.train import Callback
+from support.options import grouped
+from support.training import (
+    SIZE,
+    Job,
+    accumulation_cell,
+    begin_process,
+    checkpoints,
+    crashed,
+    digest,
+    disturb,
+    pipeline,
+    reference,
+    samples,
+)
+
+import ckptkit as ck
+from ckptkit import data
+from ckptkit.mindspore.data.batch_digest import digest_of
+from ckptkit.mindspore.data.iterable import IterablePosition
+from ckptkit.mindspore.train.step_counting import counting_of
+
+EPOCHS = 3
+
+
+class Loader:
+    """Another order in every epoch, from a counter of its own."""
+
+    def __init__(self, rows=12):
+        self.rows = rows
+        self.epoch = 0
+
+    def __iter__(self):
+        self.epoch += 1
+        order = np.random.default_rng(self.epoch).permutation(self.rows)
+        for start in range(0, self.rows, 3):
+            yield batch_of(order[start : start + 3])
+
+
+class WithState:
+    """Goes on with the rest of the epoch that it is in."""
+
+    def __init__(self):
+        self.state = {"epoch": 0, "batch": 0}
+        self.iterations = 0
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+    def __iter__(self):
+        self.iterations += 1
+        order = np.random.default_rng(self.state["epoch"]).permutation(12).reshape(4, 3)
+        while self.state["batch"] < 4:
+            self.state["batch"] += 1
+            yield batch_of(order[self.state["batch"] - 1])
+        self.state.update(epoch=self.state["epoch"] + 1, batch=0)
+
+
+def batch_of(order):
+    rng = np.random.default_rng(order[0])
+    return rng.random((3, 6), np.float32), rng.random((3, 3), np.float32)
+
+
+def plain_list():
+    return [batch_of([first]) for first in range(5)]
+
+
+class HalfAState(list):
+    """It could be told where to go on, but does not say where it is."""
+
+    def load_state_dict(self, state):
+        raise AssertionError
+
+
+KINDS = {"pipeline": pipeline, "loader": Loader, "list": plain_list, "state": WithState}
+CELLS = {"accumulating": accumulation_cell, "foreign": lambda: nn.TrainOneStepCell(*network_and_optimizer())}
+
+
+def network_and_optimizer():
+    cell = accumulation_cell()
+    return cell.network, nn.Adam(cell.network.trainable_params(), 1e-2)
+
+
+class Life:
+    """One start of a script with its own loop."""
+
+    def __init__(self, root, make, cell=accumulation_cell, epochs=EPOCHS, every=1000, **options):
+        begin_process()
+        self.cell = cell()
+        self.cell.set_train()
+        self.batches = data.resumable(make(), epochs, **options)
+        self.state = ck.StateManager(self.cell, self.batches)
+        self.manager = ck.CheckpointManager(
+            root, save=ck.SaveEvery(micro_steps=every), saving=ck.Saving(when_busy="wait")
+        )
+        self.seen = {}
+        self.epochs = []
+
+    def run(self, until=None):
+        disturb()
+        with self.manager as manager:
+            self.point = manager.restore(self.state)
+            for batch in self.batches:
+                self.cell(*(ms.Tensor(column) if isinstance(column, np.ndarray) else column for column in batch))
+                step = self.state.progress().batches_delivered
+                # A fresh start draws no state from the disturbed generators, hence not theirs.
+                self.seen[step] = digest_of([batch, *(one.asnumpy() for one in self.cell.get_parameters())])
+                self.epochs.append(self.batches.epoch)
+                manager.step(self.state)
+                if step == until:
+                    return self
+            manager.save_final(self.state)
+        return self
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("cell", list(CELLS))
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("place", ["within", "epoch end", "later"])
+def test_an_interrupted_loop_goes_on_exactly(tmp_path, kind, cell, place):
+    def life(root, **options):
+        return Life(tmp_path / root, KINDS[kind], CELLS[cell], **options)
+
+    expected = life("whole").run()
+    size = len(expected.seen) // EPOCHS
+    assert expected.epochs == [epoch for epoch in range(EPOCHS) for _ in range(size)]
+    at = {"within": 2, "epoch end": size, "later": 2 * size + 1}[place]
+    life("cut", every=at).run(until=at)
+    again = life("cut").run()
+    assert again.seen == {step: one for step, one in expected.seen.items() if step > at}
+    assert again.epochs == expected.epochs[at:]
+    assert again.point.batches_delivered == at
+
+
+class DrawingLoader(Loader):
+    """Another order in every epoch, from the global generator."""
+
+    def __iter__(self):
+        order = np.random.permutation(self.rows)
+        for start in range(0, self.rows, 3):
+            yield batch_of(order[start : start + 3])
+
+
+@pytest.mark.parametrize("at", [2, pytest.param(4, marks=pytest.mark.extended), 9])
+def test_order_from_global_generator_goes_on_exactly(tmp_path, at):
+    """From any epoch: a replay begins with the generators that the first one began with."""
+    expected = Life(tmp_path / "whole", DrawingLoader).run().seen
+    Life(tmp_path / "cut", DrawingLoader, every=at).run(until=at)
+    again = Life(tmp_path / "cut", DrawingLoader).run()
+    assert again.point.batches_delivered == at
+    assert again.seen == {step: one for step, one in expected.items() if step > at}
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_finished_loop_continues_with_more_epochs(tmp_path, kind):
+    expected = Life(tmp_path / "whole", KINDS[kind]).run().seen
+    short = Life(tmp_path / "grown", KINDS[kind], epochs=2).run().seen
+    again = Life(tmp_path / "grown", KINDS[kind], epochs=2).run()
+    assert again.seen == {}
+    assert again.point.batches_delivered == len(short)
+    more = Life(tmp_path / "grown", KINDS[kind], epochs=3).run().seen
+    assert short | more == expected
+    assert not short.keys() & more.keys()
+
+
+def test_finished_model_train_continues_with_more_epochs(root):
+    first = Job().started(checkpoints(root), 2).steps
+    more = Job().resumed(checkpoints(root), 3).steps
+    assert first | more == reference()
+    assert not first.keys() & more.keys()
+
+
+def test_loop_refuses_checkpoint_with_other_callbacks(root):
+    """A callback's checkpoint fits the same loop, except for the state of its other callbacks."""
+    Job().started(checkpoints(root, stateful={}), 1)
+    life = Life(root, pipeline, epochs=2)
+    with pytest.raises(ck.StateMismatchError, match="callbacks"):
+        life.run()  # its other callbacks' state has no place in a loop
+
+
+def test_stateful_iterable_is_not_read_again(tmp_path):
+    Life(tmp_path, WithState, every=6).run(until=6)
+    life = Life(tmp_path, WithState)
+    source = life.batches.position._iterable
+    life.run()
+    assert source.iterations == 2  # the rest of one epoch, and the last
+
+
+def test_half_a_state_is_no_state():
+    position = IterablePosition(HalfAState(plain_list()))
+    position.prepare(0, None)
+    next(position.batches(2))
+    recorded = position.state(1)
+    assert recorded["state"] is None
+    again = IterablePosition(HalfAState(plain_list()))
+    again.prepare(1, recorded)
+    assert len(list(again.batches(2))) == 9
+
+
+def test_iterable_state_is_taken_at_delivery():
+    """What happens to the iterable after the delivery does not change the recorded state."""
+    source = WithState()
+    position = IterablePosition(source)
+    position.prepare(0, None)
+    next(position.batches(2))
+    source.state["batch"] = 3  # as by a peek at the next batches
+    assert position.state(1)["state"] == {"epoch": 0, "batch": 1}
+
+
+class Nested(WithState):
+    """Its state is a list within a list, which it goes on changing; new in the next epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.drawn = [[0]]
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            self.drawn[0].append(self.state["batch"])
+            yield batch
+        self.drawn[0].clear()
+
+    def state_dict(self):
+        return {**super().state_dict(), "drawn": self.drawn}
+
+    def load_state_dict(self, state):
+        super().load_state_dict({name: state[name] for name in ("epoch", "batch")})
+        self.drawn = state["drawn"]
+
+
+def test_state_at_the_end_of_epochs_is_copied():
+    source = Nested()
+    position = IterablePosition(source)
+    position.prepare(0, None)
+    batches = position.batches(2)
+    for _ in range(5):
+        next(batches)
+    before = position.state(5)["before"]
+    assert before == {"epoch": 1, "batch": 0, "drawn": [[]]}
+    source.drawn[0].append(99)
+    assert before["drawn"] == [[]]
+    assert position.state(5)["state"]["drawn"] == [[1]], "as it was when the batch was given"
+
+
+class Behind(WithState):
+    """Counts a batch only when the next one is asked for."""
+
+    def __iter__(self):
+        order = np.random.default_rng(self.state["epoch"]).permutation(12).reshape(4, 3)
+        while self.state["batch"] < 4:
+            yield batch_of(order[self.state["batch"]])
+            self.state["batch"] += 1
+        self.state.update(epoch=self.state["epoch"] + 1, batch=0)
+
+
+class Ahead(WithState):
+    """Has read one batch more than it gave."""
+
+    def __iter__(self):
+        held = []
+        for batch in super().__iter__():
+            held.append(batch)
+            if len(held) == 2:
+                yield held.pop(0)
+        yield from held
+
+
+class Drawing(WithState):
+    """Has its place in its state, and its noise from NumPy's global generator."""
+
+    def __iter__(self):
+        for x, y in super().__iter__():
+            yield x + np.random.random(x.shape).astype(np.float32), y
+
+
+def test_a_state_behind_its_batches_is_refused(tmp_path):
+    """At its first batch, while nothing is lost."""
+    life = Life(tmp_path, Behind, every=1)
+    with pytest.raises(ck.ResumeError, match="same before and after the first batch of epoch 0"):
+        life.run()
+    assert life.seen == {}
+
+
+class BehindLater(WithState):
+    """Counts the first batch of an epoch in time, and every other one when the next one is asked for, or later."""
+
+    lag = 0
+
+    def __iter__(self):
+        order = np.random.default_rng(self.state["epoch"]).permutation(12).reshape(4, 3)
+        counted = self.state["batch"]
+        for at in range(counted, 4):
+            self.state["batch"] = max(1, at - self.lag)
+            yield batch_of(order[at])
+        self.state.update(epoch=self.state["epoch"] + 1, batch=0)
+
+
+@pytest.mark.parametrize(("lag", "at"), [(0, 3), (1, 4)])
+def test_a_state_that_falls_behind_is_refused(tmp_path, monkeypatch, lag, at):
+    monkeypatch.setattr(BehindLater, "lag", lag)
+    Life(tmp_path, BehindLater, every=at).run(until=at)
+    life = Life(tmp_path, BehindLater)
+    with pytest.raises(ck.ResumeError, match=f"the BehindLater was behind: from where it stood before batch {at - 1}"):
+        life.run()
+    assert life.seen == {}
+
+
+@pytest.mark.parametrize("at", [4, *(pytest.param(at, marks=pytest.mark.extended) for at in (2, 6))])
+def test_a_state_ahead_of_its_batches_is_named(tmp_path, at, shown):
+    Life(tmp_path, Ahead, every=at).run(until=at)
+    Life(tmp_path, Ahead).run()
+    assert f"the Ahead gives another batch {at - 1} than the one that was trained last" in shown()
+
+
+class OfGlobal(WithState):
+    """Has no place but that of NumPy's global generator."""
+
+    draw = staticmethod(np.random.random)
+
+    def state_dict(self):
+        return {}
+
+    def __iter__(self):
+        for _ in range(4):
+            yield batch_of([int(100 * abs(self.draw()))])
+
+
+@pytest.mark.parametrize("draw", [np.random.random, np.random.normal])
+def test_place_in_global_generators_is_none_behind(monkeypatch, shown, draw):
+    monkeypatch.setattr(OfGlobal, "draw", staticmethod(draw))
+    np.random.normal()  # keeps back a second number, which is the next one
+    position = IterablePosition(OfGlobal())
+    position.prepare(0, None)
+    assert len([*position.batches(2)]) == 8
+    assert shown() == ""
+
+
+class Buffered(WithState):
+    """Has read all batches of an epoch before it gives one."""
+
+    def __iter__(self):
+        yield from list(super().__iter__())
+
+
+@pytest.mark.parametrize(("kind", "named"), [(Buffered, True), (WithState, False), (Drawing, False), (Loader, False)])
+def test_a_state_far_ahead_is_named_early(tmp_path, shown, kind, named):
+    """At the end of the first epoch, before a resume could leave anything out."""
+    Life(tmp_path, kind, epochs=2).run()
+    told = f"state_dict() of the {kind.__name__} was the same before and after the last batch of epoch 0"
+    assert shown().count(told) == named
+
+
+class Learning(WithState):
+    """Gives what training told it; what it was told is stored by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = 0.0
+
+    def __iter__(self):
+        for x, y in super().__iter__():
+            yield x + self.told, y
+
+
+class Told:
+    def __init__(self, source):
+        self.source = source
+
+    def state_dict(self):
+        return {"told": self.source.told}
+
+    def load_state_dict(self, state):
+        self.source.told = state["told"]
+
+
+def learned(root, until=None):
+    """Batches by number of a loop that tells its loader something after each."""
+    begin_process()
+    source, cells = Learning(), list(network_and_optimizer())
+    batches = data.resumable(source, 2)
+    seen = {}
+    with ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait")) as manager:
+        state = ck.StateManager(cells, batches, told=Told(source))
+        point = manager.restore(state)
+        for number, batch in enumerate(batches, point.batches_delivered + 1):
+            seen[number] = digest_of(batch)
+            source.told += float(number)
+            manager.step(state)
+            if number == until:
+                break
+    return seen
+
+
+def test_loader_that_learns_goes_on_exactly(tmp_path, shown):
+    expected = learned(tmp_path / "whole")
+    learned(tmp_path / "run", until=3)
+    assert learned(tmp_path / "run") == {number: one for number, one in expected.items() if number > 3}
+    assert "the Learning gives another batch 2 than the one that was trained last" in shown()
+
+
+@pytest.mark.parametrize("at", [1, 5, pytest.param(4, marks=pytest.mark.extended)])
+def test_a_state_beside_global_draws_goes_on_exactly(tmp_path, at, shown):
+    expected = Life(tmp_path / "whole", Drawing).run()
+    Life(tmp_path / "run", Drawing, every=at).run(until=at)
+    again = Life(tmp_path / "run", Drawing).run()
+    assert again.seen == {step: one for step, one in expected.seen.items() if step > at}
+    assert "the Drawing draws from the global generators" in shown()
+
+
+def read_ahead_by_thread(batches):
+    ready = queue.Queue(2)
+
+    def work():
+        for batch in batches:
+            ready.put(batch)
+
+    threading.Thread(target=work, daemon=True).start()
+    while True:
+        yield ready.get()
+
+
+def read_ahead(batches, depth=2):
+    held = []
+    for batch in batches:
+        held.append(batch)
+        if len(held) > depth:
+            yield held.pop(0)
+    yield from held
+
+
+class Functional:
+    """A loop over network and optimizer, neither of which counts its calls."""
+
+    def __init__(self, root, optimizer=nn.Adam, **options):
+        begin_process()
+        network, _ = network_and_optimizer()
+        self.network = network
+        self.optimizer = optimizer(network.trainable_params(), 1e-2)
+        self.gradients = ms.value_and_grad(network, None, list(self.optimizer.parameters))
+        self.batches = data.resumable(pipeline(), EPOCHS)
+        self.state = ck.StateManager([network, self.optimizer], self.batches, **grouped(**options))
+        self.manager = ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1), saving=ck.Saving(when_busy="wait"))
+        self.manager.restore(self.state)
+
+    def train(self, batch):
+        _, gradients = self.gradients(*batch)
+        self.optimizer(gradients)
+
+
+def test_a_thread_that_reads_ahead_is_refused(tmp_path):
+    """Before the first save, so that no start goes on from a wrong place."""
+    loop = Functional(tmp_path)
+    for batch in read_ahead_by_thread(loop.batches):
+        loop.train(batch)
+        for save in (loop.manager.step, loop.manager.save_final, loop.manager.save):
+            with pytest.raises(ck.ResumeError, match="another thread than the one that trains"):
+                save(loop.state)
+        break
+    assert loop.manager.checkpoints() == []
+
+
+class EveryThird:
+    """Says that three batches are a cycle."""
+
+    accumulation_steps = 3
+    micro_step = 0
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_loop_that_reads_ahead_is_named(tmp_path, shown, depth):
+    loop = Functional(tmp_path)
+    for batch in read_ahead(loop.batches, depth):
+        loop.state.progress()  # a look before the batch is trained
+        loop.train(batch)
+        assert "batches of resumable() were taken" not in shown()
+        loop.manager.step(loop.state)
+        break
+    loop.manager.close()
+    assert f"may not be bit-exact. {depth + 1} batches of resumable() were taken before" in shown()
+
+
+def test_strict_refuses_a_cycle_read_ahead(tmp_path):
+    cycle = EveryThird()
+    loop = Functional(tmp_path, cycle=cycle, strict=True)
+    for batch in read_ahead(loop.batches, depth=3):
+        loop.gradients(*batch)
+        cycle.micro_step = 1
+        with pytest.raises(ck.ResumeError, match="4 batches of resumable\\(\\) were taken before the first step"):
+            loop.manager.step(loop.state)
+        break
+    assert loop.manager.checkpoints() == []
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_loop_may_call_step_now_and_then(tmp_path, every, shown):
+    """The optimizer has counted the batches; later the loop may leave some out."""
+    loop = Functional(tmp_path, strict=True)
+    for taken, batch in enumerate(loop.batches, start=1):
+        if taken == 5:
+            continue
+        loop.train(batch)
+        if taken % every == 0:
+            loop.manager.step(loop.state)
+        if taken == 9:
+            break
+    loop.manager.close()
+    assert loop.manager.latest().progress.batches_delivered == 9
+
+
+@pytest.mark.parametrize("trained", [(), (2, 5), (3, 4, 5)], ids=["never", "added-up", "after-overflows"])
+def test_a_loop_that_steps_each_batch_is_sound(tmp_path, trained):
+    """However rarely its optimizer moves."""
+    loop = Functional(tmp_path, strict=True)
+    for taken, batch in enumerate(loop.batches, start=1):
+        if taken in trained:
+            loop.train(batch)
+        loop.manager.step(loop.state)
+        if taken == 6:
+            break
+    loop.manager.close()
+    assert loop.manager.latest().progress.batches_delivered == 6
+
+
+@pytest.mark.parametrize("steps", [(3, 0), (0, 3), (1, 0), (0, 1), (2, 1)])
+def test_optimizer_that_moved_most_tells_of_reading(steps):
+    """A loop may train with one of two, as in the phases of a GAN."""
+    optimizers = [nn.Adam(network_and_optimizer()[0].trainable_params()) for _ in steps]
+    counting = counting_of(nn.Dense(2, 2), optimizers, None, may_change_k=False)
+    counting.begin_loop()
+    counting.deliver(3)
+    for optimizer, step in zip(optimizers, steps, strict=True):
+        ops.assign(optimizer.global_step, ms.Tensor([step], ms.int32))
+    assert (counting.read_ahead() is None) == (max(steps) == 3)
+
+
+@pytest.mark.parametrize(("kind", "step"), [(optim.Adam, "state_step"), (optim.Adamax, "step_t")])
+def test_experimental_optimizers_tell_of_reading_too(kind, step):
+    optimizer = kind(network_and_optimizer()[0].trainable_params())
+    counting = counting_of(nn.Dense(2, 2), [optimizer], None, may_change_k=False)
+    counting.begin_loop()
+    counting.deliver(3)
+    ops.assign(getattr(optimizer, step), ms.Tensor(1, ms.int32))
+    assert counting.read_ahead() is not None
+
+
+def test_a_loop_that_only_reads_is_sound(tmp_path):
+    """Nothing counts in it, so nothing is known of it."""
+    batches = data.resumable(pipeline(), EPOCHS)
+    state = ck.StateManager(nn.Dense(2, 2), batches, strict=True)
+    with ck.CheckpointManager(tmp_path) as manager:
+        manager.restore(state)
+        assert len(list(batches)) == EPOCHS * SIZE
+        manager.save_final(state)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_changed_batch_that_comes_again_is_refused(tmp_path, kind):
+    """Of a list, whose next epoch would get it changed, and after a resume not."""
+    life = Life(tmp_path, lambda: kind(plain_list()), epochs=2)
+    life.manager.restore(life.state)
+    batches = iter(life.batches)
+    next(batches)[0][:] *= 0.5
+    with pytest.raises(ck.ResumeError, match=f"batch 0 was changed in place, and the {kind.__name__} holds it"):
+        next(batches)
+
+
+def test_a_batch_of_the_last_epoch_may_change(tmp_path):
+    """Even of a list: it does not come again."""
+    life = Life(tmp_path, plain_list, epochs=2)
+    life.manager.restore(life.state)
+    for x, _ in life.batches:
+        if life.batches.epoch == 1:
+            x[:] *= 0.5
+    assert life.batches.position.delivered == 10
+
+
+def dicts():
+    return ({"x": x, "y": y} for x, y in plain_list())
+
+
+class Dicts:
+    def __iter__(self):
+        return dicts()
+
+
+def test_a_batch_may_be_taken_apart(tmp_path):
+    """Columns that are popped, or changed in place, are compared as they were handed out."""
+
+    def life(root, until=None):
+        life = Life(tmp_path / root, Dicts, every=3)
+        life.manager.restore(life.state)
+        with life.manager:
+            for batch in life.batches:
+                x = batch.pop("x")
+                x *= 0.5
+                life.cell(ms.Tensor(x), ms.Tensor(batch.pop("y")))
+                step = life.state.progress().batches_delivered
+                life.seen[step] = digest(life.cell)
+                life.manager.step(life.state)
+                if step == until:
+                    break
+        return life.seen
+
+    expected = life("whole")
+    life("run", until=3)
+    assert life("run") == {step: one for step, one in expected.items() if step > 3}
+
+
+def test_a_loop_may_change_a_pipelines_batches(tmp_path):
+    def life(root, until=None):
+        life = Life(tmp_path / root, pipeline, every=3)
+        life.manager.restore(life.state)
+        with life.manager:
+            for x, y in life.batches:
+                x[:, 0] = 0.0
+                life.cell(x, y)
+                step = life.state.progress().batches_delivered
+                life.seen[step] = digest(life.cell)
+                life.manager.step(life.state)
+                if step == until:
+                    break
+        return life.seen
+
+    expected = life("whole")
+    life("run", until=3)
+    assert life("run") == {step: one for step, one in expected.items() if step > 3}
+
+
+class Masking(Callback):
+    """Changes the batch before it is trained."""
+
+    def on_train_step_begin(self, run_context):
+        run_context.original_args().train_dataset_element[0][:, 0] = 0.0
+
+
+def test_a_callback_may_change_the_batches(root):
+    expected = Job().uninterrupted(2, Masking()).steps
+    crashed(root, 4, 2, Masking())
+    again = Job().resumed(checkpoints(root), 2, Masking()).steps
+    assert again == {step: one for step, one in expected.items() if step > 3}
+
+
+def doubled(x):
+    return x * 2
+
+
+@pytest.mark.parametrize("augmentation", [None, "stateless"])
+def test_training_resumes_by_declared_augmentation(root, shown, augmentation):
+    """A pipeline declared stateless is positioned; any other is replayed."""
+
+    def mapped():
+        return ds.NumpySlicesDataset(samples(), shuffle=True).map(doubled, ["x"]).batch(4)
+
+    expected = Job(data=mapped).uninterrupted(3).steps
+    crashed(root, SIZE + 3, data=mapped)
+    again = Job(data=mapped).resumed(checkpoints(root, augmentation=augmentation), 3).steps
+    assert again == {step: one for step, one in expected.items() if step >= SIZE + 3}
+    assert ("replaying the data" in shown()) == (augmentation is None)
+
+
+def test_a_callback_refuses_another_declaration(root):
+    with pytest.raises(ValueError, match='augmentation must be None or "stateless"'):
+        checkpoints(root, augmentation="random")
+
+
+def test_place_with_other_batch_count_is_refused():
+    position = IterablePosition(plain_list())
+    position.prepare(0, None)
+    next(position.batches(2))
+    recorded = position.state(1)
+    assert position.placed(recorded, 1) == (0, 1)
+    with pytest.raises(ck.ResumeError, match="2 batches were trained, but its data had handed out 1"):
+        position.placed(recorded, 2)
+
+
+def test_a_training_over_other_data_is_refused(root):
+    crashed(root, 4)
+    with pytest.raises(ck.ResumeError, match="batch 2, the last one that was trained, is another one now"):
+        Job(data=lambda: ds.NumpySlicesDataset(samples(seed=1), shuffle=True).batch(4)).resumed(checkpoints(root), 3)
+
+
+def test_a_restore_forgets_the_batches_of_before(tmp_path):
+    Life(tmp_path, pipeline, every=5).run(until=5)
+    life = Life(tmp_path, pipeline)
+    life.state.observe_step([np.zeros(3)], None)
+    life.manager.restore(life.state)
+    assert life.state.last_batch is None
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: iter(plain_list()), r"a list_iterator can be iterated once only"),
+        (lambda: (batch for batch in plain_list()), r"a generator can be iterated once only"),
+        (lambda: 5, r"a int cannot be iterated"),
+    ],
+)
+def test_what_cannot_be_iterated_again_is_refused(make, message):
+    with pytest.raises(TypeError, match=message):
+        data.resumable(make(), 2)
+
+
+@pytest.mark.parametrize("options", [{"seed": 3}, {"augmentation": "stateless"}])
+def test_pipeline_options_are_refused_for_an_iterable(options):
+    with pytest.raises(ValueError, match="are for a MindSpore pipeline"):
+        data.resumable([1], 2, **options)
+
+
+@pytest.mark.parametrize("epochs", [0, -1, True, 1.5])
+def test_impossible_epochs_are_refused(epochs):
+    with pytest.raises(ValueError, match="at least 1"):
+        data.resumable([1], epochs)
+
+
+def test_a_loop_before_the_restore_is_refused():
+    """And may begin after it."""
+    for make in (pipeline, plain_list):
+        batches = data.resumable(make(), 2)
+        with pytest.raises(ck.ResumeError, match="belong to no training"):
+            iter(batches)
+        state = ck.StateManager(accumulation_cell(), batches)
+        with pytest.raises(ck.ResumeError, match="was not prepared"):
+            iter(batches)
+        state.begin("runs")
+        assert next(iter(batches)) is not None
+
+
+def test_second_resumable_of_one_loop_is_refused(tmp_path):
+    begin_process()
+    cell, batches, others = accumulation_cell(), data.resumable(pipeline(), 2), data.resumable(Loader(), 2)
+    with ck.CheckpointManager(tmp_path) as manager:
+        manager.restore(ck.StateManager(cell, batches))
+        with pytest.raises(ck.ResumeError, match=r"one resumable\(\): of two loaders .* make one .*\(zip\)"):
+            zip(batches, others, strict=False)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_second_loop_is_refused(tmp_path, kind):
+    life = Life(tmp_path, KINDS[kind]).run(until=2)
+    with pytest.raises(ck.ResumeError, match="in one loop and only once"):
+        iter(life.batches)
+
+
+def test_a_restore_after_the_loop_began_is_refused(tmp_path):
+    life = Life(tmp_path, pipeline).run(until=2)
+    with pytest.raises(ck.ResumeError, match="are being iterated already"):
+        ck.CheckpointManager(tmp_path / "other").restore(life.state)
+
+
+def test_batches_of_another_training_are_refused():
+    batches = data.resumable(pipeline(), 2)
+    ck.StateManager(accumulation_cell(), batches)
+    with pytest.raises(ck.ResumeError, match="belong to another StateManager"):
+        ck.StateManager(accumulation_cell(), batches)
+
+
+def test_a_declaration_at_the_wrong_place_is_refused():
+    with pytest.raises(ValueError, match=r"give it to ckptkit\.data\.resumable"):
+        ck.StateManager(
+            accumulation_cell(), data.resumable(pipeline(), 2), training=ck.Training(augmentation="stateless")
+        )
+
+
+def test_an_iterable_that_gives_other_batches_is_refused(tmp_path):
+    Life(tmp_path, Loader, every=5).run(until=5)
+    with pytest.raises(ck.ResumeError, match=r"the Loader did not give the same 5 batches again"):
+        Life(tmp_path, lambda: advanced(Loader())).run()
+
+
+def advanced(loader):
+    loader.epoch = 7
+    return loader
+
+
+def test_an_iterable_that_gives_fewer_batches_is_refused(tmp_path):
+    Life(tmp_path, Loader, every=4).run(until=4)
+    with pytest.raises(ck.ResumeError, match=r"did not give the same 4 batches again"):
+        Life(tmp_path, lambda: Loader(9)).run()
+
+
+class Growing:
+    """Gives more batches than before, if it has grown."""
+
+    def __init__(self, count=3):
+        self.count = count
+
+    def __iter__(self):
+        return iter(batch_of([number]) for number in range(self.count))
+
+
+def test_an_epoch_that_became_longer_is_refused():
+    position = IterablePosition(Growing())
+    position.prepare(0, None)
+    assert [epoch for epoch, _ in position.batches(1)] == [0, 0, 0]
+    recorded = position.state(3)
+    for count in (3, 4):
+        again = IterablePosition(Growing(count))
+        again.prepare(3, recorded)
+        assert list(again.batches(1)) == [], "nothing is left, so nothing is read"
+        if count == 3:
+            assert [epoch for epoch, _ in again.batches(2)] == [1, 1, 1]
+            continue
+        with pytest.raises(ck.ResumeError, match=r"the Growing did not give the same 3 batches again"):
+            again.batches(2)
+
+
+class Longer(WithState):
+    """Gives one batch more at the end of an epoch."""
+
+    def __iter__(self):
+        yield from super().__iter__()
+        yield batch_of([0])
+
+
+@pytest.mark.parametrize(("kind", "doubted"), [(WithState, False), (Longer, True)])
+def test_epoch_with_state_that_became_longer_is_named(shown, kind, doubted):
+    position = IterablePosition(WithState())
+    position.prepare(0, None)
+    assert len(list(position.batches(1))) == 4
+    again = IterablePosition(kind())
+    again.prepare(4, position.state(4))
+    assert len(list(again.batches(1))) == 0
+    assert next(again.batches(2))[0] == 1
+    assert (f"the {kind.__name__} gives another batch 3" in shown()) == doubted
+
+
+class Rows:
+    """As many in each epoch as is said; MindSpore counts those of the first time."""
+
+    def __init__(self, *counts):
+        self.counts = iter(counts)
+
+    def __iter__(self):
+        for row in range(next(self.counts)):
+            yield (np.full(6, row, np.float32),)
+
+
+@pytest.mark.parametrize(("second", "given"), [(2, 5), (4, 6)])
+def test_epochs_of_unequal_length_end_the_loop(tmp_path, second, given):
+    begin_process()
+    batches = data.resumable(ds.GeneratorDataset(Rows(3, 3, second), ["x"]).batch(1), 2)
+    ck.CheckpointManager(tmp_path).restore(ck.StateManager(nn.Dense(2, 2), batches))
+    left = iter(batches)
+    for _ in range(given):
+        next(left)
+    with pytest.raises(ck.ResumeError, match="an epoch has 3 batches, but epoch 1 has another number"):
+        next(left)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: plain_list()[:4], "size: the checkpoint has 5, this training has 4"),
+        (Loader, "iterable: the checkpoint has list, this training has Loader"),
+        (pipeline, "taken over a list, this training reads a MindSpore pipeline"),
+    ],
+)
+def test_other_data_is_named(tmp_path, make, message):
+    Life(tmp_path, plain_list, every=2).run(until=2)
+    with pytest.raises(ck.ResumeError, match=message):
+        Life(tmp_path, make).run()
+
+
+def test_a_pipeline_where_an_iterable_was_is_named(tmp_path):
+    Life(tmp_path, pipeline, every=2).run(until=2)
+    with pytest.raises(ck.ResumeError, match="taken over a MindSpore pipeline, this training reads a list"):
+        Life(tmp_path, plain_list).run()
+
+
+class Once:
+    """Looks as if it could be iterated again."""
+
+    def __init__(self):
+        self.rows = iter(plain_list())
+
+    def __iter__(self):
+        return self.rows
+
+
+def test_an_epoch_without_a_batch_is_refused(tmp_path):
+    with pytest.raises(ck.ResumeError, match=r"the Once delivered no batch in epoch 1"):
+        Life(tmp_path, Once).run()
+
+
+def test_a_batch_that_was_not_trained_is_noticed(tmp_path):
+    life = Life(tmp_path, plain_list)
+    life.manager.restore(life.state)
+    batches = iter(life.batches)
+    next(batches)
+    with pytest.raises(ck.ResumeError, match="called 0 times, but 1 batches were delivered"):
+        life.manager.save(life.state)
+
+
+def test_a_call_without_a_batch_is_noticed(tmp_path):
+    life = Life(tmp_path, plain_list)
+    life.manager.restore(life.state)
+    life.cell(*map(ms.Tensor, plain_list()[0]))
+    with pytest.raises(ck.ResumeError, match="0 batches were handed out, but training counts 1"):
+        life.manager.save(life.state)
+
+
+# Seeds
+
+
+def test_the_seed_of_the_pipeline_can_be_given(tmp_path):
+    def order(seed):
+        life = Life(tmp_path / f"{seed}", pipeline, seed=seed)
+        return digest(life.cell), list(life.run().seen.values())
+
+    first, second = order(9), order(10)
+    assert first[0] == second[0]
+    assert first[1] != second[1]
+    again = Life(tmp_path / "9", pipeline, seed=9, epochs=4).run()
+    assert list(again.seen) == [*range(3 * SIZE + 1, 4 * SIZE + 1)]
+    with pytest.raises(ck.ResumeError, match=r"the checkpoint has 9, this process set 10"):
+        Life(tmp_path / "9", pipeline, seed=10, epochs=5).run()
+
+
+def test_seed_that_means_unset_is_refused():
+    with pytest.raises(ValueError, match="5489 means no seed"):
+        data.resumable(pipeline(), 2, seed=5489)
+
+
+@pytest.mark.parametrize("until", [2, None])
+def test_the_process_is_left_as_it_was(tmp_path, until):
+    begin_process()
+    dataset = pipeline()
+    life = Life(tmp_path, lambda: dataset, seed=77)
+    life.run(until=until)
+    del life.batches
+    assert (ds.config.get_seed(), ds.config.get_fast_recovery(), dataset.get_init_step()) == (5, True, 0)
+    assert not vars(dataset).keys() & {"create_tuple_iterator", "create_dict_iterator"}
+
+
+# The facade
+
+
+def test_the_facade_is_lazy_and_complete():
+    code = "import sys, ckptkit.data as d; print('mindspore' in sys.modules, *d.__all__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["False", *ck.data.__all__]
+    known = {"Augmented", "EpochSampler", "GlobalIndices", "GlobalSampler", "resumable", "sample_rng"}
+    assert set(ck.data.__all__) == known
+    assert all(hasattr(data, name) for name in data.__all__)
+    assert set(data.__all__) <= {*dir(data)}
+    with pytest.raises(AttributeError, match=r"'ckptkit\.data' has no attribute 'nothing'"):
+        data.nothing  # noqa: B018

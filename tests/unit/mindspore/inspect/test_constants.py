@@ -1,0 +1,186 @@
+"""Attributes that callbacks set in mid-run are named in GRAPH mode, where a compiled graph has them as constants."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import pytest
+from mindspore import nn, ops
+from mindspore.train import Callback, LambdaCallback
+from support.training import begin_process
+
+import ckptkit as ck
+from ckptkit.mindspore.inspect import constants_in_callbacks, constants_in_loops
+
+
+class Weighted(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Dense(4, 3)
+        self.alpha = 0.5
+        self.act = ops.ReLU()
+        self.unread = 0
+        self.beta = ms.Parameter(ms.Tensor(1.0), name="beta")
+
+    def construct(self, x):
+        return self.scaled(self.out(x)) * self.beta
+
+    def scaled(self, x):
+        return self.act(x) * self.alpha
+
+
+class Sets(Callback):
+    """One of the ways below."""
+
+    def __init__(self, cell):
+        super().__init__()
+        self.cell = cell
+        self.alpha = 0.0
+
+
+class Assigns(Sets):
+    def on_train_epoch_begin(self, run_context):
+        self.cell.alpha = 0.1 * run_context.original_args().cur_epoch_num
+
+
+class Inherits(Assigns):
+    pass
+
+
+class Multiplies(Sets):
+    def on_train_step_end(self, run_context):
+        self.cell.alpha *= 0.5
+
+
+class ByHelper(Sets):
+    def on_train_step_end(self, run_context):
+        self.lower(run_context)
+
+    def lower(self, run_context):
+        cell = self.cell
+        cell.alpha = 0.1
+
+
+class ByContext(Sets):
+    def on_train_step_end(self, run_context):
+        run_context.original_args().train_network.alpha = 0.1
+
+
+class OfItems(Sets):
+    def on_train_step_end(self, run_context):
+        for cell in [self.cell]:
+            cell.alpha = 0.1
+
+
+class AtBegin(Sets):
+    """The same at each start."""
+
+    def on_train_begin(self, run_context):
+        self.cell.alpha = 0.1
+
+    def begin(self, run_context):
+        self.cell.alpha = 0.2
+
+
+class ItsOwn(Sets):
+    def on_train_step_end(self, run_context):
+        self.alpha += 1
+        self.cell.unread = 3
+        self.cell.unread += 1
+
+
+class InPlace(Sets):
+    def on_train_step_end(self, run_context):
+        ops.assign(self.cell.beta, 0.5)
+        self.cell.out.training = True
+        self.cell.act = ops.ReLU()
+
+
+@pytest.mark.parametrize("kind", [Assigns, Inherits, Multiplies, ByHelper, ByContext, OfItems])
+def test_constant_that_a_callback_sets_is_found(kind):
+    cell = nn.SequentialCell(nn.Dense(4, 4), Weighted())
+    (found,) = constants_in_callbacks([kind(cell[1])], [cell])
+    assert str(found).startswith(f"{kind.__name__}: ")
+    assert "sets 1.alpha, which a compiled graph has as it was at its first call" in str(found)
+    assert not found.certain
+
+
+def test_constant_of_a_second_cell_is_found():
+    cells = nn.Dense(4, 4), Weighted()
+    (found,) = constants_in_callbacks([Assigns(cells[1])], cells)
+    assert "sets the train cell.alpha" in str(found)
+
+
+def test_constant_that_a_lambda_callback_sets_is_found():
+    cell = Weighted()
+
+    def lower(run_context):
+        cell.alpha = 0.1
+
+    (found,) = constants_in_callbacks([LambdaCallback(on_train_step_end=lower)], [cell])
+    assert "LambdaCallback: lower() in " in found.where
+    assert [*constants_in_callbacks([LambdaCallback(on_train_begin=lower)], [cell])] == []
+
+
+def loop_that_sets(cell):
+    found = [*constants_in_loops([cell])]
+    for epoch in range(2):
+        cell.alpha = 0.1 * epoch
+    return found
+
+
+def loop_that_calls(cell):
+    def lower():
+        cell.alpha *= 0.5
+
+    found = [*constants_in_loops([cell])]
+    for _ in range(2):
+        lower()
+    return found
+
+
+def set_beside_a_loop(cell):
+    for _ in range(2):
+        cell.alpha = 0.2
+    found = [*constants_in_loops([cell])]
+    cell.alpha = 0.1
+    for _ in range(2):
+        cell.unread += 1
+    return found
+
+
+@pytest.mark.parametrize(("loop", "at"), [(loop_that_sets, "loop_that_sets"), (loop_that_calls, "lower")])
+def test_constant_that_a_loop_sets_is_found(loop, at):
+    (found,) = loop(Weighted())
+    assert str(found).startswith(f"the loop: {at}() in test_constants.py:")
+    assert "sets the train cell.alpha, which a compiled graph has" in str(found)
+
+
+@pytest.mark.parametrize(("mode", "count"), [("graph", 1), ("pynative", 0)])
+def test_own_loop_is_read_in_graph_only(mode, count):
+    begin_process(mode=mode)
+    cell = Weighted()
+    found = ck.StateManager(cell).findings()
+    for epoch in range(2):
+        cell.alpha = 0.1 * epoch
+    assert len(found) == count
+
+
+def test_what_is_set_beside_loops_is_none():
+    assert set_beside_a_loop(Weighted()) == []
+
+
+@pytest.mark.parametrize("kind", [AtBegin, ItsOwn, InPlace, Callback])
+def test_what_no_graph_keeps_is_no_finding(kind):
+    cell = Weighted()
+    callback = kind(cell) if kind is not Callback else kind()
+    assert [*constants_in_callbacks([callback], [cell])] == []
+
+
+def test_a_graph_has_attributes_as_constants():
+    """Were it otherwise, nothing would have to be named."""
+    begin_process(mode="graph")
+    cell = Weighted()
+    x = ops.ones((2, 4))
+    before = cell(x).asnumpy()
+    cell.alpha = 3.0
+    assert (cell(x).asnumpy() == before).all()

@@ -1,0 +1,180 @@
+"""`ckptkit.nn.Dropout`: its masks, their statistics, and what they depend on."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn
+from support.training import Mlp, begin_process, each_mode, tensors
+
+import ckptkit as ck
+from ckptkit.mindspore.nn.dropout import _key
+from ckptkit.nn import Dropout
+
+ONES = np.ones((50, 40), np.float32)
+
+
+def finalizer(bits):
+    bits = (bits ^ bits >> np.uint32(16)) * np.uint32(0x85EBCA6B)
+    bits = (bits ^ bits >> np.uint32(13)) * np.uint32(0xC2B2AE35)
+    return bits ^ bits >> np.uint32(16)
+
+
+def expected_mask(key, step, count, p):
+    """The definition once more, with NumPy's unsigned numbers."""
+    with np.errstate(over="ignore"):
+        golden = np.uint32(0x9E3779B9)
+        before = finalizer(np.uint32(key & 0xFFFFFFFF) ^ np.uint32(step) * golden)
+        within = finalizer(before + golden)
+        bits = np.arange(count, dtype=np.uint32) ^ before
+        bits = (bits ^ bits >> np.uint32(16)) * np.uint32(0x85EBCA6B) ^ within
+        bits = (bits ^ bits >> np.uint32(13)) * np.uint32(0xC2B2AE35)
+    return bits.view(np.int32) >= round(p * 2**32) - 2**31
+
+
+def masks(dropout, calls, x=ONES):
+    dropout.set_train()
+    return [dropout(ms.Tensor(x)).asnumpy() != 0 for _ in range(calls)]
+
+
+@each_mode
+def test_masks_are_the_documented_function_in_both_modes(mode):
+    begin_process(mode=mode)
+    dropout = Dropout(0.3, seed=2**40 + 5, layer=3)
+    for step, mask in enumerate(masks(dropout, 4)):
+        wanted = expected_mask(_key(2**40 + 5, 3), step, ONES.size, 0.3)
+        assert np.array_equal(mask.reshape(-1), wanted)
+    assert int(dropout.step.asnumpy()) == 4
+
+
+@each_mode
+def test_gradient_has_the_mask_of_its_forward(mode):
+    begin_process(mode=mode)
+    dropout = Dropout(0.5)
+    dropout.set_train()
+
+    def total(x):
+        return (dropout(x) * 3.0).sum()
+
+    differentiate = ms.value_and_grad(total)
+    for _ in range(3):
+        x = ms.Tensor(ONES)
+        value, gradient = differentiate(x)
+        kept = gradient.asnumpy() != 0
+        assert value.asnumpy() == kept.sum() * 6
+        assert set(np.unique(gradient.asnumpy())) == {0, 6}
+    assert int(dropout.step.asnumpy()) == 3
+
+
+@pytest.mark.parametrize("p", [0.01, 0.9, *(pytest.param(p, marks=pytest.mark.extended) for p in (0.1, 0.5))])
+def test_rate_is_kept(p):
+    drawn = np.concatenate([mask.reshape(-1) for mask in masks(Dropout(p, layer=1), 20, np.ones((100, 100), "f4"))])
+    deviation = abs(drawn.mean() - (1 - p))
+    assert deviation < 5 * np.sqrt(p * (1 - p) / drawn.size)
+
+
+def correlation(one, other):
+    return abs(np.corrcoef(one.reshape(-1).astype(float), other.reshape(-1).astype(float))[0, 1])
+
+
+def test_elements_steps_and_layers_are_independent():
+    drawn = masks(Dropout(0.5, layer=1), 30, np.ones(10_000, np.float32))
+    bound = 5 / np.sqrt(10_000)
+    assert max(correlation(drawn[0], other) for other in drawn[1:]) < bound
+    assert max(correlation(one, other) for one, other in itertools.pairwise(drawn)) < bound
+    for lag in (1, 2, 3, 16, 64, 4096):
+        assert correlation(drawn[0][:-lag], drawn[0][lag:]) < bound * 2
+        assert correlation(drawn[0][:-lag], drawn[1][lag:]) < bound * 2
+    for layer, seed in ((2, 0), (1, 1)):
+        (other,) = masks(Dropout(0.5, seed, layer=layer), 1, np.ones(10_000, np.float32))
+        assert correlation(drawn[0], other) < bound
+
+
+@pytest.mark.extended
+def test_every_column_is_dropped_equally_often():
+    drawn = np.stack(masks(Dropout(0.5, layer=4), 400, np.ones(256, np.float32))).mean(0)
+    assert np.abs(drawn - 0.5).max() < 5.5 * 0.5 / np.sqrt(400)
+
+
+def test_layers_and_deep_copies_draw_different_masks():
+    layers = [*nn.CellList([Dropout(0.5), Dropout(0.5)])]
+    layers.append(copy.deepcopy(layers[0]))
+    assert layers[2].key.name == layers[0].key.name, "by which it is stored"
+    (one,), (other,), (copied,) = (masks(layer, 1) for layer in layers)
+    assert not np.array_equal(one, other)
+    assert not np.array_equal(one, copied)
+    assert not np.array_equal(other, copied)
+
+
+def test_nothing_happens_in_evaluation_or_with_p_zero():
+    dropout, never = Dropout(0.5), Dropout(0)
+    never.set_train()
+    dropout.set_train(False)
+    for layer in (dropout, never):
+        assert np.array_equal(layer(ms.Tensor(ONES)).asnumpy(), ONES)
+        assert int(layer.step.asnumpy()) == 0
+
+
+def test_values_and_dtype_are_those_of_dropout():
+    dropout = Dropout(0.75)
+    dropout.set_train()
+    got = dropout(ms.Tensor(ONES.astype(np.float16)))
+    assert got.dtype == ms.float16
+    assert set(np.unique(got.asnumpy())) == {0, 4}
+
+
+@pytest.mark.parametrize("p", [1, 1.0, -0.1, float("nan"), True, "0.5", None])
+def test_other_probabilities_are_refused(p):
+    with pytest.raises(ValueError, match=r"p must be a number in \[0, 1\)"):
+        Dropout(p)
+
+
+@pytest.mark.parametrize("wrong", [{"seed": 0.5}, {"seed": None}, {"layer": "1"}, {"layer": True}])
+def test_other_seeds_are_refused(wrong):
+    with pytest.raises(TypeError, match=f"{next(iter(wrong))} must be an int"):
+        Dropout(0.5, **wrong)
+
+
+class Dropping(Mlp):
+    def __init__(self):
+        super().__init__()
+        self.drop = Dropout(0.4)
+
+    def logits(self, x):
+        return self.out(self.drop(self.norm(self.hidden(x))))
+
+
+@each_mode
+def test_every_micro_step_draws_once(mode):
+    begin_process(mode=mode)
+    network = Dropping()
+    cell = ck.AccumulationTrainCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9), 3)
+    cell.set_train()
+    rng = np.random.default_rng(1)
+    for call in range(1, 6):
+        cell(ms.Tensor(rng.normal(size=(4, 6)).astype("f4")), ms.Tensor(rng.normal(size=(4, 3)).astype("f4")))
+        assert tensors(cell)["drop.step"] == np.int32(call).tobytes()
+
+
+def test_masks_go_on_whatever_was_made_before(root):
+    cell = ck.AccumulationTrainCell(network := Dropping(), nn.Momentum(network.trainable_params(), 0.1, 0.9), 3)
+    masks(network.drop, 2)
+    state = ck.StateManager(cell)
+    with ck.CheckpointManager(root) as manager:
+        manager.restore(state)
+        manager.save(state)
+    Dropout(0.5)  # a layer more than the first process had made
+    again = ck.AccumulationTrainCell(network := Dropping(), nn.Momentum(network.trainable_params(), 0.1, 0.9), 3)
+    assert int(network.drop.key.asnumpy()) != int(cell.network.drop.key.asnumpy())
+    ck.CheckpointManager(root).restore(ck.StateManager(again))
+    for one, other in zip(masks(cell.network.drop, 3), masks(network.drop, 3), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_seeds_mean_the_same_mask_in_every_version():
+    """Recorded: a release that drew others would train something else from the same seed."""
+    assert (_key(7, 3), _key(2**40 + 5, 0)) == (-406303585, -640078843)

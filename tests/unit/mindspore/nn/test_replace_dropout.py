@@ -1,0 +1,213 @@
+"""`ckptkit.nn.replace_dropout`: every layer that runs is replaced, no other is, and training resumes exactly."""
+
+from __future__ import annotations
+
+import hashlib
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn, ops
+from support.training import begin_process, each_mode, tensors
+
+import ckptkit as ck
+from ckptkit.mindspore.inspect import find
+
+RATES = {"drop": 0.5, "blocks.0.drop": 0.25, "blocks.1.drop": 0.25, "layers.2": 0.125, "again": 0.5}
+
+
+class Block(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Dense(8, 8)
+        self.drop = nn.Dropout(p=0.25)
+
+    def construct(self, x):
+        return self.drop(ops.tanh(self.dense(x)))
+
+
+class Derived(nn.Dropout):
+    """As packages have them, to be the same in all versions of MindSpore."""
+
+
+class Written(nn.Dropout):
+    def construct(self, x):
+        return x + 1
+
+
+class ReadyMade(nn.Cell):
+    """As somebody else may have written it: attributes, a list of blocks, a sequence, a layer with two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(p=0.5)
+        self.blocks = nn.CellList([Block(), Block()])
+        self.layers = nn.SequentialCell(nn.Dense(8, 8), nn.ReLU(), Derived(keep_prob=0.875), nn.Dense(8, 3))
+        self.again = self.drop
+        self.never = nn.Dropout(p=0.0)
+        self.other = Written(p=0.5)
+
+    def construct(self, x, y):
+        x = self.drop(x)
+        for block in self.blocks:
+            x = block(x)
+        return ops.square(self.layers(self.other(self.again(self.never(x)))) - y).mean()
+
+
+def training():
+    network = ck.nn.replace_dropout(ReadyMade())
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    return ck.AccumulationTrainCell(network, optimizer, 3).set_train()
+
+
+def batch(number):
+    rng = np.random.default_rng(number)
+    return ms.Tensor(rng.normal(size=(4, 8)).astype("f4")), ms.Tensor(rng.normal(size=(4, 3)).astype("f4"))
+
+
+def run_on(cell, numbers):
+    losses = [cell(*batch(number)).asnumpy().tobytes() for number in numbers]
+    return hashlib.sha256(b"".join([*losses, *(bits for _, bits in sorted(tensors(cell).items()))])).hexdigest()
+
+
+def test_replaced_layers_keep_rate_and_unique_names():
+    """Every place has a layer of the same rate, with parameters under its own name."""
+    network = ReadyMade()
+    before = {one.name for one in network.get_parameters()}
+    assert ck.nn.replace_dropout(network) is network
+    replaced = {name: cell.p for name, cell in network.cells_and_names() if isinstance(cell, ck.nn.Dropout)}
+    assert replaced == RATES
+    names = [one.name for one in network.get_parameters()]
+    assert len(set(names)) == len(names)
+    assert set(names) - before == {f"{name}.{one}" for name in RATES for one in ("key", "step")}
+    assert before <= set(names)
+    assert network.layers.cell_list == list(network.layers)
+    assert type(network.never) is nn.Dropout
+    assert [one.where for one in find(network)] == ["other (Written)"]  # its forward nobody knows
+    assert len({int(cell.key.asnumpy()) for cell in network.cells() if isinstance(cell, ck.nn.Dropout)}) == 2
+
+
+def test_a_second_call_changes_nothing():
+    network = ck.nn.replace_dropout(ReadyMade())
+    cells = {name: id(cell) for name, cell in network.cells_and_names()}
+    assert {name: id(cell) for name, cell in ck.nn.replace_dropout(network).cells_and_names()} == cells
+
+
+@pytest.mark.parametrize("displaced_by", [nn.Identity, lambda: ck.nn.Dropout(0.5)])
+def test_displaced_layer_that_still_runs_is_replaced(displaced_by):
+    layers = nn.SequentialCell(nn.ReLU(), nn.Dropout(p=0.5)).set_train()
+    layers.insert_child_to_cell("1", displaced_by())
+    assert len(find(layers)) == 1
+    ck.nn.replace_dropout(layers)
+    assert find(layers) == ()
+    assert isinstance(layers[1], ck.nn.Dropout)
+    assert layers.cell_list[1] is layers[1]
+    assert {one.name for one in layers.get_parameters()} == {"1.key", "1.step"}
+
+
+class Headed(nn.SequentialCell):
+    """Has a layer beside its list."""
+
+    def __init__(self):
+        super().__init__(nn.Dense(8, 8), nn.Dropout(p=0.25), nn.Dense(8, 8))
+        self.drop = nn.Dropout(p=0.5)
+
+    def construct(self, x):
+        return self.drop(super().construct(x))
+
+
+class HeadFirst(Headed):
+    """Holds that layer before those of its list."""
+
+    def __init__(self):
+        nn.SequentialCell.__init__(self)
+        self.drop = nn.Dropout(p=0.5)
+        for one in (nn.Dense(8, 8), nn.Dropout(p=0.25), nn.Dense(8, 8)):
+            self.append(one)
+        del self.cell_list[0]
+
+
+@pytest.mark.parametrize("kind", [Headed, HeadFirst])
+def test_layers_in_and_beside_a_sequence_are_replaced(kind):
+    network = ck.nn.replace_dropout(kind())
+    assert [type(one) for one in network.cell_list] == [nn.Dense, ck.nn.Dropout, nn.Dense]
+    assert (network.cell_list[1].p, network.drop.p) == (0.25, 0.5)
+    assert type(network.drop) is ck.nn.Dropout
+    assert find(network) == ()
+
+
+def test_evaluation_stays_evaluation():
+    network = ck.nn.replace_dropout(ReadyMade())
+    assert not network.drop.training
+    assert ck.nn.replace_dropout(ReadyMade().set_train()).drop.training
+
+
+@pytest.mark.parametrize("wrong", [nn.Dropout(p=0.5), [nn.Dropout(p=0.5)], None])
+def test_what_cannot_hold_one_is_refused(wrong):
+    with pytest.raises(TypeError, match=r"takes a network with nn\.Dropout in it"):
+        ck.nn.replace_dropout(wrong)
+
+
+average = ops.MultitypeFuncGraph("average")
+
+
+@average.register("Tensor", "Tensor")
+def _average(averaged, weight):
+    return ops.assign(averaged, averaged * 0.5 + weight * 0.5)
+
+
+class Averaging(nn.TrainOneStepCell):
+    """Averages every parameter of the network, as train steps of packages do."""
+
+    def __init__(self, network):
+        super().__init__(network, nn.Momentum(network.trainable_params(), 0.1, 0.9))
+        self.all = ms.ParameterTuple(list(network.get_parameters()))
+        self.averaged = self.all.clone("averaged", init="same")
+        self.map = ops.HyperMap()
+
+    def construct(self, *inputs):
+        loss = super().construct(*inputs)
+        return ops.depend(loss, self.map(average, self.averaged, self.all))
+
+
+def averaging():
+    cell = Averaging(ReadyMade())
+    ck.nn.replace_dropout(cell.network)
+    return cell.set_train()
+
+
+@each_mode
+def test_averages_made_before_the_replacement_resume(mode, tmp_path):
+    begin_process(mode=mode)
+    cell = averaging()
+    with ck.CheckpointManager(tmp_path) as manager:
+        state = ck.StateManager(cell)
+        manager.restore(state)
+        run_on(cell, range(4))
+        state.count_delivered(4)
+        manager.save(state)
+    expected = run_on(cell, range(4, 8))
+    begin_process(mode=mode)
+    again = averaging()
+    ck.CheckpointManager(tmp_path).restore(ck.StateManager(again))
+    assert run_on(again, range(4, 8)) == expected
+    assert not any("averaged" in name and name.endswith((".key", ".step")) for name in tensors(again))
+    assert int(again.network.drop.step.asnumpy()) == 8
+
+
+@each_mode
+def test_interrupted_training_continues_with_same_masks(mode, tmp_path):
+    begin_process(mode=mode)
+    cell = training()
+    with ck.CheckpointManager(tmp_path) as manager:
+        state = ck.StateManager(cell)
+        manager.restore(state)
+        run_on(cell, range(4))
+        manager.save(state)
+    expected = run_on(cell, range(4, 8))
+    begin_process(mode=mode)
+    again = training()
+    ck.CheckpointManager(tmp_path).restore(ck.StateManager(again))
+    assert run_on(again, range(4, 8)) == expected
+    drawn = {name: np.frombuffer(bits, np.int32)[0] for name, bits in tensors(again).items() if name.endswith(".step")}
+    assert drawn == {f"{name}.step": 8 for name in RATES}

@@ -1,0 +1,326 @@
+"""Buffers of cells: stored and restored like parameters, and named where a compiled graph would not see them."""
+
+from __future__ import annotations
+
+import functools
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn, ops
+from mindspore.common import np_dtype
+from support.options import grouped
+from support.training import (
+    SIZE,
+    Job,
+    Mlp,
+    accumulation_cell,
+    adam,
+    begin_process,
+    both_modes,
+    samples,
+    survived,
+    tensors,
+)
+
+import ckptkit as ck
+from ckptkit.mindspore.state.manager import StateManager
+from ckptkit.tools.interchange import export_weights, import_weights
+
+pytestmark = pytest.mark.skipif(not hasattr(nn.Cell, "register_buffer"), reason="this MindSpore has no buffers")
+
+
+class Remembering(Mlp):
+    """Subtracts a running mean, which is a buffer, and counts in another one that no state_dict has."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", ms.Tensor(np.zeros(6, np.float32)))
+        self.register_buffer("calls", ms.Tensor(np.zeros((), np.int64)), persistent=False)
+        self.hidden.register_buffer("table", ms.Tensor(np.arange(4, dtype=np.float32)))
+        self.register_buffer("nothing", None)
+
+    def construct(self, x, y):
+        self.mean.copy_(self.mean * 0.9 + x.mean(0) * 0.1)
+        self.calls.copy_(self.calls + 1)
+        return super().construct(x - self.mean, y)
+
+
+class Named(Mlp):
+    """Has buffers of the given names and values."""
+
+    def __init__(self, **buffers):
+        super().__init__()
+        for name, value in buffers.items():
+            self.register_buffer(name, ms.Tensor(value))
+
+
+def remembering(**options):
+    return accumulation_cell(network=Remembering, **options)
+
+
+def with_buffers(**buffers):
+    return accumulation_cell(network=functools.partial(Named, **buffers))
+
+
+def batch(seed=0):
+    values = samples(4, seed)
+    return ms.Tensor(values["x"]), ms.Tensor(values["y"])
+
+
+def trained(cell, calls):
+    cell.set_train()
+    for seed in range(calls):
+        cell(*batch(seed))
+    return cell
+
+
+def manager(root, **options):
+    return ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000), **grouped(**options))
+
+
+def saved(root, cells, calls=0, **stateful):
+    state = StateManager(cells, **stateful)
+    with manager(root) as saves:
+        saves.restore(state)
+        if calls:
+            trained(cells, calls)
+        saves.save(state).result()
+    return cells
+
+
+def leaves(state):
+    return {leaf.name: leaf for leaf in state.capture().leaves if leaf.role != "state"}
+
+
+def test_interrupted_run_has_every_bit_of_buffers(root):
+    expected = Job(cell=remembering).uninterrupted(2).steps
+    found, job = survived(root, [3, SIZE, SIZE + 2], epochs=2, cell=remembering)
+    assert found == expected
+    assert int(job.cell.network.calls.asnumpy()) == 2 * SIZE
+
+
+def test_trainings_own_and_foreign_name_buffers_alike():
+    network = Remembering()
+    names = {name for name, _ in network.named_buffers()}
+    assert names == {"mean", "calls", "hidden.table"}
+    foreign = nn.TrainOneStepCell(network, adam(network.trainable_params()))
+    for cells in (remembering(), foreign, [Remembering(), adam(Remembering().trainable_params())][:1]):
+        found = leaves(StateManager(cells))
+        assert names <= found.keys()
+        assert {(found[name].role, found[name].lifetime) for name in names} == {("weights", "micro")}
+
+
+class WithCount(nn.TrainOneStepCell):
+    """Has a buffer of its own, beside those of its network."""
+
+    def __init__(self, network, optimizer):
+        super().__init__(network, optimizer)
+        self.register_buffer("count", ms.Tensor(np.full((), 7, np.int64)))
+
+
+def test_buffers_of_train_cell_itself_are_stored():
+    network = Remembering()
+    found = leaves(StateManager(WithCount(network, adam(network.trainable_params()))))
+    assert found["count"].array == 7
+    assert "mean" in found
+
+
+KINDS = {
+    "half": (np.float16, (5, 7)),
+    "brain": (np_dtype.bfloat16, (5, 7)),
+    "single": (np.float32, ()),
+    "double": (np.float64, (2, 2)),
+    "count": (np.int64, ()),
+    "mask": (np.bool_, (6,)),
+    "empty": (np.float32, (0, 3)),
+    "large": (np.float32, (160, 160)),
+}
+
+
+def of_every_kind(seed):
+    bits = np.random.default_rng(seed).integers(0, 2, 1 << 17, dtype=np.uint8)
+    sizes = {name: int(np.prod(shape)) * np.dtype(kind).itemsize for name, (kind, shape) in KINDS.items()}
+    return {name: bits[: sizes[name]].view(kind).reshape(shape) for name, (kind, shape) in KINDS.items()}
+
+
+@both_modes
+def test_every_kind_of_buffer_is_restored_in_place(root, mode):
+    begin_process(mode=mode)
+    cell = saved(root, with_buffers(**of_every_kind(1)), 1)
+    again = trained(with_buffers(**of_every_kind(2)), 1)
+    objects = {name: (id(one), one.data_ptr()) for name, one in again.network.named_buffers()}
+    assert tensors(again) != tensors(cell)
+    fresh = with_buffers(**of_every_kind(2))
+    manager(root).restore(StateManager(fresh))
+    assert tensors(fresh) == tensors(cell)
+    manager(root).restore(StateManager(again))
+    assert tensors(again) == tensors(cell)
+    assert {name: (id(one), one.data_ptr()) for name, one in again.network.named_buffers()} == objects
+
+
+def test_other_buffers_are_refused_and_named(root, monkeypatch):
+    monkeypatch.setenv("CKPTKIT_DEBUG", "1")
+    saved(root, with_buffers(one=np.zeros(2, np.float32), two=np.zeros(3, np.float32), three=np.zeros(1, np.int32)))
+    other = with_buffers(one=np.ones(3, np.float32), two=np.ones(3, np.float16), four=np.ones(1, np.int32))
+    before = tensors(other)
+    with pytest.raises(ck.StateMismatchError) as caught:
+        manager(root).restore(StateManager(other))
+    for text in (
+        "one: the checkpoint has F32 [2], this training has F32 [3]",
+        "two: the checkpoint has F32 [3], this training has F16 [3]",
+        "not in this training: three",
+        "missing in the checkpoint: four",
+    ):
+        assert text in str(caught.value)
+    assert tensors(other) == before
+
+
+def test_what_is_registered_later_is_stored(root):
+    cell = with_buffers(table=np.zeros(2, np.float32))
+    state = StateManager(cell)
+    assert leaves(state)["table"].shape == (2,)
+    cell.network.register_buffer("table", ms.Tensor(np.ones(5, np.float32)))
+    cell.network.norm.register_buffer("late", ms.Tensor(np.ones((), np.float32)))
+    found = leaves(state)
+    assert found["table"].array.tolist() == [1] * 5
+    assert found["norm.late"].array == 1
+    cell.network.register_buffer("table", ms.Tensor(np.full(5, 2, np.float32)))
+    assert leaves(state)["table"].array.tolist() == [2] * 5, "although all names and shapes are the same"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: [Remembering(), Named(mean=np.zeros(6, np.float32)).hidden, Named(mean=np.zeros(1, np.float32))],
+        lambda: nn.CellList([nn.Cell()]),
+    ],
+)
+def test_buffer_names_used_twice_are_refused(make):
+    cells = make()
+    if isinstance(cells, nn.Cell):
+        cells[0].weight = ms.Parameter(ms.Tensor(np.zeros(1, np.float32)), name="0.mean")
+        cells[0].register_buffer("mean", ms.Tensor(np.zeros(1, np.float32)))
+    else:
+        for index, cell in enumerate(cells):
+            cell.update_parameters_name(f"net{index}.")
+    with pytest.raises(ck.StateMismatchError, match=r"used twice: (0\.)?mean\. .*give one of the cells by name"):
+        StateManager(cells)
+
+
+def test_buffers_of_a_named_cell_are_restored(root):
+    average = Named(mean=np.full(6, 3, np.float32))
+    saved(root, remembering(), average=average)
+    fresh = Named(mean=np.zeros(6, np.float32))
+    ck.CheckpointManager(root).restore(StateManager(remembering(), average=fresh))
+    assert tensors(fresh) == tensors(average)
+    with pytest.raises(ck.StateMismatchError, match="not in this object: mean"):
+        ck.CheckpointManager(root).restore(StateManager(remembering(), average=Mlp()))
+
+
+def test_doctor_digests_buffers():
+    cell = remembering()
+    observer = StateManager(cell).observer()
+    before, _ = observer.observe()
+    ops.assign(cell.network.calls, ms.Tensor(np.int64(7)))
+    after, _ = observer.observe()
+    assert {name for name in after if before[name] != after[name]} == {"weights/calls"}
+
+
+WRITTEN = "A resumed run may not be bit-exact: training changes the buffers calls, mean, but a graph reads"
+
+
+def test_buffer_changed_under_graph_is_named_once(root, shown):
+    begin_process(mode="graph")
+    cell = remembering()
+    state = StateManager(cell)
+    with manager(root) as saves:
+        saves.restore(state)
+        saves.save(state).result()
+        assert WRITTEN not in shown()
+        for calls in (1, 2):
+            trained(cell, calls)
+            saves.save(state).result()
+    assert shown().count(WRITTEN) == 1
+
+
+def test_buffer_changed_after_resume_is_named(root, shown):
+    begin_process(mode="graph")
+    saved(root, remembering())
+    cell = remembering()
+    state = StateManager(cell)
+    with manager(root) as saves:
+        saves.restore(state)
+        state.capture()
+        assert "training changes the buffers" not in shown()
+        ops.assign(cell.network.calls, ms.Tensor(np.int64(7)))
+        state.capture()
+    assert "training changes the buffers calls, but a graph" in shown()
+
+
+def test_strict_refuses_buffer_changed_under_graph(root):
+    begin_process(mode="graph")
+    cell = remembering()
+    state = StateManager(cell, strict=True)
+    with manager(root) as saves:
+        saves.restore(state)
+        trained(cell, 1)
+        with pytest.raises(ck.ResumeError, match="training changes the buffers calls, mean, but a graph reads"):
+            saves.save(state)
+
+
+@both_modes
+def test_exact_buffers_give_no_warning(root, mode, shown):
+    """In PYNATIVE they may change; in GRAPH none does here."""
+    begin_process(mode=mode)
+    make = remembering if mode == "pynative" else functools.partial(with_buffers, table=np.ones(3, np.float32))
+    for _ in range(2):
+        cell = make()
+        state = StateManager(cell, strict=True)
+        with manager(root) as saves:
+            saves.restore(state)
+            trained(cell, 2)
+            saves.save(state).result()
+    assert "training changes the buffers" not in shown()
+
+
+class Plain(Remembering):
+    """Without BatchNorm, which a rewind refuses by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.Tanh()
+
+
+def test_rewind_refuses_buffer_changed_within_cycle(root):
+    begin_process()
+    cell = accumulation_cell(network=Plain)
+    state = StateManager(cell)
+    with manager(root, mid_cycle="rewind") as saves:
+        saves.restore(state)
+        trained(cell, 1)
+        with pytest.raises(ck.ResumeError, match="calls, mean changed since the cycle began"):
+            state.capture_cycle_start()
+
+
+@pytest.mark.parametrize("end", ["ckpt", "safetensors"])
+def test_export_and_import_keep_buffers(root, tmp_path, end):
+    cell = saved(root, remembering(), 2)
+    export_weights(root, tmp_path / f"x.{end}")
+    loaded = ms.load_checkpoint(str(tmp_path / f"x.{end}"), format=end)
+    assert loaded["mean"].asnumpy().tobytes() == cell.network.mean.asnumpy().tobytes()
+    import_weights(tmp_path / f"x.{end}", tmp_path / "begun")
+    again = remembering()
+    manager(tmp_path / "begun").restore(StateManager(again))
+    assert tensors(again.network) == tensors(cell.network)
+
+
+def test_import_without_buffers_leaves_them_as_built(root, tmp_path, shown):
+    donor = trained(remembering(), 2)
+    ms.save_checkpoint(donor.network, str(tmp_path / "x.ckpt"))
+    import_weights(tmp_path / "x.ckpt", root)
+    cell = remembering()
+    manager(root).restore(StateManager(cell))
+    assert cell.network.hidden.weight.asnumpy().tobytes() == donor.network.hidden.weight.asnumpy().tobytes()
+    assert not cell.network.mean.asnumpy().any()
+    assert "in this training, but not imported, and as they were built: calls, hidden.table, mean" in shown()

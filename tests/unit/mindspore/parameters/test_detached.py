@@ -1,0 +1,180 @@
+"""A parameter that gets other memory while it is trained: in PYNATIVE no optimizer of MindSpore's notices."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn, ops
+from support.training import Mlp, accumulation_cell, begin_process, samples
+
+import ckptkit as ck
+from ckptkit.mindspore.parameters.detached import Detached
+from ckptkit.testing.memory import contents_of
+
+
+def replace_weight(cell):
+    cell.network.hidden.weight.set_data(ms.Tensor(cell.network.hidden.weight.asnumpy() * 0.5))
+
+
+def load_weights(cell):
+    ms.load_param_into_net(cell.network, {"hidden.weight": ms.Parameter(np.zeros((8, 6), np.float32))})
+
+
+def replace_moment(cell):
+    cell.optimizer.moment1[0].set_data(ms.Tensor(np.ones((8, 6), np.float32)))
+
+
+def replace_rate(cell):
+    cell.optimizer.learning_rate.set_data(ms.Tensor(0.02, ms.float32))
+
+
+def write_weight(cell):
+    ops.assign(cell.network.hidden.weight, ms.Tensor(np.zeros((8, 6), np.float32)))
+    cell.network.hidden.weight[0] = 1.0
+
+
+def replace_statistic(cell):
+    cell.network.norm.moving_mean.set_data(ms.Tensor(np.ones(8, np.float32)))
+
+
+class OwnOptimizer(nn.Optimizer):
+    """Its update is compiled by nobody in PYNATIVE."""
+
+    def __init__(self, weights):
+        super().__init__(0.01, weights)
+
+    def construct(self, gradients):
+        for weight, gradient in zip(self.parameters, gradients, strict=True):
+            ops.assign_sub(weight, self.get_lr() * gradient)
+        return True
+
+
+def train_step():
+    network = Mlp()
+    return nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9))
+
+
+class Saved:
+    """A training that is saved after every micro-step."""
+
+    def __init__(self, make=lambda: accumulation_cell(2), mode="pynative"):
+        begin_process(mode=mode)
+        self.cell = make()
+        self.cell.set_train()
+        self.state = ck.StateManager(self.cell)
+        self.state.begin("runs/detached")
+
+    def train(self, micro_steps):
+        for _ in range(micro_steps):
+            rows = samples(4)
+            self.cell(ms.Tensor(rows["x"]), ms.Tensor(rows["y"]))
+            self.state.count_delivered()
+            self.state.capture()
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (replace_weight, "hidden.weight"),
+        (load_weights, "hidden.weight"),
+        (replace_moment, "moment1.hidden.weight"),
+        (replace_rate, "learning_rate"),
+    ],
+)
+def test_memory_that_no_update_sees_fails_the_save(change, name):
+    saved = Saved()
+    saved.train(3)
+    change(saved.cell)
+    with pytest.raises(ck.ResumeError, match=rf"^{name} got other memory after the first update.*ops\.assign"):
+        saved.train(4)
+
+
+def test_weight_replaced_beside_foreign_cell_fails_the_save():
+    saved = Saved(train_step)
+    saved.train(2)
+    replace_weight(saved.cell)
+    with pytest.raises(ck.ResumeError, match=r"hidden\.weight got other memory"):
+        saved.train(2)
+
+
+@pytest.mark.parametrize("change", [write_weight, replace_statistic])
+def test_what_updates_still_see_is_saved(change):
+    saved = Saved()
+    saved.train(3)
+    change(saved.cell)
+    saved.train(4)
+
+
+@pytest.mark.parametrize("mode", ["pynative", "graph"])
+def test_other_memory_matters_in_pynative_only(mode):
+    begin_process(mode=mode)
+    detached = Detached([accumulation_cell(2)], lambda: {"hidden.weight"})
+    detached.begin(0)
+    detached.bind()
+    detached.refuse(1)
+    if mode == "graph":
+        detached.refuse(2)
+        return
+    with pytest.raises(ck.ResumeError, match=r"hidden\.weight got other memory"):
+        detached.refuse(2)
+
+
+def test_memory_given_before_first_update_is_saved():
+    saved = Saved()
+    replace_weight(saved.cell)
+    saved.train(1)
+    replace_weight(saved.cell)
+    saved.train(4)
+
+
+def test_memory_given_right_after_restore_is_saved():
+    """The first update of a process counts, and not that of the run."""
+    saved = Saved()
+    saved.train(2)
+    contents = contents_of(saved.state.capture(), "a000001-c0000000001-m0000")
+    again = Saved()
+    again.state.apply(contents)
+    again.state.capture()
+    replace_weight(again.cell)
+    again.train(4)
+
+
+def test_memory_given_after_last_update_is_saved():
+    saved = Saved()
+    saved.train(4)
+    replace_weight(saved.cell)
+    saved.state.capture()
+    saved.state.capture()
+
+
+def test_optimizer_that_nobody_compiles_sees_other_memory():
+    saved = Saved(lambda: accumulation_cell(2, optimizer=OwnOptimizer))
+    saved.train(3)
+    before = saved.cell.network.hidden.weight.asnumpy().copy()
+    replace_weight(saved.cell)
+    saved.train(4)
+    assert not np.array_equal(saved.cell.network.hidden.weight.asnumpy(), before * 0.5)
+
+
+def test_mindspore_still_does_not_see_it():
+    """Were this mended, nothing would have to be refused."""
+    saved = Saved()
+    saved.train(4)
+    replace_weight(saved.cell)
+    weight = saved.cell.network.hidden.weight
+    before = weight.asnumpy().copy()
+    rows = samples(4)
+    for _ in range(4):
+        saved.cell(ms.Tensor(rows["x"]), ms.Tensor(rows["y"]))
+    assert np.array_equal(weight.asnumpy(), before)
+
+
+@pytest.mark.extended
+def test_a_graph_sees_other_memory():
+    saved = Saved(mode="graph")
+    saved.train(3)
+    replace_weight(saved.cell)
+    before = saved.cell.network.hidden.weight.asnumpy().copy()
+    saved.train(4)
+    assert not np.array_equal(saved.cell.network.hidden.weight.asnumpy(), before)

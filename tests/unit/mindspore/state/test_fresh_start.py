@@ -1,0 +1,120 @@
+"""A second start in one process, after an interruption that left no checkpoint: never with trained parameters."""
+
+from __future__ import annotations
+
+import shutil
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn
+from mindspore.train import Callback, Model
+from support.training import CrashError, Interrupt, Mlp, adam, begin_process, checkpoints, pipeline, tensors
+
+import ckptkit as ck
+from ckptkit.tools.interchange import import_weights
+
+MESSAGE = "cannot start afresh with trained parameters"
+
+
+class Parts:
+    """What the cells of a notebook build, one by one."""
+
+    def __init__(self, network=Mlp):
+        begin_process()
+        self.network = network()
+        self.optimizer = adam(self.network.trainable_params())
+
+    def foreign(self):
+        return Model(nn.TrainOneStepCell(self.network, self.optimizer))
+
+    def own(self):
+        return Model(ck.AccumulationTrainCell(self.network, self.optimizer, 2))
+
+
+def interrupted(root, model, at=3, callback=None):
+    with pytest.raises(CrashError):
+        checkpoints(root).train(model, 2, pipeline(), callbacks=callback or Interrupt(at))
+
+
+@pytest.mark.parametrize("again", ["the model", "its parts"])
+def test_trained_parameters_begin_no_run(root, again):
+    parts = Parts()
+    model = parts.foreign()
+    interrupted(root, model)
+    before = tensors(model.train_network)
+    with pytest.raises(ck.ResumeError, match=MESSAGE):
+        checkpoints(root).train(model if again == "the model" else parts.foreign(), 2, pipeline())
+    assert tensors(model.train_network) == before
+    assert ck.CheckpointManager(root).checkpoints() == []
+
+
+def test_trained_parameters_in_new_cell_begin_no_run(root):
+    """The new `AccumulationTrainCell` has counted nothing."""
+    parts = Parts()
+    interrupted(root, parts.own())
+    with pytest.raises(ck.ResumeError, match=MESSAGE):
+        checkpoints(root).train(parts.own(), 2, pipeline())
+
+
+class Counting(Mlp):
+    """All that a call changes is a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.Tanh()
+        self.register_buffer("calls", ms.Tensor(np.zeros((), np.int64)))
+
+    def construct(self, x, y):
+        self.calls.copy_(self.calls + 1)
+        return super().construct(x, y)
+
+
+@pytest.mark.skipif(not hasattr(nn.Cell, "register_buffer"), reason="this MindSpore has no buffers")
+def test_a_buffer_that_counted_begins_no_run(root):
+    parts = Parts(Counting)
+    interrupted(root, parts.own(), at=1)
+    with pytest.raises(ck.ResumeError, match=f"and calls changed since: a run {MESSAGE}"):
+        checkpoints(root).train(parts.own(), 2, pipeline())
+
+
+def test_imported_weights_bring_back_no_moments(root, tmp_path):
+    ms.save_checkpoint(Parts().network, str(tmp_path / "donor.ckpt"))
+    import_weights(tmp_path / "donor.ckpt", root)
+    model = Parts().foreign()
+    interrupted(root, model)
+    with pytest.raises(ck.ResumeError, match=MESSAGE):
+        checkpoints(root).train(model, 2, pipeline())
+
+
+def test_parameters_built_anew_begin_again(root, tmp_path):
+    whole = Parts().foreign()
+    checkpoints(tmp_path / "whole").train(whole, 2, pipeline())
+    interrupted(root, Parts().foreign())
+    again = Parts().foreign()
+    checkpoints(root).train(again, 2, pipeline())
+    assert tensors(again.train_network) == tensors(whole.train_network)
+
+
+class Mistake(Callback):
+    """Fails before anything is trained."""
+
+    def on_train_step_begin(self, run_context):
+        raise CrashError
+
+
+def test_a_start_that_trained_nothing_may_be_repeated(root):
+    model = Parts().foreign()
+    interrupted(root, model, callback=Mistake())
+    point = checkpoints(root).train(model, 2, pipeline())
+    assert (point.checkpoint, point.complete) == (None, False)
+
+
+def test_trained_parameters_may_begin_another_run(root, tmp_path):
+    """As in a second phase of a script, whose first phase comes back from its own checkpoints."""
+    model = Parts().foreign()
+    checkpoints(tmp_path / "first").train(model, 1, pipeline())
+    assert checkpoints(root).train(model, 2, pipeline()).batches_delivered == 0
+    shutil.rmtree(root)
+    with pytest.raises(ck.ResumeError, match=MESSAGE):
+        checkpoints(root).train(model, 2, pipeline())

@@ -1,0 +1,220 @@
+"""A run that begins with imported weights: as by hand, to the bit, and then as any other run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn
+from mindspore.train import Model
+from support.training import (
+    SIZE,
+    Job,
+    Mlp,
+    accumulation_cell,
+    begin_process,
+    checkpoints,
+    crashed,
+    digest,
+    each_mode,
+    pipeline,
+    tensors,
+)
+
+import ckptkit as ck
+from ckptkit.checkpoint.open import open_checkpoint
+from ckptkit.checkpoint.verify import load
+from ckptkit.core.process_group import Alone
+from ckptkit.format.layout import CheckpointName
+from ckptkit.mindspore.parameters.half_restored import mark_half_restored, refuse_half_restored
+from ckptkit.run.index import Index
+from ckptkit.storage import open_storage
+from ckptkit.tools.interchange import Renames, import_weights
+
+
+@pytest.fixture
+def donor(tmp_path):
+    """A `.ckpt` of a whole train cell that has trained: weights, moments, counters."""
+    begin_process(seed=77)
+    cell = accumulation_cell()
+    Model(cell).train(1, pipeline(16))
+    ms.save_checkpoint(cell, str(tmp_path / "donor.ckpt"))
+    return tmp_path / "donor.ckpt"
+
+
+def by_hand(donor, mode="pynative", epochs=3):
+    job = Job(mode=mode)
+    left, _ = ms.load_param_into_net(job.cell.network, ms.load_checkpoint(str(donor)))
+    assert left == []
+    return job.uninterrupted(epochs).steps
+
+
+@each_mode
+def test_import_equals_weights_loaded_by_hand(root, donor, mode, shown):
+    """Such a run resumes as any other."""
+    expected = by_hand(donor, mode)
+    assert expected != Job(mode=mode).uninterrupted(1).steps
+    imported = import_weights(donor, root)
+    assert imported.checkpoint == "a000001-c0000000000-m0000"
+    first = crashed(root, SIZE + 3, mode=mode)
+    assert first.trace.steps == {step: expected[step] for step in range(1, SIZE + 4)}
+    assert "imported from donor.ckpt" in shown()
+    assert "the optimizer's state, accumulators, counters, random state, data position" in shown()
+    resumed = Job(mode=mode).resumed(checkpoints(root), 3)
+    assert resumed.steps == {step: expected[step] for step in range(SIZE + 3, 3 * SIZE + 1)}
+    second = json.loads((Path(root) / "attempts/000002.json").read_bytes())
+    assert second["parent"] == imported.checkpoint
+
+
+def test_killed_first_attempt_begins_with_import_again(root, donor):
+    expected = by_hand(donor, epochs=1)
+    import_weights(donor, root)
+    job = Job()
+    with pytest.raises(ZeroDivisionError):
+        job.started(checkpoints(root), 1, Failing())
+    assert Job().started(checkpoints(root), 1).steps == expected
+
+
+class Failing(ms.train.Callback):
+    def on_train_step_end(self, run_context):
+        if run_context.original_args().cur_step_num == 3:
+            1 / 0  # noqa: B018 - as a bug in a script does
+
+
+def test_an_import_is_pruned_as_any_parent(root, donor):
+    import_weights(donor, root)
+    Job().started(checkpoints(root, 5, keep=ck.KeepLatest(2)), 1)
+    assert "a000001-c0000000000-m0000" not in {path.name for path in (Path(root) / "checkpoints").iterdir()}
+
+
+class Scaled(nn.TrainOneStepCell):
+    """A train cell with a parameter that is neither the network's nor the optimizer's."""
+
+    def __init__(self, network, optimizer):
+        super().__init__(network, optimizer)
+        self.scale = ms.Parameter(ms.Tensor(64.0, ms.float32), name="scale", requires_grad=False)
+
+
+def test_foreign_cell_takes_import_keeping_loss_scale(root, donor):
+    def made():
+        begin_process()
+        network = Mlp()
+        return Scaled(network, nn.Momentum(network.trainable_params(), 0.1, 0.9))
+
+    import_weights(donor, root)
+    cell = made()
+    point = checkpoints(root).train(Model(cell), 1, pipeline(16))
+    assert (point.batches_delivered, point.checkpoint) == (0, "a000001-c0000000000-m0000")
+    other = made()
+    ms.load_param_into_net(other.network, ms.load_checkpoint(str(donor)))
+    Model(other).train(1, pipeline(16))
+    assert tensors(cell) == tensors(other)
+
+
+def test_imported_loss_scale_is_ignored_and_named(root, tmp_path, shown):
+    begin_process()
+    cells = [Scaled(one, nn.Momentum(one.trainable_params(), 0.1, 0.9)) for one in (Mlp(), Mlp())]
+    cells[0].scale.set_data(ms.Tensor(8.0, ms.float32))
+    file = tmp_path / "whole.ckpt"
+    ms.save_checkpoint([{"name": name, "data": one} for name, one in named_in(cells[0], "scale").items()], str(file))
+    import_weights(file, root)
+    ck.CheckpointManager(root).restore(ck.StateManager(cells[1]))
+    assert "imported, but no weights of this training, and ignored: scale" in shown()
+    assert float(cells[1].scale) == 64
+    assert cells[1].network.out.weight.asnumpy().tobytes() == cells[0].network.out.weight.asnumpy().tobytes()
+
+
+def named_in(cell, *more):
+    return {
+        one.name: one for one in cell.get_parameters() if one.name in more or one.name in cell.network.parameters_dict()
+    }
+
+
+def test_import_mismatches_are_all_listed(root, tmp_path, monkeypatch):
+    """Names, shapes and dtypes are listed, and nothing is changed."""
+    monkeypatch.setenv("CKPTKIT_DEBUG", "1")
+    begin_process(seed=77)
+    weights = {one.name: one for one in Mlp().get_parameters()}
+    weights["old.hidden.weight"] = weights.pop("hidden.weight")
+    weights["out.bias"] = ms.Parameter(np.zeros(4, np.float32))
+    weights["out.weight"] = ms.Parameter(weights["out.weight"].astype(ms.float16))
+    file = tmp_path / "other.safetensors"
+    ms.save_checkpoint(weights, str(file), format="safetensors")
+    import_weights(file, root)
+    job = Job()
+    before = digest(job.cell)
+    with pytest.raises(ck.StateMismatchError) as raised:
+        job.started(checkpoints(root), 1)
+    text = str(raised.value)
+    assert "--rename OLD=NEW" in text
+    assert "other.safetensors" in text
+    assert "not imported, but in this training: hidden.weight" in text
+    assert "imported, but not in this training: old.hidden.weight" in text
+    assert "out.bias: the checkpoint has F32 [4], this training has F32 [3]" in text
+    assert "out.weight: the checkpoint has F16" in text
+    assert digest(job.cell) == before
+    assert sorted(path.name for path in (Path(root) / "attempts").iterdir()) == ["000001.json"]
+
+
+def test_renamed_weights_fit(root, tmp_path):
+    begin_process(seed=77)
+    weights = {f"model.{one.name}": one for one in Mlp().get_parameters()}
+    weights["head.weight"] = ms.Parameter(np.zeros(4, np.float32))
+    file = tmp_path / "other.ckpt"
+    ms.save_checkpoint(weights, str(file))
+    imported = import_weights(file, root, renames=Renames({"model.": "", "head.": None}))
+    assert imported.tensors == len(weights) - 1
+    ms.save_checkpoint({one.name: one for one in Mlp().get_parameters()}, str(tmp_path / "same.ckpt"))
+    Job().started(checkpoints(root), 1)
+
+
+def test_a_model_that_was_trained_already_is_refused(root, donor):
+    import_weights(donor, root)
+    job = Job()
+    job.uninterrupted(1)
+    with pytest.raises(ck.ResumeError, match="holds imported weights only, to begin with, but the train cell was call"):
+        checkpoints(root).train(job.model, 2, job.data)
+
+
+def test_fallback_to_import_requires_fresh_optimizer(root, donor):
+    """Half of a corrupt checkpoint was read before the import was taken instead."""
+    expected = by_hand(donor, epochs=1)
+    imported = import_weights(donor, root)
+    crashed(root, 6, 1)
+    (shard,) = Path(root).glob("checkpoints/a000002-*/rank-00000/optimizer-000.safetensors")
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(ck.ResumeError, match=f'checkpoint="{imported.checkpoint}", rewind=True'):
+        Job().started(checkpoints(root), 1)
+    job = Job()
+    checkpoints(root).train(job.model, 1, job.data, callbacks=[job.trace], checkpoint=imported.checkpoint, rewind=True)
+    assert job.trace.steps == expected
+
+
+def test_half_read_import_may_be_read_again(root, donor):
+    imported = import_weights(donor, root)
+    begin_process()
+    cell = accumulation_cell()
+    mark_half_restored([cell], imported.checkpoint)  # as by a read that failed
+    ck.CheckpointManager(root).restore(ck.StateManager(cell))
+    refuse_half_restored([cell])
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_every_rank_of_own_loop_gets_import(root, donor, monkeypatch, ranks):
+    import_weights(donor, root)
+    begin_process()
+    monkeypatch.setattr("ckptkit.mindspore.state.manager.world", lambda: Alone(ranks - 1, ranks))
+    cell = accumulation_cell()
+    state = ck.StateManager(cell)
+    storage = open_storage(root)
+    name = CheckpointName(1, 0, 0)
+    state.apply(load(storage, open_checkpoint(storage, name, Index(storage).document(1))))
+    assert state.progress().batches_delivered == 0
+    wanted = ms.load_checkpoint(str(donor))
+    for one in cell.network.get_parameters():
+        assert one.asnumpy().tobytes() == wanted[one.name].asnumpy().tobytes()

@@ -1,0 +1,289 @@
+"""``mid_cycle``: what a save between two boundaries holds, and that either way resumes exactly."""
+
+from __future__ import annotations
+
+import functools
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn, ops
+from mindspore.train import Callback, EarlyStopping
+from support.training import (
+    SIZE,
+    CrashError,
+    Dropping,
+    Interrupt,
+    Job,
+    Stop,
+    accumulation_cell,
+    adam,
+    begin_process,
+    checkpoints,
+    digest,
+    each_mode,
+    samples,
+)
+
+import ckptkit as ck
+from ckptkit.mindspore.state.manager import StateManager
+from ckptkit.mindspore.state.rewind import CycleStart
+from ckptkit.testing.memory import contents_of
+
+EPOCHS = 3
+STEPS = EPOCHS * SIZE
+
+
+class Noisy(nn.Cell):
+    """Draws from MindSpore's generator in PYNATIVE, and changes no parameter in its forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Dense(6, 8)
+        self.out = nn.Dense(8, 3)
+
+    def construct(self, x, y):
+        return ops.square(self.out(ops.dropout(ops.tanh(self.hidden(x)), p=0.3, training=True)) - y).mean()
+
+
+class Quiet(Noisy):
+    def construct(self, x, y):
+        return ops.square(self.out(ops.tanh(self.hidden(x))) - y).mean()
+
+
+NETWORKS = {"pynative": Noisy, "graph": Quiet}
+
+
+def job(mode):
+    return Job(mode=mode, cell=lambda: accumulation_cell(network=NETWORKS[mode]))
+
+
+@functools.cache
+def whole(mode):
+    """The steps of an uninterrupted job."""
+    return job(mode).uninterrupted(EPOCHS).steps
+
+
+def interrupted(root, at, mode, **options):
+    broken = job(mode)
+    with pytest.raises(CrashError):
+        broken.started(checkpoints(root, **options), EPOCHS, Interrupt(at))
+
+
+def places(root):
+    """Cycle and micro-step of every checkpoint, in order."""
+    names = [one.name.split("-") for one in ck.CheckpointManager(root).checkpoints()]
+    return [(int(cycle[1:]), int(micro_step[1:])) for _, cycle, micro_step in names]
+
+
+@each_mode
+def test_align_waits_for_the_boundary(tmp_path, mode):
+    expected = whole(mode)
+    interrupted(tmp_path, 18, mode, every=3, mid_cycle="align", keep=ck.KeepLatest(99))
+    # Due after 3, 6, 9, 12 and 15 micro-steps; K = 4.
+    assert places(tmp_path) == [(1, 0), (2, 0), (3, 0), (4, 0)]
+    steps = job(mode).resumed(checkpoints(tmp_path), EPOCHS).steps
+    assert steps == {step: expected[step] for step in range(17, STEPS + 1)}
+
+
+def test_align_saves_nothing_before_a_save_was_due(tmp_path):
+    interrupted(tmp_path, 20, "pynative", every=14, mid_cycle="align")
+    assert places(tmp_path) == [(4, 0)]
+
+
+def test_align_stores_end_of_training_in_mid_cycle(tmp_path):
+    job("pynative").started(checkpoints(tmp_path, mid_cycle="align"), EPOCHS, Stop(18))
+    assert places(tmp_path) == [(4, 2)]
+    expected = whole("pynative")
+    steps = job("pynative").resumed(checkpoints(tmp_path), EPOCHS).steps
+    assert steps == {step: expected[step] for step in range(19, STEPS + 1)}
+
+
+@pytest.mark.covering(1)
+@each_mode
+@pytest.mark.parametrize("at", [7, 12, 24, *(pytest.param(at, marks=pytest.mark.extended) for at in (3, 14))])
+def test_rewind_begins_the_cycle_again(tmp_path, at, mode):
+    expected = whole(mode)
+    interrupted(tmp_path, at, mode, every=at - 1, mid_cycle="rewind")
+    cycle = (at - 1) // 4
+    assert places(tmp_path) == [(cycle, 0)]
+    steps = job(mode).resumed(checkpoints(tmp_path), EPOCHS).steps
+    assert steps == {step: expected[step] for step in range(4 * cycle + 1, STEPS + 1)}
+
+
+def test_rewind_stores_a_boundary_once(tmp_path):
+    interrupted(tmp_path, 12, "pynative", every=1, mid_cycle="rewind", keep=ck.KeepLatest(99))
+    assert places(tmp_path) == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_rewind_again_and_again_goes_on_exactly(tmp_path):
+    expected = whole("pynative")
+    seen = {}
+    for at in (6, 7, 11, 19, 23, 30):
+        run = job("pynative")
+        start = run.resumed if seen else run.started
+        with pytest.raises(CrashError):
+            start(checkpoints(tmp_path, every=5, mid_cycle="rewind"), EPOCHS, Interrupt(at))
+        seen |= run.trace.steps
+    last = job("pynative").resumed(checkpoints(tmp_path, mid_cycle="rewind"), EPOCHS)
+    assert max(seen) == 30
+    seen |= last.steps
+    assert seen == expected
+
+
+def test_rewind_after_mid_cycle_start_stores_accumulators(tmp_path):
+    """They are stored until the next boundary."""
+    expected = whole("pynative")
+    interrupted(tmp_path, 7, "pynative", every=6)
+    assert places(tmp_path) == [(1, 2)]
+    with pytest.raises(CrashError):
+        job("pynative").resumed(checkpoints(tmp_path, 7, mid_cycle="rewind"), EPOCHS, Interrupt(8))
+    assert places(tmp_path)[-1] == (1, 3)
+    steps = job("pynative").resumed(checkpoints(tmp_path), EPOCHS).steps
+    assert steps == {step: expected[step] for step in range(8, STEPS + 1)}
+
+
+def test_restore_forgets_which_cycle_was_marked():
+    """One `StateManager` goes on within the cycle whose beginning it had marked."""
+    begin_process()
+    cell = accumulation_cell(4, network=Quiet)
+    state = StateManager(cell)
+    state.begin("runs/mid")
+    state.mark_cycle_start()
+    for seed in range(2):
+        cell(*map(ms.Tensor, samples(4, seed).values()))
+    assert state.capture_cycle_start().progress.micro_step == 0
+    state.apply(contents_of(state.capture(), "a000001-c0000000000-m0002"))
+    assert state.capture_cycle_start().progress.micro_step == 2
+
+
+def test_rewind_refuses_network_with_statistics_at_start(tmp_path):
+    broken = Job(cell=lambda: accumulation_cell(network=Dropping))
+    with pytest.raises(ck.ResumeError, match=r"network\.norm \(BatchNorm1d\) keeps something.*Use \"exact\""):
+        broken.started(checkpoints(tmp_path / "run", mid_cycle="rewind"), EPOCHS)
+    assert not (tmp_path / "run").exists()
+
+
+class Counting(Quiet):
+    """Changes a parameter of its own in the forward pass, which nobody can know beforehand."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = ms.Parameter(ms.Tensor([0.0]), name="seen", requires_grad=False)
+
+    def construct(self, x, y):
+        ops.assign_add(self.seen, ops.ones_like(self.seen))
+        return ops.square(self.out(ops.tanh(self.hidden(x))) - y).mean()
+
+
+def test_rewind_refuses_save_after_forward_changed_state(tmp_path):
+    broken = Job(cell=lambda: accumulation_cell(network=Counting))
+    with pytest.raises(ck.ResumeError, match="seen changed since the cycle began"):
+        broken.started(checkpoints(tmp_path, 6, mid_cycle="rewind"), EPOCHS)
+    assert broken.cell.counters.micro_steps == 6
+    assert places(tmp_path) == []
+
+
+def test_rewind_needs_to_know_where_a_cycle_begins(tmp_path):
+    def stock():
+        network = Quiet()
+        return nn.TrainOneStepCell(network, adam(network.trainable_params()))
+
+    with pytest.raises(ck.ResumeError, match="needs an AccumulationTrainCell"):
+        Job(cell=stock).started(checkpoints(tmp_path, mid_cycle="rewind"), EPOCHS)
+
+
+def test_anything_else_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="mid_cycle must be 'exact', 'align' or 'rewind', got 'skip'"):
+        checkpoints(tmp_path, mid_cycle="skip")
+
+
+class Drawing(Callback):
+    """Draws at the beginning of every epoch, as for a new order of something."""
+
+    def on_train_epoch_begin(self, run_context):
+        np.random.rand(3)
+
+
+@pytest.mark.parametrize(
+    "kills", [[8, 9], *(pytest.param(at, marks=pytest.mark.extended) for at in ([11, 13], [3], [23]))]
+)
+def test_rewind_leaves_epoch_begin_draws_to_next_start(tmp_path, kills):
+    expected = job("pynative").uninterrupted(EPOCHS, Drawing()).steps
+    options = {"every": 1, "mid_cycle": "rewind"}
+    seen = {}
+    for at in kills:
+        run = job("pynative")
+        start = run.resumed if seen else run.started
+        with pytest.raises(CrashError):
+            start(checkpoints(tmp_path, **options), EPOCHS, Drawing(), Interrupt(at))
+        seen |= run.trace.steps
+    seen |= job("pynative").resumed(checkpoints(tmp_path, **options), EPOCHS, Drawing()).steps
+    assert seen == expected
+
+
+@pytest.mark.parametrize("mid_cycle", ["align", "rewind"])
+def test_forced_saves_are_stored_unchanged_with_metrics(tmp_path, mid_cycle):
+    """`mid_cycle` does not move a save that is made outright, such as that of an evaluation."""
+    run = Job(cell=lambda: accumulation_cell(network=Quiet2), fit=True)
+    keep = ck.KeepBest(3, metric="mae", mode="min")
+    ckpt = checkpoints(tmp_path, 1, mid_cycle=mid_cycle, keep=keep)
+    ckpt.fit(run.model, EPOCHS, run.data, run.valid, callbacks=[run.trace])
+    found = {one.progress.batches_delivered: one.metrics for one in ck.CheckpointManager(tmp_path).checkpoints()}
+    evaluated = {epoch * SIZE: metrics["mae"] for epoch, metrics in run.trace.evaluated.items()}
+    assert {at: metrics["mae"] for at, metrics in found.items() if metrics} == evaluated
+
+
+class Quiet2(Quiet):
+    """With what `Model.fit` evaluates."""
+
+    def logits(self, x):
+        return self.out(ops.tanh(self.hidden(x)))
+
+
+def test_beginning_of_a_cycle_keeps_nested_values():
+    lists = {"user": {"seen": [1]}}
+    start = CycleStart(StateManager(accumulation_cell()).progress(), lists, [])
+    lists["user"]["seen"].append(2)
+    assert start.sections == {"user": {"seen": [1]}}
+
+
+class Halved(Callback):
+    """Changes the weights when training has ended."""
+
+    def __init__(self, cell):
+        super().__init__()
+        self.weights = cell.network.trainable_params()
+
+    def on_train_end(self, run_context):
+        for one in self.weights:
+            ops.assign(one, one / 2)
+
+
+@pytest.mark.parametrize("mid_cycle", ["exact", "rewind"])
+def test_early_stopped_training_stores_its_end(tmp_path, mid_cycle):
+    def start():
+        run = Job(cell=lambda: accumulation_cell(network=Quiet2), fit=True)
+        ckpt = checkpoints(tmp_path, 1, mid_cycle=mid_cycle)
+        stop = EarlyStopping("mae", patience=1, restore_best_weights=True, min_delta=1e9, verbose=False)
+        point = ckpt.fit(run.model, 5, run.data, run.valid, callbacks=[run.trace, stop, Halved(run.cell)])
+        return run, point
+
+    first, _ = start()
+    assert SIZE < max(first.trace.steps) < 5 * SIZE
+    again, point = start()
+    assert point.complete
+    assert again.trace.steps == {}
+    assert digest(again.cell) == digest(first.cell)
+
+
+def test_rewind_refuses_a_dropout_that_counts(tmp_path):
+    class Counted(Quiet):
+        def __init__(self):
+            super().__init__()
+            self.drop = ck.nn.Dropout(0.3)
+
+    broken = Job(cell=lambda: accumulation_cell(network=Counted))
+    with pytest.raises(ck.ResumeError, match=r"network\.drop \(Dropout\) keeps something"):
+        broken.started(checkpoints(tmp_path / "run", mid_cycle="rewind"), EPOCHS)
+    assert not (tmp_path / "run").exists()

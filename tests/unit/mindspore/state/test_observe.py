@@ -1,0 +1,287 @@
+"""What the doctor sees of a training, and that looking changes nothing."""
+
+from __future__ import annotations
+
+import random
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+import pytest
+from mindspore import nn
+from mindspore.common.initializer import initializer
+from mindspore.train import Callback
+from support.training import Mlp, begin_process, each_mode
+
+from ckptkit.mindspore.inspect.reachability import Reachability, code_of
+from ckptkit.mindspore.inspect.value_digest import digest_of_value, in_words, is_plain
+from ckptkit.mindspore.state.manager import StateManager
+from ckptkit.mindspore.state.observe import StateObserver
+from ckptkit.mindspore.state.other_callbacks import OtherCallbacks
+from ckptkit.mindspore.train.cell import AccumulationTrainCell
+
+X, Y = np.ones((2, 6), np.float32), np.zeros((2, 3), np.float32)
+
+
+def train_cell(mode: str = "pynative") -> AccumulationTrainCell:
+    begin_process(mode=mode)
+    net = Mlp()
+    return AccumulationTrainCell(net, nn.Momentum(net.trainable_params(), 0.1, 0.9), accumulation_steps=2)
+
+
+def reached(value, stored=(), shapes=()) -> dict:
+    reach = Reachability(stored, set(shapes))
+    reach.walk("it", value)
+    return reach.found
+
+
+@each_mode
+def test_looking_changes_nothing_and_training_goes_on_alike(mode):
+    def trained(look: bool) -> dict:
+        cell = train_cell(mode)
+        observer = StateManager(cell).observer() if look else None
+        for _ in range(3):
+            loss = cell(ms.Tensor(X), ms.Tensor(Y))
+            if observer is not None:
+                observer.observe()
+        np.random.random()
+        found, _ = (observer or StateManager(cell).observer()).observe()
+        return {**found, "loss": digest_of_value(loss), "batch/0": "", "batch/1": ""}
+
+    assert trained(look=True) == trained(look=False)
+
+
+def test_every_kind_of_state_has_own_names():
+    cell = train_cell()
+    observer = StateManager(cell).observer()
+    before, _ = observer.observe()
+    cell(ms.Tensor(X), ms.Tensor(Y))
+    after, _ = observer.observe()
+    kinds = {name.partition("/")[0] for name in after}
+    assert kinds == {"batch", "loss", "accumulators", "weights", "optimizer", "counters", "rng"}
+    changed = {name for name in after if before.get(name) != after[name]}
+    assert {"batch/0", "batch/1", "loss", "counters/micro_step", "accumulators/accum.out.bias"} <= changed
+    assert not any(name.startswith(("weights/out", "optimizer/", "rng/")) for name in changed)
+    cell(ms.Tensor(X), ms.Tensor(Y))
+    updated, _ = observer.observe()
+    assert {"weights/out.bias", "optimizer/moments.out.bias"} <= {one for one in after if after[one] != updated[one]}
+
+
+def test_told_batch_replaces_batch_of_cell_call():
+    """A step got what the loop told, or else what the cell was called with."""
+    cell = train_cell()
+    state = StateManager(cell, ds.NumpySlicesDataset((X, Y), ["x", "y"]).batch(2))
+    observer = state.observer()
+    cell(ms.Tensor(X), ms.Tensor(Y))
+    called, _ = observer.observe()
+    assert called["batch/0"] == digest_of_value(ms.Tensor(X))
+    state.observe_step([ms.Tensor(Y), ms.Tensor(X)], None)
+    told, _ = observer.observe()
+    assert told["batch/x"] == called["batch/1"]
+    assert told["loss"] == called["loss"]
+    state.observe_step([ms.Tensor(Y)], None)
+    fewer, _ = observer.observe()
+    assert fewer["batch/0"] == called["batch/1"], "a column that a callback took out leaves the names unknown"
+
+
+LEVEL = [2.5, "of a module's variable"]
+
+
+def test_variables_that_come_next_are_unseen():
+    cell = train_cell()
+    kept = [1.25, "of a function's variable"]
+    same = cell.network.out.bias.asnumpy().copy()  # as a weight is, so nothing new
+    _, unseen = StateManager(cell).observer().observe()
+    here = "test_variables_that_come_next_are_unseen()"
+    assert {f"{here}:kept", f"{here}:LEVEL"} <= unseen.keys()
+    assert f"{here}:same" not in unseen
+    assert LEVEL != kept != same.tolist()
+
+
+def test_a_watched_cell_keeps_its_name_and_kind():
+    cell = train_cell()
+    StateManager(cell).observer()
+    assert isinstance(cell, AccumulationTrainCell)
+    assert type(cell).__qualname__ == "AccumulationTrainCell"
+
+
+class Holder:
+    __slots__ = ("slot",)
+
+    def __init__(self) -> None:
+        self.slot = 3
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.count = 1
+        self.arrays = [np.ones(3), ms.Tensor(X)]
+        self.inner = Holder()
+        self.several = [Holder()]
+        self.by_name = {"a": Holder()}
+        self.own = np.random.default_rng(3)
+        self.python = random.Random(4)
+        self.text = "not state"
+        self.itself = self
+
+    @property
+    def price(self) -> int:
+        raise AssertionError("no code of the user's is called")
+
+
+def test_plain_values_are_found_wherever_held():
+    """They are found in attributes, slots, containers and generators."""
+    found = reached(Owner(), shapes=[(2, 6)])
+    plain = {"it.count", "it.arrays", "it.own", "it.python"}
+    assert set(found) == plain | {"it.inner.slot", "it.several[0].slot", "it.by_name['a'].slot"}
+    assert found["it.count"].text == "1"
+    assert [path for path, one in found.items() if one.like_weights] == ["it.arrays"]
+
+
+def test_much_below_one_thing_hides_no_other(monkeypatch):
+    monkeypatch.setattr("ckptkit.mindspore.inspect.reachability._MAX_FOUND", 3)
+    reach = Reachability((), set())
+    things = {name: [Holder() for _ in range(5)] for name in ("one", "other")}
+    for name, thing in things.items():
+        reach.walk(name, thing)
+    assert len([path for path in reach.found if path.startswith("one[")]) == 3
+    assert len([path for path in reach.found if path.startswith("other[")]) == 3
+
+
+def test_what_a_function_closes_over_is_found():
+    level = [2]
+
+    def scaled(x):
+        return x * level[0] + later
+
+    if not level:
+        later = 1
+    assert set(reached(scaled)) == {"it.level"}
+
+
+def test_what_a_suspended_generator_holds_is_found():
+    def batches():
+        position = 3
+        yield position
+
+    running, over = batches(), batches()
+    next(running)
+    list(over)
+    assert {path: one.text for path, one in reached(running).items()} == {"it.position": "3"}
+    assert reached(over) == {}
+
+
+def test_only_unstored_parameters_are_unseen():
+    """Stored parameters are not unseen values, but others are, wherever they are held."""
+    cell, scaler = train_cell(), ms.amp.DynamicLossScaler(1024, 2, 10)
+    cell.network.copies = list(cell.optimizer.parameters)
+    cell.network.scaler = scaler
+    cell.network.pending = [ms.Tensor(np.zeros((8, 6), np.float32))]
+    found = reached(cell, stored=list(cell.get_parameters()), shapes=[(8, 6)])
+    mine = {path for path in found if path.startswith(("it.network.copies", "it.network.scaler", "it.network.pending"))}
+    assert mine == {"it.network.scaler.scale_value", "it.network.scaler.counter", "it.network.pending"}
+    assert found["it.network.pending"].like_weights
+
+
+def test_reading_a_generator_does_not_advance_it():
+    generator, python = np.random.default_rng(3), random.Random(3)
+    before = digest_of_value([generator, python])
+    assert digest_of_value([generator, python]) == before
+    assert generator.random() == np.random.default_rng(3).random()
+    assert digest_of_value([generator, python]) != before
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, 1.0),
+        (0.0, -0.0),
+        ([1, [2]], [[1], 2]),
+        (np.zeros(4, np.float32), np.zeros(4, np.int32)),
+        (np.zeros((2, 3)), np.zeros((3, 2))),
+        ({"a": 1}, {"a": 2}),
+        (ms.Tensor(X), ms.Tensor(X + 1)),
+    ],
+)
+def test_other_bits_shapes_and_types_have_other_digests(one, other):
+    assert digest_of_value(one) != digest_of_value(other)
+
+
+def test_set_digest_is_stable_and_huge_values_excluded():
+    """A set has the same digest in every order, and a huge value is not digested."""
+    one, other = {0, 8}, {8, 0}
+    assert [*one] != [*other], "CPython puts them one behind the other, as they come"
+    assert digest_of_value(one) == digest_of_value(other)
+    assert digest_of_value(frozenset({0, 8})) == digest_of_value(frozenset([8, 0]))
+    assert not is_plain(np.broadcast_to(np.float32(0), (1 << 27,)))
+    assert not is_plain([object()])
+    assert not is_plain(np.array([object()]))
+    assert not is_plain(initializer("zeros", (2, 3)))  # has no bits yet
+    assert is_plain([0] * 10_000)
+    assert not is_plain([0] * 10_001)
+    itself = []
+    itself.append(itself)
+    assert not is_plain(itself)
+    assert in_words([np.ones(2)] * 3) == "list of 3 (3 arrays)"
+
+
+def test_pipeline_code_is_named_with_its_place():
+    def augment(x):
+        return x + np.float32(np.random.random())
+
+    dataset = ds.NumpySlicesDataset((X, Y), ["x", "y"]).map(augment, ["x"]).batch(2)
+    ((where, code),) = code_of(dataset)
+    assert "augment() in test_observe.py:" in where
+    assert where.startswith("MapDataset: ")
+    assert code is augment
+    numbers = Numbers()
+    assert list(code_of(ds.GeneratorDataset(numbers, ["x"]).batch(2))) == [("GeneratorDataset: Numbers", numbers)]
+
+
+class Numbers:
+    def __init__(self) -> None:
+        self.given = 0
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index):
+        self.given += 1
+        return (np.full(3, index, np.float32),)
+
+
+class Ema(Callback):
+    def __init__(self) -> None:
+        self.decay = 0.5
+
+
+def test_state_of_callbacks_and_pipelines_is_unseen():
+    dataset = ds.GeneratorDataset(Numbers(), ["x"]).batch(2)
+    companions = OtherCallbacks()
+    state = StateManager(train_cell(), dataset, callbacks=companions)
+    companions.bind([Ema()], [], lambda cell: True)
+    _, unseen = state.observer().observe()
+    assert unseen["callback Ema.decay"].text == "0.5"
+    assert unseen["GeneratorDataset: Numbers.given"].text == "0"
+
+
+def test_object_that_draws_in_state_dict_is_named():
+    """The draw is undone."""
+
+    class Draws:
+        def state_dict(self):
+            return {"next": random.random()}
+
+        def load_state_dict(self, state):
+            raise AssertionError
+
+    class Still(Draws):
+        def state_dict(self):
+            return {}
+
+    state = StateManager(train_cell(), a=Still(), b=Draws())
+    before = random.getstate()
+    observer = state.observer()
+    assert isinstance(observer, StateObserver)
+    assert observer.drawing_in_state_dict() == ["b (Draws)"]
+    assert random.getstate() == before

@@ -1,0 +1,675 @@
+"""``elastic=True``: a checkpoint of N ranks goes on with M, its sums and its order of samples kept, or is refused.
+
+The ranks of both worlds are objects of this process: their contents are made of captures, one per rank.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn, ops
+from support.options import grouped
+from support.training import begin_process, samples, sums_prefix, tensors
+
+import ckptkit as ck
+from ckptkit.checkpoint.open import open_checkpoint
+from ckptkit.checkpoint.verify import load
+from ckptkit.core.accumulation import AccumulationSchedule
+from ckptkit.core.process_group import Alone
+from ckptkit.errors import CorruptCheckpointError, ResumeError, StateMismatchError, StorageError
+from ckptkit.mindspore.state.manager import StateManager
+from ckptkit.mindspore.state.reshard import Worlds, schedule_in
+from ckptkit.run.index import Index
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.memory import MemorySource, contents_of
+
+ACCUM = sums_prefix()
+DIVISOR = f"{ACCUM}divisor"
+
+
+def drawn(rng, *shape):
+    return ms.Tensor(rng.normal(size=shape).astype(np.float32))
+
+
+class Net(nn.Cell):
+    """The same in every rank, and without anything that a rank has of its own."""
+
+    def __init__(self):
+        super().__init__()
+        rng = np.random.default_rng(3)
+        self.hidden = nn.Dense(6, 8, weight_init=drawn(rng, 8, 6), bias_init=drawn(rng, 8))
+        self.out = nn.Dense(8, 3, weight_init=drawn(rng, 3, 8), bias_init=drawn(rng, 3))
+
+    def construct(self, x, y):
+        return ops.square(self.out(ops.tanh(self.hidden(x))) - y).mean()
+
+
+def train_cell(k, network=Net, **options):
+    network = network()
+    optimizer = nn.Momentum(network.trainable_params(), 0.1, 0.9)
+    cell = ck.AccumulationTrainCell(network, optimizer, k, **options)
+    cell.set_train()
+    return cell
+
+
+def micro_batch(number):
+    values = samples(4, seed=number)
+    return ms.Tensor(values["x"]), ms.Tensor(values["y"])
+
+
+class OfRank(StateManager):
+    """As one rank of many; this process belongs to no job."""
+
+    world = Alone()
+
+
+def manager(k, rank=0, size=1, dataset=None, cell=None, **options):
+    """The state of one rank."""
+    state = OfRank(train_cell(k) if cell is None else cell, dataset, **grouped(**{"elastic": True, **options}))
+    state.world = Alone(rank, size)
+    return state
+
+
+def stepped(state, micro_steps):
+    """Micro-step t of rank r of N sees micro-batch t*N + r, as with a `GlobalSampler`."""
+    for step in micro_steps:
+        state.cell(*micro_batch(step * state.world.size + state.world.rank))
+    return state
+
+
+@dataclass
+class Checkpoint:
+    """What N ranks saved."""
+
+    ranks: list
+
+    @classmethod
+    def of(cls, states, name="a000001-c0000000000-m0001"):
+        made = cls([])
+        for rank, state in enumerate(states):
+            one = contents_of(state.capture(), name)
+            made.ranks.append(replace(one, rank=rank, world_size=len(states), of_rank=lambda q: made.ranks[q]))
+        return made
+
+    def for_rank(self, rank):
+        return self.ranks[rank % len(self.ranks)]
+
+    def sums(self):
+        """Sum of the ranks' accumulators by name, in double."""
+        names = [name for name, one in self.ranks[0].entries.items() if one.role == "accumulators"]
+        return {name: np.sum([np.float64(one.tensors[name]) for one in self.ranks], axis=0) for name in names}
+
+
+def saved(ranks, k, micro_steps, **options):
+    """In the middle of the first cycle, where no rank has anything from another yet."""
+    return Checkpoint.of([stepped(manager(k, rank, ranks, **options), range(micro_steps)) for rank in range(ranks)])
+
+
+def resumed(checkpoint, onto, k, **options):
+    states = [manager(k, rank, onto, **options) for rank in range(onto)]
+    for rank, state in enumerate(states):
+        state.apply(checkpoint.for_rank(rank))
+    return states
+
+
+def accumulators(state):
+    return {one.name: one.asnumpy().copy() for one in state.cell.accumulators}
+
+
+@pytest.fixture(autouse=True)
+def _process():
+    begin_process()
+
+
+# Accumulators
+
+
+@pytest.mark.parametrize(
+    ("ranks", "onto", "k", "micro_steps"), [(2, 1, 2, 1), (1, 2, 4, 2), (4, 2, 2, 1), (2, 4, 4, 2), (4, 1, 4, 3)]
+)
+def test_the_sum_over_ranks_is_kept(ranks, onto, k, micro_steps):
+    checkpoint = saved(ranks, k, micro_steps)
+    states = resumed(checkpoint, onto, k * ranks // onto)
+    expected = checkpoint.sums()
+    for name, whole in expected.items():
+        found = np.sum([np.float64(accumulators(state)[name]) for state in states], axis=0)
+        np.testing.assert_allclose(found, whole, rtol=1e-6, atol=1e-7)
+    for state in states:
+        assert accumulators(state)[DIVISOR] == micro_steps * ranks / onto
+        counters = state.cell.counters
+        assert (counters.micro_step, counters.accumulation_steps) == (micro_steps * ranks // onto, k * ranks // onto)
+        assert tensors(state.cell).keys() == {
+            name for name, one in checkpoint.ranks[0].entries.items() if one.role != "state"
+        }
+
+
+def test_power_of_two_fold_is_bit_exact():
+    checkpoint = saved(1, 8, 4)
+    for state in resumed(checkpoint, 4, 2):
+        for name, found in accumulators(state).items():
+            np.testing.assert_array_equal(found * 4, checkpoint.ranks[0].tensors[name])
+    checkpoint = saved(2, 2, 1)
+    (state,) = resumed(checkpoint, 1, 4)
+    for name, found in accumulators(state).items():
+        np.testing.assert_array_equal(found, np.add(*(one.tensors[name] for one in checkpoint.ranks)))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "onto", "k", "micro_steps"), [(2, 3, 6, 3), (3, 2, 4, 2), (7, 3, 6, 3), (3, 7, 14, 7)]
+)
+def test_odd_shares_keep_the_divisor_exact(ranks, onto, k, micro_steps):
+    checkpoint = saved(ranks, k, micro_steps)
+    states = resumed(checkpoint, onto, k * ranks // onto)
+    assert [float(accumulators(state)[DIVISOR]) for state in states] == [micro_steps * ranks / onto] * onto
+    for name, whole in checkpoint.sums().items():
+        found = np.sum([np.float64(accumulators(state)[name]) for state in states], axis=0)
+        np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("normalize", ["micro_batches", "samples"])
+def test_update_of_two_ranks_matches_one_rank(normalize):
+    cells = [train_cell(2, normalize=normalize) for _ in range(2)]
+    two = [stepped(manager(2, rank, 2, cell=cell), [0]) for rank, cell in enumerate(cells)]
+    (state,) = resumed(Checkpoint.of(two), 1, 4, cell=train_cell(4, normalize=normalize))
+    reference = manager(4, cell=train_cell(4, normalize=normalize))
+    stepped(reference, range(4))
+    stepped(state, range(2, 4))
+    assert state.cell.counters == reference.cell.counters
+    assert state.cell.counters.updates == 1
+    for one, other in zip(state.cell.get_parameters(), reference.cell.get_parameters(), strict=True):
+        np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=1e-6, atol=1e-7)
+
+
+def test_boundary_state_comes_from_home_rank():
+    state = stepped(manager(2), range(4))
+    contents = contents_of(state.capture(), "a000001-c0000000002-m0000")
+    both = Checkpoint([])
+    both.ranks = [replace(contents, rank=r, world_size=2, of_rank=lambda q: both.ranks[q]) for r in range(2)]
+    for onto, k in ((1, 4), (4, 1)):
+        for new in resumed(both, onto, k):
+            assert tensors(new.cell) == tensors(state.cell)
+            counters = new.cell.counters
+            assert (counters.accumulation_steps, counters.cycles, counters.micro_steps) == (k, 2, 8 // onto)
+
+
+def test_per_rank_state_comes_from_home_rank():
+    class WithBuffer(Net):
+        def __init__(self):
+            super().__init__()
+            self.buffer = ms.Parameter(ms.Tensor(np.zeros(3, np.float32)), name="buffer", requires_grad=False)
+
+    old = [manager(4, rank, 2, cell=train_cell(4, WithBuffer)) for rank in range(2)]
+    for rank, state in enumerate(old):
+        state.cell.network.buffer.set_data(ms.Tensor(np.full(3, rank + 1, np.float32)))
+        stepped(state, range(2))
+    checkpoint = Checkpoint.of(old)
+    found = []
+    for rank in range(4):
+        state = manager(2, rank, 4, cell=train_cell(2, WithBuffer))
+        state.apply(checkpoint.for_rank(rank))
+        found.append(float(state.cell.network.buffer.asnumpy()[0]))
+    assert found == [1, 2, 1, 2]
+
+
+def test_log_reports_fold_and_inexact_parts(caplog):
+    checkpoint = saved(2, 2, 1)
+    with caplog.at_level(logging.WARNING, "ckptkit"):
+        resumed(checkpoint, 1, 4)
+    (record,) = [one.getMessage() for one in caplog.records if "goes on with" in one.getMessage()]
+    assert "made by 2 ranks and goes on with 1: accumulation steps 2 -> 4, micro-step 1 -> 2, batches 1 -> 2" in record
+    assert "equal up to floating-point order and rounding, and so are the accumulators" in record
+    assert "BatchNorm statistics and random state, comes from rank 0 here" in record
+    assert "and the data, which the loop positions itself" in record
+
+
+# Reading
+
+
+class Counted(MemorySource):
+    """Says whose tensors are read, and fails when told to."""
+
+    def __init__(self, tensors, log, rank):
+        super().__init__(tensors)
+        self.log, self.rank, self.broken = log, rank, False
+
+    def read_into(self, sink):
+        if sink.names:
+            self.log.append((self.rank, frozenset(sink.names)))
+        if self.broken:
+            raise StorageError("gone")
+        super().read_into(sink)
+
+
+def counted(checkpoint):
+    log = []
+    checkpoint.ranks = [
+        replace(one, source=Counted(one.source._tensors, log, r)) for r, one in enumerate(checkpoint.ranks)
+    ]
+    return log
+
+
+def test_only_the_accumulators_of_other_ranks_are_read():
+    checkpoint = saved(4, 2, 1)
+    log = counted(checkpoint)
+    manager(4, 1, 2).apply(checkpoint.for_rank(1))
+    sums = frozenset(name for name in checkpoint.ranks[0].entries if name.startswith(ACCUM))
+    assert [rank for rank, names in log if names == sums] == [2, 3]
+    assert [(rank, bool(names & sums)) for rank, names in log if names != sums] == [(1, False)]
+
+
+def test_failed_read_marks_state_until_next_restore():
+    checkpoint = saved(2, 2, 1)
+    counted(checkpoint)
+    state = manager(4)
+    checkpoint.ranks[1].source.broken = True
+    with pytest.raises(StorageError):
+        state.apply(checkpoint.for_rank(0))
+    with pytest.raises(ResumeError, match="half restored"):
+        state.cell(*micro_batch(0))
+    checkpoint.ranks[1].source.broken = False
+    state.apply(checkpoint.for_rank(0))
+    assert accumulators(state)[DIVISOR] == 2
+
+
+def test_what_was_changed_after_the_restore_comes_back():
+    checkpoint = saved(2, 2, 1)
+    log = counted(checkpoint)
+    state = manager(4)
+    state.apply(checkpoint.for_rank(0))
+    before = tensors(state.cell)
+    log.clear()
+    state.restore_again()
+    assert log == []
+    state.cell.accumulators[0].set_data(ms.Tensor(np.full(state.cell.accumulators[0].shape, 7, np.float32)))
+    state.restore_again()
+    assert log == [(rank, frozenset({state.cell.accumulators[0].name})) for rank in range(2)]
+    assert tensors(state.cell) == before
+    log.clear()
+    state.cell.network.out.weight.set_data(ms.Tensor(np.full((3, 8), 7, np.float32)))
+    state.restore_again()
+    assert log == [(0, frozenset({"out.weight"}))]
+    assert tensors(state.cell) == before
+
+
+def test_sums_that_overflowed_stay_what_they_are():
+    checkpoint = saved(3, 2, 0 + 1)
+    name = f"{ACCUM}out.bias"
+    for rank, value in enumerate((np.inf, -np.inf, 3e38)):
+        held = {**checkpoint.ranks[rank].source._tensors, name: np.full(3, value, np.float32)}
+        checkpoint.ranks[rank] = replace(checkpoint.ranks[rank], source=MemorySource(held))
+    (state,) = resumed(checkpoint, 1, 6)
+    assert np.isnan(accumulators(state)[name]).all()
+
+
+# K
+
+
+def test_script_may_give_old_or_new_k(caplog):
+    checkpoint = saved(2, 4, 1)
+    caplog.set_level(logging.INFO, "ckptkit")
+    for k in (8, 4):
+        (state,) = resumed(checkpoint, 1, k)
+        assert (state.cell.accumulation_steps, state.cell.schedule.recorded()) == (8, [[0, 8]])
+        assert ("taken as those of the 2 ranks that the run began with; here they are 8" in caplog.text) == (k == 4)
+
+
+@pytest.mark.parametrize(("k", "fits"), [(3, True), (5, False)])
+def test_k_of_this_world_need_not_fold(k, fits):
+    """Read as that of the 2 ranks that the run began with, 3 would be 1.5 here, and 5 would be 2.5."""
+    progress = SimpleNamespace(updates=0, accumulation_steps=3)
+    contents = SimpleNamespace(checkpoint="it", progress=progress)
+    given = AccumulationSchedule(k)
+    found = schedule_in(contents, [(0, 3)], given, Worlds(before=4, now=4, first=2))
+    assert found is (given if fits else None)
+
+
+def test_a_constant_goes_through_all_worlds():
+    """2 ranks, then 1, again 1, then 4, and 2 at last; the script says K=4 all the time."""
+    states = [stepped(manager(4, rank, 2), [0, 1]) for rank in range(2)]
+    for ranks, k in ((1, 8), (1, 8), (4, 2), (2, 4)):
+        states = resumed(Checkpoint.of(states), ranks, 4)
+        for state in states:
+            assert (state.cell.accumulation_steps, state.cell.counters.micro_step) == (k, 4 // ranks)
+            assert float(accumulators(state)[DIVISOR]) == 4 // ranks
+            assert state.capture().state["train"]["first_world"] == 2
+    one = saved(2, 4, 2)
+    for name, whole in one.sums().items():
+        found = np.sum([np.float64(accumulators(state)[name]) for state in states], axis=0)
+        np.testing.assert_allclose(found, whole, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("steps", [{0: 2, 1: 4}, lambda step: 2 if step < 1 else 4], ids=["mapping", "function"])
+def test_a_schedule_of_the_first_world_is_folded(steps):
+    state = stepped(manager(steps, 0, 2), range(2 + 2))
+    (one,) = Checkpoint.of([state]).ranks
+    both = Checkpoint([])
+    both.ranks = [replace(one, rank=r, world_size=2, of_rank=lambda q: both.ranks[q]) for r in range(2)]
+    (state,) = resumed(both, 1, steps)
+    assert state.cell.accumulation_steps == 8
+    assert [state.cell.schedule.at(step) for step in (0, 1, 9)] == [4, 8, 8]
+    assert state.cell.schedule.given.at(1) == 4
+    (again,) = resumed(Checkpoint.of([state]), 1, steps)
+    assert again.cell.schedule.at(9) == 8
+
+
+def test_second_restore_uses_k_of_script():
+    state = manager(4)
+    state.apply(saved(2, 4, 2).for_rank(0))
+    assert state.cell.accumulation_steps == 8
+    state.apply(saved(1, 4, 2).for_rank(0))
+    assert state.cell.accumulation_steps == 4
+
+
+def unchanged_by(state, contents, error, message):
+    before = tensors(state.cell), state.cell.counters, state.cell.schedule, state.progress()
+    with pytest.raises(error, match=message):
+        state.apply(contents)
+    assert (tensors(state.cell), state.cell.counters, state.cell.schedule, state.progress()) == before
+    assert state._sources.first_world is None
+    state.cell(*micro_batch(0))  # not marked as half restored
+
+
+@pytest.mark.parametrize(
+    ("onto", "k", "options", "message"),
+    [
+        (
+            1,
+            8,
+            {"elastic": False},
+            r"made by 2 ranks, this job has 1\. Start 2, or pass .*Ranks\(elastic=True\)",
+        ),
+        (
+            3,
+            4,
+            {},
+            r"2 x 4 = 8 micro-batches, not divisible by 3\. It can go on with 1, 2 ranks; or, from .* 1, 2, 4, 8 ",
+        ),
+        (8, 1, {}, r"2 x 1 = 2 micro-batches of 8 behind it, not divisible by 8"),
+        (1, 6, {}, "by 2 ranks with accumulation_steps=4, which is 8 for 1 ranks; this train cell has 6"),
+        (1, 6, {"on_k_change": "next_cycle"}, "which is 8 for 1 ranks; this train cell has 6"),
+        (1, {0: 8, 5: 16}, {}, r"which is 8 for 1 ranks; this train cell has \{0: 8, 5: 16\}"),
+    ],
+)
+def test_unfit_checkpoint_is_refused_without_changes(onto, k, options, message):
+    unchanged_by(manager(k, 0, onto, **options), saved(2, 4, 1).for_rank(0), ResumeError, message)
+
+
+def test_mapping_with_indivisible_k_is_refused_early():
+    checkpoint = saved(2, {0: 4, 9: 3}, 2)
+    message = "2 x 3 = 6 micro-batches, not divisible by 4"
+    unchanged_by(manager({0: 4, 9: 3}, 0, 4), checkpoint.for_rank(0), ResumeError, message)
+
+
+def test_function_with_indivisible_k_fails_later():
+    (state,) = [manager(lambda step: 4 if step < 1 else 3, 0, 4)]
+    state.apply(saved(2, lambda step: 4 if step < 1 else 3, 2).for_rank(0))
+    assert state.cell.accumulation_steps == 2
+    with pytest.raises(ValueError, match=r"2 ranks x accumulation_steps=3 = 6 .* cannot be shared by 4 ranks"):
+        state.cell(*micro_batch(0))
+
+
+def test_function_that_fits_neither_world_is_refused():
+    (one,) = Checkpoint.of([stepped(manager(4, 0, 2), range(4))]).ranks
+    both = Checkpoint([])
+    both.ranks = [replace(one, rank=r, world_size=2, of_rank=lambda q: both.ranks[q]) for r in range(2)]
+    state = manager(lambda step: 4 if step < 1 else 3, 0, 4)
+    message = "accumulation_steps=4, which is 2 for 4 ranks; this train cell has 3 at this step"
+    unchanged_by(state, both.for_rank(0), ResumeError, message)
+
+
+def test_on_the_same_world_elastic_changes_nothing():
+    contents = saved(1, 4, 1).for_rank(0)
+    unchanged_by(manager(6), contents, ResumeError, "accumulation_steps=4, this train cell has 6")
+    state = manager(6, on_k_change="next_cycle")
+    state.apply(contents)
+    assert (state.cell.accumulation_steps, state.cell.schedule.at(1)) == (4, 6)
+
+
+def test_altered_counters_of_other_rank_are_refused():
+    """They are refused before anything is changed."""
+    checkpoint = saved(2, 4, 1)
+    held = {**checkpoint.ranks[1].source._tensors, DIVISOR: np.float32(3).reshape(())}
+    checkpoint.ranks[1] = replace(checkpoint.ranks[1], source=MemorySource({n: np.asarray(a) for n, a in held.items()}))
+    unchanged_by(
+        manager(8), checkpoint.for_rank(0), ResumeError, "counted 4 micro-steps of the running cycle, but it has 2"
+    )
+
+
+def test_ranks_that_accumulated_something_else_are_refused():
+    checkpoint = saved(2, 4, 1)
+    entries = {name: one for name, one in checkpoint.ranks[1].entries.items() if name != DIVISOR}
+    checkpoint.ranks[1] = replace(checkpoint.ranks[1], entries=entries)
+    unchanged_by(
+        manager(8), checkpoint.for_rank(0), CorruptCheckpointError, "rank 1 holds other accumulators than rank 0"
+    )
+
+
+def test_accumulators_that_are_not_float32_are_refused():
+    checkpoint = saved(2, 4, 1)
+    entries = {**checkpoint.ranks[0].entries, DIVISOR: replace(checkpoint.ranks[0].entries[DIVISOR], dtype="F64")}
+    contents = replace(checkpoint.ranks[0], entries=entries)
+    unchanged_by(manager(8), contents, StateMismatchError, "are not float32")
+
+
+# Other train cells
+
+
+class Twice:
+    """A `CycleAdapter` of calls that are counted elsewhere."""
+
+    def __init__(self, k, micro_step=0):
+        self.accumulation_steps, self.micro_step = k, micro_step
+
+
+def foreign(k, rank, size, micro_step=0):
+    network = Net()
+    cell = nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 0.1, 0.9))
+    return manager(k, rank, size, cell=cell.set_train(), cycle=Twice(k, micro_step))
+
+
+def test_foreign_cell_may_change_world_at_boundary():
+    """It must have the accumulation steps of the new world."""
+    old = [foreign(2, rank, 2) for rank in range(2)]
+    for state in old:
+        state.count_delivered(6)
+    checkpoint = Checkpoint.of(old)
+    state = foreign(4, 0, 1)
+    state.apply(checkpoint.for_rank(0))
+    assert (state.progress().batches_delivered, state.progress().cycles) == (12, 3)
+    with pytest.raises(ResumeError, match="accumulation_steps=2 at this step, which is 4 at this step for 1 ranks"):
+        foreign(2, 0, 1).apply(checkpoint.for_rank(0))
+
+
+def test_foreign_cell_keeps_world_mid_cycle():
+    old = [foreign(2, rank, 2, micro_step=1) for rank in range(2)]
+    for state in old:
+        state.count_delivered(1)
+    with pytest.raises(ResumeError, match="nobody knows what it accumulated"):
+        foreign(4, 0, 1).apply(Checkpoint.of(old).for_rank(0))
+
+
+def beside_another(rank, ranks, k):
+    """The state of one rank with a second train cell, and that cell."""
+    other = train_cell(3)
+    return manager(k, rank, ranks, other=other), other
+
+
+@pytest.mark.parametrize("elastic", [True, False])
+def test_cell_given_by_name_keeps_its_world(elastic):
+    states = []
+    for rank in range(2):
+        state, other = beside_another(rank, 2, 2)
+        other(*micro_batch(rank))
+        states.append(stepped(state, range(1)))
+    checkpoint = Checkpoint.of(states)
+    other = train_cell(3)
+    state = manager(4, other=other, elastic=elastic)
+    before = tensors(state.cell), tensors(other)
+    advice = "a train cell that is given by name cannot be folded. Start 2 ranks" if elastic else "2 ranks"
+    with pytest.raises(ResumeError, match=advice):
+        state.apply(checkpoint.for_rank(0))
+    assert (tensors(state.cell), tensors(other)) == before
+    assert (state.cell.counters.micro_steps, other.counters.micro_steps) == (0, 0)
+    state, other = beside_another(1, 2, 2)
+    state.apply(checkpoint.for_rank(1))
+    assert (state.cell.counters.micro_step, other.counters.micro_step) == (1, 1)
+
+
+# Data
+
+
+class Ids:
+    def __len__(self):
+        return 70
+
+    def __getitem__(self, index):
+        return np.full(6, index, np.float32), np.full(3, index, np.float32)
+
+
+def data(rank, size):
+    order = ck.data.GlobalSampler(70, global_batch=16, micro_batch=2, seed=5, rank=rank, world_size=size)
+    source = ck.data.Augmented(Ids(), lambda sample, rng: sample, seed=1)
+    return source.dataset(["x", "y"], ranks=order).batch(2)
+
+
+def run(states, epochs, micro_steps=None):
+    """Ids of all samples in the order of the micro-steps; each rank trains its own."""
+    ids = []
+    for state in states:
+        dataset = state.position.dataset
+        first = state.progress().epoch
+        rows = dataset.create_tuple_iterator(num_epochs=epochs)
+        state.iterator_made()
+        mine = []
+        for row in (row for _ in range(first, epochs) for row in rows):
+            state.cell(*row)
+            mine.append(row[0].asnumpy()[:, 0].astype(int).tolist())
+            if len(mine) == micro_steps:
+                break
+        ids.append(mine)
+        state.release_data()
+    return [one for step in zip(*ids, strict=True) for part in step for one in part]
+
+
+def begun(size, k):
+    states = [manager(k, rank, size, data(rank, size)) for rank in range(size)]
+    for state in states:
+        state.begin("runs")
+    return states
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize(
+    ("ranks", "onto", "micro_steps"),
+    [(4, 2, 1), (1, 2, 6), *(pytest.param(*one, marks=pytest.mark.extended) for one in [(2, 1, 2), (2, 4, 2)])],
+)
+def test_restored_run_continues_with_next_sample(ranks, onto, micro_steps, caplog):
+    """In the middle of the first cycle: later ones need a reduction, which objects of one process have not."""
+    whole = run(begun(1, 8), 2)
+    states = begun(ranks, 8 // ranks)
+    before = run(states, 2, micro_steps)
+    checkpoint = Checkpoint.of(states)
+    news = [manager(8 // onto, rank, onto, data(rank, onto)) for rank in range(onto)]
+    for rank, state in enumerate(news):
+        state.apply(checkpoint.for_rank(rank))
+    assert before + run(news, 2) == whole
+    assert "replay" not in caplog.text
+
+
+def test_without_a_global_order_nothing_is_changed():
+    states = begun(2, 4)
+    run(states, 1, 1)
+    contents = Checkpoint.of(states).for_rank(0)
+    source = ck.data.Augmented(Ids(), lambda sample, rng: sample, seed=1)
+    dataset = source.dataset(["x", "y"]).batch(2)
+    unchanged_by(manager(8, dataset=dataset), contents, ResumeError, "not that of a GlobalSampler alone")
+
+
+def test_index_loop_continues_in_another_world():
+    def loop(rank, size, k):
+        order = ck.data.GlobalIndices(70, global_batch=16, micro_batch=2, seed=5, rank=rank, world_size=size)
+        batches = ck.data.resumable(order, epochs=2)
+        return batches, manager(k, rank, size, batches)
+
+    seen = []
+    old = [loop(rank, 2, 4) for rank in range(2)]
+    for batches, state in old:
+        state.begin("runs")
+        mine = []
+        for numbers in batches:
+            state.cell(*micro_batch(0))
+            mine.append(numbers.tolist())
+            if len(mine) == 3:
+                break
+        seen.append(mine)
+    ids = [one for step in zip(*seen, strict=True) for part in step for one in part]
+    new, state = loop(0, 1, 8)
+    state.apply(Checkpoint.of([state for _, state in old]).for_rank(0))
+    assert state.cell.counters.micro_step == 6
+    ids += [one for numbers in new for one in (numbers.tolist(), state.cell(*micro_batch(0)))[0]]
+    order = ck.data.GlobalIndices(70, global_batch=16, micro_batch=2, seed=5, rank=0, world_size=1)
+    assert ids == [one for _ in range(2) for numbers in order for one in numbers.tolist()]
+
+
+# Files
+
+
+def manager_of(root):
+    return ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000))
+
+
+def newest(root):
+    """What a rank is given of the newest checkpoint; how many ranks open it together is `test_ranks`'s."""
+    storage = LocalStorage(root)
+    index = Index(storage)
+    name = max(index.names)
+    return load(storage, open_checkpoint(storage, name, index.document(name.attempt)))
+
+
+def test_a_stored_checkpoint_goes_on_in_another_world(root):
+    old = manager(8)
+    with manager_of(root) as saves:
+        saves.restore(old)
+        saves.save(stepped(old, range(4)))
+    before = accumulators(old)
+    for rank in range(2):
+        state = manager(8, rank, 2)
+        state.apply(newest(root))
+        state.cell.network.out.weight.set_data(ms.Tensor(np.zeros((3, 8), np.float32)))
+        state.cell.accumulators[0].set_data(
+            ms.Tensor(np.zeros(before[state.cell.accumulators[0].name].shape, np.float32))
+        )
+        state.restore_again()
+        assert state.progress().micro_step == 2
+        np.testing.assert_array_equal(state.cell.network.out.weight.asnumpy(), old.cell.network.out.weight.asnumpy())
+        for name, found in accumulators(state).items():
+            np.testing.assert_array_equal(found * 2, before[name])
+
+
+def test_an_altered_file_of_accumulators_is_noticed(root):
+    old = manager(8)
+    with manager_of(root) as saves:
+        saves.restore(old)
+        saves.save(stepped(old, range(4)))
+    (file,) = root.glob("checkpoints/*/rank-00000/accumulators-000.safetensors")
+    altered = bytearray(file.read_bytes())
+    altered[-1] ^= 1  # of the last sum, not of the divisor
+    file.write_bytes(altered)
+    state = manager(8, 0, 2)
+    with pytest.raises(CorruptCheckpointError):
+        state.apply(newest(root))
+
+
+# The callback
+
+
+def test_the_callback_hands_the_option_on(root):
+    assert ck.CheckpointCallback(root, ranks=ck.Ranks(elastic=True))._new_state.keywords["ranks"].elastic
+    assert ck.CheckpointCallback(root)._new_state.keywords["ranks"] is None
+    with pytest.raises(ValueError, match="ranks"):
+        ck.CheckpointCallback(root, stateful={"ranks": nn.Cell()})

@@ -1,0 +1,423 @@
+"""A restore that reads straight into the parameters: all of it, or nobody can use what is left."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn
+from support.options import grouped
+from support.training import MODES, Mlp, accumulation_cell, adam, begin_process, digest, disturb, samples, tensors
+from test_state import Box, with_mixed
+
+import ckptkit as ck
+from ckptkit.mindspore.parameters import apply, restore
+from ckptkit.mindspore.state.manager import StateManager
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
+from ckptkit.testing.memory import contents_of
+
+both_modes = pytest.mark.usefixtures("mode")
+
+
+@pytest.fixture(params=list(MODES))
+def mode(request):
+    begin_process(mode=request.param)
+    return request.param
+
+
+@pytest.fixture(params=["view", "copy"])
+def way(request, monkeypatch):
+    """Into the live memory, and by a copy of each tensor, as where ``asnumpy()`` is not live."""
+    if request.param == "copy":
+        monkeypatch.setattr(restore, "can_be_live", lambda: False)
+    return request.param
+
+
+def manager(root, **options):
+    return ck.CheckpointManager(root, save=ck.SaveEvery(micro_steps=1000), **grouped(**options))
+
+
+def batch(seed):
+    values = samples(4, seed)
+    return ms.Tensor(values["x"]), ms.Tensor(values["y"])
+
+
+def trained(cell, calls, first=0):
+    cell.set_train()
+    for seed in range(first, first + calls):
+        cell(*batch(seed))
+    return cell
+
+
+def saved(root, *calls, box=None):
+    """One attempt that saves after so many calls each; gives names and what the parameters were."""
+    cell = accumulation_cell(3)
+    state = StateManager(cell, **({"box": box} if box else {}))
+    found = []
+    with manager(root, keep=ck.KeepLatest(10)) as saves:
+        saves.restore(state)
+        for count in calls:
+            trained(cell, count, cell.counters.micro_steps)
+            name = saves.save(state).result()
+            found.append((name, tensors(cell), cell.counters))
+    return found
+
+
+def flip(root, name, file, position):
+    path = Path(root) / "checkpoints" / name / "rank-00000" / f"{file}-000.safetensors"
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x10
+    path.write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """A run with two checkpoints in mid-cycle, in the mode of now, and what they hold."""
+
+    @functools.cache
+    def made(mode):
+        begin_process()
+        ms.set_context(mode=mode)
+        root = tmp_path_factory.mktemp("template") / "run"
+        return root, saved(root, 4, 3, box=Box({"array": np.arange(5)}))
+
+    return made
+
+
+@pytest.fixture
+def two(template, root, request):
+    if "mode" in request.fixturenames:
+        request.getfixturevalue("mode")  # before the run is made
+    made, checkpoints = template(ms.get_context("mode"))
+    shutil.copytree(made, root)
+    return root, *checkpoints
+
+
+FILES = ["weights", "optimizer", "accumulators", "state"]
+
+
+@pytest.mark.covering(1)
+@pytest.mark.usefixtures("mode", "way")
+@pytest.mark.parametrize("position", [0, -1])
+@pytest.mark.parametrize("file", FILES)
+def test_altered_byte_falls_back_to_older_checkpoint(two, file, position, caplog):
+    root, (older, bits, counters), (newer, _, _) = two
+    flip(root, newer, file, position)
+    cell, box = accumulation_cell(3), Box()
+    point = manager(root).restore(StateManager(cell, box=box))
+    assert point.checkpoint == older
+    assert tensors(cell) == bits
+    assert cell.counters == counters
+    assert box.loaded == 1
+    assert f"{file}-000.safetensors" in caplog.text
+    trained(cell, 1)
+
+
+@pytest.mark.parametrize("counter", ["global_step", "divisor"])
+def test_altered_counter_is_corruption(two, counter, caplog):
+    """It is looked at before anything is proven by a digest."""
+    root, (older, bits, _), (newer, _, _) = two
+    cell = accumulation_cell(3)
+    name = "global_step" if counter == "global_step" else cell.accumulators[-1].name
+    file = "optimizer" if counter == "global_step" else "accumulators"
+    path = root / "checkpoints" / newer / "rank-00000.json"
+    (entry,) = (
+        one for shard in json.loads(path.read_bytes())["shards"] for one in shard["tensors"] if one["name"] == name
+    )
+    flip(root, newer, file, entry["offset_bytes"] + 2)
+    before = manager(root).restore(StateManager(cell, box=Box())).checkpoint
+    assert before == older
+    assert tensors(cell) == bits
+    assert f"{file}-000.safetensors" in caplog.text
+
+
+def refused(cell, state):
+    """Nothing can be done with it."""
+    for attempt in (
+        lambda: trained(cell, 1),
+        cell.end_epoch,
+        state.progress,
+        state.capture,
+        state.capture_cycle_start,
+        lambda: state.begin("runs/vit"),
+        StateManager(cell).progress,
+        StateManager([nn.Dense(1, 1), cell]).capture,
+    ):
+        with pytest.raises(ck.ResumeError, match="half restored from a000001"):
+            attempt()
+    return True
+
+
+@pytest.mark.usefixtures("mode", "way")
+def test_failed_restore_blocks_training_until_next_restore(two, root, tmp_path):
+    _, (older, bits, counters), (newer, _, _) = two
+    good = tmp_path / "good"
+    shutil.copytree(root, good)
+    for name in (older, newer):
+        flip(root, name, "accumulators", -1)
+    box = Box("mine")
+    cell = accumulation_cell(3)
+    trained(cell, 2)  # compiled already
+    state = StateManager(cell, box=box)
+    counted, weights = cell.counters, tensors(cell)
+    saves = manager(root)
+    with pytest.raises(ck.CorruptCheckpointError, match="no checkpoint of the run"):
+        saves.restore(state)
+    assert (cell.counters, box.loaded) == (counted, 0)
+    assert tensors(cell) != weights
+    assert refused(cell, state)
+    with pytest.raises(ck.ResumeError, match="half restored"):
+        manager(tmp_path / "elsewhere").restore(StateManager(cell, box=box))
+    for mid_cycle in ("exact", "align"):
+        with pytest.raises(ck.CorruptCheckpointError):
+            manager(root, mid_cycle=mid_cycle).restore(state)
+    assert refused(cell, state)
+    manager(good).restore(state, checkpoint=older)
+    assert tensors(cell) == bits
+    assert cell.counters == counters
+    trained(cell, 1)
+    state.capture()
+
+
+def test_half_restored_rewinding_training_can_be_restored(root, tmp_path):
+    class Plain(Mlp):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.Dense(8, 8)
+
+    cell = accumulation_cell(3, network=Plain)
+    state = StateManager(cell)
+    with manager(root, mid_cycle="rewind") as saves:
+        saves.restore(state)
+        trained(cell, 3)
+        name = saves.save(state).result()
+    bits = tensors(cell)
+    shutil.copytree(root, tmp_path / "good")
+    flip(root, name, "optimizer", -1)
+    again = accumulation_cell(3, network=Plain)
+    state = StateManager(again)
+    with pytest.raises(ck.CorruptCheckpointError):
+        manager(root, mid_cycle="rewind").restore(state)
+    with pytest.raises(ck.ResumeError, match="half restored"):
+        trained(again, 1)
+    manager(tmp_path / "good", mid_cycle="rewind").restore(state)
+    assert tensors(again) == bits
+
+
+def test_storage_failure_leaves_mark_until_new_start(two):
+    root, _, (_, bits, counters) = two
+    cell = accumulation_cell(3)
+    fault = Fault("error", operations={"read_into"}, key="*optimizer*", nth=2)
+    storage = FaultyStorage(LocalStorage(root), [fault])
+    with pytest.raises(ck.StorageError):
+        manager(storage).restore(StateManager(cell, box=Box()))
+    assert fault.fired == 1
+    assert refused(cell, StateManager(cell))
+    manager(storage).restore(StateManager(cell, box=Box()))
+    assert (tensors(cell), cell.counters) == (bits, counters)
+
+
+def test_mark_of_foreign_cell_reaches_every_manager(root, tmp_path):
+    """Every StateManager of that cell."""
+
+    def make():
+        network = Mlp()
+        return nn.TrainOneStepCell(network, adam(network.trainable_params()))
+
+    cell = make()
+    state = StateManager(cell)
+    with manager(root) as saves:
+        saves.restore(state)
+        trained(cell, 2)
+        state.count_delivered(2)
+        name = saves.save(state).result()
+    bits = tensors(cell)
+    shutil.copytree(root, tmp_path / "good")
+    flip(root, name, "optimizer", -1)
+    cell = make()
+    with pytest.raises(ck.CorruptCheckpointError):
+        manager(root).restore(StateManager(cell))
+    for other in (StateManager(cell), StateManager([nn.Dense(1, 1), cell])):
+        for use in (other.progress, other.capture, functools.partial(other.begin, "runs/vit")):
+            with pytest.raises(ck.ResumeError, match="this TrainOneStepCell are half restored"):
+                use()
+    manager(tmp_path / "good").restore(StateManager(cell))
+    assert tensors(cell) == bits
+    StateManager([nn.Dense(1, 1), cell]).progress()
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("change", [lambda size: size - 1, lambda size: size + 1, lambda size: 0, None])
+@pytest.mark.parametrize("file", FILES)
+def test_file_of_wrong_size_changes_nothing(two, file, change):
+    root, (older, _, _), (newer, _, _) = two
+    for name in (older, newer):
+        path = root / "checkpoints" / name / "rank-00000" / f"{file}-000.safetensors"
+        if change is None:
+            path.unlink()
+        else:
+            os.truncate(path, change(path.stat().st_size))
+    disturb()
+    cell, box = trained(accumulation_cell(3), 2), Box("mine")
+    before = digest(cell)
+    state = StateManager(cell, box=box)
+    with pytest.raises(ck.CorruptCheckpointError):
+        manager(root).restore(state)
+    assert (digest(cell), box.loaded) == (before, 0)
+    state.capture()
+    trained(cell, 1)
+
+
+@pytest.mark.usefixtures("mode", "way")
+def test_every_kind_of_parameter_arrives_in_either_way():
+    cell = with_mixed(1).set_train()
+    cell(ms.Tensor(np.ones((4, 4), np.float32)))
+    contents = contents_of(StateManager(cell).capture(), "a000001-c0000000001-m0001")
+    again = with_mixed(2)
+    kinds = {one.name: (one.dtype, one.shape) for one in again.get_parameters()}
+    memory = {one.name: one.asnumpy() for one in again.get_parameters()}
+    StateManager(again).apply(contents)
+    assert tensors(again) == tensors(cell)
+    assert {one.name: (one.dtype, one.shape) for one in again.get_parameters()} == kinds
+    assert {name: one.tobytes() for name, one in memory.items()} == tensors(again)  # still the same storage
+
+
+@pytest.mark.usefixtures("way")
+def test_a_boundary_leaves_nothing_of_earlier_sums():
+    contents = contents_of(StateManager(accumulation_cell(3)).capture(), "a000001-c0000000000-m0000")
+    cell = accumulation_cell(3)
+    for one in cell.accumulators:
+        apply.assign(one, np.ones(one.shape, np.float32), "F32")
+    StateManager(cell).apply(contents)
+    assert not any(one.asnumpy().any() for one in cell.accumulators)
+
+
+def test_on_cpu_every_parameter_is_live():
+    assert apply.can_be_live()
+    for cell in (with_mixed(1), accumulation_cell(3), trained(accumulation_cell(3), 4)):
+        for one in cell.get_parameters():
+            live = apply.live_bytes(one)
+            assert live is not None, one.name
+            assert len(live) == one.asnumpy().nbytes
+
+
+@pytest.mark.parametrize(
+    "gives",
+    [
+        lambda array: array.copy(),
+        np.asfortranarray,
+        lambda array: np.frombuffer(array.data, array.dtype).reshape(array.shape).view(),
+    ],
+    ids=["copies", "other-order", "live"],
+)
+def test_live_memory_is_detected_by_behaviour(gives):
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+    class Stub:
+        def asnumpy(self):
+            return gives(array)
+
+        def data_ptr(self):
+            return array.ctypes.data
+
+    live = apply.live_bytes(Stub())
+    assert (live is not None) == (np.shares_memory(gives(array), gives(array)) and gives(array).flags.c_contiguous)
+
+
+def test_read_only_memory_is_not_written_to():
+    array = np.arange(6, dtype=np.float32)
+    array.flags.writeable = False
+
+    class Stub:
+        def asnumpy(self):
+            return array
+
+        def data_ptr(self):
+            return array.ctypes.data
+
+    assert apply.live_bytes(Stub()) is None
+
+
+@pytest.mark.covering(1)
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("calls_before", [0, 1, 5])
+def test_compiled_graphs_see_what_was_restored(mode, calls_before):
+    whole = trained(accumulation_cell(3), 5)
+    contents = contents_of(StateManager(whole).capture(), "a000001-c0000000001-m0002")
+    trained(whole, 6, first=5)
+    begin_process(mode=mode)
+    resumed = trained(accumulation_cell(3), calls_before, first=77)
+    StateManager(resumed).apply(contents)
+    trained(resumed, 6, first=5)
+    assert tensors(resumed) == tensors(whole)
+    assert resumed.counters == whole.counters
+
+
+@pytest.mark.covering(1)
+@both_modes
+@pytest.mark.parametrize("calls", [3, 4], ids=["boundary", "mid-cycle"])
+def test_restoring_again_reads_only_what_was_touched(root, calls, way):
+    ((_, bits, _),) = saved(root, calls, box=Box("x"))
+    cell, box = accumulation_cell(3), Box()
+    storage = FaultyStorage(LocalStorage(root))
+    state = StateManager(cell, box=box)
+    manager(storage).restore(state)
+    there = cell.parameters_dict()
+
+    def read_by_restoring_again():
+        before = len(storage.calls)
+        state.restore_again()
+        assert tensors(cell) == bits
+        return {call.keys[0].rpartition("/")[2].partition("-")[0] for call in storage.calls[before:]}
+
+    stored = {"weights", "optimizer", *(["accumulators"] if calls == 4 else [])}
+    assert read_by_restoring_again() == (set() if way == "view" else stored)
+    assert box.loaded == 2
+    for name, kind in (
+        ("hidden.weight", "weights"),
+        ("moment1.out.bias", "optimizer"),
+        (cell.accumulators[0].name, "accumulators"),
+    ):
+        there[name].set_data(ms.Tensor(there[name].asnumpy() + 1))  # gives it other memory
+        assert read_by_restoring_again() == ({kind} & stored if way == "view" else stored)
+    trained(cell, 2)
+    state.trained()
+    before = tensors(cell)
+    state.restore_again()
+    assert tensors(cell) == before
+
+
+def test_failed_restore_again_leaves_mark(root):
+    ((name, _, _),) = saved(root, 4)
+    cell = accumulation_cell(3)
+    state = StateManager(cell)
+    manager(root).restore(state)
+    flip(root, name, "weights", -1)
+    state.restore_again()  # nothing was touched, so nothing is read
+    state.progress()
+    cell.parameters_dict()["out.bias"].set_data(ms.Tensor(np.ones(3, np.float32)))
+    with pytest.raises(ck.CorruptCheckpointError, match="weights-000"):
+        state.restore_again()
+    assert refused(cell, state)
+    flip(root, name, "weights", -1)
+    state.restore_again()
+    trained(cell, 1)
+
+
+def test_load_counters_clears_mark(two):
+    root, (older, _, _), (newer, _, _) = two
+    for name in (older, newer):
+        flip(root, name, "weights", -1)
+    cell = accumulation_cell(3)
+    with pytest.raises(ck.CorruptCheckpointError):
+        manager(root).restore(StateManager(cell, box=Box()))
+    assert refused(cell, StateManager(cell))
+    cell.load_counters(cell.counters)
+    trained(cell, 1)

@@ -1,0 +1,171 @@
+"""What is switched in mid-run, and what a train cell was made with: a resumed training has it again, or is refused."""
+
+from __future__ import annotations
+
+import pytest
+from mindspore import amp, nn
+from mindspore.train import Callback
+from support.training import (
+    SIZE,
+    CrashError,
+    Interrupt,
+    Job,
+    Mlp,
+    accumulation_cell,
+    begin_process,
+    both_modes,
+    checkpoints,
+    each_mode,
+)
+
+import ckptkit as ck
+from ckptkit.mindspore.state.switches import Switches
+
+
+class Switching(Callback):
+    """Freezes a layer at the beginning and again, or not, when epochs begin; likewise the layer's normalization."""
+
+    def __init__(self, job, parameters_in=(), norm_in=()):
+        self.network = job.cell.network
+        self.parameters_in = parameters_in
+        self.norm_in = norm_in
+        if parameters_in:
+            self.freeze(True)
+
+    def freeze(self, frozen):
+        for one in self.network.hidden.get_parameters():
+            one.requires_grad = not frozen
+
+    def on_train_epoch_begin(self, run_context):
+        epoch = run_context.original_args().cur_epoch_num
+        if epoch in self.parameters_in:
+            self.freeze(False)
+        if epoch in self.norm_in:
+            self.network.norm.set_train(False)
+
+
+def whole_and_resumed(root, mode, at=2 * SIZE + 3, **switched):
+    """The digests of an uninterrupted run, and of one that was interrupted in its last epoch and resumed there."""
+    job = Job(mode=mode)
+    expected = job.uninterrupted(3, Switching(job, **switched)).steps
+    job = Job(mode=mode)
+    with pytest.raises(CrashError):
+        job.started(checkpoints(root, 1), 3, Switching(job, **switched), Interrupt(at + 1))
+    job = Job(mode=mode)
+    found = job.resumed(checkpoints(root), 3, Switching(job, **switched)).steps
+    return {step: one for step, one in expected.items() if step > at}, found
+
+
+@pytest.mark.covering(1)
+@both_modes
+@pytest.mark.parametrize("switched", [{"parameters_in": [2]}, {"norm_in": [2]}], ids=["unfrozen", "evaluating"])
+def test_what_was_switched_once_stays_switched(tmp_path, mode, switched):
+    expected, found = whole_and_resumed(tmp_path, mode, **switched)
+    assert found == expected
+
+
+def test_modes_of_first_micro_step_return_in_graph(tmp_path):
+    """The resumed process compiles anew, and does not come to the epoch in which they were switched."""
+    expected, found = whole_and_resumed(tmp_path, "graph", at=SIZE + 3, norm_in=[1])
+    assert found
+    assert found == expected
+
+
+def test_what_is_put_back_is_named(tmp_path, shown):
+    whole_and_resumed(tmp_path, "pynative", parameters_in=[2], norm_in=[2])
+    assert (
+        "requires_grad of hidden.weight, requires_grad of hidden.bias: put back to what it was at the save" in shown()
+    )
+    assert "set_train of norm: put back to what it was at the save" in shown()
+
+
+class FreezingFirst(Switching):
+    """Freezes the layer when training begins, which a resume has behind it."""
+
+    def on_train_begin(self, run_context):
+        self.freeze(True)
+
+
+def test_switch_in_on_train_begin_is_not_repeated(tmp_path):
+    job = Job()
+    with pytest.raises(CrashError):
+        job.started(checkpoints(tmp_path, 1), 2, FreezingFirst(job, parameters_in=[1]), Interrupt(3))
+    job = Job()
+    job.resumed(checkpoints(tmp_path), 1, FreezingFirst(job))
+    assert all(one.requires_grad for one in job.cell.network.hidden.get_parameters())
+
+
+def test_network_that_evaluates_hides_no_other_switch():
+    begin_process()
+    training, evaluating = Mlp(), Mlp()
+    training.set_train()
+    training.norm.set_train(False)
+    evaluating.set_train(False)
+    for networks, name in (([training, evaluating], "norm"), ([evaluating, training], "1:norm")):
+        assert Switches(networks, []).record()["evaluating"] == [name]
+
+
+def test_cell_is_put_back_without_its_inner_cells():
+    begin_process()
+    network = nn.SequentialCell(nn.SequentialCell(nn.Dense(2, 2), nn.BatchNorm1d(2)))
+    network.set_train()
+    network[0].set_train(False)
+    switches = Switches([network], [])
+    assert switches.record()["evaluating"] == ["0", "0.0", "0.1"]
+    switches.load({"without_grad": [], "evaluating": ["0.1"]}, 3)
+    assert switches.record()["evaluating"] == ["0.1"]
+
+
+def test_graph_compiled_without_evaluating_cell_is_refused():
+    begin_process(mode="graph")
+    network = Mlp()
+    network.set_train()
+    switches = Switches([network], [])
+    switches.load({"without_grad": [], "evaluating": ["norm"]}, 3)
+    network.norm.set_train()
+    switches.look(3)
+    with pytest.raises(ck.ResumeError, match="set_train of norm was switched before the first micro-step after"):
+        switches.look(4)
+
+
+@each_mode
+def test_what_every_epoch_switches_is_exact(tmp_path, mode):
+    expected, found = whole_and_resumed(tmp_path, mode, norm_in=[2, 3])
+    assert found == expected
+
+
+def test_a_graph_compiled_otherwise_is_refused(tmp_path):
+    """Of the uninterrupted training, the compiled graph did not follow the switch."""
+    with pytest.raises(ck.ResumeError, match="set_train of norm was switched before the first micro-step after"):
+        whole_and_resumed(tmp_path, "graph", at=2 * SIZE, norm_in=[2, 3])
+
+
+@pytest.mark.parametrize(
+    ("option", "before", "now"),
+    [
+        ("clip_norm", "1.0", "None"),
+        ("clip_norm", "None", "0.5"),
+        ("loss_scaler", "'DynamicLossScaler(scale_factor=2, scale_window=50)'", "scale_window=60"),
+    ],
+)
+def test_another_train_cell_is_refused_by_name(tmp_path, option, before, now):
+    options = {
+        "1.0": 1.0,
+        "None": None,
+        "0.5": 0.5,
+        "'DynamicLossScaler(scale_factor=2, scale_window=50)'": amp.DynamicLossScaler(64, 2, 50),
+        "scale_window=60": amp.DynamicLossScaler(64, 2, 60),
+    }
+    Job(cell=lambda: accumulation_cell(**{option: options[before]})).started(checkpoints(tmp_path), 1)
+    changed = Job(cell=lambda: accumulation_cell(**{option: options[now]}))
+    with pytest.raises(ck.ResumeError) as caught:
+        changed.resumed(checkpoints(tmp_path), 2)
+    assert f"was taken with {option}={before}, this train cell has" in str(caught.value)
+    assert now in str(caught.value)
+    assert changed.cell.counters.micro_steps == 0
+
+
+def test_another_execution_mode_is_refused(tmp_path):
+    Job().started(checkpoints(tmp_path), 1)
+    with pytest.raises(ck.ResumeError, match=r"taken in PYNATIVE_MODE, this process is in GRAPH_MODE"):
+        Job(mode="graph").resumed(checkpoints(tmp_path), 2)

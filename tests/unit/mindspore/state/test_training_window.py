@@ -1,0 +1,642 @@
+"""Under MindSpore, a checkpoint that is written while training goes on holds the bytes of the moment of its save."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import wait as wait_for
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import amp, nn, ops
+from mindspore.train import Callback, EarlyStopping, LossMonitor, Model
+from support.live import LONG_SECONDS, Stall
+from support.options import grouped
+from support.training import Stop, begin_process, both_modes, each_mode
+
+import ckptkit as ck
+from ckptkit.checkpoint.open import open_checkpoint
+from ckptkit.checkpoint.verify import load
+from ckptkit.format.layout import CheckpointName
+from ckptkit.manager.background import SaveHandle
+from ckptkit.mindspore.state.manager import StateManager
+from ckptkit.run.index import Index
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
+
+each_window = pytest.mark.parametrize("window", ["auto", "slice"])
+WIDTH = 160  # its square, and six times the width, have more than 64 KiB or less
+SIZE = 7  # batches per epoch
+
+
+class Wide(nn.Cell):
+    """Weights of 100 KiB, and buffers that the forward pass changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Dense(6, WIDTH)
+        self.hidden = nn.Dense(WIDTH, WIDTH)
+        self.norm = nn.BatchNorm1d(WIDTH)
+        self.out = nn.Dense(WIDTH, WIDTH)
+        self.last = nn.Dense(WIDTH, 3)
+
+    def logits(self, x):
+        return self.last(self.out(ops.tanh(self.norm(self.hidden(self.first(x))))))
+
+    def construct(self, x, y):
+        return ops.square(self.logits(x) - y).mean()
+
+
+class Assigning(Wide):
+    """Its forward pass changes a weight, as spectral normalization written by hand may."""
+
+    def construct(self, x, y):
+        ops.assign(self.hidden.weight, self.hidden.weight * 0.999)
+        return ops.square(self.logits(x) - y).mean()
+
+
+class Evaluating(nn.Cell):
+    def __init__(self, network):
+        super().__init__(auto_prefix=False)
+        self.network = network
+
+    def construct(self, x, y):
+        logits = self.network.logits(x)
+        return ops.square(logits - y).mean(), logits, y
+
+
+def data(batches=SIZE):
+    rng = np.random.default_rng(0)
+    columns = {
+        "x": rng.normal(size=(4 * batches, 6)).astype(np.float32),
+        "y": rng.normal(size=(4 * batches, 3)).astype(np.float32),
+    }
+    return ms.dataset.NumpySlicesDataset(columns, shuffle=False).batch(4)
+
+
+def train_cell(k=3, network=Wide, **options):
+    network = network()
+    cell = ck.AccumulationTrainCell(network, nn.Adam(network.trainable_params(), 1e-2), k, **options)
+    return cell.set_train()
+
+
+def large(cell):
+    return cell.network.hidden.weight
+
+
+def change(parameter):
+    ops.assign(parameter, ops.zeros_like(parameter) + float(np.random.default_rng().random()))
+
+
+@pytest.fixture
+def copies(monkeypatch):
+    """Copies of every parameter of each capture, taken at once while the world stands still."""
+    taken = {}
+    capture, begin = StateManager.capture, StateManager.capture_cycle_start
+
+    def watched(original):
+        def copied(state):
+            found = original(state)
+            at = (found.progress.cycles, found.progress.micro_step)
+            taken[at] = {leaf.name: np.array(leaf.array, order="C").tobytes() for leaf in found.leaves}
+            return found
+
+        return copied
+
+    monkeypatch.setattr(StateManager, "capture", watched(capture))
+    monkeypatch.setattr(StateManager, "capture_cycle_start", watched(begin))
+    return taken
+
+
+def assert_whole(root, copies, *, at_least=1):
+    """Every checkpoint on ``root`` has the bytes of its copy."""
+    storage = LocalStorage(root)
+    found = ck.CheckpointManager(root).checkpoints()
+    assert len(found) >= at_least
+    for one in found:
+        name = CheckpointName.parse(one.name)
+        contents = load(storage, open_checkpoint(storage, name, Index(storage).document(name.attempt)))
+        expected = copies[name.cycles, name.micro_step]
+        assert contents.tensors.keys() == expected.keys()
+        torn = [key for key, bits in contents.tensors.items() if bits.tobytes() != expected[key]]
+        assert torn == [], one.name
+
+
+class Loop:
+    """One's own loop over one train cell."""
+
+    def __init__(self, storage, cell, *, calls=0, state=None, count=False, **options):
+        self.cell = cell
+        self.state = state or ck.StateManager(cell)
+        self.reports = []
+        self.count = count
+        options = {"save": ck.SaveEvery(micro_steps=10**9), "keep": ck.KeepLatest(99), **options}
+        self.manager = ck.CheckpointManager(
+            storage, **grouped(on_save=self.reports.append, buffer_bytes=1 << 30, **options)
+        )
+        self.manager.restore(self.state)
+        self.run(calls)
+
+    def run(self, calls):
+        rng = np.random.default_rng(1)
+        for _ in range(calls):
+            self.cell(
+                ms.Tensor(rng.normal(size=(4, 6)).astype(np.float32)),
+                ms.Tensor(rng.normal(size=(4, 3)).astype(np.float32)),
+            )
+            if self.count:
+                self.state.count_delivered()
+            self.manager.step(self.state)
+
+
+def stalling(root, key="*/weights-000.safetensors"):
+    """A storage that stalls in the middle of a file."""
+    stall = Stall()
+    return FaultyStorage(LocalStorage(root), [Fault(stall, operations={"write"}, key=key, when="during")]), stall
+
+
+def assert_window(report, *, copied_whole=False):
+    """Whether the window was used."""
+    later = report.cost.in_place_bytes + report.cost.fenced_bytes
+    assert (later == 0) == copied_whole
+    if not copied_whole:
+        assert later >= 6 * WIDTH * WIDTH * 4
+
+
+# One's own loop
+
+
+@pytest.mark.covering(1)
+@both_modes
+@each_window
+@pytest.mark.parametrize(("k", "at"), [(1, 2), (3, 3), (3, 4), (3, 5)])
+@pytest.mark.parametrize("key", ["*/weights-000.safetensors", "*/optimizer-000.safetensors"])
+def test_updates_while_the_storage_stalls_tear_nothing(root, copies, *, mode, window, k, at, key):
+    begin_process(mode=mode)
+    storage, stall = stalling(root, key)
+    loop = Loop(storage, train_cell(k), calls=at, window=window)
+    handle = loop.manager.save(loop.state)
+    loop.run(k + 1)
+    assert stall.reached.wait(LONG_SECONDS)
+    loop.run(k)
+    stall.let_go()
+    handle.result()
+    loop.manager.close()
+    assert_whole(root, copies)
+    assert_window(loop.reports[0])
+
+
+@pytest.mark.covering(1)
+@each_mode
+@each_window
+@pytest.mark.parametrize("within", [False, True])
+def test_set_data_gives_a_weight_other_memory(root, copies, mode, window, within):
+    """Between two saves; or after the fence, while the storage stalls."""
+    begin_process(mode=mode)
+    storage, stall = stalling(root)
+    loop = Loop(storage, train_cell(), calls=4, window=window)
+    handle = loop.manager.save(loop.state)
+    if within:
+        loop.manager.fence()
+    else:
+        stall.let_go()
+        handle.result()
+    large(loop.cell).set_data(ms.Tensor(np.full((WIDTH, WIDTH), 0.25, np.float32)))
+    loop.run(1)
+    stall.let_go()
+    handle.result()
+    handle = loop.manager.save(loop.state)
+    loop.run(3)
+    handle.result()
+    assert_whole(root, copies, at_least=2)
+
+
+@pytest.mark.covering(1)
+@each_mode
+@each_window
+def test_whoever_calls_the_fence_may_write(root, copies, mode, window):
+    begin_process(mode=mode)
+    storage, stall = stalling(root)
+    loop = Loop(storage, train_cell(), calls=4, window=window)
+    handle = loop.manager.save(loop.state)
+    loop.manager.fence()
+    change(large(loop.cell))
+    loop.run(1)
+    stall.let_go()
+    handle.result()
+    assert_whole(root, copies)
+
+
+@pytest.mark.covering(1)
+@each_mode
+@each_window
+def test_forward_that_changes_weight_is_reported(root, copies, mode, window, shown):
+    begin_process(mode=mode)
+    storage, stall = stalling(root)
+    loop = Loop(storage, train_cell(network=Assigning), window=window)
+    assert "the forward pass changes" not in shown()
+    loop.run(1)
+    assert "the forward pass changes hidden.weight, which only an update should" in shown()
+    handle = loop.manager.save(loop.state)
+    loop.run(1)
+    stall.let_go()
+    handle.result()
+    loop.run(3)
+    loop.manager.save(loop.state).result()
+    assert_whole(root, copies, at_least=2)
+
+
+class Remembering(Wide):
+    """Its forward pass changes a buffer of 100 KiB."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("bank", ms.Tensor(np.zeros((WIDTH, WIDTH), np.float32)))
+
+    def construct(self, x, y):
+        self.bank.copy_(self.bank + 1)
+        return super().construct(x, y)
+
+
+@pytest.mark.skipif(not hasattr(nn.Cell, "register_buffer"), reason="this MindSpore has no buffers")
+@each_window
+def test_buffer_changed_while_storage_stalls_is_whole(root, copies, window):
+    begin_process()
+    storage, stall = stalling(root)
+    loop = Loop(storage, train_cell(network=Remembering), calls=4, window=window)
+    handle = loop.manager.save(loop.state)
+    loop.run(1)
+    stall.let_go()
+    handle.result()
+    assert stall.reached.is_set()
+    assert int(loop.cell.network.bank.asnumpy()[0, 0]) == 5
+    assert_whole(root, copies)
+    assert "bank" in copies[1, 1]
+
+
+@pytest.mark.covering(1)
+@each_mode
+@each_window
+def test_first_save_is_fenced_from_unseen_forward(root, copies, mode, window):
+    begin_process(mode=mode)
+    storage, stall = stalling(root)
+    loop = Loop(storage, train_cell(network=Assigning), window=window)
+    handle = loop.manager.save(loop.state)
+    loop.run(1)
+    stall.let_go()
+    handle.result()
+    assert_whole(root, copies)
+
+
+@pytest.mark.covering(1)
+@each_mode
+@each_window
+def test_what_a_second_optimizer_writes_is_copied(root, copies, mode, window):
+    """Its step comes whenever its loop calls it, in the middle of the train cell's cycle."""
+    begin_process(mode=mode)
+    storage, stall = stalling(root)
+    cell, other = train_cell(), Wide().set_train()
+    other.update_parameters_name("other.")
+    sgd = nn.Momentum([*other.trainable_params(), large(cell)], 0.1, 0.9)
+    for one in (sgd.global_step, sgd.learning_rate):
+        one.name = f"sgd.{one.name}"
+    step = Second(other, cell.network, sgd)
+    loop = Loop(storage, cell, calls=4, state=ck.StateManager([cell, step]), window=window)
+    handle = loop.manager.save(loop.state)
+    step(ms.Tensor(np.ones((4, 6), np.float32)), ms.Tensor(np.ones((4, 3), np.float32)))
+    loop.run(1)
+    stall.let_go()
+    handle.result()
+    assert_whole(root, copies)
+
+
+class Second(nn.Cell):
+    """Trains a network and a weight of another one."""
+
+    def __init__(self, network, shared, optimizer):
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.shared = shared
+        self.optimizer = optimizer
+        self.differentiate = ops.value_and_grad(self.forward, None, optimizer.parameters)
+
+    def forward(self, x, y):
+        return self.network(x, y) + self.shared(x, y)
+
+    def construct(self, x, y):
+        loss, gradients = self.differentiate(x, y)
+        self.optimizer(gradients)
+        return loss
+
+
+class Foreign(nn.Cell):
+    """Somebody's train cell: updates at every third call, and says so where it is asked."""
+
+    def __init__(self, steady):
+        super().__init__()
+        self.network = Wide()
+        weights = self.network.trainable_params()
+        self.optimizer = nn.Adam(weights, 1e-2)
+        self.sums = ms.ParameterTuple([ms.Parameter(ops.zeros_like(w), name=f"sum.{w.name}") for w in weights])
+        self.differentiate = ops.value_and_grad(self.network, None, weights)
+        self.accumulation_steps = 3
+        self.micro_step = ms.Parameter(ms.Tensor(np.zeros(1), ms.int32), name="micro_step", requires_grad=False)
+        self.steady_within_cycle = steady
+
+    def construct(self, x, y):
+        loss, gradients = self.differentiate(x, y)
+        for total, gradient in zip(self.sums, gradients, strict=True):
+            ops.assign_add(total, gradient)
+        if self.micro_step.asnumpy()[0] == 2:
+            self.optimizer(self.sums)
+            for total in self.sums:
+                ops.assign(total, ops.zeros_like(total))
+            self.micro_step.set_data(ms.Tensor(np.zeros(1), ms.int32))
+        else:
+            self.micro_step.set_data(self.micro_step + 1)
+        return loss
+
+
+@pytest.mark.covering(1)
+@each_window
+@pytest.mark.parametrize("steady", [False, True])
+@pytest.mark.parametrize("at", [3, 4, 5])
+def test_foreign_cell_needs_promise_for_window(root, copies, window, steady, at):
+    begin_process(mode="pynative")
+    storage, stall = stalling(root)
+    loop = Loop(storage, Foreign(steady).set_train(), calls=at, count=True, window=window)
+    handle = loop.manager.save(loop.state)
+    loop.run(4)
+    assert stall.reached.wait(LONG_SECONDS)
+    loop.run(3)
+    stall.let_go()
+    handle.result()
+    loop.manager.close()
+    assert_whole(root, copies)
+    assert_window(loop.reports[0], copied_whole=not steady)
+
+
+@pytest.mark.covering(1)
+@each_mode
+@each_window
+def test_restore_by_other_manager_tears_nothing(tmp_path, root, copies, mode, window):
+    """The older one's save is still being written, from the very memory that the restore overwrites."""
+    begin_process(mode=mode)
+    other = Loop(tmp_path / "other", train_cell(), calls=2)
+    other.manager.save(other.state).result()
+    mine = dict(copies)
+    begin_process(mode=mode)
+    storage, stall = stalling(root)
+    loop = Loop(storage, train_cell(), calls=4, window=window)
+    handle = loop.manager.save(loop.state)
+    ck.CheckpointManager(tmp_path / "other").restore(ck.StateManager(loop.cell))
+    stall.let_go()
+    handle.result()
+    assert_whole(root, copies)
+    assert_whole(tmp_path / "other", mine)
+
+
+@each_window
+def test_restore_into_foreign_cell_tears_nothing(tmp_path, root, copies, window):
+    """By another manager, while a save is still being written."""
+    begin_process(mode="pynative")
+    other = Loop(tmp_path / "other", Foreign(True).set_train(), calls=2, count=True)
+    other.manager.save(other.state).result()
+    storage, stall = stalling(root)
+    loop = Loop(storage, Foreign(True).set_train(), calls=4, count=True, window=window)
+    handle = loop.manager.save(loop.state)
+    ck.CheckpointManager(tmp_path / "other").restore(ck.StateManager(loop.cell))
+    stall.let_go()
+    handle.result()
+    copies_here = {at: one for at, one in copies.items() if at == (1, 1)}
+    assert_whole(root, copies_here)
+
+
+# Under Model
+
+
+class LetGo(Callback):
+    """Lets each save go as soon as the update after it was made, and lets training wait until it is written."""
+
+    def __init__(self, cell):
+        self.cell = cell
+        self.manager = None
+        self._moved = threading.Condition()
+        self._cycles = -1
+        self._free = False
+
+    def __call__(self) -> None:
+        saved_at = self._saved_at()
+        with self._moved:
+            assert self._moved.wait_for(lambda: self._free or self._cycles > saved_at, LONG_SECONDS)
+
+    def _saved_at(self):
+        return self.manager()._run.scheduler._window.progress.cycles
+
+    def on_train_step_end(self, run_context):
+        with self._moved:
+            self._cycles = self.cell.counters.cycles
+            self._moved.notify_all()
+        handle = self.manager()._run.services.results.in_flight
+        if handle is not None and self._cycles > self._saved_at():
+            assert wait_for([handle._future], LONG_SECONDS).done
+
+    def free(self):
+        with self._moved:
+            self._free = True
+            self._moved.notify_all()
+
+
+class Job:
+    """What a script does: ``Model.train`` or ``Model.fit`` with saves as often as can be."""
+
+    def __init__(self, root, monkeypatch, *, window="auto", k=3, cell=None, read_only=(), **options):
+        self.root = root
+        self.cell = cell or train_cell(k)
+        self.letting = LetGo(self.cell)
+        stall = Fault(self.letting, operations={"write"}, key="*/weights-000.safetensors", when="during", times=None)
+        wait = SaveHandle._wait
+        monkeypatch.setattr(SaveHandle, "_wait", lambda handle, timeout: self.letting.free() or wait(handle, timeout))
+        self.reports = []
+        options = {"save": ck.SaveEvery(micro_steps=1), "keep": ck.KeepLatest(99), "when_busy": "skip", **options}
+        self.ckpt = ck.CheckpointCallback(
+            FaultyStorage(LocalStorage(root), [stall]),
+            **grouped(
+                window=window,
+                read_only=[LetGo, *read_only],
+                buffer_bytes=1 << 30,
+                on_save=self.reports.append,
+                **options,
+            ),
+        )
+        self.letting.manager = lambda: self.ckpt._session.manager
+
+    def train(self, before=(), after=(), epochs=2):
+        model = Model(self.cell)
+        self._run(model.train, model, before, after, epochs)
+
+    def fit(self, before=(), after=(), epochs=2):
+        evaluating = Evaluating(self.cell.network)
+        model = Model(self.cell, eval_network=evaluating, eval_indexes=[0, 1, 2], metrics={"mae"})
+        self._run(model.fit, model, before, after, epochs, data(2))
+
+    def _run(self, verb, model, before, after, epochs, *more):
+        dataset = data()
+        point = self.ckpt.resume(model, dataset, epochs)
+        callbacks = [self.letting, *before, self.ckpt, *after]
+        verb(epochs, dataset, *more, callbacks=callbacks, initial_epoch=point.epoch)
+
+
+@pytest.mark.covering(1)
+@both_modes
+@each_window
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("remainder", ["carry", "flush"])
+def test_a_slow_disk_under_model_tears_nothing(root, copies, monkeypatch, *, shown, mode, window, k, remainder):
+    begin_process(mode=mode)
+    job = Job(root, monkeypatch, window=window, cell=train_cell(k, remainder=remainder))
+    job.train()
+    assert_whole(root, copies, at_least=3)
+    for report in job.reports:
+        assert_window(report)
+    assert "may change parameters" not in shown()
+
+
+@pytest.mark.covering(1)
+@each_mode
+@each_window
+def test_skipped_update_of_loss_scaler_tears_nothing(root, copies, monkeypatch, mode, window):
+    begin_process(mode=mode)
+    cell = train_cell(loss_scaler=amp.DynamicLossScaler(2.0**127, 2**16, 2))
+    job = Job(root, monkeypatch, window=window, cell=cell)
+    job.train()
+    assert 0 < cell.counters.updates < cell.counters.cycles
+    assert_whole(root, copies, at_least=3)
+
+
+class Averaged(Callback):
+    """Puts other weights in the place of the trained ones, at the hooks that are named."""
+
+    def __init__(self, cell, *hooks):
+        self.cell = cell
+        for hook in hooks:
+            setattr(self, hook, self._swap)
+
+    def _swap(self, run_context):
+        for one in (large(self.cell), self.cell.network.out.weight):
+            change(one)
+
+
+class AveragedAtSteps(Averaged):
+    def on_train_step_end(self, run_context):
+        self._swap(run_context)
+
+
+@pytest.mark.covering(1)
+@each_mode
+@each_window
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_weights_swapped_at_steps_are_copied_immediately(root, copies, monkeypatch, *, shown, mode, window, place):
+    begin_process(mode=mode)
+    job = Job(root, monkeypatch, window=window)
+    job.train(**{place: [AveragedAtSteps(job.cell)]})
+    assert "AveragedAtSteps may change parameters within an epoch" in shown()
+    assert "read_only=[AveragedAtSteps]" in shown()
+    assert_whole(root, copies, at_least=3)
+    for report in job.reports:
+        assert_window(report, copied_whole=True)
+
+
+@pytest.mark.covering(1)
+@each_mode
+@each_window
+@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.parametrize("hooks", [("on_eval_begin", "on_eval_end"), ("on_train_epoch_end",), ("on_train_end",)])
+@pytest.mark.parametrize("every", [1, SIZE])
+def test_weights_swapped_around_evaluation_are_fenced(root, copies, monkeypatch, *, mode, window, place, hooks, every):
+    """Saves as often as can be, of which the last of an epoch is skipped; and one at the end of each epoch."""
+    begin_process(mode=mode)
+    job = Job(root, monkeypatch, window=window, save=ck.SaveEvery(micro_steps=every))
+    job.fit(**{place: [Averaged(job.cell, *hooks)]}, epochs=3)
+    assert_whole(root, copies, at_least=3)
+    assert_window(job.reports[0], copied_whole=place == "after")
+
+
+class StoppingAtEpochs(Callback):
+    def on_train_epoch_end(self, run_context):
+        run_context.request_stop()
+
+
+@pytest.mark.covering(1)
+@each_window
+@pytest.mark.parametrize("at", [4, SIZE, SIZE + 2])
+@pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_train_end", "on_eval_begin"])
+def test_later_callback_ending_training_tears_nothing(root, copies, monkeypatch, *, window, at, hook):
+    """Other callbacks change no weights between its request to stop and the last save."""
+    job = Job(root, monkeypatch, window=window, read_only=[Stop])
+    job.fit(before=[Averaged(job.cell, hook)], after=[Stop(at)], epochs=3)
+    assert_whole(root, copies)
+
+
+@each_window
+def test_stop_after_saved_epoch_tears_nothing(root, copies, monkeypatch, window):
+    """A callback ends training after the save of that epoch."""
+    job = Job(root, monkeypatch, window=window, save=ck.SaveEvery(micro_steps=SIZE))
+    job.train(before=[Averaged(job.cell, "on_train_end")], after=[StoppingAtEpochs()], epochs=3)
+    assert_whole(root, copies)
+
+
+@pytest.mark.covering(1)
+@each_mode
+@each_window
+def test_best_weights_of_early_stopping_are_fenced(root, copies, monkeypatch, mode, window):
+    begin_process(mode=mode)
+    job = Job(root, monkeypatch, window=window)
+    job.fit(before=[EarlyStopping("mae", patience=0, min_delta=1e9, mode="min", restore_best_weights=True)], epochs=4)
+    assert_whole(root, copies, at_least=3)
+    assert_window(job.reports[0])
+
+
+class OnlyLooking(Callback):
+    def on_train_step_end(self, run_context):
+        run_context.original_args()
+
+
+@pytest.mark.covering(1)
+@each_window
+@pytest.mark.parametrize("read_only", ["none", "class", "object"])
+def test_read_only_callback_keeps_window(root, copies, monkeypatch, *, shown, window, read_only):
+    looking = OnlyLooking()
+    declared = {"none": [], "class": [OnlyLooking], "object": [looking]}[read_only]
+    job = Job(root, monkeypatch, window=window, read_only=declared)
+    job.train(before=[looking, LossMonitor()])
+    assert ("OnlyLooking may change parameters" in shown()) == (read_only == "none")
+    assert_whole(root, copies, at_least=3)
+    assert_window(job.reports[0], copied_whole=read_only == "none")
+
+
+class Plain(Wide):
+    """Without anything that a forward pass changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.Identity()
+
+
+@pytest.mark.covering(1)
+@each_mode
+@pytest.mark.parametrize("mid_cycle", ["align", "rewind"])
+def test_aligned_and_rewound_saves_are_whole(root, copies, monkeypatch, mode, mid_cycle):
+    begin_process(mode=mode)
+
+    cell = train_cell(network=Plain)
+    job = Job(root, monkeypatch, cell=cell, mid_cycle=mid_cycle)
+    job.train()
+    assert_whole(root, copies, at_least=2)
+
+
+def test_harmless_callbacks_give_no_warning(root, monkeypatch, caplog):
+    caplog.set_level(logging.WARNING, "ckptkit")
+    Job(root, monkeypatch).train(before=[LossMonitor()])
+    assert "may change parameters" not in caplog.text

@@ -1,0 +1,159 @@
+"""The process-wide generators: taken without advancing them, put back whole."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+import mindspore as ms
+import mindspore.dataset as ds
+import numpy as np
+import pytest
+from mindspore import ops
+from support.training import begin_process, disturb, rng_digest
+
+from ckptkit.core.tree import decode_tree, encode_tree
+from ckptkit.mindspore.rng import (
+    capture_host_rng,
+    capture_rng,
+    host_rng_drawn,
+    restore_rng,
+    seed_operators,
+    undisturbed,
+)
+
+
+def draws():
+    """One draw of every kind that a process can repeat."""
+    ones = ms.Tensor(np.ones(64, np.float32))
+    return (
+        random.random(),
+        random.gauss(0, 1),
+        np.random.rand(3).tobytes(),
+        np.random.normal(),  # keeps a second number back
+        ops.dropout(ones, p=0.5).asnumpy().tobytes(),
+        ops.uniform((8,), ms.Tensor(0.0), ms.Tensor(1.0), seed=3).asnumpy().tobytes(),
+        ops.standard_normal((8,)).asnumpy().tobytes(),
+    )
+
+
+def test_restoring_gives_the_same_draws():
+    draws()
+    state = capture_rng()
+    first, second = draws(), draws()
+    disturb()
+    restore_rng(state)
+    assert (draws(), draws()) == (first, second)
+    assert all(one != other for one, other in zip(first, second, strict=True))
+
+
+def test_capture_advances_nothing():
+    draws()
+    capture_rng()
+    first = draws()
+    begin_process()
+    draws()
+    assert draws() == first
+
+
+def test_restoring_what_was_captured_changes_nothing():
+    draws()
+    before = rng_digest()
+    restore_rng(capture_rng())
+    assert rng_digest() == before
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_seed_that_was_set_stays(seed):
+    ms.set_seed(seed)
+    before = rng_digest()
+    seed_operators()
+    assert rng_digest() == before
+
+
+def test_capture_is_of_its_moment():
+    state = capture_rng()
+    before = rng_digest()
+    draws()
+    assert rng_digest() != before
+    restore_rng(state)
+    assert rng_digest() == before
+
+
+def test_capture_survives_being_stored():
+    draws()
+    leaves = []
+    stored = encode_tree(capture_rng(), "rng", leaves)
+    first = draws()
+    disturb()
+    restore_rng(decode_tree(stored, {leaf.name: leaf.array for leaf in leaves}))
+    assert draws() == first
+
+
+def test_seeds_that_were_not_set_stay_unset():
+    begin_process(seed=None)
+    state = capture_rng()
+    ms.set_seed(3)
+    ops.dropout(ms.Tensor(np.ones(4, np.float32)), p=0.5)
+    restore_rng(state)
+    assert ms.get_seed() is None
+    assert capture_rng()["mindspore"]["kernel_seeds"] == []
+
+
+def test_generator_of_mindspore_is_part_of_it():
+    state = capture_rng()
+    before = ms.get_rng_state().asnumpy().tobytes()
+    ms.manual_seed(12345)
+    assert ms.get_rng_state().asnumpy().tobytes() != before
+    restore_rng(state)
+    assert ms.get_rng_state().asnumpy().tobytes() == before
+
+
+@pytest.mark.parametrize(
+    ("draw", "drawn"),
+    [
+        (lambda: None, set()),
+        (random.random, {"python"}),
+        (np.random.random, {"numpy"}),
+        (lambda: np.random.random(312), {"numpy"}),  # all that was generated at once: the place is the same again
+        (np.random.normal, {"numpy"}),  # the one that was kept back
+    ],
+)
+def test_every_draw_of_the_process_is_seen(draw, drawn):
+    np.random.normal()
+    before = capture_host_rng()
+    draw()
+    assert host_rng_drawn(before) == drawn
+
+
+def test_undisturbed_protects_python_and_numpy():
+    draws()
+    before = rng_digest()
+    with undisturbed():
+        ds.config.set_seed(77)
+        assert rng_digest() != before  # it does seed both
+    assert rng_digest() == before
+    assert ds.config.get_seed() == 77
+
+
+def test_undisturbed_protects_when_something_fails():
+    before = rng_digest()
+    with pytest.raises(ZeroDivisionError), undisturbed():
+        np.random.rand() / 0
+    assert rng_digest() == before
+
+
+def test_importing_all_of_ckptkit_draws_from_no_generator():
+    """In a process of its own, since here everything is loaded already."""
+    code = (
+        "import random, numpy, mindspore\n"
+        "random.seed(1), numpy.random.seed(1)\n"
+        "before = random.getstate(), numpy.random.get_state()[2]\n"
+        "import ckptkit\n"
+        "loaded = [getattr(ckptkit, name) for name in ckptkit.__all__]\n"
+        "loaded += [getattr(ckptkit.data, name) for name in ckptkit.data.__all__]\n"
+        "assert (random.getstate(), numpy.random.get_state()[2]) == before\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,454 @@
+"""Several train cells in one training, as a GAN has: each is counted, stored and restored, or refused with advice."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn, ops
+from support.options import grouped
+from support.training import Job, begin_process, checkpoints, digest, disturb, each_mode, pipeline
+
+import ckptkit as ck
+from ckptkit.mindspore.parameters.half_restored import mark_half_restored, refuse_half_restored
+from ckptkit.mindspore.parameters.parameters import CellParameters
+from ckptkit.mindspore.train.counters import CycleCounters
+from ckptkit.mindspore.train.named_cell import steady_beside
+from ckptkit.nn import Dropout
+from ckptkit.testing.memory import contents_of
+
+SIZE = 11  # batches
+
+
+class Part(nn.Cell):
+    """One of the two networks; the second one also reads the first one's weights."""
+
+    def __init__(self, name, other=None):
+        super().__init__(auto_prefix=False)
+        self.out = nn.Dense(6, 3)
+        self.update_parameters_name(f"{name}.")
+        self.other = other
+
+    def construct(self, x, y):
+        wanted = y if self.other is None else y + ops.stop_gradient(self.other.out(x))
+        return ops.square(self.out(x) - wanted).mean()
+
+
+def pair(k=4, other_k=3, **options):
+    first = Part("g")
+    second = Part("d", first)
+    return [
+        ck.AccumulationTrainCell(one, nn.Adam(one.out.trainable_params(), 0.01), steps, **options)
+        for one, steps in ((first, k), (second, other_k))
+    ]
+
+
+class Around(nn.Cell):
+    """Calls the train cells that it has."""
+
+    def __init__(self, *cells):
+        super().__init__(auto_prefix=False)
+        self.inner = nn.CellList(list(cells))
+
+    def construct(self, x, y):
+        return [cell(x, y) for cell in self.inner]
+
+
+class CrashError(Exception):
+    pass
+
+
+class Life:
+    """One start of a loop over both; the second cell is called twice for each third batch."""
+
+    def __init__(self, root, *, mode="pynative", crash_at=None, given=None, cells=pair, **options):
+        begin_process(mode=mode)
+        self.first, self.second = cells()
+        self.batches = ck.data.resumable(pipeline(), 2)
+        self.state = (given or (lambda first, second, *rest, **more: ck.StateManager(first, *rest, d=second, **more)))(
+            self.first, self.second, self.batches
+        )
+        self.steps = {}
+        try:
+            self.run(root, crash_at, options)
+        except CrashError:
+            assert crash_at
+
+    def run(self, root, crash_at, options):
+        options = {"save": ck.SaveEvery(micro_steps=1), "when_busy": "wait", **options}
+        with ck.CheckpointManager(root, **grouped(**options)) as manager:
+            if manager.restore(self.state).checkpoint is not None:
+                disturb()
+            for x, y in self.batches:
+                done = self.first.counters.micro_steps + 1
+                if done == crash_at:
+                    raise CrashError
+                self.first(x, y)
+                for _ in range(1 + (done % 3 == 0)):
+                    self.second(x, y)
+                self.steps[done] = digest(self.first) + digest(self.second)
+                manager.step(self.state)
+            manager.save_final(self.state)
+
+
+@pytest.mark.parametrize(
+    ("mode", "crash_at"),
+    [("pynative", 7), ("graph", 14), pytest.param("pynative", 2, marks=pytest.mark.extended)]
+    + [pytest.param(mode, at, marks=pytest.mark.extended) for mode in ("pynative", "graph") for at in range(3, 23, 2)],
+)
+def test_two_train_cells_resume_exactly_in_both_cycles(tmp_path, mode, crash_at):
+    whole = Life(tmp_path / "whole", mode=mode)
+    first = Life(tmp_path / "cut", mode=mode, crash_at=crash_at)
+    second = Life(tmp_path / "cut", mode=mode)
+    assert min(second.steps) == crash_at
+    assert first.steps | second.steps == whole.steps
+    assert whole.second.counters.micro_steps == 2 * SIZE + 7
+    assert second.second.counters == whole.second.counters
+
+
+@pytest.mark.parametrize("mid_cycle", ["rewind", pytest.param("align", marks=pytest.mark.extended)])
+def test_second_cell_goes_where_first_cell_does(tmp_path, mid_cycle):
+    whole = Life(tmp_path / "whole")
+    Life(tmp_path / "cut", crash_at=8, mid_cycle=mid_cycle)
+    second = Life(tmp_path / "cut", mid_cycle=mid_cycle)
+    assert min(second.steps) < 8
+    assert {step: whole.steps[step] for step in second.steps} == second.steps
+
+
+def advised(first, second, batches):
+    return ck.StateManager(first, batches, d=second)
+
+
+def advised_around(first, second, batches):
+    return ck.StateManager(Around(first, second), batches, g=first, d=second)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (lambda g, d: ck.StateManager([g, d]), advised),
+        (lambda g, d: ck.StateManager([d, g]), None),
+        (lambda g, d: ck.StateManager([g, d.network, d], net=d.network), None),
+        (lambda g, d: ck.StateManager([g, Around(d)]), None),
+        (lambda g, d: ck.StateManager(Around(g, d)), advised_around),
+    ],
+    ids=["both", "other order", "among others", "one within", "both within"],
+)
+def test_refusal_of_several_cells_gives_working_advice(tmp_path, wrong, right):
+    with pytest.raises(ValueError, match="each of these counts its own cycles") as caught:
+        wrong(*pair())
+    assert "of Part (g.out.weight, ...)" in str(caught.value)
+    assert "of Part (d.out.weight, ...)" in str(caught.value)
+    assert "StateManager(CELL, dataset, NAME=OTHER_CELL)" in str(caught.value)
+    if right is None:
+        return
+    whole = Life(tmp_path / "whole", given=right)
+    Life(tmp_path / "cut", crash_at=7, given=right)
+    resumed = Life(tmp_path / "cut", given=right)
+    assert min(resumed.steps) == 7
+    assert {step: whole.steps[step] for step in resumed.steps} == resumed.steps
+
+
+def test_weights_that_another_cell_updates_are_unsteady():
+    one, other = pair()
+    shared = ck.AccumulationTrainCell(one.network, nn.SGD(one.network.out.trainable_params()), 2)
+    assert steady_beside([one.optimizer], [other]) == [one.optimizer]
+    assert steady_beside([one.optimizer], [other, shared]) == []
+
+
+def test_single_train_cell_within_another_is_refused():
+    first, _ = pair()
+    with pytest.raises(ValueError, match="Give the cell around it first"):
+        ck.StateManager(Around(first))
+    assert ck.StateManager(Around(first), inner=first).cell is not first
+
+
+@pytest.mark.parametrize(
+    ("cells", "match"),
+    [
+        (lambda: pair(other_k=5), r"train cell d: accumulation_steps=3, and this one has 5"),
+        (lambda: pair(other_k={0: 3, 50: 6}), r"accumulation_steps=3, and this one has \{0: 3, 50: 6\}"),
+        (lambda: [pair()[0], pair(normalize="samples")[1]], "normalize=micro_batches, and this one has samples"),
+        (lambda: [pair()[0], pair(remainder="drop")[1]], "remainder=carry, and this one has drop"),
+    ],
+)
+def test_second_cell_that_differs_is_refused_unchanged(tmp_path, cells, match):
+    Life(tmp_path / "run", crash_at=6)
+    begin_process()
+    first, second = cells()
+    before = digest(first) + digest(second)
+    state = ck.StateManager(first, ck.data.resumable(pipeline(), 2), d=second)
+    with ck.CheckpointManager(tmp_path / "run") as manager, pytest.raises(ck.ResumeError, match=match):
+        manager.restore(state)
+    assert digest(first) + digest(second) == before
+
+
+def test_other_k_of_second_cell_awaits_next_cycle(tmp_path):
+    Life(tmp_path / "run", crash_at=3)
+
+    def given(first, second, batches):
+        return ck.StateManager(first, batches, d=second, training=ck.Training(on_k_change="next_cycle"))
+
+    life = Life(tmp_path / "run", cells=lambda: pair(other_k=5), given=given, crash_at=4)
+    assert life.second.counters == CycleCounters(5, 1, 1, 1, 4, 3)
+
+
+def test_other_k_of_second_cell_begins_at_boundary():
+    begin_process()
+    x, y = ms.Tensor(np.ones((2, 6), np.float32)), ms.Tensor(np.ones((2, 3), np.float32))
+    first, second = pair(other_k=2)
+    state = ck.StateManager(first, d=second)
+    state.begin("runs/gan")
+    second(x, y)
+    second(x, y)
+    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
+    first, second = pair(other_k=5)
+    ck.StateManager(first, d=second, training=ck.Training(on_k_change="next_cycle")).apply(contents)
+    assert second.counters == CycleCounters(5, 0, 1, 1, 2, 2)
+
+
+def test_what_else_moved_second_cell_fails_the_save():
+    begin_process()
+    first, second = pair()
+    state = ck.StateManager(first, d=second)
+    state.begin("runs/gan")
+    x, y = ms.Tensor(np.ones((2, 6), np.float32)), ms.Tensor(np.ones((2, 3), np.float32))
+    second(x, y)
+    state.capture()
+    second.accumulators[-1].set_data(ms.Tensor(np.float32(2)))
+    with pytest.raises(ck.ResumeError, match=r"accum\.divisor counted 2 micro-steps"):
+        state.capture()
+    with pytest.raises(ck.ResumeError, match="called 1 times already"):
+        state.begin("runs/gan")
+
+
+def test_half_restored_second_cell_cannot_be_called():
+    first, second = pair()
+    state = ck.StateManager(first, d=second)
+    mark_half_restored([second], "it")
+    with pytest.raises(ck.ResumeError, match="half restored"):
+        state.progress()
+
+
+@pytest.mark.parametrize("reading", ["read_from", "read_again_from"])
+def test_failed_read_marks_second_cell_too(monkeypatch, reading):
+    begin_process()
+    state = ck.StateManager(pair()[0], d=pair()[1])
+    state.begin("runs/gan")
+    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
+    first, second = pair()
+    state = ck.StateManager(first, d=second)
+    state.apply(contents)
+
+    def fails(*given):
+        raise ck.StorageError("gone")
+
+    monkeypatch.setattr(CellParameters, reading, fails)
+    with pytest.raises(ck.StorageError, match="gone"):
+        state.restore_again() if reading == "read_again_from" else state.apply(contents)
+    for refused in (first, second, state.progress, partial(state.begin, "runs/other")):
+        with pytest.raises(ck.ResumeError, match="are half restored from a000001"):
+            refused()
+    monkeypatch.undo()
+    state.apply(contents)
+    refuse_half_restored([first, second])
+
+
+def test_the_doctor_compares_the_second_cell():
+    begin_process()
+    first, second = pair()
+    observer = ck.StateManager(first, d=second).observer()
+    before, _ = observer.observe()
+    second(ms.Tensor(np.ones((2, 6), np.float32)), ms.Tensor(np.ones((2, 3), np.float32)))
+    after, unseen = observer.observe()
+    changed = {name for name in after if before[name] != after[name]}
+    assert {"weights/d/accum.divisor", "counters/d/micro_step", "counters/d/micro_steps"} <= changed
+    assert [path for path in unseen if "accum" in path] == []
+
+
+def test_random_operators_of_second_cell_are_found():
+    first, second = pair()
+    second.network.drop = nn.Dropout(p=0.5)
+    (found,) = [one for one in ck.StateManager(first, d=second).findings() if one.kind == "operator"]
+    assert found.where == "network.drop (nn.Dropout)"
+    second.network.drop = Dropout(0.5)
+    assert ck.StateManager(first, d=second).findings() == ()
+
+
+@each_mode
+def test_a_callback_trains_the_second_cell_exactly(root, mode):
+    class Trains(ms.train.Callback):
+        def __init__(self, cell):
+            self.cell = cell
+            self.steps = {}
+
+        def on_train_step_end(self, run_context):
+            params = run_context.original_args()
+            self.cell(*params.train_dataset_element)
+            self.steps[params.cur_step_num] = digest(params.train_network) + digest(self.cell)
+
+    def life(where, stop=None):
+        cells = []
+        job = Job(mode=mode, cell=lambda: cells.extend(pair()) or cells[0])
+        trains = Trains(cells[1])
+        ckpt = checkpoints(where, 1, stateful={"d": cells[1]})
+        point = ckpt.resume(job.model, job.data, epochs=2)
+        others = [trains] if stop is None else [trains, Stops(stop)]
+        job.model.train(2, job.data, callbacks=[*others, ckpt], initial_epoch=point.epoch)
+        return trains.steps
+
+    class Stops(ms.train.Callback):
+        def __init__(self, at):
+            self.at = at
+
+        def on_train_step_end(self, run_context):
+            if run_context.original_args().cur_step_num == self.at:
+                run_context.request_stop()
+
+    whole = life(root.with_name("whole"))
+    first = life(root, stop=6)
+    disturb()
+    second = life(root)
+    assert min(second) == 7
+    assert first | second == whole
+
+
+def saved_with(switch):
+    """A checkpoint of two cells, the second one's network switched by the loop."""
+    begin_process()
+    first, second = (cell.set_train() for cell in pair())
+    state = ck.StateManager(first, d=second)
+    state.begin("runs/gan")
+    switch(second.network)
+    return contents_of(state.capture(), "a000001-c0000000000-m0000")
+
+
+def test_switches_of_second_cell_are_put_back(shown):
+    def switch(network):
+        network.out.bias.requires_grad = False
+        network.out.set_train(False)
+
+    contents = saved_with(switch)
+    first, second = (cell.set_train() for cell in pair())
+    state = ck.StateManager(first, d=second)
+    state.apply(contents)
+    second.network.out.bias.requires_grad = True
+    state.iterator_made()
+    assert not second.network.out.bias.requires_grad
+    assert not second.network.out.training
+    assert "requires_grad of d/d.out.bias, set_train of d/out: put back to what it was at the save" in shown()
+    second.network.out.bias.requires_grad = True
+    state.progress()
+    assert second.network.out.bias.requires_grad, "from the loop's beginning on, switching is its own"
+
+
+def test_memory_that_second_cell_ignores_fails_saves():
+    begin_process()
+    first, second = pair()
+    state = ck.StateManager(first, d=second)
+    state.begin("runs/gan")
+    x, y = ms.Tensor(np.ones((2, 6), np.float32)), ms.Tensor(np.ones((2, 3), np.float32))
+
+    def train(micro_steps):
+        for _ in range(micro_steps):
+            second(x, y)
+            state.capture()
+
+    train(4)
+    ops.assign(second.network.out.bias, ms.Tensor(np.ones(3, np.float32)))
+    train(3)
+    second.network.out.bias.set_data(ms.Tensor(np.ones(3, np.float32)))
+    with pytest.raises(ck.ResumeError, match=r"^d/d\.out\.bias got other memory after the first update"):
+        train(4)
+
+
+def test_memory_before_second_cells_first_update_is_saved():
+    begin_process()
+    x, y = ms.Tensor(np.ones((2, 6), np.float32)), ms.Tensor(np.ones((2, 3), np.float32))
+    first, second = pair(other_k=1)
+    state = ck.StateManager(first, d=second)
+    state.begin("runs/gan")
+    second(x, y)
+    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
+    first, second = pair(other_k=1)
+    state = ck.StateManager(first, d=second)
+    state.apply(contents)
+    state.capture()
+    second.network.out.bias.set_data(ms.Tensor(np.ones(3, np.float32)))
+    for _ in range(3):
+        second(x, y)
+        state.capture()
+
+
+def test_modes_of_second_cell_are_noted_in_graph():
+    begin_process(mode="graph")
+    first, second = (cell.set_train() for cell in pair())
+    state = ck.StateManager(first, d=second)
+    state.begin("runs/gan")
+    second.network.out.set_train(False)
+    second.load_counters(CycleCounters(3, 1, micro_steps=1))  # as its first call does
+    state.progress()
+    assert state._sources.stateful["d"].switches.record()["evaluating"] == ["out"]
+
+
+def test_modes_before_second_cells_next_call_count():
+    """The first call after a restore compiles, and what is switched until then is what it is compiled with."""
+    begin_process(mode="graph")
+    first, second = (cell.set_train() for cell in pair())
+    state = ck.StateManager(first, d=second)
+    state.begin("runs/gan")
+    second.load_counters(CycleCounters(3, 0, 1, 1, 3, 3))  # as its calls do
+    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
+    first, second = (cell.set_train() for cell in pair())
+    state = ck.StateManager(first, d=second)
+    state.apply(contents)
+    state.progress()
+    state.iterator_made()
+    second.network.out.set_train(False)
+    second.load_counters(CycleCounters(3, 0, 2, 2, 6, 6))
+    with pytest.raises(ck.ResumeError, match="set_train of d/out was switched before the first micro-step"):
+        state.progress()
+
+
+def test_updates_before_second_cells_run_are_kept():
+    begin_process()
+    first, second = pair()
+    ops.assign(second.optimizer.global_step, ms.Tensor([5], ms.int32))
+    state = ck.StateManager(first, d=second)
+    state.begin("runs/gan")
+    contents = contents_of(state.capture(), "a000001-c0000000000-m0000")
+    first, second = pair()
+    state = ck.StateManager(first, d=second)
+    state.apply(contents)
+    ops.assign(second.optimizer.global_step, ms.Tensor([6], ms.int32))
+    second.load_counters(CycleCounters(3, 0, 1, 1, 3, 3))
+    assert state.capture().state["user"]["d"] is not None
+
+
+def test_second_cell_called_before_begins_no_run():
+    begin_process()
+    first, second = pair()
+    second.load_counters(CycleCounters(3, 1, micro_steps=1))  # as its first call does
+    with pytest.raises(ck.ResumeError, match="the train cell was called 1 times already"):
+        ck.StateManager(first, d=second).begin("runs/gan")
+
+
+@pytest.mark.extended
+def test_second_cell_compiled_otherwise_is_refused():
+    x, y = ms.Tensor(np.ones((2, 6), np.float32)), ms.Tensor(np.ones((2, 3), np.float32))
+    begin_process(mode="graph")
+    first, second = (cell.set_train() for cell in pair())
+    state = ck.StateManager(first, d=second)
+    state.begin("runs/gan")
+    second(x, y)
+    contents = contents_of(state.capture(), "a000001-c0000000000-m0001")
+    first, second = (cell.set_train() for cell in pair())
+    state = ck.StateManager(first, d=second)
+    state.apply(contents)
+    state.iterator_made()
+    second.network.out.set_train(False)
+    second(x, y)
+    with pytest.raises(ck.ResumeError, match="set_train of d/out was switched before the first micro-step"):
+        state.capture()

@@ -1,0 +1,104 @@
+"""K as a schedule, and K that was changed between two starts."""
+
+from __future__ import annotations
+
+import pytest
+from mindspore.train import Callback
+from support.training import (
+    SIZE,
+    Job,
+    accumulation_cell,
+    both_modes,
+    checkpoints,
+    crashed,
+    each_mode,
+    survived,
+    tensors,
+)
+
+import ckptkit as ck
+
+GROWING = {0: 1, 3: 2, 6: 5}
+EPOCHS = 3
+STEPS = EPOCHS * SIZE
+
+
+def growing():
+    return accumulation_cell(GROWING)
+
+
+def by_function():
+    return accumulation_cell(lambda step: 1 + step // 2)
+
+
+def test_schedule_is_asked_at_every_cycle_start():
+    job = Job(cell=growing)
+    seen = []
+
+    class Look(Callback):
+        def on_train_step_end(self, run_context):
+            counters = job.cell.counters
+            seen.append((counters.updates, job.cell.accumulation_steps))
+
+    job.uninterrupted(EPOCHS, Look())
+    assert all(k == {0: 1, 1: 1, 2: 1, 3: 2, 4: 2, 5: 2}.get(updates, 5) for updates, k in seen)
+    # 3 cycles of 1, 3 of 2, then 5 each.
+    assert job.cell.counters.updates == 3 + 3 + (STEPS - 9) // 5
+    assert job.cell.counters.micro_step == (STEPS - 9) % 5
+
+
+@each_mode
+@pytest.mark.parametrize("cell", [growing, pytest.param(by_function, marks=pytest.mark.extended)])
+def test_resumes_exactly_within_cycles_of_every_length(tmp_path, cell, mode):
+    expected = Job(cell=cell, mode=mode).uninterrupted(EPOCHS).steps
+    steps, _ = survived(tmp_path / "killed", (3, 4, 7, 9, 10, 13, 24), EPOCHS, cell=cell, mode=mode)
+    assert steps == expected
+
+
+@pytest.mark.parametrize("at", [9, 11])  # saved at a boundary, and within a cycle
+@pytest.mark.parametrize("changed", [2, {0: 4, 50: 2}], ids=str)
+def test_changed_k_is_refused_with_advice(tmp_path, changed, at):
+    crashed(tmp_path, at)
+    job = Job(cell=lambda: accumulation_cell(changed))
+    before = tensors(job.cell)
+    wanted = r"=4, this train.*Build it with accumulation_steps=4.*on_k_change=\"next_cycle\""
+    with pytest.raises(ck.ResumeError, match=wanted):
+        job.resumed(checkpoints(tmp_path), EPOCHS)
+    assert tensors(job.cell) == before
+
+
+@pytest.mark.covering(1)
+@both_modes
+@pytest.mark.parametrize("at", [11, 12, pytest.param(9, marks=pytest.mark.extended)])
+def test_changed_k_takes_effect_at_next_boundary(tmp_path, at, mode):
+    crashed(tmp_path, at, mode=mode)
+    job = Job(cell=lambda: accumulation_cell(3), mode=mode)
+    steps = job.resumed(checkpoints(tmp_path, on_k_change="next_cycle"), EPOCHS).steps
+    # The same as a schedule that had planned it so: two cycles, or three, of 4, and then 3.
+    cycles_of_four = 2 if at == 9 else 3
+    planned = Job(cell=lambda: accumulation_cell({0: 4, cycles_of_four: 3}), mode=mode)
+    expected = planned.uninterrupted(EPOCHS).steps
+    assert steps == {step: expected[step] for step in range(at, STEPS + 1)}
+    assert job.cell.counters == planned.cell.counters
+
+
+def test_changed_k_becomes_that_of_the_run(tmp_path):
+    crashed(tmp_path, 11)
+    Job(cell=lambda: accumulation_cell(3)).resumed(checkpoints(tmp_path, on_k_change="next_cycle"), 2)
+    Job(cell=lambda: accumulation_cell(3)).resumed(checkpoints(tmp_path), EPOCHS)
+    with pytest.raises(ck.ResumeError, match=r"accumulation_steps=3, this train cell has 4"):
+        Job().resumed(checkpoints(tmp_path), EPOCHS + 1)
+
+
+def test_function_schedule_is_compared_by_current_value(tmp_path):
+    crashed(tmp_path, 9, cell=by_function)
+    job = Job(cell=lambda: accumulation_cell(lambda step: 9))
+    with pytest.raises(ck.ResumeError, match=r"accumulation_steps=\d at this step, this train cell has 9 at this step"):
+        job.resumed(checkpoints(tmp_path), EPOCHS)
+
+
+def test_the_options_are_checked():
+    with pytest.raises(ValueError, match="on_k_change must be"):
+        ck.StateManager(accumulation_cell(), training=ck.Training(on_k_change="now"))
+    with pytest.raises(ValueError, match="on_k_change must be"):
+        checkpoints("memory", on_k_change="now")

@@ -1,0 +1,217 @@
+"""What listing, starting and saving ask of the storage on a run of 10,000 checkpoints in 3 attempts."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+
+import pytest
+from support.runs.dict_storage import Counted, pages_of
+from support.runs.long_run import KEEP_ALL, long_run, names_of, save, start
+
+from ckptkit.cli.commands import ls
+from ckptkit.core.policies import KeepBest, KeepLatest
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.run.catalog import latest_checkpoint, list_checkpoints, list_rows
+
+COUNTS = (3000, 3600, 3400)
+NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
+OWN = "attempts/000004.json"  # of an attempt that starts on it
+
+
+@pytest.fixture(scope="module")
+def made():
+    return long_run(*COUNTS)
+
+
+@pytest.fixture
+def run(made):
+    return Counted(made.copy())
+
+
+def newest(storage):
+    return names_of(storage._inner)[-1]
+
+
+def files_of(storage):
+    return len(storage._inner.walk("checkpoints/"))
+
+
+def test_fixture_run_holds_10000_valid_checkpoints(run, made):
+    assert len(names_of(made)) == 10_000
+    listed = list_checkpoints(long_run(30, 36, 34))
+    assert len(listed) == 100
+    assert {info.problem for info in listed} == {None}
+
+
+def test_latest_needs_four_requests_and_newest_pages(run):
+    """The pages are those of the newest attempt."""
+    latest = latest_checkpoint(run)
+    assert latest.name == newest(run)
+    assert latest.problem is None
+    below = f"checkpoints/{latest.name}"
+    assert run.keys("read") == [f"{below}/COMMIT", "attempts/000003.json", f"{below}/manifest.json"]
+    assert run.keys("list") == ["attempts", "checkpoints"]
+    assert run.pages == 1 + pages_of(COUNTS[-1])
+
+
+def test_latest_of_young_attempt_reads_previous_one(run):
+    start(run)
+    run.reset()
+    latest = latest_checkpoint(run)
+    assert latest.name == newest(run)
+    assert len(run.keys("read")) == 4
+    assert run.pages == 2 + pages_of(COUNTS[-1])
+
+
+def test_latest_does_not_list_every_empty_attempt():
+    run = Counted(long_run())
+    for _ in range(30):
+        start(run)
+    run.reset()
+    assert latest_checkpoint(run) is None
+    assert run.pages < 10
+
+
+def test_ls_reads_one_document_per_row(run):
+    """It also needs the pages of the walk, the newest attempt's document and the COMMITs of the two newest."""
+    rows = list_rows(run, 50)
+    assert [info.name for info in rows.shown] == names_of(run._inner)[-50:]
+    assert {info.problem for info in rows.shown} == {None}
+    assert rows.left_out == 10_000 - 50
+    assert rows.latest == newest(run)
+    reads = run.keys("read")
+    assert sorted(reads) == sorted(
+        [
+            "attempts/000003.json",
+            *(f"checkpoints/{info.name}/manifest.json" for info in rows.shown),
+            *(f"checkpoints/{info.name}/COMMIT" for info in rows.shown[-2:]),
+        ]
+    )
+    assert run.pages == 1 + pages_of(files_of(run))
+
+
+def test_ls_all_reads_once_per_row_and_attempt(run):
+    run = Counted(long_run(100, 200))
+    rows = list_rows(run, None)
+    assert len(rows.shown) == len(run.keys("read")) - 4 == 300
+    assert rows.left_out == 0
+    assert run.pages == 1 + pages_of(files_of(run))
+    complete = list_checkpoints(run)
+    assert rows.shown == complete
+
+
+def test_ls_says_how_many_it_leaves_out(run, capsys, monkeypatch):
+    run = long_run(30, 36)
+    monkeypatch.setattr(ls, "open_root", lambda root, options: run)
+    monkeypatch.setattr(ls, "NEWEST", 60)
+    assert ls.run_ls("run", now=NOW, as_json=False) == 0
+    assert capsys.readouterr().out.rstrip().endswith("6 older checkpoints are not shown; --all shows every one")
+    assert ls.run_ls("run", now=NOW, as_json=True) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["left_out"], len(printed["checkpoints"])) == (6, 60)
+    assert printed["latest"] == printed["checkpoints"][-1]["name"] == names_of(run)[-1]
+    assert ls.run_ls("run", now=NOW, as_json=True, show_all=True) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["left_out"], len(printed["checkpoints"])) == (0, 66)
+    assert ls.run_ls("run", now=NOW, as_json=False, show_all=True) == 0
+    assert "not shown" not in capsys.readouterr().out
+
+
+def test_start_reads_one_commit_and_sweep_none(run):
+    expected = newest(run)
+    _, state = start(run)
+    assert state.applied == [expected]
+    commits = [key for key in run.keys("read") if key.endswith("/COMMIT")]
+    assert set(commits) == {f"checkpoints/{expected}/COMMIT"}
+    assert len(commits) <= 5  # chosen, opened, proven, and looked at again
+    documents = [key for key in run.keys("read") if key.startswith("attempts/")]
+    assert set(documents) == {"attempts/000003.json", OWN}
+    assert run.keys("delete") == []
+    assert [key for key in run.keys("create") if not key.startswith(("attempts/", "run.json"))] == []
+    # Two looks of folders, of which the second only at the newest attempt; one walk of files.
+    assert run.pages <= 20 + pages_of(10_000) + pages_of(COUNTS[-1]) + pages_of(files_of(run))
+
+
+def test_start_reads_newest_attempt_document_only():
+    made = long_run(*[2] * 60)
+    run = Counted(made)
+    _, state = start(run)
+    assert state.applied == names_of(made)[-1:]
+    documents = {key for key in run.keys("read") if key.startswith("attempts/")}
+    assert documents == {"attempts/000060.json", "attempts/000061.json"}  # the own one is what the fence asks for
+
+
+def test_save_requests_do_not_grow_with_checkpoints(run):
+    def calls_of_the_third_save(storage):
+        manager, state = start(storage)
+        save(manager, state)
+        save(manager, state)
+        storage.reset()
+        save(manager, state)
+        manager.close()
+        calls = [(call.operation, call.keys[0].split("/")[0]) for call in storage.calls]
+        return [one for one in calls if one != ("create", "events")]  # these go by the clock
+
+    few = Counted(long_run(3, 4, 3))
+    assert calls_of_the_third_save(run) == calls_of_the_third_save(few)
+    assert run.keys("read") == [OWN] * 3  # the fence: before the save, before COMMIT, before retention
+    assert run.pages <= few.pages + pages_of(10_003)
+
+
+def test_first_save_with_keep_all_reads_no_commit(run):
+    manager, state = start(run)
+    run.reset()
+    save(manager, state)
+    assert [key for key in run.keys("read") if key.startswith("checkpoints/")] == []
+    assert len(run.keys("read")) == 3 + 4  # the own one by the fence, the documents of the lineage once per process
+
+
+def test_retention_reads_each_commit_once():
+    run = Counted(long_run(40, 60))
+    manager, state = start(run, keep=KeepLatest(90))
+    save(manager, state)
+    assert len(names_of(run._inner)) == 90
+    for _ in range(3):
+        run.reset()
+        save(manager, state)
+        assert len(names_of(run._inner)) == 90
+        # The two newest and their attempts are read anew; nothing of the others, and not the ones that go.
+        commits = [key for key in run.keys("read") if key.endswith("/COMMIT")]
+        assert set(commits) <= {f"checkpoints/{name}/COMMIT" for name in names_of(run._inner)[-2:]}
+        assert len(run.keys("read")) <= 3 + 6
+
+
+def test_metrics_are_read_once_too():
+    run = Counted(long_run(40))
+    manager, state = start(run, keep=KeepBest(1, "loss", "min"))
+    save(manager, state)
+    # None has the metric, so what is spared anyway stays.
+    assert len(names_of(run._inner)) == 2
+    run.reset()
+    save(manager, state)
+    assert len(run.keys("read")) <= 3 + 6  # those of the fence, and the others
+
+
+def test_the_manager_lists_all(run):
+    small = long_run(3, 4)
+    manager = CheckpointManager(small, keep=KEEP_ALL)
+    assert [info.name for info in manager.checkpoints()] == names_of(small)
+    assert manager.latest() == manager.checkpoints()[-1]
+
+
+def test_start_and_save_read_little_after_many_starts():
+    """Only of attempts that still have a checkpoint."""
+    run = Counted(long_run(*[1] * 100))
+    manager, state = start(run, keep=KeepLatest(2))
+    save(manager, state)  # removes nearly all, and reads everything for it
+    manager.close()
+    assert len(names_of(run._inner)) == 2
+    run.reset()
+    manager, state = start(run, keep=KeepLatest(2))
+    assert len(run.keys("read")) <= 12
+    run.reset()
+    save(manager, state)
+    manager.close()
+    assert len(names_of(run._inner)) == 2
+    assert len(run.keys("read")) <= 12

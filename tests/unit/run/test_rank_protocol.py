@@ -1,0 +1,139 @@
+"""A start of many ranks: what one of them says decides for all, and each gets its own part."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from support.runs.dict_storage import DictStorage
+from support.runs.rank_files import ATTEMPT, PROGRESS, leaf, opened, write_ranks
+
+from ckptkit.errors import CheckpointNotFoundError, CkptKitError, CorruptCheckpointError, ResumeError
+from ckptkit.errors import StateMismatchError as Mismatch
+from ckptkit.format.layout import attempt_key
+from ckptkit.run.attempt import Opened
+from ckptkit.run.rank_protocol import follow, lead
+from ckptkit.testing.ranks import results_of, run_ranks
+
+CORRUPT, GONE, MISMATCH, OTHER = CorruptCheckpointError, CheckpointNotFoundError, Mismatch, RuntimeError
+
+
+class State:
+    """Raises what it is told to, and notes what it was given."""
+
+    def __init__(self, error: Exception | None = None, progress=PROGRESS) -> None:
+        self.error, self.given, self._progress = error, [], progress
+
+    def apply(self, contents) -> None:
+        if self.error is not None:
+            raise self.error
+        self.given.append(contents)
+
+    def begin(self, root) -> None:
+        self.given.append(root)
+
+    def progress(self):
+        return self._progress
+
+
+def checkpoint(ranks: int) -> DictStorage:
+    """Each rank holds its own number, as a tensor and in its state."""
+    leaves = [[leaf("own", np.full(3, rank), "per_rank")] for rank in range(ranks)]
+    return write_ranks(leaves, states=[{"user": {"rank": rank}} for rank in range(ranks)])
+
+
+def take(storage):
+    return lambda leader: Opened(ATTEMPT, leader.take(storage, opened(storage), lambda count: None))
+
+
+def start(storage, states, open_it):
+    """Every rank's end."""
+
+    def act(world):
+        if world.rank == 0:
+            return lead(world, states[0], open_it)
+        return follow(world, storage, states[world.rank])
+
+    return run_ranks(len(states), act, timeout=timedelta(seconds=30))
+
+
+@pytest.mark.parametrize(
+    ("errors", "kind", "told"),
+    [
+        ([None, CORRUPT, MISMATCH], MISMATCH, 2),
+        ([CORRUPT, None, MISMATCH], MISMATCH, 2),
+        ([CORRUPT, GONE, None], GONE, 1),
+        ([GONE, CORRUPT, None], GONE, 0),
+        ([None, CORRUPT, OTHER], ResumeError, 2),
+        ([None, CORRUPT, CORRUPT], CORRUPT, 1),
+        ([None, GONE, OTHER], ResumeError, 2),
+    ],
+)
+def test_gravest_error_of_any_rank_ends_all(errors, kind, told):
+    states = [State(error and error(f"said by {rank}")) for rank, error in enumerate(errors)]
+    storage = checkpoint(3)
+    for one in start(storage, states, take(storage)):
+        assert type(one.error) is kind
+        assert f"said by {told}" in str(one.error)
+        assert isinstance(one.error, CkptKitError)
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_rank_has_its_own_error_at_hand(failing):
+    """Its traceback shows what went wrong; the others have the words."""
+    storage, states = checkpoint(3), [State() for _ in range(3)]
+    states[failing].error = RuntimeError("odd")
+    for rank, one in enumerate(start(storage, states, take(storage))):
+        if rank != failing:
+            assert isinstance(one.error, ResumeError)
+            assert f"rank {failing}: RuntimeError: odd" in str(one.error)
+        causes = [one.error, one.error.__cause__]
+        assert any(error is states[failing].error for error in causes) == (rank == failing)
+
+
+def test_rank_that_sees_another_root_raises_that_itself():
+    storage, elsewhere = checkpoint(3), checkpoint(3)
+    elsewhere.files[attempt_key(1)] = b"{}"
+
+    def act(world):
+        if world.rank == 0:
+            return lead(world, State(), take(storage))
+        return follow(world, elsewhere if world.rank == 1 else storage, State())
+
+    told = [str(one.error) for one in run_ranks(3, act, timeout=timedelta(seconds=30))]
+    assert told[1].startswith("rank 0 opened attempt 1")
+    assert told[0] == told[2] == f"rank 1: {told[1]}"
+
+
+def test_start_of_ranks_at_other_places_is_refused():
+    storage = checkpoint(3)
+    elsewhere = PROGRESS.model_copy(update={"epoch": 1})
+    for one in start(storage, [State(), State(), State(progress=elsewhere)], take(storage)):
+        assert isinstance(one.error, ResumeError)
+        assert "the ranks do not agree where the run stands" in str(one.error)
+        assert f"Rank 2: {elsewhere}" in str(one.error)
+
+
+@pytest.mark.parametrize(("before", "now", "homes"), [(3, 3, [0, 1, 2]), (2, 5, [0, 1, 0, 1, 0]), (3, 2, [0, 1])])
+def test_each_rank_takes_the_part_of_its_home(before, now, homes):
+    storage = checkpoint(before)
+    states = [State() for _ in range(now)]
+    found = results_of(start(storage, states, take(storage)))
+    assert [one.contents.state["user"]["rank"] for one in found] == homes
+    assert [int(state.given[0].tensors["own"][0]) for state in states] == homes
+    assert [one.document for one in found] == [ATTEMPT] * now
+
+
+def test_fresh_start_after_failed_take_has_no_contents():
+    storage = checkpoint(2)
+
+    def open_it(leader):
+        with pytest.raises(CorruptCheckpointError, match="bad here"):
+            leader.take(storage, opened(storage), lambda count: None)
+        leader.begin("root")
+        return Opened(ATTEMPT, None)
+
+    states = [State(CorruptCheckpointError("bad here")), State()]
+    assert [one.contents for one in results_of(start(storage, states, open_it))] == [None, None]
+    assert len(states[1].given) == 2

@@ -1,0 +1,150 @@
+"""Two roots seen as one: which of two files under one key counts, and in which order one is created."""
+
+from __future__ import annotations
+
+import pytest
+from support.runs.dict_storage import DictStorage
+
+from ckptkit.errors import CorruptCheckpointError
+from ckptkit.format.codec import encode
+from ckptkit.format.documents import AttemptDocument, Commit, RunDocument, Void
+from ckptkit.format.layout import RUN, CheckpointName, attempt_key
+from ckptkit.run.two_roots import TwoRoots
+
+NAME = CheckpointName(1, 5, 0)
+ONE, OTHER = "1" * 32, "2" * 32
+
+
+class Noted(DictStorage):
+    """Notes who is asked to create what, in a list that both roots share; ``bad`` keys cannot be read."""
+
+    def __init__(self, who: str, created: list[tuple[str, str]]) -> None:
+        super().__init__()
+        self.who, self.created, self.bad = who, created, set()
+
+    def create(self, key, data):
+        self.created.append((self.who, key))
+        super().create(key, data)
+
+    def read(self, key, max_bytes):
+        self._refuse_bad(key)
+        return super().read(key, max_bytes)
+
+    def read_into(self, key, buffers, offset_bytes=0):
+        self._refuse_bad(key)
+        return super().read_into(key, buffers, offset_bytes)
+
+    def _refuse_bad(self, key):
+        if key in self.bad:
+            raise CorruptCheckpointError(f"{key} cannot be read")
+
+
+@pytest.fixture
+def roots():
+    created: list[tuple[str, str]] = []
+    return Noted("local", created), Noted("mirror", created)
+
+
+def run_of(token):
+    return encode(RunDocument(run_id=token, created_at="").sealed())
+
+
+def attempt_of(token):
+    return encode(AttemptDocument(attempt=1, token=token, parent=None, host="", created_at="").sealed())
+
+
+COMMIT = encode(Commit(token=ONE, manifest_digest=ONE, manifest_size_bytes=1).sealed())
+VOID = encode(Void(void_by=ONE))
+DAMAGED = COMMIT[:-1]
+
+
+@pytest.mark.parametrize(
+    ("key", "local", "mirror", "counts"),
+    [
+        (RUN, run_of(ONE), run_of(OTHER), "mirror"),
+        (RUN, run_of(ONE), b"{}", "local"),
+        (attempt_key(1), attempt_of(ONE), attempt_of(OTHER), "local"),
+        (attempt_key(1), b"{}", attempt_of(OTHER), "mirror"),
+        (attempt_key(1), None, attempt_of(OTHER), "mirror"),
+        (NAME.commit_key, COMMIT, VOID, "local"),
+        (NAME.commit_key, VOID, COMMIT, "mirror"),
+        (NAME.commit_key, DAMAGED, COMMIT, "mirror"),
+        (NAME.commit_key, DAMAGED, VOID, "local"),
+        (NAME.commit_key, VOID, DAMAGED, "mirror"),
+        (NAME.commit_key, None, VOID, "mirror"),
+        (NAME.manifest_key, b"one", b"other", "local"),
+        (NAME.manifest_key, None, b"other", "mirror"),
+    ],
+)
+def test_whole_and_real_document_of_two_counts(roots, key, local, mirror, counts):
+    for root, data in zip(roots, (local, mirror), strict=True):
+        if data is not None:
+            root.files[key] = data
+    assert TwoRoots(*roots).read(key, 1 << 16) == (local if counts == "local" else mirror)
+
+
+@pytest.mark.parametrize("key", [RUN, attempt_key(1), NAME.commit_key, NAME.manifest_key])
+def test_file_on_neither_root_is_not_found(roots, key):
+    with pytest.raises(FileNotFoundError):
+        TwoRoots(*roots).read(key, 1 << 16)
+
+
+@pytest.mark.parametrize("bad", [True, False], ids=["unreadable", "absent"])
+def test_unusable_local_file_is_read_at_mirror(roots, bad):
+    local, mirror = roots
+    key = f"{NAME.rank_folder(0)}/weights-000.safetensors"
+    mirror.files[key] = mirror.files[NAME.manifest_key] = b"12345"
+    if bad:
+        local.files |= mirror.files
+        local.bad |= {key, NAME.manifest_key}
+    found = bytearray(3)
+    assert TwoRoots(*roots).read_into(key, [memoryview(found)], 1) == 3
+    assert found == b"234"
+    assert TwoRoots(*roots).read(NAME.manifest_key, 9) == b"12345"
+
+
+def test_unreadable_commit_counts_before_void_one(roots):
+    local, mirror = roots
+    local.files[NAME.commit_key], mirror.files[NAME.commit_key] = COMMIT, VOID
+    local.bad.add(NAME.commit_key)
+    assert TwoRoots(*roots).read(NAME.commit_key, 1 << 16) == b""
+    assert TwoRoots(*roots).copies(NAME) == [local]
+
+
+def test_document_is_created_at_the_mirror_first(roots):
+    told: list[str] = []
+    both = TwoRoots(*roots, told.append)
+    both.create(RUN, b"data")
+    assert told == [RUN]
+    assert roots[0].created == [("mirror", RUN), ("local", RUN)]
+    assert [root.files for root in roots] == [{RUN: b"data"}] * 2
+
+
+@pytest.mark.parametrize("where", [0, 1], ids=["local", "mirror"])
+def test_other_document_at_either_root_wins(roots, where):
+    roots[where].files[attempt_key(1)] = b"other"
+    with pytest.raises(FileExistsError):
+        TwoRoots(*roots).create(attempt_key(1), b"data")
+    assert roots[where].files[attempt_key(1)] == b"other"
+    if where == 1:
+        assert attempt_key(1) not in roots[0].files
+
+
+def test_copies_and_files_of_both_are_there(roots):
+    local, mirror = roots
+    later = CheckpointName(1, 6, 0)
+    local.files |= {NAME.commit_key: COMMIT, later.commit_key: VOID, attempt_key(2): b"local"}
+    mirror.files |= {NAME.commit_key: COMMIT, later.commit_key: COMMIT, attempt_key(2): b"at the mirror", RUN: b""}
+    both = TwoRoots(*roots)
+    assert both.copies(NAME) == [local, mirror]
+    assert both.copies(later) == [mirror]
+    assert both.list("checkpoints").folders == {str(NAME), str(later)}
+    assert dict(both.list("attempts").files) == {"000002.json": 5}
+    assert both.walk("attempts/") == {attempt_key(2): 5}
+
+
+def test_what_was_created_is_taken_back_at_both(roots):
+    both = TwoRoots(*roots)
+    both.create(attempt_key(1), b"data")
+    both.delete([attempt_key(1)])
+    assert [root.files for root in roots] == [{}, {}]

@@ -1,0 +1,310 @@
+"""Any URL of fsspec is a run root; here its memory file system."""
+
+import io
+import uuid
+from datetime import timedelta
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
+from support.runs.grown import ON_REQUEST, run_at, train
+
+from ckptkit.errors import CkptKitError, StorageError
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Saving
+from ckptkit.storage import Listing, open_storage
+from ckptkit.storage import fsspec as generic
+from ckptkit.storage.fsspec import FsspecStorage
+from ckptkit.testing.contract import StorageContract
+from ckptkit.testing.faults import Killed
+from ckptkit.testing.state import NumpyRun
+
+QUICK = {"settle": timedelta(milliseconds=1)}
+
+
+@pytest.fixture
+def url():
+    made = f"memory://{uuid.uuid4().hex}/run"
+    yield made
+    system, path = fsspec.core.url_to_fs(made)
+    if system.exists(path):
+        system.rm(path, recursive=True)
+
+
+class TestMemory(StorageContract):
+    @pytest.fixture
+    def storage(self, url):
+        return open_storage(url, QUICK)
+
+    def raw_get(self, storage, key):
+        system, path = fsspec.core.url_to_fs(storage.url)
+        return system.cat_file(f"{path}/{key}") if system.isfile(f"{path}/{key}") else None
+
+    def raw_put(self, storage, key, data):
+        system, path = fsspec.core.url_to_fs(storage.url)
+        system.pipe_file(f"{path}/{key}", data)
+
+
+def test_a_run_is_saved_and_resumed_there(url, caplog):
+    first = NumpyRun(accumulation_steps=3)
+    with CheckpointManager(url, storage_options=QUICK) as manager:
+        manager.restore(first)
+        for _ in first.train_until(7):
+            pass
+        name = manager.save(first).result()
+    assert "A lease takes their place" in caplog.text
+    second = NumpyRun(seed=9, accumulation_steps=3)
+    with CheckpointManager(url, storage_options=QUICK) as manager:
+        assert manager.restore(second).checkpoint == name
+    assert second.digest() == first.digest()
+
+
+def test_storages_on_one_root_create_in_turn(url, monkeypatch):
+    """Each has a lease of its own, and both may be of one process."""
+    storage, alone = open_storage(url, QUICK), []
+    monkeypatch.setattr(storage._lease, "_wait", lambda _: alone.append(generic._CREATING.locked()))
+    storage.create("a/1", b"x")
+    assert alone == [True]
+    assert not generic._CREATING.locked()
+
+
+@pytest.mark.parametrize("given", [b"", b"123", b"1234567"], ids=["nothing", "too little", "too much"])
+def test_write_that_fails_is_out_of_the_way(url, given):
+    """Closing a file publishes what there is of it."""
+    storage = open_storage(url, QUICK)
+    with pytest.raises(StorageError, match="announced"):
+        storage.write("a/1", io.BytesIO(given), 6)
+    assert storage.walk("") == {}
+    storage.write("a/1", io.BytesIO(b"123456"), 6)
+    assert storage.read("a/1", 9) == b"123456"
+
+
+@pytest.mark.parametrize("failing", ["close", "rm_file"])
+def test_error_of_the_stream_arrives_unchanged(url, monkeypatch, failing):
+    """Whatever goes wrong while the failed write is put out of the way."""
+
+    def fail(*_, **__):
+        raise OSError("gone, too")
+
+    class Interrupted:
+        def readinto(self, buffer):
+            raise KeyboardInterrupt
+
+    storage = open_storage(url, QUICK)
+    monkeypatch.setattr(storage._system if failing == "rm_file" else MemoryFile, failing, fail)
+    with pytest.raises(KeyboardInterrupt):
+        storage.write("a/1", Interrupted(), 6)
+
+
+@pytest.mark.parametrize(
+    ("root", "options", "message"),
+    [
+        ("gopher://host/run", {}, "gopher"),
+        ("memory://run", {"settle": 2}, "timedelta"),
+    ],
+)
+def test_what_fsspec_cannot_open_is_a_storage_error(root, options, message):
+    with pytest.raises(StorageError, match=message):
+        open_storage(root, options)
+
+
+def test_a_failing_file_system_is_no_answer(url, monkeypatch):
+    storage = open_storage(url, QUICK)
+
+    def fail(*_, **__):
+        raise RuntimeError("the file system's own")
+
+    for method in ("ls", "info", "cat_file", "pipe_file", "rm_file", "isfile"):
+        monkeypatch.setattr(storage._system, method, fail)
+    with pytest.raises(StorageError, match="own"):
+        storage.list("a")
+    with pytest.raises(StorageError, match="own"):
+        storage.read("a", 1)
+    with pytest.raises(StorageError, match="own"):
+        storage.create("a", b"x")
+    with pytest.raises(StorageError, match="own"):
+        storage.delete(["a"])
+
+
+@pytest.mark.parametrize("method", ["makedirs", "open", "pipe_file"])
+def test_missing_place_to_write_is_no_answer(url, method, monkeypatch):
+    """A bucket that is not there, as some file systems say it."""
+    storage = open_storage(url, QUICK)
+
+    def fail(*_, **__):
+        raise FileNotFoundError("no such bucket")
+
+    monkeypatch.setattr(storage._system, method, fail)
+    calls = [lambda: storage.write("a/1", io.BytesIO(b"x"), 1)] if method != "pipe_file" else []
+    calls += [lambda: storage.create("a/1", b"x"), storage.probe] if method != "open" else []
+    for call in calls:
+        with pytest.raises(StorageError, match="no such bucket"):
+            call()
+
+
+def test_nothing_is_taken_from_a_listing_cache(url, monkeypatch):
+    """Another process may have written meanwhile, whatever this one listed before."""
+    storage = open_storage(url, QUICK)
+    storage.create("a/1", b"x")
+    cached = []
+    for method in ("ls", "info"):
+        asked = getattr(storage._system, method)
+
+        def ask(*given, asked=asked, **options):
+            assert not cached.pop(), "of the cache"
+            cached.append(True)
+            return asked(*given, **options)
+
+        monkeypatch.setattr(storage._system, method, ask)
+    monkeypatch.setattr(storage._system, "invalidate_cache", lambda *_: cached.__setitem__(slice(None), [False]))
+    for _ in range(2):
+        assert storage.exists("a/1")
+        assert storage.read("a/1", 9) == b"x"
+        assert storage.list("a").files == {"1": 1}
+
+
+@pytest.mark.parametrize("sizes", [[9], [8], [3, 6], [11, 1], [5, 0, 30]])
+@pytest.mark.parametrize("start", [0, 5])
+def test_buffers_of_any_size_are_filled(url, sizes, start, monkeypatch):
+    """They are read a piece at a time."""
+    monkeypatch.setattr(generic, "_PIECE_BYTES", 4)
+    storage, data = open_storage(url, QUICK), bytes(range(30))
+    storage.create("a", data)
+    buffers = [bytearray(size) for size in sizes]
+    count = storage.read_into("a", [memoryview(one) for one in buffers], start)
+    assert b"".join(buffers)[:count] == data[start : start + sum(sizes)]
+
+
+def test_a_folder_is_no_file(url):
+    storage = open_storage(url, QUICK)
+    storage.create("a/1", b"x")
+    assert not storage.exists("a")
+    for call in (lambda: storage.read("a", 9), lambda: storage.read_into("a", [memoryview(bytearray(9))])):
+        with pytest.raises(FileNotFoundError, match="a is a folder"):
+            call()
+
+
+def test_fewer_bytes_than_the_file_are_an_error(url, monkeypatch):
+    storage = open_storage(url, QUICK)
+    storage.create("a", b"12345")
+    monkeypatch.setattr(storage._system, "cat_file", lambda path, start, end: b"123")
+    with pytest.raises(StorageError, match=r"run/a: 3 bytes came of 5"):
+        storage.read("a", 9)
+
+
+def listed_with(storage, monkeypatch, name):
+    """``storage``, whose file system lists a folder of that name everywhere."""
+    ls = storage._system.ls
+    more = [{"name": name, "type": "directory", "size": 0}]
+    monkeypatch.setattr(storage._system, "ls", lambda path, **options: [*ls(path, **options), *more])
+    return storage
+
+
+def test_a_folder_listed_in_itself_is_omitted(url, monkeypatch):
+    path = url.removeprefix("memory:/")
+    storage = listed_with(open_storage(url, QUICK), monkeypatch, f"{path}/a/")
+    storage.create("a/1", b"x")
+    assert storage.list("a") == Listing(frozenset(), {"1": 1})
+
+
+def test_names_from_elsewhere_are_an_error(url, monkeypatch):
+    storage = listed_with(open_storage(url, QUICK), monkeypatch, "/other/run/a/2")
+    storage.create("a/1", b"x")
+    with pytest.raises(StorageError, match="lists '/other/run/a/2' in it"):
+        storage.list("a")
+
+
+def test_a_read_that_comes_short_is_no_file(url, monkeypatch):
+    storage = open_storage(url, QUICK)
+    storage.write("a/1", io.BytesIO(b"12345"), 5)
+    cat_file = storage._system.cat_file
+    monkeypatch.setattr(storage._system, "cat_file", lambda *args, **options: cat_file(*args, **options)[:-1])
+    with pytest.raises(StorageError, match="4 bytes came of 5"):
+        storage.read("a/1", 10)
+    with pytest.raises(StorageError, match="4 bytes came of 5"):
+        storage.read_into("a/1", [memoryview(bytearray(5))])
+
+
+def test_listing_of_another_folder_is_an_error(url, monkeypatch):
+    storage = open_storage(url, QUICK)
+    where = storage._at("a")
+    listed = [{"name": where, "type": "directory", "size": 0}, {"name": f"{where}/1", "type": "file", "size": 5}]
+    monkeypatch.setattr(storage._system, "ls", lambda *_, **__: listed)
+    assert storage.list("a").files == {"1": 5}  # some list the folder itself as well
+    listed.append({"name": f"{where}-other/2", "type": "file", "size": 5})
+    with pytest.raises(StorageError, match="a-other/2"):
+        storage.list("a")
+
+
+def test_the_lease_waits_as_long_as_asked(url, caplog):
+    storage = open_storage(url, {"settle": timedelta(seconds=7)})
+    waits = []
+    storage._lease._wait = waits.append
+    storage.create("a", b"1")
+    storage.probe()
+    storage.probe()
+    assert waits == [7.0]
+    assert caplog.text.count("where a request takes longer than 0:00:07, two jobs may both go on") == 1
+
+
+class Torn(MemoryFileSystem):
+    """Its put is no more atomic than that of sftp: the first one of a key that ends so breaks off in the middle.
+
+    Attributes:
+        fired: How often.
+    """
+
+    cachable = False
+
+    def __init__(self, end, error):
+        super().__init__()
+        self.end, self.error, self.fired = end, error, 0
+
+    def pipe_file(self, path, value, mode="overwrite", **kwargs):
+        if path.endswith(self.end) and not self.fired:
+            self.fired += 1
+            super().pipe_file(path, value[: len(value) // 2], mode, **kwargs)
+            raise self.error
+        super().pipe_file(path, value, mode, **kwargs)
+
+
+@pytest.mark.parametrize("error", [OSError("connection lost"), Killed("killed")], ids=["error", "kill"])
+@pytest.mark.parametrize(
+    "end", ["attempts/000002.json", "c0000000001-m0000/COMMIT", "lease.json", "a000002-0001.jsonl"]
+)
+def test_torn_put_loses_no_reported_checkpoint(url, end, error):
+    """A document that is there by half counts as damaged: nothing is concluded from it."""
+    system = Torn(end, error)
+    path = url.removeprefix("memory:/")
+
+    def begun():
+        storage = FsspecStorage(url, system, path, settle=timedelta(milliseconds=1))
+        manager, run = CheckpointManager(storage, save=ON_REQUEST, saving=Saving(on_error="raise")), run_at(0)
+        manager.restore(run)
+        return manager, run
+
+    system.fired = 1
+    manager, run = begun()
+    train(run, 3)
+    reported = [manager.save(run).result()]
+    manager.close()
+    system.fired = 0
+    try:
+        manager, run = begun()
+        for at in (4, 5):
+            train(run, at)
+            handle = manager.save(run)
+            if handle.exception() is None:
+                reported.append(handle.result())
+            elif isinstance(error, Killed):
+                break
+        manager.close()
+    except (CkptKitError, Killed):
+        pass
+    assert system.fired == 1
+    manager, run = begun()
+    assert run.applied == reported[-1:] or (isinstance(error, Killed) and run.applied > reported[-1:])
+    train(run, 7)
+    assert manager.save(run).result()
+    assert run.digest() == run_at(7).digest()
+    manager.close()

@@ -1,0 +1,76 @@
+"""The test server lives exactly as long as those that need it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.servers import moto_server
+from support.servers.client import s3_client
+from support.servers.moto_server import MotoServer
+
+OWNER = """
+import signal
+from support.servers.moto_server import MotoServer
+server = MotoServer().start()
+print(server._process.pid, flush=True)
+signal.pause()
+"""
+
+
+def wait_for_end(pid_descriptor):
+    """Of a process that is no child of ours."""
+    assert select.select([pid_descriptor], [], [], 30)[0]
+
+
+def test_it_ends_when_it_is_stopped():
+    with MotoServer() as server:
+        assert server._process is not None
+        process = server._process
+        client = s3_client(server.endpoint)
+        assert client.list_buckets()["Buckets"] == []
+        client.close()
+    assert process.returncode == 0
+    server.stop()
+
+
+def test_it_ends_with_the_process_that_started_it():
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], text=True
+    ) as owner:
+        assert owner.stdout is not None
+        descriptor = os.pidfd_open(int(owner.stdout.readline()))
+        owner.send_signal(signal.SIGKILL)
+        wait_for_end(descriptor)
+        os.close(descriptor)
+
+
+def test_one_that_does_not_start_says_why(monkeypatch, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("raise SystemExit('no such port')")
+    monkeypatch.setattr(moto_server, "__file__", str(program))
+    with pytest.raises(RuntimeError, match="no such port"):
+        MotoServer().start()
+
+
+def test_a_bucket_is_empty_and_leaves_nothing(moto, bucket):
+    assert bucket.keys() == bucket.uploads() == []
+    bucket.client.create_multipart_upload(Bucket=bucket.name, Key="never completed")
+    for number in range(3):
+        bucket.put(f"{number}", b"x")
+    bucket.delete()
+    assert bucket.name not in [each["Name"] for each in bucket.client.list_buckets()["Buckets"]]
+    bucket.client.create_bucket(Bucket=bucket.name)
+
+
+@pytest.mark.usefixtures("localhost_names")
+def test_a_bucket_has_a_host_name(moto, bucket):
+    client = s3_client(f"http://localhost:{moto.port}", addressing_style="virtual")
+    client.put_object(Bucket=bucket.name, Key="a", Body=b"1")
+    client.close()
+    assert bucket.get("a") == b"1"

@@ -1,0 +1,76 @@
+"""The first thing that differs is found, and nothing else is called different."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.doctor_lives import NAMES, life, stepped
+
+from ckptkit.tools.doctor.compare import differing, first_difference, other_losses, unstable
+from ckptkit.tools.doctor.probe import Stepped
+
+LAST = 12
+
+
+def healthy(begun: int = 0) -> list[Stepped]:
+    return [stepped(step) for step in range(begun + 1, LAST + 1)]
+
+
+def altered(line: Stepped, name: str) -> Stepped:
+    return line.model_copy(update={"digests": {**line.digests, name: "another"}})
+
+
+@given(st.integers(0, LAST - 1))
+def test_equal_lives_do_not_differ_wherever_one_begins(begun):
+    assert first_difference(life(healthy(begun), begun=begun), life(healthy()), LAST) is None
+
+
+@given(st.data())
+def test_the_earliest_altered_digest_is_found_and_named(data):
+    begun = data.draw(st.integers(0, LAST - 1))
+    wrong = data.draw(st.dictionaries(st.integers(begun + 1, LAST), st.sampled_from(NAMES), min_size=1))
+    lines = [altered(line, wrong[line.step]) if line.step in wrong else line for line in healthy(begun)]
+    found = first_difference(life(lines, begun=begun), life(healthy()), LAST)
+    if set(wrong.values()) == {"loss"}:
+        assert found is None
+        assert other_losses(life(lines, begun=begun), life(healthy()), LAST) == sorted(wrong)
+        return
+    assert found is not None
+    assert (found.step, found.names, found.resumed_at) == (min(wrong), (wrong[min(wrong)],), begun)
+
+
+@given(st.permutations(NAMES))
+def test_differing_names_come_in_causal_order(names):
+    assert differing(dict.fromkeys(names, "one"), dict.fromkeys(names, "other")) == list(NAMES)
+
+
+def test_a_name_that_one_of_them_lacks_differs():
+    assert differing({"loss": "1"}, {"loss": "1", "weights/w": "2"}) == ["weights/w"]
+    assert differing({"loss": "1", "weights/w": "2"}, {"loss": "1"}) == ["weights/w"]
+
+
+def test_shorter_life_differs_at_its_end():
+    found = first_difference(life(healthy()[:5]), life(healthy()), LAST)
+    assert found is not None
+    assert (found.step, found.names, found.found) == (6, (), None)
+
+
+def test_difference_before_an_early_end_comes_first():
+    lines = [*healthy()[:5], altered(healthy()[5], "rng/numpy"), *healthy()[6:8]]
+    found = first_difference(life(lines), life(healthy()), LAST)
+    assert found is not None
+    assert (found.step, found.names) == (6, ("rng/numpy",))
+
+
+def test_life_that_leaves_out_its_first_step_differs():
+    found = first_difference(life(healthy(6), begun=5), life(healthy()), LAST)
+    assert found is not None
+    assert (found.step, found.names, found.found) == (6, (), None)
+
+
+def test_unseen_values_are_unstable_but_no_difference():
+    """Unseen values that disagree are no difference, but the unstable ones are reported."""
+    one = life([stepped(1, {"clock": "3", "level": "1"}), stepped(2, {"level": "1", "late": "1"})])
+    other = life([stepped(1, {"clock": "4", "level": "1"}), stepped(2, {"level": "1"})])
+    assert first_difference(one, other, 2) is None
+    assert unstable(one, other) == {"clock", "late"}

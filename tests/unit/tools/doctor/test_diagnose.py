@@ -1,0 +1,230 @@
+"""Each rule, on lives made by hand."""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+from support.doctor_lives import SIZE, URL, life, stepped
+
+from ckptkit.manager.hooks import Suspect, Unseen
+from ckptkit.tools.doctor import diagnose
+from ckptkit.tools.doctor.compare import Difference, first_difference
+from ckptkit.tools.doctor.diagnose import Diagnosis, diagnose_disagreement, diagnose_resume
+from ckptkit.tools.doctor.probe import Saved, Stepped
+
+LAST = 12
+MAP = Suspect(kind="pipeline", where="MapDataset: augment()", why="it draws", fix="do not")
+DROPOUT = Suspect(kind="operator", where="net.drop (nn.Dropout)", why="it draws", fix="do not")
+
+
+def reference(unseen=None, suspects=()):
+    lines = [stepped(step, unseen(step) if unseen else None) for step in range(1, LAST + 1)]
+    return life(lines, suspects=suspects)
+
+
+def resumed(*lines: Stepped, begun: int = 5, **options):
+    return life(list(lines), begun=begun, **options)
+
+
+def diagnosed(one, other, **options) -> Diagnosis:
+    difference = first_difference(one, other, max(one.steps))
+    assert difference is not None
+    return diagnose_resume(difference, frozenset(options.get("unstable", ())))
+
+
+def test_an_epoch_begun_anew():
+    again = resumed(stepped(9, batch="batch/x 8"), begun=8)
+    found = diagnosed(again, reference())
+    assert (found.code, found.where) == ("data-restarted", "the data pipeline")
+    assert diagnosed(resumed(stepped(6, batch="batch/x 1")), reference()).code == "data-restarted"
+
+
+def test_the_batch_of_another_place():
+    found = diagnosed(resumed(stepped(6, batch="batch/x 5")), reference())
+    assert found.code == "data-shifted"
+    assert "micro-step 5" in found.cause
+
+
+def test_batch_that_comes_each_epoch_is_the_first():
+    full = life([stepped(step, batch=f"batch {step % SIZE}") for step in range(1, LAST + 1)])
+    found = diagnosed(resumed(stepped(6, batch="batch 5")), full)
+    assert (found.code, "of micro-step 5" in found.cause) == ("data-shifted", True)
+
+
+def test_unknown_batch_blames_map_that_draws():
+    """A batch that the reference never had is the fault of a map that is known to draw."""
+    found = diagnosed(resumed(stepped(6, batch="new")), reference(suspects=(DROPOUT, MAP)))
+    assert (found.code, found.where, found.also) == ("random-pipeline", MAP.where, (DROPOUT.where,))
+
+
+def test_different_loss_on_equal_batches_blames_random_operator():
+    found = diagnosed(resumed(stepped(6, loss="new", weights="new")), reference(suspects=(MAP, DROPOUT)))
+    assert (found.code, found.where) == ("random-operator", DROPOUT.where)
+
+
+def test_restarted_value_is_reported_before_differing_value():
+    """A value that began afresh is reported before one that merely differs."""
+    full = reference(lambda step: {"net.level": str(step), "net.total": f"{step * step} in all", "main():i": str(step)})
+    again = resumed(stepped(6, {"net.level": "1", "net.total": "7 in all", "main():i": "1"}, loss="new", weights="new"))
+    found = diagnosed(again, full)
+    assert (found.code, found.where) == ("forgotten-state", "net.level")
+    assert found.also == ("main():i", "net.total")
+    assert "6 uninterrupted, 1 here" in found.cause
+    assert diagnosed(again, full, unstable=["net.level"]).where == "main():i"
+
+
+def test_unrestored_value_of_stateful_is_incomplete_state():
+    full = reference(lambda step: {"stateful['a'].n": str(step)})
+    found = diagnosed(resumed(stepped(6, {"stateful['a'].n": "1"}, loss="new", weights="new")), full)
+    assert (found.code, found.where) == ("incomplete-state", "stateful['a'].n")
+
+
+def test_values_that_look_alike_are_called_so():
+    full = reference(lambda step: {"net.level": str(step)})
+    line = stepped(6, loss="new", weights="new")
+    line.unseen["net.level"] = Unseen(digest="another", text="6")
+    assert "net.level (another value of the same kind)" in diagnosed(resumed(line), full).cause
+    absent = diagnosed(resumed(stepped(6, loss="new", weights="new")), full)
+    assert "net.level (6 uninterrupted, absent here)" in absent.cause
+
+
+@pytest.mark.parametrize("path", ["Step.accum", "Step.grads", "Step.pending_sum"])
+def test_gathered_gradients_are_known_by_their_name(path):
+    full = reference(lambda step: {path: str(step), "Step.a": str(step)})
+    found = diagnosed(resumed(stepped(6, {path: "1", "Step.a": "1"}, weights="new")), full)
+    assert (found.code, found.where) == ("accumulators-left-out", path)
+
+
+def test_gathered_gradients_are_known_by_their_shapes():
+    line = stepped(6, weights="new")
+    line.unseen["Step.box"] = Unseen(digest="x", text="list of 1", like_weights=True)
+    found = diagnosed(resumed(line), reference(lambda step: {"Step.a": str(step), "Step.box": str(step)}))
+    assert (found.code, found.where) == ("accumulators-left-out", "Step.box")
+
+
+def test_another_loss_is_not_put_down_to_accumulators():
+    full = reference(lambda step: {"Step.accum": str(step)})
+    assert (
+        diagnosed(resumed(stepped(6, {"Step.accum": "1"}, loss="new", weights="new")), full).code == "forgotten-state"
+    )
+
+
+def test_a_save_that_draws_names_the_object():
+    saved = [Saved(step=5, moved=("rng/numpy",), by=("replay (Replay)",))]
+    lines = [stepped(step) for step in range(1, 6)] + [stepped(6, rng="new")]
+    found = diagnosed(life(lines, saved=saved), reference())
+    assert (found.code, found.where) == ("saving-changes-state", "replay (Replay)")
+    assert "rng/numpy" in found.cause
+
+
+def test_generator_moved_in_save_blames_drawing_map():
+    """A generator that moved during a save is blamed on the thread of a map, where one is known to draw."""
+    saved = [Saved(step=5, moved=("rng/numpy",))]
+    lines = [stepped(step) for step in range(1, 6)] + [stepped(6, rng="new")]
+    assert diagnosed(life(lines, saved=saved), reference()).code == "saving-changes-state"
+    assert diagnosed(life(lines, saved=saved), reference(suspects=(MAP,))).code == "random-pipeline"
+
+
+def test_save_that_moved_nothing_is_not_blamed():
+    lines = [stepped(step) for step in range(1, 6)] + [stepped(6, rng="new")]
+    assert diagnosed(life(lines, saved=[Saved(step=5)]), reference()).code == "unknown"
+
+
+def test_later_save_is_not_to_blame():
+    """What a save moves shows in the micro-step after it."""
+    saved = [Saved(step=6, moved=("rng/numpy",), by=("replay (Replay)",))]
+    lines = [stepped(step) for step in range(1, 6)] + [stepped(6, rng="new")]
+    assert diagnosed(life(lines, saved=saved), reference()).code == "unknown"
+
+
+@pytest.mark.parametrize("suspects", [(), (MAP,)])
+def test_save_proven_to_draw_is_blamed_first(suspects):
+    saved = [Saved(step=2, moved=("rng/numpy",)), Saved(step=4, moved=("rng/python",), by=("replay (Replay)",))]
+    lines = [stepped(step) for step in range(1, 6)] + [stepped(6, batch="batch/x 5", rng="new")]
+    found = diagnosed(life(lines, saved=saved), reference(suspects=suspects))
+    assert (found.code, found.where) == ("saving-changes-state", "replay (Replay)")
+
+
+def test_saving_is_blamed_before_the_data():
+    saved = [Saved(step=6, moved=("rng/numpy",), by=("replay (Replay)",))]
+    again = resumed(stepped(6), stepped(7, batch="batch/x 6"), saved=saved)
+    assert diagnosed(again, reference()).code == "saving-changes-state"
+
+
+@pytest.mark.parametrize(
+    ("lines", "begun", "suspects", "code"),
+    [
+        ([stepped(1), stepped(2, batch="batch/x 1")], 0, (), "unknown"),
+        ([stepped(6, {"Step.accum": "1"}, batch="new")], 5, (), "forgotten-state"),
+        ([stepped(6, weights="new")], 5, (DROPOUT,), "unknown"),
+        ([stepped(6, weights="new")], 5, (MAP,), "unknown"),
+        ([stepped(6, loss="new", weights="new")], 5, (MAP,), "unknown"),
+    ],
+    ids=["no resume", "another batch", "an equal loss", "equal data", "equal batches"],
+)
+def test_what_cannot_be_the_cause_is_not_blamed(lines, begun, suspects, code):
+    full = reference(lambda step: {"Step.accum": str(step)} if lines[0].unseen else {}, suspects)
+    assert diagnosed(life(lines, begun=begun), full).code == code
+
+
+@pytest.mark.parametrize(("url", "word"), [("/runs/now", "another run root"), (URL, "began afresh")])
+def test_a_run_that_is_never_resumed(url, word):
+    again = life([stepped(step) for step in range(1, LAST + 1)], url=url)
+    full = reference()
+    found = diagnose_resume(Difference(6, (), full.steps[6], None, again, full), frozenset())
+    assert found.code == "never-resumed"
+    assert word in found.cause
+
+
+@pytest.mark.parametrize("last", [6, 9, 12], ids=["ended before", "came by", "ended later"])
+def test_going_on_from_older_checkpoint_is_named(last):
+    full = reference()
+    again = resumed(*map(stepped, range(4, last + 1)), begun=3)
+    found = diagnose_resume(Difference(9, (), full.steps[9], None, again, full), frozenset())
+    assert (found.code, found.where) == ("went-back", "at 3")
+    assert "from the checkpoint after micro-step 3, although there is one after micro-step 8" in found.cause
+
+
+@pytest.mark.parametrize("begun", [3, 6], ids=["after a while", "at once"])
+def test_life_that_ended_there_went_not_back(begun):
+    full = reference()
+    again = resumed(*map(stepped, range(begun + 1, 7)), begun=begun)
+    found = diagnose_resume(Difference(7, (), full.steps[7], None, again, full), frozenset())
+    assert found.code == "ended-early"
+
+
+def test_a_script_that_ends_early_after_a_resume():
+    full = reference()
+    again = resumed(stepped(6))
+    found = diagnose_resume(Difference(7, (), full.steps[7], None, again, full), frozenset())
+    assert found.code == "ended-early"
+
+
+@pytest.mark.parametrize(
+    ("changed", "suspects", "code"),
+    [
+        (("loss", "weights"), (MAP, DROPOUT), "random-operator"),
+        (("batch",), (DROPOUT, MAP), "random-pipeline"),
+        (("rng",), (DROPOUT, MAP), "random-pipeline"),
+        (("rng",), (), "racing-generator"),
+        (("loss", "weights"), (MAP,), "random-pipeline"),
+        (("batch",), (DROPOUT,), "random-operator"),
+        (("loss", "weights"), (), "not-reproducible"),
+        (("batch",), (), "not-reproducible"),
+    ],
+)
+def test_a_job_that_does_not_agree_with_itself(changed, suspects, code):
+    full = reference(suspects=suspects)
+    difference = first_difference(life([stepped(1, **dict.fromkeys(changed, "new"))]), full, 1)
+    assert difference is not None
+    assert diagnose_disagreement(difference).code == code
+
+
+def test_what_is_recommended_exists():
+    names = set(re.findall(r"ckptkit(?:\.\w+)+", Path(diagnose.__file__).read_text()))
+    assert {"ckptkit.data.resumable", "ckptkit.data.sample_rng", "ckptkit.StateManager"} <= names
+    for name in names:
+        assert pkgutil.resolve_name(name) is not None

@@ -1,0 +1,152 @@
+"""The order of an examination and what it makes of its lives, which are made by hand."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.doctor_lives import life, stepped
+
+from ckptkit.tools.doctor import examine
+from ckptkit.tools.doctor.examine import Examination, FailedLifeError, Options, UnusableScriptError
+from ckptkit.tools.doctor.probe import LifePlan, Stepped
+from ckptkit.tools.doctor.trial import Life
+
+Line = Callable[[int, int, int], Stepped]  # of the number of the life, where it began, and the micro-step
+
+
+class Script:
+    """A script that resumes from its last save, and what it was told to do.
+
+    Args:
+        length: After how many micro-steps it ends by itself.
+        line: What it traces.
+    """
+
+    def __init__(self, monkeypatch, length: int = 99, line: Line = lambda number, begun, step: stepped(step)) -> None:
+        self.plans: list[LifePlan] = []
+        self.skipped: set[int] = set()
+        self.lost: set[int] = set()  # saves that no life finds
+        self.exit_code = 0
+        self.log = Path("log")
+        self._length, self._line = length, line
+        self._saved: dict[str, int] = {}
+        monkeypatch.setattr(examine, "live", self._live)
+
+    def _live(self, command, name, plan, **_) -> Life:
+        self.plans.append(plan)
+        begun = self._saved.get(plan.root, 0)
+        last = min(plan.kill or plan.stop, self._length)
+        lines = [self._line(len(self.plans), begun, step) for step in range(begun + 1, last + 1)]
+        for step in {*plan.saves} - self.lost:
+            self._saved[plan.root] = step
+        code = -signal.SIGKILL if plan.kill else self.exit_code
+        lines = [one for one in lines if one.step not in self.skipped]
+        return replace(life(lines, begun=begun), exit_code=code, planned_kill=plan.kill, log=self.log)
+
+    def examined(self, **options):
+        chosen = Options(**{"steps": 9, "kills": 2, **options})
+        silent = {"monotonic": lambda: 0.0, "begins": lambda words, steps: None, "stepped": lambda steps: None}
+        return Examination(["python"], Path("scratch"), chosen, **silent).run()
+
+
+def test_only_lives_that_begin_training_are_seeded(monkeypatch):
+    """A resumed life is left alone, as a restart is; all that are interrupted share one root."""
+    script = Script(monkeypatch)
+    report = script.examined(seed=5)
+    assert report.difference is None
+    assert report.compared == sum(len(life.steps) for life in report.lives[1:])
+    assert [plan.seed for plan in script.plans] == [5, 5, 5, None, None]
+    assert [Path(plan.root).name for plan in script.plans] == ["root-1", "root-2", "root-3", "root-3", "root-3"]
+    assert [plan.stop for plan in script.plans] == [9] * 5
+    assert [len(plan.saves) for plan in script.plans] == [0, 0, 1, 1, 0]
+    assert len({plan.trace for plan in script.plans}) == 5
+
+
+def test_script_that_ends_early_is_examined_so_far(monkeypatch):
+    script = Script(monkeypatch, length=6)
+    report = script.examined(steps=24)
+    assert (report.steps, report.difference) == (6, None)
+    assert [plan.stop for plan in script.plans] == [24, 6, 6, 6, 6]
+    assert all(save < 6 for plan in script.plans for save in plan.saves)
+
+
+def test_unseen_values_that_a_resume_changes_are_noted(monkeypatch):
+    """Those that differ without a resume, too, are not; nor those of the life that was not resumed but saved."""
+
+    def line(number, begun, step):
+        values = {"net.n": str(step - begun), "net.same": str(step), "clock": f"{number} {step}"}
+        return stepped(step, {**values, "net.third": str(number == 3)})
+
+    report = Script(monkeypatch, line=line).examined()
+    assert (report.difference, report.notes) == (None, ("net.n",))
+
+
+@pytest.mark.parametrize(("life", "at"), [(2, 3), (5, 9)], ids=["the second", "a resumed one"])
+def test_other_loss_of_any_life_is_told(monkeypatch, life, at):
+    def line(number, begun, step):
+        return stepped(step, loss="new") if (number, step) == (life, at) else stepped(step)
+
+    report = Script(monkeypatch, line=line).examined()
+    assert (report.difference, report.other_losses) == (None, (at,))
+
+
+def test_first_difference_ends_the_examination(monkeypatch):
+    def line(number, begun, step):
+        return stepped(step, weights="new") if begun and step == 8 else stepped(step)
+
+    script = Script(monkeypatch, line=line)
+    report = script.examined(kills=5)
+    assert (report.difference.step, report.difference.names) == (8, ("weights/w",))
+    assert report.difference.resumed_at > 0
+    assert 8 in report.lives[-1].steps
+    assert len(report.lives) == len(script.plans) < 8
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_life_that_goes_on_from_older_save_differs(monkeypatch, lost):
+    """Though it does again all that was lost, as the first life did it."""
+    sound = Script(monkeypatch)
+    sound.examined()
+    saves = [save for plan in sound.plans for save in plan.saves]
+    script = Script(monkeypatch)
+    script.lost.add(saves[lost])
+    report = script.examined()
+    assert (report.difference.step, report.difference.found) == (saves[lost] + 1, None)
+    assert report.difference.resumed_at == (0 if lost == 0 else saves[0])
+    assert report.diagnosis.code == ("went-back" if lost else "never-resumed")
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_beginning_too_early_is_named_before_differences(monkeypatch, lost):
+    sound = Script(monkeypatch)
+    sound.examined()
+    script = Script(monkeypatch, line=lambda number, begun, step: stepped(step, rng="new" if number > 3 + lost else ""))
+    script.lost.add([save for plan in sound.plans for save in plan.saves][lost])
+    assert script.examined().diagnosis.code == ("went-back" if lost else "never-resumed")
+
+
+@pytest.mark.parametrize(
+    ("length", "skipped", "words"), [(1, (), "after 1 micro-steps"), (9, (4,), "after 8 micro-steps, the last")]
+)
+def test_script_with_too_few_looks_is_refused(monkeypatch, length, skipped, words):
+    script = Script(monkeypatch, length=length)
+    script.skipped |= {*skipped}
+    with pytest.raises(UnusableScriptError, match=words):
+        script.examined()
+    assert len(script.plans) == 1
+
+
+def test_equal_life_that_failed_is_no_exact_one(monkeypatch, tmp_path):
+    def line(number, begun, step):
+        script.exit_code = 3 if number == 2 else 0
+        return stepped(step)
+
+    script = Script(monkeypatch, line=line)
+    script.log = tmp_path / "log"
+    script.log.write_text("out of luck")
+    with pytest.raises(FailedLifeError, match=r"exit code 3 after 9 micro-steps(.|\n)*out of luck"):
+        script.examined()

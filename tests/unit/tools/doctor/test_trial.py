@@ -1,0 +1,386 @@
+"""Lives of a script that needs no MindSpore: seeds, deaths, ends, refusals."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from support.doctor_lives import NAMES, NUMPY_SCRIPT, life, stepped
+
+from ckptkit.cli.commands.doctor import run_doctor
+from ckptkit.tools.doctor import examine
+from ckptkit.tools.doctor.compare import Difference
+from ckptkit.tools.doctor.diagnose import Diagnosis
+from ckptkit.tools.doctor.examine import Examination, Options, Report
+from ckptkit.tools.doctor.probe import LifePlan
+from ckptkit.tools.doctor.trial import live
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with ``train.py``, in which it runs."""
+    (tmp_path / "train.py").write_text(NUMPY_SCRIPT)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def command(*what: str) -> list[str]:
+    return [sys.executable, "train.py", *what]
+
+
+def lived(here, *what: str, limit: float = 60, **plan):
+    document = LifePlan(**{"root": str(here / "scratch"), "trace": str(here / "trace"), "stop": 5, **plan})
+    clock = time.monotonic
+    return live(command(*what), "life", document, time_limit=timedelta(seconds=limit), monotonic=clock)
+
+
+def test_life_ends_as_planned_outside_script_root(here, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    life = lived(here)
+    assert (life.exit_code, life.last_step, life.ended_as_planned) == (0, 5, True)
+    assert not (here / "runs").exists()
+    assert not (here / "exported").exists()
+    assert next((here / "scratch").iterdir()).name.startswith("run-")
+    assert sorted(re.findall("trains|aloud", life.log.read_text())) == ["aloud", "trains"]  # nothing is held back
+
+
+def test_a_killed_life_resumes_from_its_save(here):
+    life = lived(here, saves=(2,), kill=4)
+    assert (life.exit_code, life.last_step, life.ended_as_planned) == (-signal.SIGKILL, 4, True)
+    assert [one.step for one in life.saved] == [2]
+    again = lived(here, trace=str(here / "again"))
+    assert again.begun.step == 2
+    assert sorted(again.steps) == [3, 4, 5]
+    assert again.steps[4].digests["weights/w"] == life.steps[4].digests["weights/w"]
+
+
+def test_unplanned_kill_is_no_planned_end(here):
+    life = lived(here, kill=4)
+    assert life.ended_as_planned
+    assert not type(life)(life.name, life.exit_code, life.events, life.log, planned_kill=None).ended_as_planned
+    assert not type(life)(life.name, life.exit_code, life.events, life.log, planned_kill=5).ended_as_planned
+
+
+def test_doctor_seeds_generators_and_script_may_override(here):
+    seeded = lived(here, "unseeded", seed=7, trace=str(here / "a"))
+    other = lived(here, "unseeded", seed=8, trace=str(here / "b"))
+    own = lived(here, seed=8, trace=str(here / "c"))
+    digests = [one.steps[1].digests for one in (seeded, other, own)]
+    assert digests[0]["rng/python"] == repr(random.Random(7).getstate())
+    assert digests[2]["rng/python"] == repr(random.Random(99).getstate())
+    assert len({one["rng/numpy"] for one in digests}) == 3
+
+
+@pytest.mark.parametrize(("given", "seed", "told"), [(None, 2**32 + 7, "7"), (None, None, "None"), ("3", 7, "3")])
+def test_order_of_hashes_is_the_users_or_seeded(here, monkeypatch, given, seed, told):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    if given is not None:
+        monkeypatch.setenv("PYTHONHASHSEED", given)
+    (here / "train.py").write_text("import os\nprint(os.environ.get('PYTHONHASHSEED'))\n")
+    assert lived(here, seed=seed).log.read_text().strip() == told
+
+
+def test_script_has_nothing_to_read(here):
+    """What is typed into the doctor's terminal is not the script's, which may ask."""
+    (here / "train.py").write_text("import sys\nprint(repr(sys.stdin.read()))\n")
+    read, write = os.pipe()
+    os.write(write, b"typed")
+    os.close(write)
+    before = os.dup(0)
+    try:
+        os.dup2(read, 0)
+        assert lived(here).log.read_text() == "''\n"
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+        os.close(read)
+
+
+def test_life_of_two_trainings_began_with_the_first():
+    one = life([stepped(3)], begun=2)
+    both = replace(one, events=[*one.events, *life([stepped(9)], begun=8).events])
+    assert (both.begun.step, both.last_step) == (2, 9)
+
+
+def test_mindspore_is_seeded_once_it_is_imported(here):
+    """By a stand-in, which says what it was told, and when."""
+    (here / "mindspore.py").write_text(
+        "def set_seed(seed): print('set_seed', seed)\n"
+        "def manual_seed(seed): print('manual_seed', seed)\n"
+        "print('imported')\n"
+    )
+    (here / "train.py").write_text("print('begins')\nimport mindspore\nprint('goes on')\n")
+    life = lived(here, seed=7)
+    told = ["begins", "imported", "set_seed 7", "manual_seed 7", "goes on"]
+    assert life.log.read_text().splitlines() == told
+    assert lived(here, seed=None).log.read_text().splitlines() == ["begins", "imported", "goes on"]
+
+
+def test_the_sitecustomize_that_is_shadowed_runs_as_well(here, monkeypatch):
+    (here / "site").mkdir()
+    (here / "site/sitecustomize.py").write_text("print('mine ran')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(here / "site"), os.environ.get("PYTHONPATH", "")]))
+    life = lived(here, "unseeded", seed=0)
+    assert life.log.read_text().count("mine ran") == 1
+    assert life.steps[1].digests["rng/python"] == repr(random.Random(0).getstate())
+
+
+@pytest.mark.parametrize(("last", "limit", "code"), [("time.sleep(600)", 1, None), ("raise SystemExit(3)", 60, 3)])
+def test_life_leaves_no_process(here, last, limit, code):
+    """Whether its time was up or it ended by itself."""
+    (here / "train.py").write_text(
+        "import subprocess, sys, time\n"
+        "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid, flush=True)\n"
+        f"{last}\n"
+    )
+    life = lived(here, limit=limit)
+    assert life.exit_code == code
+    assert not life.ended_as_planned
+    with contextlib.suppress(ProcessLookupError):
+        child = os.pidfd_open(int(life.log.read_text()))
+        ended, _, _ = select.select([child], [], [], 20)
+        os.close(child)
+        assert ended
+
+
+def test_terminated_doctor_ends_current_life(here):
+    os.mkfifo(here / "ready")
+    (here / "train.py").write_text("import os, time\nopen('ready', 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
+    process = subprocess.Popen([sys.executable, "-m", "ckptkit", "doctor", "--", *command()])
+    child = os.pidfd_open(int((here / "ready").read_text()))
+    process.terminate()
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    ended, _, _ = select.select([child], [], [], 20)
+    os.close(child)
+    assert ended
+
+
+def test_the_command_line_takes_the_scripts_own_options(here):
+    (here / "train.py").write_text("import sys\nraise SystemExit(f'got {sys.argv[1:]}')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "ckptkit", "doctor", "--steps", "4", "--", *command("--lr", "0.1", "--steps", "8")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "got ['--lr', '0.1', '--steps', '8']" in done.stderr
+
+
+def examined(capsys, *what: str, program: list[str] | None = None, **options) -> tuple[int, str, str]:
+    chosen = Options(**{"steps": 9, "kills": 2, **options})
+    code = run_doctor(program if program is not None else command(*what), chosen, keep=None, as_json=True)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_sound_script_is_exact(here, capsys):
+    code, out, _ = examined(capsys)
+    report = json.loads(out)
+    assert code == 0
+    assert report["exact"]
+    assert report["diagnosis"] is report["difference"] is None
+    assert [life["exit_code"] for life in report["lives"]] == [0, 0, -9, -9, 0]
+    assert report["lives"][-1]["began_at"] > 0
+    assert sorted(path.name for path in here.iterdir()) == ["train.py"]
+
+
+def test_every_micro_step_is_a_life(here, capsys):
+    code, out, _ = examined(capsys, every_micro_step=True, steps=4)
+    began = [life["began_at"] for life in json.loads(out)["lives"]]
+    assert (code, began) == (0, [0, 0, 0, 1, 2, 3])
+
+
+def test_two_trainings_of_one_root_are_one_run(here, capsys):
+    code, out, err = examined(capsys, "twice", steps=16, kills=3)
+    report = json.loads(out)
+    assert (code, report["exact"], report["steps"]) == (0, True, 16), err
+    assert any(life["began_at"] > 9 for life in report["lives"])  # killed and resumed in the second one
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "word"),
+    [
+        ("draws", "unknown", "rng/numpy"),
+        ("other-root", "never-resumed", "another run root"),
+        ("short", "ended-early", ""),
+        ("keeps-oldest", "went-back", "although there is one"),
+    ],
+)
+def test_inexact_script_gets_diagnosis(here, capsys, what, code, word):
+    exit_code, out, _ = examined(capsys, what)
+    report = json.loads(out)
+    assert exit_code == 1
+    assert report["diagnosis"]["code"] == code
+    assert word in report["diagnosis"]["cause"]
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "words"),
+    [
+        ("blind", 2, "no observer()"),
+        ("silent", 2, "CheckpointManager.step"),
+        ("crashes", 1, "out of luck"),
+        ("twice elsewhere", 2, "examine one at a time"),
+    ],
+)
+def test_script_that_cannot_be_examined_gets_reason(here, capsys, what, code, words):
+    exit_code, out, err = examined(capsys, *what.split(), steps=16)
+    assert (exit_code, out) == (code, "")
+    assert words in err
+
+
+def test_unusable_commands_exit_with_reason(here, capsys):
+    """A script without ckptkit, a wrong command, and no command."""
+    (here / "train.py").write_text("print('trained')")
+    assert examined(capsys)[0] == 2
+    code, _, err = examined(capsys, program=["no-such-program"])
+    assert (code, "no-such-program cannot be started" in err) == (2, True)
+    code, _, err = examined(capsys, program=[])
+    assert (code, "-- python train.py" in err) == (2, True)
+
+
+def test_early_script_failure_shows_its_last_output(here, capsys):
+    (here / "train.py").write_text("raise SystemExit('no such data')")
+    code, _, err = examined(capsys)
+    assert code == 1
+    assert "no such data" in err
+
+
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ((), "exact: every interrupted life is the uninterrupted one, bit for bit"),
+        ((3,), "exact: state, batches and gradients of .* bit for bit; 1 reported loss was rounded otherwise"),
+        ((3, 5), "exact: state, batches and gradients of .* bit for bit; 2 reported losses were rounded otherwise"),
+    ],
+)
+def test_the_headline_claims_no_more_than_was_equal(here, capsys, monkeypatch, losses, words):
+    report = Report(9, (), 20, 7, None, None, losses, ())
+    monkeypatch.setattr(Examination, "run", lambda self: report)
+    assert run_doctor(command(), Options(), keep=None, as_json=False) == 0
+    (headline,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("exact"))
+    assert re.fullmatch(words, headline)
+
+
+def lives_by_hand(monkeypatch, *given):
+    """`live` gives these, one after the other."""
+    lives = iter(given)
+    monkeypatch.setattr(examine, "live", lambda *_, **__: next(lives))
+
+
+def trained(**digests):
+    return life([stepped(1), stepped(2), stepped(3, **digests)])
+
+
+def test_job_that_disagrees_with_itself_is_diagnosed(monkeypatch, capsys):
+    lives_by_hand(monkeypatch, trained(), trained(weights="new"))
+    code, out, _ = examined(capsys)
+    report = json.loads(out)
+    assert (code, report["exact"], len(report["lives"])) == (1, False, 2)
+    assert (report["difference"]["step"], report["difference"]["resumed_at"]) == (3, 0)
+    assert report["diagnosis"]["code"] == "not-reproducible"
+
+
+def test_first_life_failing_in_training_is_a_failure(here, monkeypatch, capsys):
+    (here / "log").write_text("no memory is left")
+    lives_by_hand(monkeypatch, replace(trained(), exit_code=3, log=here / "log"))
+    code, out, err = examined(capsys)
+    assert (code, out) == (1, "")
+    assert "life ended with exit code 3 after 3 micro-steps. Its last words:\nno memory is left" in err
+
+
+def told_of(report, capsys, monkeypatch):
+    monkeypatch.setattr(Examination, "run", lambda self: report)
+    code = run_doctor(["python", "train.py"], Options(), keep=None, as_json=False)
+    return code, capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("begun", "names", "told"),
+    [
+        (2, ("loss",), ("loss", "resumed after micro-step 2")),
+        (0, NAMES[:6], ("batch/x, loss, accumulators/accum.w, weights/w and 2 more", "begun afresh")),
+        (2, (), ("it did not come so far", "resumed after micro-step 2")),
+    ],
+)
+def test_report_tells_difference_cause_and_fix(capsys, monkeypatch, begun, names, told):
+    full = trained()
+    difference = Difference(3, names, full.steps[3], None, life([], begun=begun), full)
+    diagnosis = Diagnosis("some-code", "net.drop", "it draws", "do not", ("net.other", "net.third"))
+    report = Report(3, (full, full), 2, 7, difference, diagnosis)
+    code, lines = told_of(report, capsys, monkeypatch)
+    assert code == 1
+    assert lines == [
+        "python train.py: 3 micro-steps, 2 lives, killed after none",
+        "compared: 2 micro-steps with 7 values each",
+        "NOT exact",
+        f"first difference: micro-step 3 (epoch 0, batch 3, micro-step 0 of 3): {told[0]}",
+        f"seen in: life, {told[1]}",
+        "diagnosis: some-code: net.drop",
+        "cause: it draws",
+        "fix: do not",
+        "look also at: net.other, net.third",
+    ]
+    code, lines = told_of(replace(report, diagnosis=replace(diagnosis, also=())), capsys, monkeypatch)
+    assert (code, lines[-1]) == (1, "fix: do not")
+
+
+def test_json_tells_lives_that_did_nothing(capsys, monkeypatch):
+    lives = (trained(), life([], begun=2), replace(trained(), events=[], exit_code=None, planned_kill=3))
+    monkeypatch.setattr(Examination, "run", lambda self: Report(3, lives, 2, 7))
+    assert run_doctor(command(), Options(), keep=None, as_json=True) == 0
+    told = [tuple(one.values()) for one in json.loads(capsys.readouterr().out)["lives"]]
+    assert told == [("life", 0, 3, None, 0), ("life", 2, 0, None, 0), ("life", None, 0, 3, None)]
+
+
+def test_exact_report_notes_what_a_resume_changed(capsys, monkeypatch):
+    report = Report(9, (), 20, 7, notes=tuple(f"main():n{number}" for number in range(7)))
+    code, lines = told_of(report, capsys, monkeypatch)
+    notes = [line.split()[1] for line in lines if line.startswith("note: ")]
+    assert (code, notes) == (0, [f"main():n{number}" for number in range(5)])
+
+
+def test_doctor_leaves_sigterm_as_it_was(capsys, monkeypatch):
+    """After an examination and after one that could not be."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    mine = signal.getsignal(signal.SIGTERM)
+    try:
+        assert examined(capsys, program=[])[0] == 2
+        assert signal.getsignal(signal.SIGTERM) is mine
+        assert told_of(Report(9, (), 20, 7), capsys, monkeypatch)[0] == 0
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_life_out_of_time_is_a_failure(here, capsys):
+    code, _, err = examined(capsys, "sleeps", time_limit=timedelta(seconds=1))
+    assert code == 1
+    assert "not done in time" in err
+
+
+def test_keep_requires_new_folder(here, capsys):
+    (here / "full").mkdir()
+    (here / "full/precious").write_text("mine")
+    (here / "nested/below").mkdir(parents=True)
+    assert run_doctor(command(), Options(), keep="full", as_json=False) == 2
+    assert run_doctor(command(), Options(), keep="nested", as_json=False) == 2
+    for nowhere in ("full/precious/below", "/proc/nothing"):
+        assert run_doctor(command(), Options(), keep=nowhere, as_json=False) == 3
+        assert "cannot be started" not in capsys.readouterr().err
+    assert run_doctor(command(), Options(steps=4, kills=1), keep="new", as_json=False) == 0
+    assert "exact" in capsys.readouterr().out
+    assert (here / "new/life-001.trace").exists()

@@ -1,0 +1,758 @@
+"""Weights in files of other programs, without MindSpore: what is read, written, renamed, refused, and left behind."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import zlib
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner
+
+import ckptkit as ck
+from ckptkit.checkpoint import write
+from ckptkit.cli.app import app
+from ckptkit.core.tensors import DTYPES, leaf_of
+from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError, StorageError
+from ckptkit.manager.manager import CheckpointManager
+from ckptkit.manager.options import Saving
+from ckptkit.storage import LocalStorage
+from ckptkit.storage.lease import LEASE
+from ckptkit.testing.faults import MUTATING, Fault, FaultyStorage, Killed
+from ckptkit.testing.ranks import results_of, run_ranks
+from ckptkit.testing.state import NumpyRun
+from ckptkit.tools.interchange import Renames, ckpt_format, export_weights, import_weights, renames, safetensors_format
+from ckptkit.tools.interchange.atomic_file import NewFile
+from ckptkit.tools.interchange.input_file import WeightsFile
+from ckptkit.tools.interchange.optimizer_names import of_an_optimizer
+from ckptkit.tools.interchange.places import Named
+
+GOLDEN = Path(__file__).parents[3] / "exactness/golden/v1"
+IMPORTED = "a000001-c0000000000-m0000"
+
+
+@pytest.fixture
+def weights(tmp_path):
+    file = tmp_path / "weights.safetensors"
+    rng = np.random.default_rng(3)
+    save_file({"a.weight": rng.normal(size=(3, 4)).astype(np.float16), "a.bias": np.arange(5)}, file)
+    return file
+
+
+def bits_of(path):
+    """Dtype, shape and bytes of every tensor of a file by name."""
+    with WeightsFile.open(path) as file:
+        found = {}
+        for name, one in file.tensors.items():
+            data = bytearray(one.size_bytes)
+            file.read_into(name, memoryview(data), 0)
+            found[name] = (one.dtype, one.shape, bytes(data))
+        return found
+
+
+def every_dtype():
+    """Bits of a tensor of each dtype, NaN payloads among them: a scalar, one of several axes, one without elements."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for dtype, kind in DTYPES.items():
+        for shape in [(), (2, 3, 5), (3, 0)]:
+            data = rng.integers(0, 2 if dtype == "BOOL" else 256, (*shape, kind.itemsize), np.uint8)
+            found[f"{dtype}.{len(shape)}"] = (dtype, shape, data.tobytes())
+    return found
+
+
+def write_safetensors(path, tensors):
+    table, at = {}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        table[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at := at + len(data)]}
+    header = json.dumps(table).encode()
+    path.write_bytes(b"".join([len(header).to_bytes(8, "little"), header, *(one[2] for one in tensors.values())]))
+    return path
+
+
+@pytest.mark.parametrize("end", ["ckpt", "safetensors"])
+def test_every_dtype_survives_import_and_export_bitwise(tmp_path, end):
+    tensors = every_dtype()
+    if end == "ckpt":
+        tensors = {name: one for name, one in tensors.items() if one[0] != "C64"}
+    source = write_safetensors(tmp_path / "in.safetensors", tensors)
+    import_weights(source, tmp_path / "run")
+    export_weights(tmp_path / "run", tmp_path / f"out.{end}")
+    assert bits_of(tmp_path / f"out.{end}") == tensors
+    import_weights(tmp_path / f"out.{end}", tmp_path / "again")
+    export_weights(tmp_path / "again", tmp_path / "last.safetensors")
+    assert bits_of(tmp_path / "last.safetensors") == tensors
+    with WeightsFile.open(tmp_path / "last.safetensors") as file:  # aligned, so that it can be mapped
+        assert not [one for one in file.tensors.values() if one.spans[0].offset_bytes % DTYPES[one.dtype].itemsize]
+
+
+def test_a_tensor_of_several_slices_is_put_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(ckpt_format, "SLICE_BYTES", 100)
+    data = np.random.default_rng(1).normal(size=(9, 11)).astype(np.float32)
+    save_file({"w": data}, tmp_path / "in.safetensors")
+    import_weights(tmp_path / "in.safetensors", tmp_path / "run")
+    export_weights(tmp_path / "run", tmp_path / "out.ckpt")
+    with WeightsFile.open(tmp_path / "out.ckpt") as file:
+        assert len(file.tensors["w"].spans) == 4
+        for start in (70, 170):
+            part = bytearray(150)
+            file.read_into("w", memoryview(part), start)
+            assert bytes(part) == data.tobytes()[start : start + 150]
+    import_weights(tmp_path / "out.ckpt", tmp_path / "again")
+    export_weights(tmp_path / "again", tmp_path / "last.safetensors")
+    assert load_file(tmp_path / "last.safetensors")["w"].tobytes() == data.tobytes()
+
+
+def test_the_parts_of_all_ranks_are_put_together(tmp_path):
+    """Against the golden run of two ranks, which share the storing of what is replicated."""
+    done = export_weights(GOLDEN / "ranks", tmp_path / "out.safetensors", with_optimizer=True)
+    found = load_file(tmp_path / "out.safetensors")
+    assert done.checkpoint == "a000001-c0000000001-m0002"
+    assert len(found) == done.tensors == 4
+    assert "the accumulators, after micro-step 2 of 4" in done.left_out
+    index = json.loads((GOLDEN / f"ranks/checkpoints/{done.checkpoint}/rank-00001.json").read_bytes())
+    placements = {one["name"]: one["placement"] for shard in index["shards"] for one in shard["tensors"]}
+    assert set(placements.values()) == {"replicated", "sharded", "per_rank"}
+    for rank in (0, 1):
+        export_weights(GOLDEN / "ranks", tmp_path / f"{rank}.ckpt", with_optimizer=True, rank=rank)
+        alone = bits_of(tmp_path / f"{rank}.ckpt")
+        assert {name: one[2] for name, one in alone.items()} == {name: one.tobytes() for name, one in found.items()}
+
+
+class WithStatistics(NumpyRun):
+    """Has a weight of which each rank has its own, and one that only the last rank has."""
+
+    def capture(self):
+        captured = super().capture()
+        own = np.full(3, self.world.rank, np.int64)
+        name = "of the last" if self.world.rank == 2 else "statistics"
+        return replace(captured, leaves=(*captured.leaves, leaf_of(name, own, role="weights")))
+
+
+def test_export_takes_per_rank_tensors_of_wanted_rank(tmp_path):
+    """What the wanted rank lacks is taken from other ranks."""
+    root = tmp_path / "run"
+
+    def live(world):
+        run = WithStatistics(world=world)
+        with CheckpointManager(root) as manager:
+            manager.restore(run)
+            manager.save(run).result()
+
+    results_of(run_ranks(3, live))
+    for rank in (0, 1):
+        done = export_weights(root, tmp_path / f"{rank}.safetensors", rank=rank)
+        found = load_file(tmp_path / f"{rank}.safetensors")
+        assert done.per_rank == ("statistics",)
+        assert found["statistics"].tolist() == [rank] * 3
+        assert found["of the last"].tolist() == [2] * 3
+        assert len(found) == done.tensors == 4
+    told = ckptkit("export", root, "-o", tmp_path / "told.safetensors", "--rank", 1).stdout.splitlines()
+    assert told[-1] == "each rank has its own of these, and rank 1's were taken: statistics"
+    with pytest.raises(ValueError, match="there is no rank 3"):
+        export_weights(root, tmp_path / "none.ckpt", rank=3)
+    assert not (tmp_path / "none.ckpt").exists()
+
+
+class WithMoments(NumpyRun):
+    """Has an optimizer's leaf that is named after a weight, as MindSpore's are."""
+
+    def capture(self):
+        captured = super().capture()
+        moments = leaf_of("moments.weights", np.arange(3), role="optimizer")
+        return replace(captured, leaves=(*captured.leaves, moments))
+
+
+def test_exported_moments_are_named_after_renamed_weights(tmp_path):
+    with CheckpointManager(tmp_path / "run") as manager:
+        run = WithMoments()
+        manager.restore(run)
+        manager.save(run).result()
+    names = Renames({"weights": "w"})
+    export_weights(tmp_path / "run", tmp_path / "x.safetensors", with_optimizer=True, renames=names)
+    assert {"w", "moments.w"} < set(load_file(tmp_path / "x.safetensors"))
+
+
+def test_named_checkpoint_is_exported_though_run_went_on(tmp_path):
+    """A start by that name went on from it; an export means the checkpoint itself."""
+    run_with_two_saves(tmp_path / "run")
+    first = min((tmp_path / "run/checkpoints").iterdir()).name
+    with CheckpointManager(tmp_path / "run") as manager:
+        run = NumpyRun(size=5000)
+        manager.restore(run, checkpoint=first)
+        run.train_step()
+        manager.save(run).result()
+    assert export_weights(tmp_path / "run", tmp_path / "x.ckpt", checkpoint=first).checkpoint == first
+    assert export_weights(tmp_path / "run", tmp_path / "y.ckpt").checkpoint.startswith("a000002")
+
+
+def test_export_reports_omissions_and_takes_named_checkpoint(tmp_path):
+    weights_only = export_weights(GOLDEN / "numpy", tmp_path / "a.safetensors")
+    assert any("the optimizer's state (" in one for one in weights_only.left_out)
+    assert {"random state", "data position", "counters"} <= set(weights_only.left_out)
+    assert weights_only.per_rank == ()  # there is one rank
+    with_optimizer = export_weights(GOLDEN / "numpy", tmp_path / "c.safetensors", with_optimizer=True)
+    assert not [one for one in with_optimizer.left_out if "optimizer" in one]
+    first = sorted(path.name for path in (GOLDEN / "numpy/checkpoints").iterdir())[0]
+    assert export_weights(GOLDEN / "numpy", tmp_path / "b.safetensors", checkpoint=first).checkpoint == first
+    assert set(load_file(tmp_path / "a.safetensors")) == {"weights", "embedding"}
+
+
+def run_with_two_saves(root):
+    run = NumpyRun(size=5000)
+    with CheckpointManager(root, save=ck.SaveEvery(micro_steps=3), saving=Saving(when_busy="wait")) as manager:
+        manager.restore(run)
+        for _ in range(6):
+            run.train_step()
+            manager.step(run)
+    return run
+
+
+def test_corrupt_checkpoint_is_named_without_export(tmp_path):
+    run_with_two_saves(tmp_path / "run")
+    shard = max((tmp_path / "run/checkpoints").glob("*/rank-00000/weights-000.safetensors"))
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(CorruptCheckpointError, match=r"weights-000\.safetensors"):
+        export_weights(tmp_path / "run", tmp_path / "out/x.ckpt")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_existing_file_is_replaced_only_with_overwrite(tmp_path):
+    (tmp_path / "x.ckpt").write_bytes(b"mine")
+    with pytest.raises(ValueError, match="--force"):
+        export_weights(GOLDEN / "numpy", tmp_path / "x.ckpt")
+    assert (tmp_path / "x.ckpt").read_bytes() == b"mine"
+    export_weights(GOLDEN / "numpy", tmp_path / "x.ckpt", overwrite=True)
+    assert len(bits_of(tmp_path / "x.ckpt")) == 2
+    assert [one.name for one in tmp_path.iterdir()] == ["x.ckpt"]
+
+
+def write_new(path, meanwhile=lambda: None):
+    with NewFile(path, 4, overwrite=False) as file:
+        file.put(memoryview(b"ours"), 0)
+        meanwhile()
+        file.publish()
+
+
+def test_file_that_appears_meanwhile_is_not_replaced(tmp_path):
+    path = tmp_path / "x.ckpt"
+    with pytest.raises(ValueError, match="--force"):
+        write_new(path, lambda: path.write_bytes(b"mine"))
+    assert path.read_bytes() == b"mine"
+    assert [one.name for one in tmp_path.iterdir()] == ["x.ckpt"]
+
+
+def test_file_that_another_wrote_to_is_not_published(tmp_path):
+    def meanwhile():
+        (temporary,) = tmp_path.iterdir()
+        temporary.write_bytes(b"other")
+
+    with pytest.raises(StorageError, match=r"^/.*\.tmp has 5 bytes, not 4: another wrote to it"):
+        write_new(tmp_path / "x.ckpt", meanwhile)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_disk_without_links_gets_whole_file(tmp_path, monkeypatch, code):
+    def link(existing, new):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", link)
+    write_new(tmp_path / "x.ckpt")
+    assert (tmp_path / "x.ckpt").read_bytes() == b"ours"
+    path = tmp_path / "y.ckpt"
+    with pytest.raises(ValueError, match="--force"):
+        write_new(path, lambda: path.write_bytes(b"mine"))
+    assert path.read_bytes() == b"mine"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_file_that_cannot_be_named_is_an_error(tmp_path, monkeypatch):
+    def link(existing, new):
+        raise OSError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(StorageError, match="the disk is broken"):
+        write_new(tmp_path / "x.ckpt")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_fifo_is_neither_replaced_nor_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.ckpt")
+    with pytest.raises(ValueError, match="no file but"):
+        export_weights(GOLDEN / "numpy", tmp_path / "pipe.ckpt", overwrite=True)
+    assert (tmp_path / "pipe.ckpt").is_fifo()
+    with pytest.raises(CorruptCheckpointError, match=r"pipe\.ckpt is no file but"):
+        import_weights(tmp_path / "pipe.ckpt", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_hostile_names_are_escaped_in_output(tmp_path):
+    """File and tensor names may hold control characters, or be no Unicode."""
+    entries = {name: {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]} for name in ("a\x1b[2J",)}
+    entries["moments.a\x1b[2J"] = {"dtype": "U8", "shape": [1], "data_offsets": [1, 2]}
+    header = json.dumps(entries).encode()
+    data = len(header).to_bytes(8, "little") + header + b"ab"
+    file = os.fsencode(tmp_path) + b"/no\xffunicode\x1b[2J.safetensors"
+    with open(file, "wb") as target:
+        target.write(data)
+    done = ckptkit("import", os.fsdecode(file), tmp_path / "run")
+    assert done.exit_code == 0, done.stderr
+    assert "moments.a\\x1b[2J" in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+    assert ckptkit("verify", tmp_path / "run").exit_code == 0
+
+
+def test_tensor_name_with_invalid_unicode_is_refused(tmp_path):
+    """The message names the file."""
+    header = b'{"w\\ud800":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+    (tmp_path / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"a")
+    with pytest.raises(CorruptCheckpointError, match=r"x\.safetensors .* no valid Unicode"):
+        import_weights(tmp_path / "x.safetensors", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "words"),
+    [
+        ("x.pth", {}, r"must end in \.ckpt or \.safetensors"),
+        ("x.ckpt", {"file_format": "safetensors"}, r"must end in \.safetensors, "),
+        ("x.ckpt", {"file_format": "pth"}, "must be one of ckpt, safetensors, got 'pth'"),
+        ("no/such/folder/x.ckpt", {}, "no folder"),
+        ("x.ckpt", {"rank": -1}, "there is no rank -1"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path, file, options, words):
+    with pytest.raises(ValueError, match=words):
+        export_weights(GOLDEN / "numpy", tmp_path / file, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def ckptkit(*arguments):
+    """The program, in this process."""
+    return CliRunner().invoke(app, [*map(str, arguments)])
+
+
+def ckptkit_with_little_room(*arguments):
+    """The program, whose files may have 10 kB, as if the disk were full then; Python would store cut modules."""
+    limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000));"
+    code = f"{limit} runpy.run_module('ckptkit', run_name='__main__')"
+    command = [sys.executable, "-B", "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("end", ["ckpt", "safetensors"])
+def test_a_full_disk_leaves_nothing_of_an_export(tmp_path, end):
+    run_with_two_saves(tmp_path / "run")
+    (tmp_path / "out").mkdir()
+    done = ckptkit_with_little_room("export", tmp_path / "run", "-o", tmp_path / f"out/x.{end}")
+    assert done.returncode == 3, done.stderr
+    assert f"x.{end}" in done.stderr
+    assert "Nothing of it was left there" in " ".join(done.stderr.split())
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+HOSTILE_HEADERS = {
+    "an overlap": {
+        "a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},
+        "b": {"dtype": "U8", "shape": [4], "data_offsets": [2, 6]},
+    },
+    "an end outside": {"a": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}},
+    "another size": {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}},
+    "a negative dimension": {"a": {"dtype": "U8", "shape": [-1, -4], "data_offsets": [0, 4]}},
+    "an absurd extent": {"a": {"dtype": "U8", "shape": [0, 1 << 62], "data_offsets": [0, 0]}},
+    "no known dtype": {"a": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}},
+    "something else": {"a": [1, 2]},
+    "no object": [1],
+    "packed integers": {
+        "__metadata__": {"a": "Int4"},
+        "a": {"dtype": "I8", "shape": [4], "data_offsets": [0, 4]},
+    },
+}
+
+
+def hostile_safetensors(what):
+    header = json.dumps(HOSTILE_HEADERS[what]).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(16)
+
+
+def message(*fields):
+    """A protobuf message of fields with lengths."""
+    return b"".join(bytes([number << 3 | 2]) + length(data) + data for number, data in fields)
+
+
+def length(data):
+    low, high = len(data) & 127, len(data) >> 7
+    return bytes([low | 128, high]) if high else bytes([low])
+
+
+def value(tensor, tag=b"w"):
+    return message((1, message((1, tag), (2, tensor))))
+
+
+HOSTILE = {
+    **{f"{what}.safetensors": hostile_safetensors(what) for what in HOSTILE_HEADERS},
+    "a header twice.safetensors": (34).to_bytes(8, "little") + b'{"a":1,"a":2}'.ljust(34),
+    "a long header.safetensors": (1 << 40).to_bytes(8, "little") + b"{}",
+    "deep.safetensors": (40_000).to_bytes(8, "little") + b"[" * 40_000,
+    "empty.safetensors": b"",
+    "noise.ckpt": bytes(range(200)),
+    "zeros.ckpt": bytes(100),
+    "a pickle.ckpt": b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00}\x94.",
+    "more content than shape.ckpt": value(b"\x08\x03" + message((2, b"Float32"), (3, bytes(16)))),
+    "a huge dimension.ckpt": value(b"\x08" + b"\xff" * 9 + b"\x01" + message((2, b"Float32"), (3, bytes(16)))),
+    "no type.ckpt": value(message((3, bytes(4)))),
+    "a foreign type.ckpt": value(message((2, b"Int4"), (3, bytes(4)))),
+    "no name.ckpt": value(message((2, b"Bool"), (3, b"\1")), tag=b""),
+    "not text.ckpt": value(message((2, b"Bool"), (3, b"\1")), tag=b"\xff\xfe"),
+    "twice.ckpt": b"".join(
+        value(b"\x08\x01" + message((2, b"Bool"), (3, b"\1")), tag=tag) for tag in (b"a", b"b", b"a")
+    ),
+    "pieces apart.ckpt": b"".join(
+        value(bytes([8, axis]) + message((2, b"Bool"), (3, b"\1")), tag=tag)
+        for tag, axis in ((b"a", 2), (b"b", 1), (b"a", 2))
+    ),
+    "pieces of two types.ckpt": b"".join(
+        value(b"\x08\x02" + message((2, kind), (3, b"\1"))) for kind in (b"Bool", b"UInt8")
+    ),
+    "a wrong crc.ckpt": value(b"\x08\x01" + message((2, b"Bool"), (3, b"\1"))) + b"crc_num" + bytes(10),
+    "many axes.ckpt": value(b"\x08\x01" * 60 + message((2, b"Bool"), (3, b"\1"))),
+    "many packed axes.ckpt": value(message((1, b"\1" * 60), (2, b"Bool"), (3, b"\1"))),
+    "a long name.ckpt": value(message((2, b"Bool"), (3, b"\1")), tag=b"w" * 9000),
+    "an unknown kind of field.ckpt": value(b"\x4b" + message((2, b"Bool"), (3, b"\1"))),
+}
+
+
+@pytest.mark.parametrize("file", HOSTILE)
+def test_hostile_file_is_named_and_nothing_is_written(tmp_path, file):
+    path = tmp_path / file
+    path.write_bytes(HOSTILE[file])
+    with pytest.raises((CorruptCheckpointError), match=file.replace(".", r"\.")):
+        import_weights(path, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("end", ["ckpt", "safetensors"])
+def test_a_file_cut_off_anywhere_is_refused(tmp_path, end):
+    whole = tmp_path / f"whole.{end}"
+    export_weights(GOLDEN / "numpy", whole)
+    data = whole.read_bytes()
+    one_value = len(data) // 2 if end == "ckpt" else None
+    for size in range(1, len(data)):
+        path = tmp_path / f"cut.{end}"
+        path.write_bytes(data[:size])
+        try:
+            with WeightsFile.open(path) as file:
+                # A .ckpt is a list of values, and says nowhere how many: cut between two, it is a shorter one.
+                assert end == "ckpt"
+                assert abs(size - one_value) < 20
+                assert len(file.tensors) == 1
+        except CorruptCheckpointError:
+            continue
+
+
+def test_a_crc_that_is_right_is_accepted(tmp_path, monkeypatch):
+    monkeypatch.setattr(ckpt_format, "_PIECE_BYTES", 7)
+    data = value(b"\x08\x01" + message((2, b"Bool"), (3, b"\1")))
+    path = tmp_path / "x.ckpt"
+    path.write_bytes(data + b"crc_num" + zlib.crc32(data).to_bytes(10, "big"))
+    assert bits_of(path) == {"w": ("BOOL", (1,), b"\1")}
+
+
+def test_fields_of_other_writers_are_read(tmp_path):
+    """Packed dimensions, and fields of fixed width that mean nothing here."""
+    tensor = bytes([9 << 3 | 1, *range(8), 9 << 3 | 5, *range(4)]) + message(
+        (1, b"\2\3"), (2, b"UInt8"), (3, b"abcdef")
+    )
+    path = tmp_path / "x.ckpt"
+    scalar = b"\x08\x00" + message((2, b"Int8"), (3, b"a"))  # of older MindSpore
+    path.write_bytes(value(tensor) + value(scalar, b"s"))
+    assert bits_of(path) == {"w": ("U8", (2, 3), b"abcdef"), "s": ("I8", (), b"a")}
+
+
+def test_texts_in_a_file_are_left_and_named(tmp_path):
+    text, weight = (b"\x08\x01" + message((2, kind), (3, b"\1")) for kind in (b"str", b"Bool"))
+    (tmp_path / "x.ckpt").write_bytes(value(text, b"note") + value(weight))
+    done = import_weights(tmp_path / "x.ckpt", tmp_path / "run")
+    assert (done.ignored, done.tensors) == (("note",), 1)
+
+
+def test_names_too_long_for_header_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(safetensors_format, "_MAX_HEADER_BYTES", 50)
+    with pytest.raises(ValueError, match="the names of 2 tensors take more than a safetensors header may have"):
+        export_weights(GOLDEN / "numpy", tmp_path / "x.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_file_and_a_file_without_weights(tmp_path):
+    with pytest.raises(CheckpointNotFoundError, match="there is no file"):
+        import_weights(tmp_path / "x.ckpt", tmp_path / "run")
+    save_file({"global_step": np.zeros(1, np.int32)}, tmp_path / "x.safetensors")
+    with pytest.raises(ValueError, match="no weights"):
+        import_weights(tmp_path / "x.safetensors", tmp_path / "run")
+    with pytest.raises(ValueError, match="w has no elements"):
+        ckpt_format.layout_of([Named("w", "F32", (0,))])
+    with pytest.raises(ValueError, match=r"w: MindSpore's \.ckpt has no C64"):
+        ckpt_format.layout_of([Named("w", "C64", (1,))])
+    assert not (tmp_path / "run").exists()
+
+
+def test_optimizer_state_is_not_imported_but_reported(tmp_path):
+    w = np.ones((2, 3), np.float32)
+    save_file(
+        {"body.w": w, "moments.body.w": w, "linear.w": w, "w": w, "global_step": np.ones(1, np.int32), "momentum": w},
+        tmp_path / "x.safetensors",
+    )
+    done = import_weights(tmp_path / "x.safetensors", tmp_path / "run")
+    assert done.ignored == ("global_step", "moments.body.w")
+    kept = import_weights(
+        tmp_path / "x.safetensors", tmp_path / "other", renames=Renames({"moments.body.w": "moments.body.w"})
+    )
+    assert kept.ignored == ("global_step",)
+    assert kept.tensors == done.tensors + 1 == 5
+
+
+def test_moments_are_distinguished_from_layers_named_alike():
+    shapes = {"linear.a": (2,), "a": (2,), "moment1.a": (2,), "exp_avg.a": (3,), "adam_m.a": (2,), "adam_v.a": (2,)}
+    assert of_an_optimizer(shapes) == {"adam_m.a", "adam_v.a"}
+
+
+def test_a_root_that_is_not_empty_is_refused(tmp_path, weights):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/notes.txt").write_text("mine")
+    with pytest.raises(ResumeError, match=r"not empty: there is notes\.txt"):
+        import_weights(weights, tmp_path / "run")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / LEASE).write_text("")  # which a storage without conditions leaves
+    import_weights(weights, tmp_path / "new")
+    with pytest.raises(ResumeError, match="not empty"):
+        import_weights(weights, tmp_path / "new")
+
+
+def test_storage_that_promises_too_little_gets_nothing(tmp_path, weights):
+    with pytest.raises(StorageError, match="probe"):
+        import_weights(weights, FaultyStorage(LocalStorage(tmp_path / "run"), [Fault("error", operations={"probe"})]))
+    assert not LocalStorage(tmp_path / "run").walk("")
+
+
+def mutations(tmp_path, weights):
+    storage = FaultyStorage(LocalStorage(tmp_path / "count"))
+    import_weights(weights, storage)
+    return [call for call in storage.calls if call.operation in MUTATING]
+
+
+def test_file_cut_during_import_leaves_nothing(tmp_path):
+    file = tmp_path / "x.safetensors"
+    save_file({"w": np.zeros(100_000)}, file)
+    cut = Fault(lambda: os.truncate(file, 500_000), operations={"write"}, key="*.safetensors")
+    with pytest.raises(CorruptCheckpointError, match=r"x\.safetensors became shorter while it was read"):
+        import_weights(file, FaultyStorage(LocalStorage(tmp_path / "run"), [cut]))
+    assert set(LocalStorage(tmp_path / "run").walk("")) <= {"probe"}
+
+
+def test_import_that_is_interrupted_leaves_nothing(tmp_path, weights):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    fault = Fault(interrupt, operations={"write"}, key="*/manifest.json")
+    with pytest.raises(KeyboardInterrupt):
+        import_weights(weights, FaultyStorage(LocalStorage(tmp_path / "run"), [fault]))
+    assert set(LocalStorage(tmp_path / "run").walk("")) <= {"probe"}
+
+
+def test_weights_that_cannot_be_stored_leave_nothing(tmp_path, weights, monkeypatch):
+    monkeypatch.setattr(write, "MAX_DOCUMENT_BYTES", 300)
+    with pytest.raises(ResumeError, match=r"these weights cannot be stored: checkpoints/.* would have"):
+        import_weights(weights, tmp_path / "run")
+    assert set(LocalStorage(tmp_path / "run").walk("")) <= {"probe"}
+
+
+@pytest.mark.parametrize("key", ["run.json", "attempts/000001.json"])
+def test_import_beside_another_process_ends_with_error(tmp_path, weights, key):
+    """What the other one has made stays."""
+    there = LocalStorage(tmp_path / "run")
+    other = Fault(lambda: there.create(key, b"theirs"), operations={"create"}, key=key)
+    with pytest.raises(ResumeError, match="another process has just"):
+        import_weights(weights, FaultyStorage(there, [other]))
+    assert there.read(key, 100) == b"theirs"
+
+
+def test_failed_import_names_its_first_error(tmp_path, weights):
+    """Also where what was written cannot be removed again; then no start takes the root."""
+    away = Fault("error", operations={"write", "delete", "clear_unfinished"}, times=None)
+    with pytest.raises(StorageError, match="write"):
+        import_weights(weights, FaultyStorage(LocalStorage(tmp_path / "run"), [away]))
+    assert away.fired > 1
+    with pytest.raises(ResumeError, match=r"the import of .* has not ended"):
+        CheckpointManager(tmp_path / "run").restore(NumpyRun())
+
+
+def test_interrupted_import_is_never_taken_for_a_run(tmp_path, weights):
+    """If writing fails, nothing is left; if it dies, no start takes the root."""
+    names = {"a.weight", "a.bias"}
+    for number in range(1, len(mutations(tmp_path, weights)) + 1):
+        for action in ("error", "kill"):
+            root = tmp_path / f"{action}-{number}"
+            storage = FaultyStorage(LocalStorage(root))
+            fault = Fault(action, operations=MUTATING, nth=number, times=1)
+            storage.inject(fault)
+            try:
+                import_weights(weights, storage)
+            except (StorageError, Killed):
+                assert fault.fired
+            again = LocalStorage(root)
+            there = {key for key in again.walk("") if key != "probe"}
+            if "attempts/000001.json" in there:
+                export_weights(root, tmp_path / "out.safetensors", overwrite=True)
+                assert bits_of(tmp_path / "out.safetensors").keys() == names
+            elif "run.json" in there:
+                with pytest.raises(ResumeError, match=r"the import of .* has not ended"):
+                    CheckpointManager(root).restore(NumpyRun())
+                with pytest.raises(ResumeError, match=r"the import of .* has not ended"):
+                    export_weights(root, tmp_path / "none.ckpt")
+            else:
+                assert there == set()
+            if not there:
+                import_weights(weights, LocalStorage(root))  # folders that it has left are not in the way
+            if action == "error":
+                assert there == set() or "attempts/000001.json" in there or "COMMIT" in str(there)
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ({}, {"a.w": "a.w", "a.b.w": "a.b.w", "w": "w"}),
+        ({"a.": "x."}, {"a.w": "x.w", "a.b.w": "x.b.w", "w": "w"}),
+        ({"a.": "x.", "a.b.": "y."}, {"a.w": "x.w", "a.b.w": "y.w", "w": "w"}),
+        ({"a.": "x.", "a.w": "z"}, {"a.w": "z", "a.b.w": "x.b.w", "w": "w"}),
+        ({"": "net."}, {"a.w": "net.a.w", "a.b.w": "net.a.b.w", "w": "net.w"}),
+        ({"a.b.": ""}, None),
+        ({"a.b.": "", "w": "v"}, {"a.w": "a.w", "a.b.w": "w", "w": "v"}),
+        ({"a.": None}, {"w": "w"}),
+        ({"w": "a.w", "a.w": "w"}, {"a.w": "w", "a.b.w": "a.b.w", "w": "a.w"}),
+        ({"w": "a.w"}, None),
+        ({"b.": "x."}, None),
+        ({"w": "__metadata__"}, None),
+        ({"w": "v" * 2049}, None),
+    ],
+)
+def test_longest_rename_rule_applies_once_without_collisions(rules, expected):
+    names = ["a.w", "a.b.w", "w"]
+    if expected is None:
+        with pytest.raises(ValueError, match=r"would both be|nothing is named|can have the new names"):
+            Renames(rules).applied(names)
+    else:
+        assert Renames(rules).applied(names) == expected
+
+
+def test_moments_are_renamed_with_their_weight():
+    names = ["a.w", "moments.a.w", "global_step"]
+    renamed = Renames({"a.": "x."}).applied(names, after=["moments.a.w", "global_step"])
+    assert renamed == {"a.w": "x.w", "moments.a.w": "moments.x.w", "global_step": "global_step"}
+    assert Renames({"a.w": None}).applied(names, after=["moments.a.w", "global_step"]) == {"global_step": "global_step"}
+    own = Renames({"moments.": "m.", "": "net."}).applied(names, after=["moments.a.w", "global_step"])
+    assert own == {"a.w": "net.a.w", "moments.a.w": "m.a.w", "global_step": "net.global_step"}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda _: Renames.of(["a"]),
+        lambda _: Renames.of(["a=b", "a=c"]),
+        lambda _: Renames.of(["a.=b"]),
+        lambda _: Renames.of(["a="]),
+        lambda _: Renames.of(["a=b"], ["a"]),
+        lambda path: Renames.read(path / "absent.json"),
+        lambda path: Renames.read(written(path, "[1]")),
+        lambda path: Renames.read(written(path, '{"a": 1}')),
+        lambda path: Renames.read(written(path, '{"a": "b", "a": "c"}')),
+        lambda path: Renames.read(written(path, "{" * 10)),
+        lambda path: Renames.read(written(path, "[" * 100_000)),
+    ],
+)
+def test_rules_that_cannot_be_meant_are_refused(tmp_path, made):
+    with pytest.raises(ValueError, match=r"OLD=NEW|twice|to something else|cannot be used"):
+        made(tmp_path)
+
+
+def test_map_that_is_too_large_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(renames, "_MAX_MAP_BYTES", 10)
+    with pytest.raises(ValueError, match=r"map\.json.* it has more than 10 bytes"):
+        Renames.read(written(tmp_path, '{"a": "b"}' + " "))
+
+
+def written(path, text):
+    (path / "map.json").write_text(text)
+    return path / "map.json"
+
+
+def test_the_commands_go_there_and_back(tmp_path, weights):
+    root = tmp_path / "run"
+    done = ckptkit("import", weights, root, "--rename", "a.=b.", "--json")
+    assert done.exit_code == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert list(printed) == [
+        *("file", "format", "root", "checkpoint", "tensors", "size_bytes", "ignored", "not_in_it"),
+    ]
+    assert (printed["checkpoint"], printed["tensors"], printed["root"]) == (IMPORTED, 2, str(root))
+    (tmp_path / "map.json").write_text('{"b.weight": "w", "b.bias": null}')
+    out = tmp_path / "out.safetensors"
+    done = ckptkit(
+        "export", root, "latest", "--format", "safetensors", "-o", out, "--map", tmp_path / "map.json", "--json"
+    )
+    assert done.exit_code == 0, done.stderr
+    exported = json.loads(done.stdout)
+    assert list(exported) == ["root", *asdict(export_weights(root, out, overwrite=True))]
+    assert (exported["checkpoint"], exported["tensors"]) == (IMPORTED, 1)
+    assert "1 tensors that were dropped by name" in exported["left_out"]
+    assert bits_of(out)["b.bias"] == bits_of(weights)["a.bias"]
+    done = ckptkit("export", root, "-o", out)
+    assert (done.exit_code, "--force" in done.stderr) == (2, True)
+    done = ckptkit("export", root, "-o", out, "--force", "--rename", "b.=c.")
+    assert (done.exit_code, "2 tensors" in done.stdout) == (0, True)
+    assert set(bits_of(out)) == {"c.weight", "c.bias"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["export", "{run}", "-o", "{tmp}/x.ckpt", "--rename", "no.=x."], 2, "nothing is named no."),
+        (["export", "{run}", "-o", "{tmp}/x.ckpt", "--map", "m", "--drop", "x"], 2, "--map says all of it"),
+        (["export", "{run}", "a000001-c0000000099-m0000", "-o", "{tmp}/x.ckpt"], 1, "there is no committed checkpoint"),
+        (["export", "{tmp}/nothing", "-o", "{tmp}/x.ckpt"], 1, "no committed checkpoint at"),
+        (["export", "gopher://x/y", "-o", "{tmp}/x.ckpt"], 3, "gopher"),
+        (["import", "{tmp}/none.ckpt", "{tmp}/new"], 1, "there is no file"),
+        (["import", "{tmp}/none.pth", "{tmp}/new"], 2, "must end in .ckpt or .safetensors"),
+        (["import", "{tmp}/weights.safetensors", "{run}"], 1, "not empty"),
+        (["import", "{tmp}/broken.ckpt", "{tmp}/new"], 1, "broken.ckpt is no ckpt file"),
+        (["import", "{tmp}/" + "x" * 300 + ".ckpt", "{tmp}/new"], 3, "could not read"),
+    ],
+)
+def test_exit_codes(tmp_path, weights, arguments, code, said):
+    import_weights(weights, tmp_path / "run")
+    (tmp_path / "broken.ckpt").write_bytes(b"\xff" * 50)
+    done = ckptkit(*(one.format(tmp=tmp_path, run=tmp_path / "run") for one in arguments))
+    assert done.exit_code == code, done.stderr
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "x.ckpt").exists()
+    assert not (tmp_path / "new").exists()
+
+
+def test_neither_command_imports_mindspore(tmp_path, weights):
+    code = (
+        "import sys; from ckptkit.tools.interchange import *; import_weights(sys.argv[1], sys.argv[2]);"
+        "export_weights(sys.argv[2], sys.argv[2] + '.ckpt'); print('mindspore' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(weights), str(tmp_path / "run")]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip() == "False"

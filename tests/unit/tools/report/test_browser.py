@@ -1,0 +1,166 @@
+"""The page as a browser shows it: on a phone and on a desk, by day and by night, with no network."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from support.runs.report_lives import grow_short
+from test_page import evil_story
+
+from ckptkit.storage import LocalStorage
+from ckptkit.tools.report.page import page_of
+from ckptkit.tools.report.plots import COLOURS, THEME
+from ckptkit.tools.report.reader import read_story
+
+pytestmark = pytest.mark.browser
+
+NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
+VIEWS = [(1280, 900, "light"), (1280, 900, "dark"), (390, 844, "light"), (390, 844, "dark")]
+OVERFLOWING = """() => [...document.querySelectorAll('body *')].filter(
+    (one) => !one.closest('.scroll') && !one.closest('svg') && one.getBoundingClientRect().right > innerWidth + 1
+).map((one) => one.tagName + '.' + one.className)"""
+COLOURS_SHOWN = """() => [
+    ...document.querySelectorAll('h1, h2, p, td, th, .label, .value, .more, footer, .notes li')
+].map((one) => [
+    getComputedStyle(one).color, getComputedStyle(one.closest('section, .card') || document.body).backgroundColor
+])"""
+
+
+class Shown(NamedTuple):
+    page: object
+    said: list[str]
+    asked: list[str]
+
+
+in_every_view = pytest.mark.parametrize("show", VIEWS, ids=lambda view: f"{view[0]}-{view[2]}", indirect=True)
+on_a_phone = pytest.mark.parametrize("show", VIEWS[2:3], ids=["phone"], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    from playwright.sync_api import sync_playwright
+
+    chromium = os.environ.get("CKPTKIT_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    assert chromium is not None, "no chromium here; name one by CKPTKIT_CHROMIUM"
+    with sync_playwright() as playwright:
+        # Root has no sandbox in a container; the only page that is opened here is one's own.
+        launched = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def show(request, browser):
+    """Opens a page in one of the views, and keeps what it says on the console and asks of anybody."""
+    width, height, scheme = request.param
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, offline=True, has_touch=width < 500
+    )
+
+    def opened(file: Path) -> Shown:
+        page = context.new_page()
+        shown = Shown(page, [], [])
+        page.on("console", lambda message: shown.said.append(message.text))
+        page.on("pageerror", lambda error: shown.said.append(str(error)))
+        page.on("request", lambda asked: shown.asked.append(asked.url))
+        page.goto(file.as_uri())
+        page.wait_for_selector("html[data-drawn]", state="attached", timeout=60_000)
+        page.wait_for_function(
+            "() => [...document.querySelectorAll('.plot')].every((one) => one.querySelector('svg .scatterlayer path'))"
+        )
+        return shown
+
+    opened.view = request.param
+    yield opened
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def file(grown: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(page_of(read_story(LocalStorage(grown), NOW)), encoding="utf-8")
+    return path
+
+
+def luminance(colour: str) -> float:
+    parts = [int(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def rgb(colour: str) -> tuple[int, ...]:
+    return tuple(int(colour[at : at + 2], 16) for at in (1, 3, 5))
+
+
+@in_every_view
+def test_page_renders_without_errors_and_is_readable(show, file):
+    """It asks for nothing else, fits the view, and has colours of its own theme with enough contrast."""
+    from PIL import Image
+
+    page, said, asked = show(file)
+    width, _, scheme = show.view
+    assert said == []
+    assert asked == [file.as_uri()]
+    assert page.evaluate("() => document.documentElement.scrollWidth") == width
+    assert page.evaluate(OVERFLOWING) == []
+    assert page.locator(".plot").count() == 5
+    assert page.locator(".plot svg .scatterlayer path").count() > 100
+    pairs = page.evaluate(COLOURS_SHOWN)
+    assert len(pairs) > 100
+    assert min(contrast(*pair) for pair in pairs) >= 4.5
+
+    image = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
+    counts = {colour: count for count, colour in image.getcolors(1 << 24)}
+    which = 0 if scheme == "light" else 1
+    pixels = image.width * image.height
+    ground = counts[rgb(THEME["surface"][which])] + counts[rgb(THEME["page"][which])]
+    assert 0.7 < ground / pixels < 0.99, "blank, or drawn over"
+    other = THEME["surface"][1 - which]
+    assert counts.get(rgb(other), 0) < 0.01 * pixels, "something kept the colours of the other theme"
+    for colour in COLOURS[:4]:
+        assert counts.get(rgb(colour), 0) > 200, f"nothing is drawn in {colour}"
+
+
+@on_a_phone
+def test_a_change_of_theme_is_followed(show, file):
+    page, said, _ = show(file)
+    grid = "getComputedStyle(document.querySelector('#plot-curve-0 .gridlayer path')).stroke"
+    for scheme in ("light", "dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_function(f"() => {grid} === 'rgb{rgb(THEME['line'][scheme == 'dark'])}'")
+    assert said == []
+
+
+@on_a_phone
+def test_hostile_files_run_nothing(show, tmp_path):
+    file = tmp_path / "evil.html"
+    file.write_text(page_of(evil_story()), encoding="utf-8")
+    page, said, asked = show(file)
+    page.on("dialog", lambda dialog: said.append(dialog.message))
+    page.hover(".plot svg .scatterlayer", force=True)
+    assert said == []
+    assert asked == [file.as_uri()]
+    assert page.locator("img").count() == 0
+    assert page.evaluate("() => document.documentElement.scrollWidth") == show.view[0]
+
+
+@on_a_phone
+def test_a_short_run_without_events_is_shown(show, tmp_path):
+    grow_short(tmp_path / "run", events=False)
+    file = tmp_path / "short.html"
+    file.write_text(page_of(read_story(LocalStorage(tmp_path / "run"), NOW)), encoding="utf-8")
+    _, said, asked = show(file)
+    assert said == []
+    assert len(asked) == 1

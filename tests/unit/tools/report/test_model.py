@@ -1,0 +1,469 @@
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from support.runs import report_lives as lives
+from support.runs.forge import sealed
+from support.runs.report_lives import Clock, Life, grow_short, loss_at
+
+from ckptkit.core.policies import SaveEvery
+from ckptkit.errors import CheckpointNotFoundError
+from ckptkit.format.events import LeftOut, Point, Saved, Spread, encode_segment
+from ckptkit.run.index import Documents
+from ckptkit.storage import LocalStorage
+from ckptkit.testing.faults import Fault, FaultyStorage
+from ckptkit.testing.state import NumpyRun
+from ckptkit.tools.interchange import import_weights
+from ckptkit.tools.report.health import judge, lines_of
+from ckptkit.tools.report.model import Attempt, Failure, RunStory, Save
+from ckptkit.tools.report.reader import read_story, time_of
+
+NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
+
+
+def story_of(root: Path) -> RunStory:
+    return read_story(LocalStorage(root), NOW)
+
+
+def test_the_attempts_are_told_as_they_went(grown):
+    story = story_of(grown)
+    assert story.problems == []
+    assert [one.how for one in story.attempts] == [None, "failed", "preempted", "finished"]
+    assert [one.error for one in story.attempts] == [None, "RuntimeError", "SystemExit", None]
+    assert [one.host for one in story.attempts] == ["node-a17", "node-a17", "node-c02", "node-c03"]
+    # The first was killed at 165 after its save at 150, and could not tell.
+    assert [(one.from_step, one.to_step) for one in story.attempts] == [(0, 150), (150, 331), (325, 480), (450, 640)]
+    assert [one.redone_from for one in story.attempts] == [150, 325, 450, None]
+    assert story.redone_steps == (331 - 325) + (480 - 450)
+    assert (story.step, story.epoch) == (640, 25)
+    assert story.latest == "a000004-c0000000640-m0000" == story.attempts[-1].saves[-1].checkpoint
+    gaps = timedelta(minutes=41, hours=3) + timedelta(minutes=5) + timedelta(minutes=12)
+    assert gaps < timedelta(seconds=story.gap_seconds) < gaps + timedelta(minutes=10)
+
+
+def test_redone_steps_are_counted_from_attempt_before():
+    """A branch that began far back has not done again what it never came to."""
+    attempts = [Attempt(1, from_step=0, to_step=100), Attempt(2, from_step=50, to_step=60), Attempt(3, from_step=55)]
+    story = RunStory("root", None, None, NOW, attempts, None, [])
+    assert story.redone_steps == (100 - 50) + (60 - 55)
+    assert story.step == 55
+    again = [Attempt(1, from_step=0, to_step=100), Attempt(2, from_step=0, to_step=30)]
+    assert RunStory("root", None, None, NOW, again, None, []).redone_steps == 100
+
+
+def test_attempts_that_overlap_leave_no_gap():
+    """Of another clock, or because the one before was taken over."""
+    hours = [NOW + timedelta(hours=hour) for hour in range(4)]
+    attempts = [Attempt(number, began_at=hours[at], seen_at=hours[at + 1]) for number, at in ((1, 2), (2, 0), (3, 2))]
+    assert RunStory("root", None, None, NOW, attempts, None, []).gap_seconds == 3600
+
+
+def test_attempt_began_when_its_document_says(tmp_path):
+    class Ticking(Clock):
+        def now(self):
+            self.pass_by(seconds=1)
+            return super().now()
+
+    life = Life(LocalStorage(tmp_path), Ticking(), "node")
+    with life.manager:
+        life.manager.restore(life.run)
+        life.train(1)
+    document = Documents(LocalStorage(tmp_path)).document(1)
+    (attempt,) = story_of(tmp_path).attempts
+    assert attempt.began_at == time_of(document.created_at)
+
+
+def test_work_is_done_again_from_earliest_later_begin(tmp_path):
+    """Where the second attempt went on later than the third did, the first one's line ends where the third began."""
+    clock, storage = Clock(), LocalStorage(tmp_path)
+    for steps, options in ((10, {}), (9, {}), (5, {"checkpoint": "a000001-c0000000004-m0000", "rewind": True})):
+        life = Life(storage, clock, "node", save=SaveEvery(optimizer_steps=4))
+        with life.manager:
+            life.manager.restore(life.run, **options)
+            life.train(steps)
+    assert [(one.from_step, one.redone_from) for one in story_of(tmp_path).attempts] == [(0, 4), (8, 4), (4, None)]
+
+
+def test_the_losses_are_those_of_the_steps(grown):
+    story = story_of(grown)
+    for attempt in story.attempts:
+        assert attempt.from_step is not None
+        losses = {point.last: point.values["loss"].mean for point in attempt.points if "loss" in point.values}
+        assert list(losses) == list(range(attempt.from_step + 1, max(losses) + 1))
+        assert losses == {step: pytest.approx(loss_at(step), rel=1e-12) for step in losses}
+    assert story.repeated.same == list(range(451, 481))
+    assert story.repeated.different == []
+
+
+def test_every_save_failure_and_removal_is_there(grown):
+    story = story_of(grown)
+    there = {path.parent.name for path in (grown / "checkpoints").glob("*/manifest.json")}
+    assert {save.checkpoint for _, save in story.saves if save.is_there} == there
+    gone = {save.checkpoint for _, save in story.saves if not save.is_there}
+    removals = [one for attempt in story.attempts for one in attempt.removals]
+    assert {one.checkpoint for one in removals} == gone
+    assert all(one.step == int(one.checkpoint[9:19]) and one.at for one in removals)
+    assert all(save.stall_seconds and save.took_seconds and save.size_bytes for _, save in story.saves)
+    (failure,) = story.attempts[2].failures
+    assert (failure.step, failure.error) == (400, "StorageError")
+
+
+def test_story_without_events_uses_documents_and_manifests(root):
+    shutil.rmtree(root / "events")
+    story = story_of(root)
+    assert story.problems == []
+    assert [(one.how, one.has_events, one.host) for one in story.attempts] == [
+        (None, False, host) for host in ("node-a17", "node-a17", "node-c02", "node-c03")
+    ]
+    # Where the later ones began stood in checkpoints that retention has removed.
+    assert [one.from_step for one in story.attempts] == [0, None, None, None]
+    assert story.step == 640
+    there = {path.parent.name for path in (root / "checkpoints").glob("*/manifest.json")}
+    assert {save.checkpoint for _, save in story.saves} == there
+    assert all(save.stall_seconds and save.at and save.took_seconds is None for _, save in story.saves)
+    notes = judge(story).attention
+    assert any("Attempts 1, 2, 3, 4 recorded nothing" in note for note in notes)
+
+
+def test_a_run_that_records_nothing_has_a_story(tmp_path):
+    grow_short(tmp_path, events=False)
+    story = story_of(tmp_path)
+    assert not (tmp_path / "events").exists()
+    assert (story.step, len(list(story.saves)), story.problems) == (75, 3, [])
+    assert judge(story).health == "attention"
+
+
+def test_a_short_run_that_went_well_is_healthy(tmp_path):
+    grow_short(tmp_path)
+    verdict = judge(story_of(tmp_path))
+    assert (verdict.health, verdict.headline) == ("good", "The training has finished.")
+    assert verdict.bad == verdict.attention == []
+    assert verdict.good == [note for note in verdict.good if note.startswith("3 saves kept training waiting")]
+
+
+def test_starts_of_a_complete_training_finish_it(tmp_path):
+    grow_short(tmp_path)
+    clock = Clock()
+    clock.pass_by(days=1)
+    for steps in (0, 0, 76):  # nothing was left to be done, twice; then more was, and the loop saved nothing at its end
+        again = Life(LocalStorage(tmp_path), clock, "node")
+        with again.manager:
+            again.manager.restore(again.run)
+            again.train(steps)
+        story = story_of(tmp_path)
+        assert story.last.how == ("closed" if steps else "finished")
+        headline = "The last attempt ended without an error, and saved nothing at its end."
+        assert judge(story).headline == (headline if steps else "The training has finished.")
+    assert [one.how for one in story.attempts] == ["finished", "finished", "finished", "closed"]
+
+
+def lost(step: int) -> Failure:
+    return Failure(f"a000001-c{step:010d}-m0000", step, NOW, "StorageError", f"no room at {step}")
+
+
+def saved(step: int, stall_seconds: float = 0.0) -> Save:
+    return Save(f"a000001-c{step:010d}-m0000", step, 0, NOW, 10, 1.0, stall_seconds)
+
+
+def point(step: int, mean: float | None) -> Point:
+    spread = Spread(mean=mean, low=mean, high=mean, not_finite=int(mean is None))
+    return Point(at="", first=step, last=step, cycles=1, values={"loss": spread, "rate": spread, "a": spread})
+
+
+def test_steps_are_compared_with_as_many_ranks_only():
+    """Of another number of ranks, rank 0 has other batches."""
+    attempts = [
+        Attempt(number, world_size=ranks, points=[point(1, mean), point(2, mean)])
+        for number, (ranks, mean) in enumerate([(2, 1.0), (4, 2.0), (4, 2.0), (2, 3.0), (2, 4.0)], 1)
+    ]
+    attempts.append(Attempt(6, world_size=2, points=[point(1, 9.0).model_copy(update={"cycles": 2})]))  # a mean
+    story = RunStory("root", None, None, NOW, attempts, None, [])
+    assert (story.repeated.same, story.repeated.different) == ([1, 2], [1, 2])
+    assert not any("gave the same loss" in one for one in judge(story).good)  # of some only
+
+
+def test_steps_without_a_common_value_are_not_compared():
+    norm = point(1, 1.0).model_copy(update={"values": {"gradient_norm": point(1, 1.0).values["loss"]}})
+    attempts = [Attempt(number, world_size=1, points=[one]) for number, one in enumerate((point(1, 1.0), norm), 1)]
+    story = RunStory("root", None, None, NOW, attempts, None, [])
+    assert (story.repeated.same, story.repeated.different) == ([], [])
+
+
+HOUR = NOW - timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "health", "note"),
+    [
+        (
+            {"failures": [lost(20), lost(30)], "saves": [saved(10)]},
+            "bad",
+            "The last 2 saves failed: StorageError: no room at 30",
+        ),
+        ({"failures": [lost(0)]}, "bad", "The last 1 save failed: StorageError: no room at 0"),
+        (
+            {"failures": [lost(20)], "saves": [saved(10), saved(20)]},  # the final save repeated it
+            "attention",
+            "1 save failed on the way; later ones were committed.",
+        ),
+        (
+            {"failures": [lost(20)], "saves": [saved(30)]},
+            "attention",
+            "1 save failed on the way; later ones were committed.",
+        ),
+        (
+            {"points": [*(point(step, None) for step in range(1, 40)), point(40, 1.0), point(41, None)]},
+            "bad",
+            "a, loss, rate: the newest values are not finite (NaN or infinite).",
+        ),
+        ({"points": [point(1, None), *(point(step, 1.0) for step in range(2, 22))]}, "good", None),
+        ({"left_out": 7}, "attention", "7 events could not be stored, so that the plots have gaps."),
+        (
+            {"skipped_saves": 1},
+            "attention",
+            "1 save was due while the one before was still being written, and left out.",
+        ),
+        (
+            {"began_at": HOUR, "seen_at": NOW, "saves": [saved(1, 100)]},
+            "attention",
+            "Saves kept training waiting for 2.8% of the time.",
+        ),
+        ({"began_at": HOUR, "seen_at": NOW, "saves": [saved(1, 70)]}, "good", None),
+        ({"began_at": NOW - timedelta(seconds=59), "seen_at": NOW, "saves": [saved(1, 20)]}, "good", None),  # too short
+    ],
+)
+def test_verdict_names_what_needs_somebody(attempt, health, note):
+    last = Attempt(1, how="finished", has_events=True, from_step=0, to_step=50, **attempt)
+    story = RunStory("root", None, None, NOW, [last], "a000001-c0000000010-m0000", [])
+    verdict = judge(story)
+    assert verdict.health == health
+    notes = [*verdict.bad, *verdict.attention]
+    assert len(notes) == (note is not None)
+    assert note is None or notes[0].startswith(note)
+    assert [*lines_of(story)] == ["The training has finished. Step 50 after 1 attempt.", *notes]
+
+
+def test_run_of_unreadable_events_is_told(tmp_path):
+    """All else of it is gone."""
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events/a000003-0001.jsonl").write_bytes(b"{")
+    story = story_of(tmp_path)
+    assert [one.number for one in story.attempts] == [3]
+    assert [one.key for one in story.problems] == ["events/a000003-0001.jsonl"]
+    assert judge(story).health == "bad"
+
+
+def test_documents_of_newer_versions_are_told(tmp_path):
+    grow_short(tmp_path)
+    before = story_of(tmp_path)
+    for key in ("run.json", "attempts/000001.json"):
+        fields = json.loads((tmp_path / key).read_bytes())
+        (tmp_path / key).write_bytes(sealed({**fields, "format_version": 2}))
+    story = story_of(tmp_path)
+    assert {"run.json", "attempts/000001.json"} <= {one.key for one in story.problems}
+    assert [one.points for one in story.attempts] == [one.points for one in before.attempts]
+
+
+def test_missing_run_error_names_root(tmp_path):
+    with pytest.raises(CheckpointNotFoundError, match=r"no run at .*nowhere"):
+        story_of(tmp_path / "nowhere")
+
+
+def test_possibly_running_job_is_not_reported_dead(tmp_path):
+    clock = Clock()
+    life = Life(LocalStorage(tmp_path), clock, "node")
+    life.manager.restore(life.run)
+    life.train(30)
+    assert judge(story_of(tmp_path)).headline.endswith("killed, or its loop ended without close().")
+
+
+def test_repeated_step_with_different_loss_is_reported(tmp_path, monkeypatch):
+    clock, storage = Clock(), LocalStorage(tmp_path)
+    for drift in (0.0, 1e-12):
+        life = Life(storage, clock, "node")
+        monkeypatch.setattr(lives, "loss_at", lambda step, drift=drift: 1.0 + drift)
+        with life.manager:
+            first = [] if drift == 0 else ["a000001-c0000000025-m0000"]
+            life.manager.restore(life.run, **({"checkpoint": first[0], "rewind": True} if first else {}))
+            life.train(40)
+    story = story_of(tmp_path)
+    assert story.repeated.different == list(range(26, 41))
+    assert any("gave another loss the second time, the first one at step 26" in one for one in judge(story).attention)
+
+
+@pytest.mark.parametrize(
+    ("damage", "key"),
+    [
+        (lambda root: (root / "events/a000002-0003.jsonl").write_bytes(b"\x00\xff{"), "events/a000002-0003.jsonl"),
+        (lambda root: (root / "events/a000002-0003.jsonl").write_bytes(b"x" * (2 << 20)), "events/a000002-0003.jsonl"),
+        (lambda root: (root / "events/a000002-0002.jsonl").unlink(), "events/a000002-0002.jsonl"),
+        (
+            lambda root: (root / "events/a000002-0001.jsonl").rename(root / "events/a000003-0099.jsonl"),
+            "events/a000003-0099.jsonl",
+        ),
+        (lambda root: (root / "attempts/000003.json").write_text("{}"), "attempts/000003.json"),
+        (lambda root: (root / "run.json").write_text("{}"), "run.json"),
+        (
+            lambda root: (root / "checkpoints/a000004-c0000000640-m0000/manifest.json").write_text("no"),
+            "a000004-c0000000640-m0000",
+        ),
+    ],
+)
+def test_story_names_damage_and_reports_rest(root, damage, key):
+    damage(root)
+    story = story_of(root)
+    assert key in {problem.key for problem in story.problems}
+    assert len(story.attempts) == 4
+    assert story.step == 640
+    assert judge(story).health == "bad"
+    assert any(note.startswith(key) for note in judge(story).bad)
+
+
+def test_lineage_that_leads_nowhere_is_a_problem(root):
+    for path in (root / "attempts").iterdir():
+        path.write_text("{}")
+    story = story_of(root)
+    (problem,) = [one for one in story.problems if one.key == "checkpoints"]
+    assert problem.reason.startswith("the run has committed checkpoints")
+    assert (story.latest, story.step) == (None, 640)
+
+
+def test_skips_are_counted_once(root):
+    """Each save says how many there were in its attempt so far."""
+    newest = max((root / "events").glob("a000004-*"))
+    token = json.loads((root / "attempts/000004.json").read_bytes())["token"]
+    costs = dict.fromkeys(("took_seconds", "stall_seconds", "queue_seconds"), 1.0)
+    events = [
+        Saved(
+            at=NOW.isoformat(),
+            checkpoint=f"a000004-c{at:010d}-m0000",
+            progress=NumpyRun().progress(),
+            size_bytes=1,
+            skipped_saves=many,
+            **costs,
+        )
+        for at, many in ((650, 2), (660, 3), (670, 3))
+    ]
+    number = int(newest.stem.rpartition("-")[2]) + 1
+    data, _ = encode_segment(4, token, number, events)
+    (root / f"events/a000004-{number:04d}.jsonl").write_bytes(data)
+    assert [one.skipped_saves for one in story_of(root).attempts] == [0, 0, 0, 3]
+
+
+def test_checkpoint_that_was_passed_over_is_a_problem(tmp_path):
+    clock, storage = Clock(), LocalStorage(tmp_path)
+    newest = tmp_path / "checkpoints/a000001-c0000000003-m0000"
+    for steps in (3, 5):
+        life = Life(storage, clock, "node", save=SaveEvery(optimizer_steps=1))
+        with life.manager:
+            life.manager.restore(life.run)
+            life.train(steps)
+        if steps == 3:
+            (newest / "manifest.json").write_text("no")
+    shutil.rmtree(newest)
+    (problem,) = story_of(tmp_path).problems
+    assert problem.key == newest.name
+    assert "manifest.json" in problem.reason
+
+
+def test_what_is_heard_late_shortens_no_attempt():
+    attempt = Attempt(1, began_at=HOUR)
+    for at, step in ((NOW, 5), (HOUR, 3), (None, None)):
+        attempt.see(at, step)
+    assert (attempt.seconds, attempt.to_step) == (3600, 5)
+
+
+def test_saves_are_in_their_order_whoever_tells(root):
+    """A checkpoint of which no event tells any more is among those that events tell of."""
+    name = "a000002-c0000000200-m0000"
+    for path in (root / "events").glob("a000002-*"):
+        if name in path.read_text():
+            path.unlink()
+    saves = [save.checkpoint for save in story_of(root).attempts[1].saves]
+    assert saves == sorted(saves)
+    assert name in saves[:-1]
+
+
+def test_attempt_of_which_nothing_is_known_began_nowhere(root):
+    shutil.rmtree(root / "events")
+    (root / "attempts/000001.json").write_text("{}")
+    assert [one.from_step for one in story_of(root).attempts] == [None, None, None, None]
+
+
+def test_story_names_where_the_run_came_from(tmp_path):
+    save_file({"w": np.zeros(2)}, tmp_path / "w.safetensors")
+    import_weights(tmp_path / "w.safetensors", tmp_path / "run")
+    assert story_of(tmp_path / "run").copied_from == str(tmp_path / "w.safetensors")
+
+
+def test_events_that_were_left_out_are_counted(root):
+    token = json.loads((root / "attempts/000004.json").read_bytes())["token"]
+    number = len([*(root / "events").glob("a000004-*")]) + 1
+    data, _ = encode_segment(4, token, number, [LeftOut(at=NOW.isoformat(), events=many) for many in (3, 4)])
+    (root / f"events/a000004-{number:04d}.jsonl").write_bytes(data)
+    story = story_of(root)
+    assert story.problems == []
+    assert [one.left_out for one in story.attempts] == [0, 0, 0, 7]
+
+
+def test_checkpoint_removed_meanwhile_is_no_problem(root):
+    """It has been listed, no event tells of it, and then its manifest is gone."""
+    shutil.rmtree(root / "events")
+    name = "a000004-c0000000640-m0000"
+    gone = Fault(
+        lambda: shutil.rmtree(root / "checkpoints" / name), operations={"read"}, key=f"*/{name}/manifest.json", nth=2
+    )
+    story = read_story(FaultyStorage(LocalStorage(root), [gone]), NOW)
+    assert gone.fired == 1
+    assert story.problems == []
+    assert story.attempts[-1].saves[-1].stall_seconds is None
+    assert all(save.stall_seconds for _, save in story.saves if save.checkpoint != name)
+
+
+def test_events_with_foreign_token_are_refused(root, tmp_path):
+    grow_short(tmp_path / "other")
+    shutil.copy(tmp_path / "other/events/a000001-0001.jsonl", root / "events/a000001-0001.jsonl")
+    story = story_of(root)
+    (problem,) = story.problems
+    assert problem.reason == "events/a000001-0001.jsonl has another token than attempts/000001.json"
+
+
+def test_foreign_files_beside_the_events_do_not_matter(root):
+    (root / "events/notes.txt").write_text("x")
+    (root / "events/a1.jsonl").write_text("x")
+    assert story_of(root).problems == []
+
+
+def test_reading_changes_nothing(root):
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    story_of(root)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("text", "hour"),
+    [
+        ("2026-01-01T05:00:00+00:00", 5),
+        ("2026-01-01T05:00:00Z", 5),
+        ("2026-01-01T05:00:00", 5),
+        ("2026-01-01T05:00:00+03:00", 2),
+        ("yesterday", None),
+        ("", None),
+        ("0001-01-01T00:00:00+23:59", None),
+    ],
+)
+def test_times_are_read_as_utc(text, hour):
+    at = time_of(text)
+    assert (at.hour if at else None) == hour
+
+
+def test_events_hold_no_more_than_json(grown):
+    for path in (grown / "events").iterdir():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            json.loads(line)

@@ -1,0 +1,499 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from plotly.offline import get_plotlyjs
+from support.runs.report_lives import grow_short
+from typer.testing import CliRunner
+
+from ckptkit.cli import app
+from ckptkit.core.text import rough_span, size, span
+from ckptkit.format.events import Point, Spread
+from ckptkit.storage import LocalStorage
+from ckptkit.tools.report import plots
+from ckptkit.tools.report.model import Attempt, Failure, Problem, Removal, RunStory, Save
+from ckptkit.tools.report.page import page_of
+from ckptkit.tools.report.plots import COLOURS, THEME, colour_of, costs, curves, timeline
+from ckptkit.tools.report.reader import read_story
+
+NOW = datetime(2026, 3, 3, 12, tzinfo=timezone.utc)
+EVIL = """</script><script>alert(1)</script><img src=x onerror=alert(2)>"'&<!--{{%{x}"""
+
+
+class Elements(HTMLParser):
+    """Tags with their attributes, and the text outside of scripts and styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self._inside = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag
+
+    def handle_endtag(self, tag):
+        self._inside = ""
+
+    def handle_data(self, data):
+        if self._inside not in ("script", "style"):
+            self.texts.append(data)
+
+
+@pytest.fixture(scope="module")
+def page(grown: Path) -> str:
+    return page_of(read_story(LocalStorage(grown), NOW))
+
+
+def figures_in(page: str) -> dict[str, object]:
+    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, flags=re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_the_page_tells_the_story(page):
+    text = " ".join(" ".join(Elements(page).texts).split())
+    for told in (
+        "The training has finished.",
+        "640",
+        "25 epochs done",
+        "36 steps",
+        "30 optimizer steps that were done twice gave the same loss both times, to the last digit.",
+        "1 save failed on the way",
+        "No space left on device",
+        "preempted",
+        "150 → 331",
+        "a000004-c0000000575-m0000",
+        "6 checkpoints are there, ",
+        "Retention has removed 21",
+    ):
+        assert told in text, told
+
+
+def test_the_page_asks_for_nothing(page):
+    """No address of a network in any element, none in a style; and the policy would refuse it, were there one."""
+    elements = Elements(page)
+    addresses = [
+        value for _, attributes in elements.tags for name, value in attributes.items() if name in ("src", "href")
+    ]
+    assert addresses == ["data:,"]
+    own = page.replace(get_plotlyjs().replace("</script", "<\\/script").replace("<!--", "<\\!--"), "")
+    assert len(own) < len(page) / 4
+    assert "http" not in own.replace('http-equiv="Content-Security-Policy"', "")
+    assert "url(" not in own
+    assert "@import" not in own
+    (policy,) = [a["content"] for tag, a in elements.tags if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-eval" not in policy
+    assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in elements.tags
+
+
+def test_the_same_story_gives_the_same_page(grown, page):
+    assert page_of(read_story(LocalStorage(grown), NOW)) == page
+
+
+def test_the_plots_show_every_attempt_save_and_resume(page):
+    plots = figures_in(page)["plots"]
+    assert list(plots) == ["timeline", "curve-0", "curve-1", "curve-2", "saves"]
+    bars = [trace for trace in plots["timeline"]["data"] if trace.get("line", {}).get("width") == 14]
+    assert [trace["line"]["color"] for trace in bars] == list(COLOURS[:4])
+    loss = plots["curve-0"]
+    lines = [(trace["line"]["color"], trace.get("opacity")) for trace in loss["data"] if trace["mode"] == "lines"]
+    assert lines == [(COLOURS[0], 1), (COLOURS[1], 1), (COLOURS[2], 0.3), (COLOURS[2], 1), (COLOURS[3], 1)]
+    again = next(trace for trace in loss["data"] if trace.get("opacity") == 0.3)
+    assert (again["x"][0], again["x"][-1]) == (450, 480)
+    (resumed,) = [trace for trace in loss["data"] if trace["mode"] == "markers"]
+    assert resumed["x"] == [150, 325, 450]
+    assert len(loss["layout"]["shapes"]) == 3
+    assert [len(trace["x"]) for trace in plots["saves"]["data"]] == [27, 27, 27]
+
+
+def test_every_light_colour_has_a_dark_one(page):
+    theme = figures_in(page)["theme"]
+    assert [tuple(pair) for pair in theme] == list(THEME.values())
+    lights = [light for light, _ in theme]
+    assert len(set(lights) | set(COLOURS)) == len(lights) + len(COLOURS)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_text_stands_out_by_the_measure_of_wcag(which):
+    for text in ("ink", "muted", "good", "attention", "bad", "accent"):
+        for ground in ("page", "surface"):
+            assert contrast(THEME[text][which], THEME[ground][which]) >= 4.5, (text, ground)
+    for colour in COLOURS:
+        assert contrast(colour, THEME["surface"][which]) >= 2.2, colour
+
+
+def evil_story() -> RunStory:
+    point = Point(
+        at=EVIL[:60], first=1, last=1, cycles=1, values={EVIL[:120]: Spread(mean=1, low=1, high=1, not_finite=0)}
+    )
+    attempt = Attempt(
+        number=1,
+        host=EVIL,
+        began_at=NOW,
+        seen_at=NOW,
+        parent=EVIL,
+        from_step=0,
+        to_step=1,
+        how="failed",
+        error=EVIL,
+        message=EVIL,
+        has_events=True,
+        saves=[Save(EVIL, 1, 0, NOW, 10, 1.0, 1.0, problem=EVIL)],
+        failures=[Failure(EVIL, 1, NOW, EVIL, EVIL)],
+        removals=[Removal(EVIL, None, None, EVIL)],
+        points=[point],
+    )
+    return RunStory(EVIL, EVIL, EVIL, NOW, [attempt], EVIL, [Problem(EVIL, EVIL)])
+
+
+def test_text_from_files_is_shown_but_never_run():
+    page = page_of(evil_story())
+    tags = Elements(page).tags
+    assert sum(tag == "script" for tag, _ in tags) == 3
+    assert not [tag for tag, _ in tags if tag in ("img", "iframe", "object", "form", "a")]
+    assert not [name for _, attributes in tags for name in attributes if name.startswith("on")]
+    assert "alert(1)" in " ".join(Elements(page).texts)
+    # plotly reads a little HTML in texts of its own, and templates in none of what is data.
+    for plot in figures_in(page)["plots"].values():
+        texts = json.dumps([[trace.get("text"), trace.get("customdata")] for trace in plot["data"]])
+        assert "<script" not in texts
+        assert "<img" not in texts
+        for trace in plot["data"]:
+            assert "alert" not in trace.get("hovertemplate", "")
+
+
+def test_long_runs_are_drawn_with_few_marks():
+    points = [
+        Point(at="", first=at, last=at, cycles=1, values={"loss": Spread(mean=at, low=at, high=at, not_finite=0)})
+        for at in range(1, 20_001)
+    ]
+    saves = [Save(f"c{at}", at, 0, NOW, 10, 1.0, 1.0) for at in range(20_000)]
+    attempts = [Attempt(number=n, began_at=NOW, seen_at=NOW, from_step=0, to_step=1) for n in range(1, 501)]
+    attempts[0] = replace(attempts[0], points=points, saves=saves)
+    story = RunStory("root", None, None, NOW, attempts, None, [])
+    for plot in (timeline(story), *curves(story)):
+        assert sum(len(trace["x"]) for trace in plot.figure["data"]) < 14_000
+        assert plot.figure["layout"]["height"] <= 640
+    (loss,) = curves(story)
+    line = loss.figure["data"][-1]
+    assert line["x"][-1] == 20_000
+    assert len(page_of(story)) - len(get_plotlyjs()) < 3_000_000
+
+
+def curve_of(points):
+    (curve,) = curves(RunStory("root", None, None, NOW, [Attempt(1, points=points)], None, []))
+    return curve.figure
+
+
+def point(at, mean, low=None, high=None):
+    spread = Spread(mean=mean, low=mean if low is None else low, high=mean if high is None else high, not_finite=0)
+    return Point(at="", first=at, last=at, cycles=1, values={"loss": spread})
+
+
+def test_points_made_one_keep_lowest_and_highest():
+    low, high, mean = curve_of([point(at, 5.0, low=1.0, high=9.0) for at in range(8_000)])["data"]
+    assert [{*trace["y"]} for trace in (low, high, mean)] == [{1.0}, {9.0}, {5.0}]
+    assert len(mean["x"]) == 4_000
+
+
+@pytest.mark.parametrize(
+    ("means", "axis"), [((1.0, 51.0), "log"), ((1.0, 49.0), None), ((0.0, 51.0), None), ((-1.0, 51.0), None)]
+)
+def test_wide_range_of_positive_values_gets_log_axis(means, axis):
+    figure = curve_of([point(at, mean) for at, mean in enumerate(means, 1)])
+    assert figure["layout"]["yaxis"].get("type") == axis
+
+
+def test_newest_of_many_resumes_get_lines(monkeypatch):
+    monkeypatch.setattr(plots, "_MOST_RESUMES", 2)
+    attempts = [Attempt(n, parent=f"c{n}", from_step=n, to_step=n + 1, points=[point(n + 1, 1.0)]) for n in range(1, 6)]
+    (curve,) = curves(RunStory("root", None, None, NOW, attempts, None, []))
+    assert [line["x0"] for line in curve.figure["layout"]["shapes"]] == [4, 5]
+    assert list(curve.figure["data"][-1]["x"]) == [1, 2, 3, 4, 5]
+
+
+def test_colours_come_again_after_the_last():
+    assert [colour_of(Attempt(number)) for number in range(1, 18)] == [*COLOURS, *COLOURS, COLOURS[0]]
+
+
+def test_gap_is_drawn_where_nothing_ran():
+    """Not where the next attempt began while something was still heard of the one before."""
+    times = [(0, 10), (20, 30), (25, 40)]
+    attempts = [
+        Attempt(number, began_at=NOW + timedelta(minutes=began), seen_at=NOW + timedelta(minutes=seen))
+        for number, (began, seen) in enumerate(times, 1)
+    ]
+    story = RunStory("root", None, None, NOW, attempts, None, [])
+    texts = [one for trace in timeline(story).figure["data"] for one in trace.get("text") or () if one]
+    assert [one for one in texts if "nothing ran" in one] == 3 * ["nothing ran for 10 min 0 s"]
+    assert story.gap_seconds == 600
+
+
+def test_stall_is_drawn_in_milliseconds():
+    saves = [Save("c1", 1, 0, NOW, 10, 2.5, 0.25), Save("c2", 2, 0, NOW, None)]
+    plot = costs(RunStory("root", None, None, NOW, [Attempt(1, saves=saves)], None, []))
+    assert [(list(one["x"]), list(one["y"])) for one in plot.figure["data"][:2]] == [([1], [250.0]), ([1], [2.5])]
+
+
+def texts_of(story):
+    return " ".join(" ".join(Elements(page_of(story)).texts).split())
+
+
+def test_table_lists_the_newest_attempts():
+    attempts = [Attempt(number, host=f"node-{number:03d}") for number in range(1, 203)]
+    text = texts_of(RunStory("root", None, None, NOW, attempts, None, []))
+    assert ("node-002" in text, "node-003" in text, "node-202" in text) == (False, True, True)
+    assert "2 earlier ones left out." in text
+
+
+def test_table_lists_the_newest_removals_first():
+    removals = [Removal(f"c{number:03d}", number, NOW, "c999") for number in range(1, 203)]
+    text = texts_of(RunStory("root", None, None, NOW, [Attempt(1, removals=removals)], None, []))
+    assert text.index("c202") < text.index("c195") < text.index("192 earlier ones") < text.index("c194")
+    assert ("c002" in text, "c003" in text) == (False, True)
+
+
+def eventful():
+    """Three attempts: preempted after two failures, killed, and perhaps running."""
+    hours = [NOW + timedelta(hours=number) for number in range(4)]
+    attempts = [
+        Attempt(number, began_at=one, seen_at=other, to_step=number, how="preempted" if number == 1 else None)
+        for number, (one, other) in enumerate(pairwise(hours), 1)
+    ]
+    attempts[0].failures += [Failure("c2", 2, NOW, "StorageError", ""), Failure("c3", 3, NOW, "OSError", "")]
+    attempts[0].saves += [Save("gone", 1, 0, NOW, 10, is_there=False), Save("kept", 4, 0, NOW + timedelta(days=1), 10)]
+    attempts[1].saves.append(Save("later", 5, 0, NOW, 10))
+    attempts[1].world_size = 4
+    attempts[1].redone_from = 4
+    return RunStory("root", None, "s3://old/run", NOW, attempts, "kept", [])
+
+
+def test_timeline_tells_saves_failures_and_ends_apart():
+    traces = timeline(eventful()).figure["data"]
+    marks = {str(trace["marker"]["symbol"]): trace for trace in traces if "marker" in trace}
+    assert [[one[0] for one in marks[kind]["customdata"]] for kind in ("circle-open", "diamond")] == [
+        ["gone"],
+        ["kept", "later"],
+    ]
+    assert "removed since" in marks["circle-open"]["hovertemplate"]
+    assert [text.rpartition(": ")[2] for text in marks["x"]["text"]] == ["StorageError", "OSError"]
+    ends = marks["['square', 'line-ns', 'line-ns']"]["text"]
+    assert [text.partition("<br>")[2] for text in ends] == [
+        "preempted, at step 1",
+        "killed, or not closed, at step 2",
+        "the last that was heard of it, at step 3",
+    ]
+
+
+def test_page_tells_ends_ranks_and_origin():
+    story = eventful()
+    text = texts_of(story)
+    assert text.count("running, killed, or not closed") == 1
+    assert text.count("killed, or not closed") == 2
+    assert " · 4 ranks" in text
+    assert "copied from s3://old/run" in text
+    assert "Last checkpoint 0 s ago kept" in text  # by a clock that is ahead
+    assert (story.step, story.latest_save.step) == (3, 4)
+
+
+def test_newest_failures_are_listed():
+    failures = [Failure(f"c{number:03d}", number, NOW, f"E{number:03d}", "") for number in range(202)]
+    text = texts_of(RunStory("root", None, None, NOW, [Attempt(1, failures=failures)], None, []))
+    assert ("E001" in text, "E002" in text, "E201" in text.partition("Saves that failed")[2]) == (False, True, True)
+
+
+@pytest.mark.parametrize("redone_from", [None, 4])
+def test_faint_lines_are_explained_where_there_are_any(redone_from):
+    attempts = [Attempt(1, points=[point(1, 1.0)], redone_from=redone_from), Attempt(2)]
+    text = texts_of(RunStory("root", None, None, NOW, attempts, None, []))
+    assert ("done again by a later attempt" in text) == (redone_from is not None)
+
+
+def test_band_is_drawn_where_points_are_of_several():
+    """And a resume is marked where an attempt went on from a checkpoint."""
+    several = Point(at="", first=2, last=3, cycles=2, values=point(2, 1.0).values)
+    figure = curve_of([point(1, 1.0), several])
+    assert [trace.get("fill") for trace in figure["data"]] == [None, "tonexty", None]
+    attempts = [Attempt(1, from_step=0, points=[point(1, 1.0)])]
+    (fresh,) = curves(RunStory("root", None, None, NOW, attempts, None, []))
+    assert not fresh.figure["layout"].get("shapes")
+
+
+def test_merged_points_are_the_mean_of_all():
+    _, _, mean = curve_of([point(at, float(at % 2)) for at in range(8_000)])["data"]
+    assert {*mean["y"]} == {0.5}
+
+
+def test_cards_say_shares_and_what_is_uncertain():
+    """A last attempt that did not say how it ended has lost nothing yet."""
+    attempts = [
+        Attempt(number, began_at=NOW, seen_at=NOW + timedelta(seconds=100), how=how)
+        for number, how in ((1, None), (2, "failed"), (3, None))
+    ]
+    attempts[1].saves.append(Save("c1", 1, 0, NOW, 10, 1.0, 7.5))
+    text = texts_of(RunStory("root", None, None, NOW, attempts, None, []))
+    assert "2.50% of the time" in text
+    assert "and what 1 killed attempt did after the last save" in text
+
+
+def test_values_whose_sum_is_no_float_are_drawn():
+    top = Spread(mean=1e308, low=1e308, high=1e308, not_finite=0)
+    points = [Point(at="", first=at, last=at, cycles=1, values={"loss": top}) for at in range(1, 8_001)]
+    story = RunStory("root", None, None, NOW, [Attempt(1, began_at=NOW, seen_at=NOW, points=points)], None, [])
+    (loss,) = curves(story)
+    assert max(loss.figure["data"][-1]["y"]) == pytest.approx(1e308)
+    assert page_of(story)
+
+
+def test_attempts_with_nothing_known_of_them_are_drawn():
+    story = RunStory("root", None, None, NOW, [Attempt(1), Attempt(2)], None, [])
+    page = page_of(story)
+    assert "No checkpoint can be used" in page
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said", "rough"),
+    [
+        (0.0005, "0.5 ms", "0 s"),
+        (59, "59 s", "59 s"),
+        (61.4, "1 min 1 s", "1 min"),
+        (119.7, "2 min 0 s", "1 min"),
+        (3600 * 5 + 120, "5 h 2 min", "5 h"),
+        (86400 * 3 + 3600, "3 d 1 h", "3 d"),
+    ],
+)
+def test_durations_are_said_as_people_do(seconds, said, rough):
+    assert (span(seconds), rough_span(seconds)) == (said, rough)
+
+
+def test_sizes_are_said_as_people_do():
+    assert [size(10), size(1536), size(5 << 30), size(3 << 40)] == ["10 B", "1.5 KiB", "5 GiB", "3.0 TiB"]
+    assert (size(None), span(None)) == ("–", "–")
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "drawn", "title"),
+    [
+        (2048, 2, "Written (KiB)"),
+        (3 << 20, 3, "Written (MiB)"),
+        (9 << 30, 9 << 10, "Written (MiB)"),
+        (20 << 30, 20, "Written (GiB)"),
+    ],
+)
+def test_axis_of_sizes_names_their_unit(size_bytes, drawn, title):
+    save = Save("c", 1, 0, NOW, size_bytes, 1.0, 1.0)
+    plot = costs(RunStory("root", None, None, NOW, [Attempt(1, saves=[save])], None, []))
+    assert list(plot.figure["data"][2]["y"]) == [drawn]
+    assert plot.figure["layout"]["annotations"][2]["text"] == title
+
+
+# The command
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, ["report", *map(str, arguments)])
+
+
+def test_the_command_writes_the_page_and_exits_0(tmp_path):
+    grow_short(tmp_path / "run")
+    done = run(tmp_path / "run", "-o", tmp_path / "x.html")
+    assert done.exit_code == 0, done.output
+    assert "The training has finished. Step 75 after 1 attempt." in done.output
+    assert (tmp_path / "x.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_full_disk_keeps_the_page_before(root, tmp_path, monkeypatch):
+    page, behind = tmp_path / "x.html", tmp_path / "behind.html"
+    behind.write_text("the one before")
+    page.symlink_to(behind)
+    real, rooms = os.pwrite, iter([1000])
+
+    def pwrite(descriptor, data, offset_bytes):
+        room = next(rooms, None)
+        if room is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data[:room], offset_bytes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", pwrite)
+        done = run(root, "-o", page)
+    assert done.exit_code == 3
+    assert "No space left" in done.output
+    assert behind.read_text() == "the one before"
+    run(root, "-o", page)
+    assert page.is_symlink()
+    assert behind.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_corrupt_file_exits_1_and_is_on_page(root, tmp_path):
+    (root / "events/a000002-0003.jsonl").write_bytes(b"{")
+    as_json = run(root, "--json")
+    assert [one["key"] for one in json.loads(as_json.stdout)["problems"]] == ["events/a000002-0003.jsonl"]
+    done = run(root, "-o", tmp_path / "x.html")
+    assert (as_json.exit_code, done.exit_code) == (1, 1)
+    assert "events/a000002-0003.jsonl cannot be used" in done.output
+    assert "events/a000002-0003.jsonl cannot be used" in (tmp_path / "x.html").read_text(encoding="utf-8")
+
+
+def test_json_prints_the_story_without_plotly(grown, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    done = run(grown, "--json")
+    assert done.exit_code == 0
+    document = json.loads(done.stdout)
+    assert (document["step"], document["redone_steps"], document["verdict"]["health"]) == (640, 36, "attention")
+    assert document["attempts"][1]["how"] == "failed"
+    assert document["attempts"][0]["points"][0]["values"]["loss"]["not_finite"] == 0
+
+
+def test_missing_plotly_exits_2_and_names_the_extra(grown, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    done = run(grown, "-o", tmp_path / "x.html")
+    assert done.exit_code == 2
+    assert "pip install 'ckptkit[report]'" in done.output
+    assert not (tmp_path / "x.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(("{tmp}/nowhere",), 1), (("nope://x",), 3), (("{grown}", "-o", "{tmp}/no/such/x.html"), 3), ((), 2)],
+)
+def test_the_exit_codes_are_those_of_every_command(grown, tmp_path, arguments, code):
+    given = [one.format(tmp=tmp_path, grown=grown) for one in arguments]
+    assert run(*given).exit_code == code
+
+
+def test_it_imports_no_mindspore(grown, tmp_path):
+    code = (
+        "import sys; from ckptkit.cli.commands.report import run_report; from datetime import datetime, timezone;"
+        "run_report(sys.argv[1], output=sys.argv[2], now=datetime.now(timezone.utc));"
+        "assert 'mindspore' not in sys.modules and 'pandas' not in sys.modules"
+    )
+    command = [sys.executable, "-c", code, str(grown), str(tmp_path / "x.html")]
+    subprocess.run(command, check=True, timeout=120)
