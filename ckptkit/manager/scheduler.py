@@ -157,12 +157,16 @@ class Scheduler:
             SaveFailedError, StaleAttemptError: As in `SaveResults.collect`.
             TypeError, ValueError: If a metric is not a number, or the state cannot be stored.
         """
+        if self._rank_sync.is_alone:  # what is committed needs no capture, which waits for the device and may fail
+            self._results.drain()
+            self._collect()
+            there = self._saver.committed_at(state.progress())
+            if there is not None:
+                return _committed(str(there), state.progress())
         moment = self._moment(state, metrics, rewound=False)
         said = self._meet_idle(moment)
         committed = said[0].committed
-        if committed is not None:
-            return SaveHandle.ended(SaveReport(committed, moment.capture.progress, timedelta(0), 0, SaveCost()))
-        return self._begin(state, moment, said)
+        return self._begin(state, moment, said) if committed is None else _committed(committed, moment.capture.progress)
 
     def save_due(self, state: Capturable, metrics: Metrics, *, rewound: bool, waits: bool) -> SaveHandle | None:
         """Save in all ranks, or in none: where one is still writing, or a commit reaches the moment; a collective.
@@ -324,3 +328,7 @@ class _Moment:
     metrics: Mapping[str, float]
     replicas: str | None
     begun: float
+
+
+def _committed(checkpoint: str, progress: Progress) -> SaveHandle:
+    return SaveHandle.ended(SaveReport(checkpoint, progress, timedelta(0), 0, SaveCost()))

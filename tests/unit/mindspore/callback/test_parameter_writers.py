@@ -101,14 +101,14 @@ def test_unfenced_epoch_ends_have_no_window(tmp_path, order, monkeypatch):
     storage, cell = _Held(tmp_path), _cell()
     dataset = ds.NumpySlicesDataset({"x": np.ones((6, _WIDTH), np.float32)}, shuffle=False).batch(1)
     then = []
-    begin = Scheduler.alone
+    begin = Scheduler._begin
 
-    def save(self, state, metrics, *, rewound):
-        handle = begin(self, state, metrics, rewound=rewound)
+    def save(self, state, moment, said):
+        handle = begin(self, state, moment, said)
         then.append((handle, cell.network.weight.asnumpy().copy()))
         return handle
 
-    monkeypatch.setattr(Scheduler, "alone", save)
+    monkeypatch.setattr(Scheduler, "_begin", save)
     writer, stop = _AtEpochEnd(cell, storage), _Stop()
     every = 6 if order == "writer after" else 3
     ckpt = ck.CheckpointCallback(storage, save=ck.SaveEvery(micro_steps=every), training=ck.Training(read_only=[_Stop]))
