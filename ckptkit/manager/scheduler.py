@@ -157,13 +157,14 @@ class Scheduler:
             SaveFailedError, StaleAttemptError: As in `SaveResults.collect`.
             TypeError, ValueError: If a metric is not a number, or the state cannot be stored.
         """
+        numbers, begun = _numbers(metrics), self._monotonic()
         if self._rank_sync.is_alone:  # what is committed needs no capture, which waits for the device and may fail
             self._results.drain()
             self._collect()
             there = self._saver.committed_at(state.progress())
             if there is not None:
                 return _committed(str(there), state.progress())
-        moment = self._moment(state, metrics, rewound=False)
+        moment = self._moment(state, numbers, begun, rewound=False)
         said = self._meet_idle(moment)
         committed = said[0].committed
         return self._begin(state, moment, said) if committed is None else _committed(committed, moment.capture.progress)
@@ -180,7 +181,7 @@ class Scheduler:
         Raises:
             CkptKitError, TypeError, ValueError: As in `save`.
         """
-        moment = self._moment(state, metrics, rewound=rewound)
+        moment = self._moment(state, _numbers(metrics), self._monotonic(), rewound=rewound)
         said = self._meet_idle(moment) if waits else self._meet(moment)
         if any(word.busy for word in said):
             self._results.skip(timedelta(seconds=moment.begun - self.last_at))
@@ -190,14 +191,12 @@ class Scheduler:
             return None
         return self._begin(state, moment, said)
 
-    def _moment(self, state: Capturable, metrics: Metrics, *, rewound: bool) -> _Moment:
-        numbers = {name: float(value) for name, value in (metrics or {}).items()}
-        begun = self._monotonic()
+    def _moment(self, state: Capturable, metrics: dict[str, float], begun: float, *, rewound: bool) -> _Moment:
         self._collect()
         capture = self._captured(state, rewound=rewound)
         # At least once: ranks that began with different weights, or train apart, would store a mixture of them.
         compares = self._check_replicas or self._number == 0
-        return _Moment(capture, numbers, self._rank_sync.replicas_of(capture.leaves) if compares else None, begun)
+        return _Moment(capture, metrics, self._rank_sync.replicas_of(capture.leaves) if compares else None, begun)
 
     def _captured(self, state: Capturable, *, rewound: bool) -> Capture:
         """Capture the state; an error in this rank ends training in all ranks."""
@@ -328,6 +327,10 @@ class _Moment:
     metrics: Mapping[str, float]
     replicas: str | None
     begun: float
+
+
+def _numbers(metrics: Metrics) -> dict[str, float]:
+    return {name: float(value) for name, value in (metrics or {}).items()}
 
 
 def _committed(checkpoint: str, progress: Progress) -> SaveHandle:
