@@ -43,7 +43,10 @@ from .power_stories import (
     whole_run,
 )
 
-each = pytest.mark.parametrize("share", ["some", pytest.param("all", marks=pytest.mark.extended)])
+# All of a story's kills take a quarter of an hour on a busy machine.
+each = pytest.mark.parametrize(
+    "share", ["some", pytest.param("all", marks=[pytest.mark.extended, pytest.mark.timeout(5400)])]
+)
 NAMES = ["training", "mirroring", "copying", "pruning", "exporting", "replacing", "reporting"]
 
 # Of each story, how many mistakes in its log are to be found.
