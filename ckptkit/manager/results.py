@@ -71,11 +71,6 @@ class SaveResults:
         """Whether a save is being written."""
         return self.in_flight is not None and not self.in_flight.done()
 
-    @property
-    def failures_in_a_row(self) -> int:
-        """Number of consecutive failed saves up to now."""
-        return self._failures_in_a_row
-
     def begin(self, number: int, handle: SaveHandle) -> None:
         """Record that the save ``number`` is under way."""
         self._number = number
