@@ -245,7 +245,11 @@ class Window:
             first = max(start, extent.taken_bytes)  # the writer may have read some of it meanwhile
             if self._ended or first >= stop:
                 return 0
-            extent.pieces.append(Piece(first, stop, buffer, offset + first - start))
+            piece = Piece(first, stop, buffer, offset + first - start)
+            self._changed.notify_all()  # whoever waits goes on only once the lock is free
+            # Ctrl-C arrives at calls, not between assignments: with the append as the last call, either all of this has
+            # happened or nothing. A piece whose bytes do not count as filled would be overwritten by the next copy, and
+            # the writer would read other bytes than those of the capture.
             if self.by_slices:
                 extent.live_from = stop
             else:
@@ -254,7 +258,7 @@ class Window:
             buffer.pending_bytes += stop - first
             self._starving = False
             self.cost.fenced_bytes += stop - first
-            self._changed.notify_all()
+            extent.pieces.append(piece)
         return stop - first
 
     def _room(self, extent: Extent, *, wait: bool, beyond_limit: bool) -> Buffer | None:

@@ -1,0 +1,99 @@
+"""Ctrl-C in a fence tears nothing and keeps no later fence waiting."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from support.live import SMALL_BUFFER_BYTES, Live, Writer, opened
+
+from ckptkit.core.tensors import bytes_of
+from ckptkit.snapshot import StagingArea
+
+LONG_SECONDS = 10.0
+ONE_BUFFER = SMALL_BUFFER_BYTES
+LARGE_BYTES = 236
+LEAVES = [
+    ("w.large", "weights", "cycle", "F32", (LARGE_BYTES // 4,)),  # several buffers, and no multiple of one
+    ("w.bytes", "weights", "cycle", "I8", (21,)),
+    ("a.large", "accumulators", "micro", "F32", (2 * ONE_BUFFER // 4,)),  # slices begin with a buffer of their own
+]
+
+
+@pytest.fixture(autouse=True)
+def _small_buffers(monkeypatch):
+    """Buffers so small that a fence needs many."""
+    for module in ("buffers", "staging", "window"):
+        monkeypatch.setattr(f"ckptkit.snapshot.{module}.BUFFER_BYTES", SMALL_BUFFER_BYTES)
+
+
+class Save:
+    """One window, and its writer, which reads while the fence waits; no Ctrl-C arrives in the writer's thread."""
+
+    def __init__(self, area: StagingArea, *, by_slices: bool) -> None:
+        self.live = Live(*LEAVES)
+        self.window, stepped = opened(self.live, area=area, by_slices=by_slices)
+        stepped.while_waiting, stepped.waits = self._while_waiting, 0
+        self.writer = Writer(self.window, self.live)
+        self.is_training = True
+
+    def read(self, count: int) -> int:
+        self.is_training = False
+        done = self.writer.read_what_is_there(count) if self.window.by_slices else self.writer.read(count)
+        self.is_training = True
+        return done
+
+    def _while_waiting(self) -> None:
+        if not self.read(40):
+            self.window._starving = True  # as a writer that waits for a slice says
+
+
+def check_returned(area: StagingArea) -> None:
+    free = area._pool._free
+    assert len({id(one) for one in free}) == len(free), "a buffer is handed out twice"
+    assert len(free) * SMALL_BUFFER_BYTES == area._pool.made_bytes, "a buffer is lost"
+
+
+class Appending(list):
+    """Ctrl-C arrives once, when ``append`` has done its work."""
+
+    fired = 0
+
+    def append(self, one) -> None:
+        super().append(one)
+        self.fired += 1
+        if self.fired == 1:
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_behind_a_piece_leaves_it_whole():
+    """The writer reads on in place beyond the start of that piece; the next fence copies the rest."""
+    area = StagingArea(1 << 20)
+    save = Save(area, by_slices=False)
+    number = next(number for number, one in enumerate(save.window.shards) if one.role == "weights")
+    part = next(one for one in save.window._extents[number] if one.size_bytes == LARGE_BYTES)
+    part.pieces = pieces = Appending()
+    captured = bytes_of(save.live.memory["w.large"]).copy()
+    reader = save.window.open_shard(number)
+    header = len(save.window.shards[number].header)
+    at = LARGE_BYTES - ONE_BUFFER
+    reader.readinto(memoryview(bytearray(header + at)))
+    with pytest.raises(KeyboardInterrupt):
+        save.window.close()
+    assert (pieces.fired, len(pieces)) == (1, 1)
+    within = pieces[0].start + 5
+    reader.readinto(memoryview(bytearray(within - at)))
+    fence = threading.Thread(target=save.window.close, daemon=True)
+    fence.start()
+    fence.join(LONG_SECONDS)
+    assert not fence.is_alive(), "the fence never ends"
+    save.live.scribble("cycle")
+    for piece in pieces:
+        held = piece.buffer.memory[piece.offset_bytes : piece.offset_bytes + piece.stop - piece.start]
+        assert np.array_equal(held, captured[piece.start : piece.stop])
+    rest = bytearray(LARGE_BYTES - within)
+    assert reader.readinto(memoryview(rest)) == len(rest)
+    assert bytes(rest) == captured[-len(rest) :].tobytes()
+    save.window.release()
+    check_returned(area)
