@@ -1,7 +1,8 @@
 """Manages the memory for copies of a capture: reused, aligned, and touched before it is needed.
 
 Guarantees: a returned buffer is handed out again before a new one is made. Each buffer is made once, at its first use,
-so that later copies cause no page faults. Only the training thread takes buffers; any thread returns them.
+so that later copies cause no page faults. A buffer that nobody holds any more, because Ctrl-C came between taking it
+and keeping it, is freed and no longer counts. Only the training thread takes buffers; any thread returns them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import threading
+import weakref
 
 import numpy as np
 import numpy.typing as npt
@@ -62,12 +64,12 @@ class BufferPool:
         self.changed = threading.Condition(self.lock)
         self.limit_bytes = BUFFER_BYTES
         self._free: list[Buffer] = []
-        self._made = 0
+        self._made: weakref.WeakSet[Buffer] = weakref.WeakSet()
 
     @property
     def made_bytes(self) -> int:
         """Memory of all buffers, in use or not."""
-        return self._made * BUFFER_BYTES
+        return len(self._made) * BUFFER_BYTES
 
     def take(self, *, beyond_limit: bool = False) -> Buffer | None:
         """Return a buffer, or None if the limit is reached and all are in use."""
@@ -76,14 +78,17 @@ class BufferPool:
                 return self._free.pop()
             if not beyond_limit and self._made and self.made_bytes + BUFFER_BYTES > self.limit_bytes:
                 return None
-            self._made += 1
-        return Buffer()
+        buffer = Buffer()
+        self._made.add(buffer)
+        return buffer
 
     def give_back(self, buffer: Buffer) -> None:
         """Take ``buffer`` back; the caller holds ``lock``."""
+        self.changed.notify_all()  # whoever waits goes on only once the lock is free
+        # The last call, after which nothing is left to do: Ctrl-C behind it finds a buffer that has no bytes pending,
+        # and is not returned once more.
         buffer.filled_bytes = buffer.pending_bytes = 0
         self._free.append(buffer)
-        self.changed.notify_all()
 
     @property
     def has_free(self) -> bool:

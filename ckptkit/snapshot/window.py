@@ -117,6 +117,8 @@ class Window:
         for extent in self._open if self.by_slices else reversed(self._open):
             while self._copy_some(extent, BUFFER_BYTES, wait=patient, beyond_limit=not patient):
                 pass
+            # Checked before the memory is dropped: training would change what the writer still has to read.
+            assert extent.all_copied or self._is_over()  # noqa: S101 - only then is nothing left to copy
             extent.let_go()
         self._open = []
         self.cost.buffer_bytes = self._pool.made_bytes
@@ -158,18 +160,21 @@ class Window:
         """Release live memory and buffers; the save has ended, successfully or not."""
         with self._lock:
             self._ended = True
-            buffers = {id(piece.buffer): piece.buffer for file in self._extents for one in file for piece in one.pieces}
-            if self._filling is not None:
-                buffers[id(self._filling)] = self._filling
-            for buffer in buffers.values():
-                if buffer.pending_bytes or buffer is self._filling:  # all others are returned already
-                    self._pool.give_back(buffer)
-            self._filling = None
+            self._changed.notify_all()  # whoever waits goes on only once the lock is free
+            # Taken from here first: after Ctrl-C in between, a second release would return the buffer a second time.
+            filling, self._filling = self._filling, None
+            if filling is not None and not filling.pending_bytes:
+                self._pool.give_back(filling)
             for file in self._extents:
                 for one in file:
-                    one.pieces.clear()
+                    self._return_buffers(one)
                     one.let_go()
-            self._changed.notify_all()
+
+    def _return_buffers(self, extent: Extent) -> None:
+        for piece in extent.pieces:
+            if piece.buffer.pending_bytes:  # all others are returned already
+                self._pool.give_back(piece.buffer)
+        extent.pieces.clear()
 
     def read(self, extent: Extent, at: int, out: Bytes, *, last: bool) -> None:
         """Fill ``out`` from byte ``at`` of ``extent`` on; for the writer."""
@@ -266,11 +271,14 @@ class Window:
         with self._lock:
             if self._is_over() or extent.all_copied:
                 return None
-            if self._filling is not None and self._filling.filled_bytes < BUFFER_BYTES:
-                return self._filling
-            if self._filling is not None and not self._filling.pending_bytes:
-                self._pool.give_back(self._filling)  # already read while it was being filled
-            self._filling = None
+            filling = self._filling
+            if filling is not None and filling.filled_bytes == BUFFER_BYTES and not filling.pending_bytes:
+                # Already read while it was being filled. It does not go back to the pool: Ctrl-C between that and the
+                # assignment below would leave it here and there, and two captures would fill it at once.
+                filling.filled_bytes = 0
+            if filling is not None and filling.filled_bytes < BUFFER_BYTES:
+                return filling
+            self._filling = None  # the writer returns it
             # If the buffers hold only what the writer needs after this slice, waiting would never end.
             starving = self._starving
         buffer = self._pool.take(beyond_limit=starving or beyond_limit)

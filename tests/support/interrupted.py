@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Callable, Sequence
+from types import FrameType, ModuleType
 
 import pytest
 
@@ -32,3 +35,41 @@ class InterruptedStart:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(threading.Thread, "start", interrupted)
+
+
+class InterruptedCall:
+    """Ctrl-C at the ``nth`` place where Python lets a signal in, counted in some modules: where a call begins or ends.
+
+    A context. The places are those of the thread that enters it, and of it alone.
+
+    Args:
+        nth: Which place, from 1.
+        modules: Whose functions are interrupted.
+        counts: Whether the places count at this moment.
+
+    Attributes:
+        fired: How often it arrived.
+    """
+
+    def __init__(self, nth: int, modules: Sequence[ModuleType], counts: Callable[[], bool] = lambda: True) -> None:
+        self.fired = 0
+        self._left = nth
+        self._files = {one.__file__ for one in modules}
+        self._counts = counts
+
+    def __enter__(self) -> InterruptedCall:
+        sys.setprofile(self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.setprofile(None)
+
+    def _note(self, frame: FrameType, event: str, arg: object) -> None:
+        # Not before a call of C code: nothing can arrive between the statement before it and that call.
+        if event not in ("call", "return", "c_return") or frame.f_code.co_filename not in self._files:
+            return
+        self._left -= self._counts()
+        if not self._left:
+            self.fired += 1
+            sys.setprofile(None)
+            raise KeyboardInterrupt

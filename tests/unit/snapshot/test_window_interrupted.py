@@ -1,18 +1,22 @@
-"""Ctrl-C in a fence tears nothing and keeps no later fence waiting."""
+"""Ctrl-C at any call of a fence tears nothing, returns every buffer once, and keeps no later fence waiting."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import numpy as np
 import pytest
+from support.interrupted import InterruptedCall
 from support.live import SMALL_BUFFER_BYTES, Live, Writer, opened
 
+from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import bytes_of
-from ckptkit.snapshot import StagingArea
+from ckptkit.snapshot import Handling, StagingArea, buffers, extent, staging, window
 
 LONG_SECONDS = 10.0
 ONE_BUFFER = SMALL_BUFFER_BYTES
+SNAPSHOT = (window, buffers, extent, threading)
 LARGE_BYTES = 236
 LEAVES = [
     ("w.large", "weights", "cycle", "F32", (LARGE_BYTES // 4,)),  # several buffers, and no multiple of one
@@ -48,11 +52,85 @@ class Save:
         if not self.read(40):
             self.window._starving = True  # as a writer that waits for a slice says
 
+    def micro_steps(self) -> None:
+        """Two micro-steps and the fence; the writer has read the first slice, a whole buffer, at the second one."""
+        self.window.advance(1 << 20)
+        self.read(1 << 60 if self.window.by_slices else 30)
+        self.window.advance(1 << 20)
+        self.window.close()
+
+    def check(self, area: StagingArea) -> None:
+        """Run the fence again, as the training does that goes on; then everything changes, and the writer ends."""
+        self.read(20)
+        fence = threading.Thread(target=self.window.close, daemon=True)
+        fence.start()
+        fence.join(LONG_SECONDS)
+        assert not fence.is_alive(), "the fence never ends"
+        assert not self.window.is_open
+        self.live.scribble("micro", "cycle")
+        self.writer.check()
+        self.window.release()
+        check_returned(area)
+
 
 def check_returned(area: StagingArea) -> None:
     free = area._pool._free
     assert len({id(one) for one in free}) == len(free), "a buffer is handed out twice"
     assert len(free) * SMALL_BUFFER_BYTES == area._pool.made_bytes, "a buffer is lost"
+
+
+@pytest.mark.parametrize("buffer_bytes", [ONE_BUFFER, 3 * ONE_BUFFER, 1 << 20])
+@pytest.mark.parametrize("by_slices", [False, True])
+def test_ctrl_c_at_any_call_tears_nothing(by_slices, buffer_bytes):
+    area = StagingArea(buffer_bytes)
+    nth = 0
+    fired = 1
+    while fired:
+        nth += 1
+        save = Save(area, by_slices=by_slices)
+        ctrl_c = InterruptedCall(nth, SNAPSHOT, lambda save=save: save.is_training)
+        with contextlib.suppress(KeyboardInterrupt), ctrl_c:
+            save.micro_steps()
+        fired = ctrl_c.fired
+        save.check(area)
+        Save(area, by_slices=by_slices).window.release()
+    assert nth > 100
+
+
+@pytest.mark.parametrize("by_slices", [False, True])
+def test_interrupted_release_returns_each_buffer_once(by_slices):
+    area = StagingArea(3 * ONE_BUFFER)
+    nth = 0
+    fired = 1
+    while fired:
+        nth += 1
+        save = Save(area, by_slices=by_slices)
+        save.window.advance(3)
+        save.read(1 << 60 if nth % 2 else 100)
+        ctrl_c = InterruptedCall(nth, SNAPSHOT)
+        with contextlib.suppress(KeyboardInterrupt), ctrl_c:
+            save.window.release()
+        fired = ctrl_c.fired
+        save.window.release()
+        check_returned(area)
+    assert nth > 10
+
+
+@pytest.mark.parametrize("buffer_bytes", [ONE_BUFFER, 1 << 20])
+def test_interrupted_start_leaves_the_memory_limit(buffer_bytes):
+    """Else each Ctrl-C would take a buffer away from all later saves."""
+    area = StagingArea(buffer_bytes)
+    nth = 0
+    fired = 1
+    while fired:
+        nth += 1
+        live = Live(*LEAVES)
+        ctrl_c = InterruptedCall(nth, (*SNAPSHOT, staging))
+        with contextlib.suppress(KeyboardInterrupt), ctrl_c:
+            area.open(live.capture(), SaveCost(), Handling()).release()
+        fired = ctrl_c.fired
+        check_returned(area)
+    assert nth > 100
 
 
 class Appending(list):
