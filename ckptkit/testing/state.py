@@ -121,7 +121,8 @@ class NumpyRun:
 
     def _fence(self) -> None:
         while self._fences:
-            self._fences.pop()()
+            self._fences[-1]()  # popped only afterwards: a fence that raises runs again before the next update
+            self._fences.pop()
 
     def mark_cycle_start(self) -> Progress:
         """Keep the generator's state at a boundary; only it and the accumulators change within a cycle."""

@@ -669,6 +669,26 @@ def test_fence_after_interrupted_save_waits_for_nobody(root):
     assert_restores(root, manager.save(run).result(), digest, 4, size=LARGE)
 
 
+def test_fence_that_raises_runs_before_next_update():
+    """Else the update after Ctrl-C would change what a save still reads."""
+    run, seen = NumpyRun(accumulation_steps=4), []
+
+    def fence() -> None:
+        seen.append(run.weights.copy())
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+
+    run.guard(fence)
+    with pytest.raises(KeyboardInterrupt):
+        for _ in run.train_until(4):
+            pass
+    for _ in run.train_until(8):
+        pass
+    first, second = seen
+    assert np.array_equal(first, second)
+    assert not np.array_equal(run.weights, second)
+
+
 LEAVING_THE_CONTEXT = """
 import os, sys, threading
 from ckptkit.errors import CkptKitError
