@@ -191,7 +191,8 @@ class SaveHandle:
     def _has_ended(self) -> bool:
         """Return whether there is an outcome; a thread that died without one becomes an error."""
         has_begun = self._begun.locked()  # first: a thread that has begun is alive until it has set the outcome
-        is_gone = self._thread is not None and not self._thread.is_alive()
+        # Begun without a thread: `withdraw` took it back, and Ctrl-C interrupted that, so nobody else ends it.
+        is_gone = has_begun if self._thread is None else not self._thread.is_alive()
         if is_gone and not has_begun:
             self.withdraw(RuntimeError("its thread was never started"))
         elif is_gone and not self._future.done():

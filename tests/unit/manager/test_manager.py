@@ -464,6 +464,27 @@ def test_save_without_a_thread_lets_memory_go(monkeypatch, how):
     assert kept.released == 1
 
 
+@pytest.mark.parametrize("has_thread", [False, True])
+def test_withdrawal_that_is_interrupted_ends_the_save(monkeypatch, has_thread):
+    """Ctrl-C, and Ctrl-C again while the first one is dealt with."""
+
+    class Interrupted(Kept):
+        def release(self):
+            super().release()
+            if self.released == 1:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
+    handle = SaveHandle(kept := Interrupted())
+    if has_thread:
+        handle.start(lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        handle.withdraw(KeyboardInterrupt())
+    assert handle.done()
+    assert isinstance(handle.exception(), SaveFailedError)
+    assert kept.released == 2
+
+
 @pytest.mark.parametrize("runs", [False, True])
 def test_ctrl_c_at_thread_start_tears_nothing(root, monkeypatch, runs):
     """Whether the thread runs or not: no second save runs beside it, and none is waited for that never began."""
