@@ -30,7 +30,7 @@ class FrozenShards:
         written_bytes: How many bytes were written there.
     """
 
-    def __init__(self, storage: Storage, attempt: AttemptDocument, check_fence: Callable[[], None]) -> None:
+    def __init__(self, storage: Storage, attempt: AttemptDocument, check_fence: Callable[[], object]) -> None:
         self._storage = storage
         self._check_fence = check_fence
         self._folder = frozen_folder(attempt.attempt)

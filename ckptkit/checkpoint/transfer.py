@@ -81,8 +81,8 @@ class Transfer:
         source: As in `transfer_checkpoint`.
         target: As in `transfer_checkpoint`.
         opened: As in `transfer_checkpoint`.
-        proven: Keys that need not be verified again, such as frozen shards that another checkpoint shares. Verified
-            keys are added to it.
+        proven: Keys that need not be verified again while they are listed with their size, such as frozen shards that
+            another checkpoint shares. Verified keys are added to it, and those that are gone removed.
 
     Attributes:
         copied_bytes: Bytes written to the target so far.
@@ -119,8 +119,9 @@ class Transfer:
             if key.startswith(f"{name.folder}/") and not is_hidden(key):
                 raise ResumeError(f"{key} lies at {self._target.url} and not at {self._source.url}. {ADVICE}")
         for file in files.values():
-            if file.key in self._proven:
+            if file.key in self._proven and sizes.get(file.key) == file.size_bytes:
                 continue
+            self._proven.discard(file.key)  # it was there, and somebody removed or changed it since
             if file.key not in sizes:
                 if self.is_committed:
                     raise ResumeError(
@@ -139,7 +140,7 @@ class Transfer:
                 raise self._differs(file.key)
 
     def finish(
-        self, report: Callable[[int], None] | None = None, before_commit: Callable[[], None] | None = None
+        self, report: Callable[[int], None] | None = None, before_commit: Callable[[], object] | None = None
     ) -> Transferred:
         """Write the files that the target lacks, and commit; call `compare` first.
 

@@ -21,8 +21,10 @@ from ckptkit.storage import Storage
 _log = logging.getLogger("ckptkit")
 
 
-def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: str | None = None) -> None:
+def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: str | None = None) -> bool:
     """Check that ``attempt`` still owns the run: no later attempt exists, and its document is unchanged.
+
+    Returns whether the document was gone and is put back, so that other files may be gone, too.
 
     Args:
         storage: The run root.
@@ -48,11 +50,13 @@ def check_fence(storage: Storage, attempt: AttemptDocument, *, put_back: str | N
         there = storage.read(key, MAX_SEALED_BYTES) if attempt.attempt in numbers else None
     except FileNotFoundError:
         there = None
+    is_gone = there is None
     if there is None:
         there = _put_back(storage, attempt, put_back)
     if not _may_be(there, attempt):
         _tell_of_replaced(storage, attempt)
         raise _begun_anew(storage, attempt)
+    return is_gone
 
 
 def _may_be(data: bytes, attempt: AttemptDocument) -> bool:

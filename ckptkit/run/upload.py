@@ -80,7 +80,8 @@ class Uploader:
             ResumeError: If the mirror has another file in its place.
             StorageError: If one of the roots failed. The same call continues the upload.
         """
-        check_fence(self._mirror, self._attempt, put_back=self._run_id)
+        if check_fence(self._mirror, self._attempt, put_back=self._run_id):
+            self._has_documents = False  # somebody removed one of them there, and maybe all
         if not self._has_documents:
             share_documents(self._local, self._mirror, self._attempt)
             self._has_documents = True

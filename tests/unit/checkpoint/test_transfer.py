@@ -12,7 +12,7 @@ from support.runs.scenario import AT_6, Tree, corrupt, history, name_at, tree
 
 from ckptkit.checkpoint.commit import void
 from ckptkit.checkpoint.open import open_checkpoint
-from ckptkit.checkpoint.transfer import Transfer, Transferred, transfer_checkpoint
+from ckptkit.checkpoint.transfer import Transfer, Transferred, files_of, transfer_checkpoint
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
 from ckptkit.manager.manager import CheckpointManager
@@ -100,6 +100,34 @@ def test_found_file_in_object_store_counts(source):
     size = transfer(source, target).copied_bytes
     target.delete([f"checkpoints/{AT_6}/COMMIT"])
     assert transfer(source, target) == Transferred("copied", found_bytes=size)
+
+
+def frozen_of(source) -> str:
+    return next(file.key for file in files_of(opened(source)) if file.key.startswith("frozen/"))
+
+
+@pytest.mark.parametrize("left", [None, b"", b"\0"], ids=["gone", "empty", "torn"])
+def test_proven_file_that_is_gone_is_written_again(source, target, left):
+    """It was there once; somebody has removed or cut it since."""
+    key = frozen_of(source)
+    if left is not None:
+        Path(target.url, key).parent.mkdir(parents=True)
+        Path(target.url, key).write_bytes(left)
+    proven = {key}
+    moving = Transfer(source, target, opened(source), proven)
+    moving.compare()
+    assert proven == set()
+    assert moving.finish().outcome == "copied"
+    assert key in proven
+    assert lies_at(target) == expected_of(source.url)
+
+
+def test_proven_files_cost_two_listings(source, target):
+    transfer(source, target)
+    before = len(target.calls)
+    Transfer(source, target, opened(source), {file.key for file in files_of(opened(source))}).compare()
+    asked = [(call.operation, call.keys) for call in target.calls[before:] if call.keys != (NAME.commit_key,)]
+    assert asked == [("walk", (f"checkpoints/{AT_6}/",)), ("list", ("frozen/a000001",))]
 
 
 @pytest.mark.parametrize("readable", [True, False], ids=["readable", "unreadable"])

@@ -226,6 +226,23 @@ def test_local_lost_goes_on_from_the_mirror(tmp_path):
     assert again.run.digest() == digest_at(13)
 
 
+@pytest.mark.parametrize("lost", ["frozen", "checkpoints", "."])
+def test_mirror_that_lost_files_receives_later_checkpoints(tmp_path, lost):
+    """While the job trains; what it shares with the lost ones is uploaded again, and so are the documents."""
+    started(tmp_path, 2).manager.close()
+    life = started(tmp_path, 4, 5)
+    shutil.rmtree(tmp_path / "mirror" / lost)
+    life.saved_at(6)
+    life.saved_at(7)
+    assert life.manager.mirror_lag == 0
+    life.manager.close()
+    documents = {key: data for key, data in run_in(tmp_path / "local").items() if not key.startswith("checkpoints/")}
+    assert tree(tmp_path / "mirror").items() >= documents.items()
+    shutil.rmtree(tmp_path / "local")
+    assert resumed(tmp_path)[1] == name_at(2, 7)
+    check_both(tmp_path)
+
+
 @pytest.mark.parametrize("saved", [(), (6,), (6, 7), (6, 7, 9)])
 def test_each_root_alone_finds_newest_after_fresh_machine(tmp_path, saved):
     started(tmp_path, 2, 5)
