@@ -129,11 +129,14 @@ class ActiveRun:
         left = countdown(timeout)
         try:
             self.wait(timeout)
-            self.services.mirror.finish(left)
+            if not self.final_save.is_mirror_given_up:
+                self.services.mirror.finish(left)
             self.services.results.refuse_ended()  # after the wait: no rank may leave the others alone
         except TimeoutError:
             if not self.final_save.is_over:
                 raise
+            if self.services.preemption.exits:  # the grace is over, and the exit of the interpreter would wait again
+                self.services.mirror.abandon()
         except BaseException:
             quietly = True  # a signal must not end the process before its traceback is shown
             raise

@@ -70,6 +70,7 @@ class FinalSave:
         is_held: Whether `heed` lets training go on, because the regular final save follows soon, and `leave_after` it.
         is_over: Whether the final save is settled; nothing more is to be trained.
         is_given_up: Whether the save, or its upload to the mirror, was not in time and goes on in the background.
+        is_mirror_given_up: Whether the upload to the mirror failed or was not in time; `close` must not try it again.
     """
 
     def __init__(self, scheduler: Scheduler, services: Services) -> None:
@@ -85,6 +86,7 @@ class FinalSave:
         self.is_held = False
         self.is_over = False
         self.is_given_up = False
+        self.is_mirror_given_up = False
 
     def heed(self, progress: Progress) -> Verdict:
         """Decide what to do after this micro-step; a collective whenever any rank may have a request."""
@@ -257,6 +259,7 @@ class FinalSave:
             raise
         except (CkptKitError, TimeoutError) as error:
             self.is_given_up = isinstance(error, TimeoutError)  # `close` must not wait for an upload given up here
+            self.is_mirror_given_up = True  # nor begin another one: after this nothing ends the process at the grace
             _log.warning("the checkpoint is committed, but not at the mirror yet: %s", account_of(error))
 
     def _seconds_left(self) -> float:

@@ -59,6 +59,9 @@ class NoMirror:
     def finish(self, seconds_left: Countdown) -> None:
         """Do nothing."""
 
+    def abandon(self) -> None:
+        """Do nothing."""
+
 
 class RunMirror:
     """Manages the mirror of one run root during one attempt.
@@ -144,6 +147,11 @@ class RunMirror:
         """Do the same as `Uploads.finish`."""
         if self._uploads is not None:
             self._uploads.finish(seconds_left)
+
+    def abandon(self) -> None:
+        """Do the same as `Uploads.abandon`."""
+        if self._uploads is not None:
+            self._uploads.abandon()
 
     def _go_on_without(self, error: StorageError) -> None:
         if self._is_required:

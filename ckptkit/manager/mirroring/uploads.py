@@ -2,9 +2,9 @@
 
 Guarantees: an offered commit is uploaded unless a newer one is offered first or the upload fails. A failure is logged,
 tried again with the next commit, and reported to the training thread on request. An upload that has begun ends before
-the interpreter exits, successfully or not. The thread lives only while there is work. If no thread can be started (from
-Python 3.12 on, an interpreter that is exiting starts none), the caller's thread uploads. Any thread may call
-`Uploads.offer`; the other methods are for the training thread.
+the interpreter exits, successfully or not, unless it was abandoned. The thread lives only while there is work. If no
+thread can be started (from Python 3.12 on, an interpreter that is exiting starts none), the caller's thread uploads.
+Any thread may call `Uploads.offer`; the other methods are for the training thread.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ class Uploads:
         self._error: BaseException | None = None  # error of the last upload, until one succeeds
         self._untold: BaseException | None = None
         self._stale: StaleAttemptError | None = None
+        self._abandoned = False
         _finish_at_exit(self)
 
     @property
@@ -173,6 +174,10 @@ class Uploads:
         if self._behind and self._error is not None:
             self._given_up = self._behind[-1]
             raise self._lacking(self._error) from self._error
+
+    def abandon(self) -> None:
+        """Let the interpreter exit without waiting for an upload; it is completed or removed by a later start."""
+        self._abandoned = True
 
     def _wake(self) -> None:
         begun = threading.Lock()  # taken once: by the thread, which then uploads, or here after Ctrl-C
@@ -288,7 +293,7 @@ def _finish_at_exit(uploads: Uploads) -> None:
 
     def finish() -> None:
         there = reference()
-        if there is not None:
+        if there is not None and not there._abandoned:
             there.settle(countdown(None))
 
     # Added before any save's callback, so it runs after them.

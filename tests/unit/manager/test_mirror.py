@@ -1568,6 +1568,18 @@ def test_checkpoint_of_the_start_is_insisted_on(failures):
     assert one.lag == (failures == ERROR_BUDGET)
 
 
+def test_close_tries_again_what_final_save_could_not(tmp_path):
+    """Unless the training was preempted, there is time for it."""
+    life = started(tmp_path, 2)
+    life.train(5)
+    away = life.mirror.inject(Fault("error", operations={"write"}, times=ERROR_BUDGET))
+    with pytest.raises(SaveFailedError, match="lacks it"):
+        life.manager.save_final(life.run)
+    assert (away.fired, life.manager.mirror_lag) == (ERROR_BUDGET, 1)
+    life.manager.close()
+    assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(1, 5)]
+
+
 def test_an_outage_has_its_traceback_at_debug(caplog):
     caplog.set_level(logging.DEBUG, "ckptkit")
     one = behind(Uploading(StorageError("away"), OSError("odd")))

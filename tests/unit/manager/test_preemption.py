@@ -218,6 +218,44 @@ def test_hung_mirror_is_no_failed_save(root):
     assert restored_at(root) == 6
 
 
+def test_no_upload_begins_after_the_grace_clock(root):
+    """Three fail within the grace; the fourth would hang, and nothing would end the process."""
+    script = """
+from ckptkit.testing.faults import Fault, FaultyStorage
+mirror = FaultyStorage(open_storage(sys.argv[1] + "-mirror"))
+more_options = {"mirror": mirror}
+def after_step(batches):
+    if batches == 4:
+        mirror.inject(Fault("error", operations={"write"}, times=3))
+        mirror.inject(Fault(clock.hang, operations={"write"}, nth=4, times=None))
+"""
+    ended = live(root, script=script, grace=1, signals={6: ["SIGTERM"]})
+    assert ended.code == TERMINATED
+    assert [f"failed ({n} in a row)" in ended.log for n in (1, 2, 3, 4)] == [True, True, True, False]
+    assert "SIGTERM: saved a000001-c0000000001-m0002" in ended.log
+    assert restored_at(root) == 6
+
+
+def test_upload_begun_by_close_ends_with_grace(root):
+    """The last save failed, and the mirror lacks the one before, for which it hangs now."""
+    script = """
+from ckptkit.testing.faults import Fault, FaultyStorage
+mirror = FaultyStorage(open_storage(sys.argv[1] + "-mirror"))
+more_options = {"mirror": mirror}
+mirror.inject(Fault("error", operations={"write"}, key="checkpoints/*"))
+mirror.inject(Fault(lambda: (say(hangs=True), clock.hang()), operations={"write"}, key="checkpoints/*", nth=2))
+def after_step(batches):
+    if batches == 4:
+        manager = sys._getframe(1).f_locals["manager"]
+        manager._run.services.results.drain()
+        manager._setup.mirror._uploads.settle(lambda: 60.0)
+"""
+    ended = live(root, script=script, every=4, fail="*c0000000002*", grace=1, signals={8: ["SIGTERM"]})
+    assert (ended.code, ended.of("hangs")) == (TERMINATED, True)
+    assert "SIGTERM: the last save failed: injected failure" in ended.log
+    assert restored_at(root) == 4
+
+
 def test_return_does_not_wait_for_hung_mirror(root):
     script = MIRRORED + "def after(): say(after=True); os._exit(5)"
     ended = live(root, script=script, grace=1, signals={6: ["SIGTERM"]}, options={"on_preempt": "return"})
