@@ -3,7 +3,8 @@
 Guarantees: reads source and values; calls no function of the user's. Python may ask objects of the user's for
 ``__class__``, ``__len__``, ``__iter__`` or ``__eq__``, and passes on what they raise. Does not report a variable that
 only ends in a print, a log or a meter, nor one whose initial value comes from the checkpoint. Does not follow code
-without source, nor what is in objects that do not exist yet. Main thread only.
+without source, nor functions of installed libraries that get nothing of the training, nor what is in objects that do
+not exist yet. Main thread only.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import locals_of, running_frames
-from ckptkit.mindspore.inspect.loops.expressions import NUMBER
+from ckptkit.mindspore.inspect.loops.expressions import NUMBER, TAKEN
 from ckptkit.mindspore.inspect.loops.flow import Flow, Scope
+from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.source import ahead, body_of
 from ckptkit.mindspore.inspect.loops.statements import Statements
@@ -29,7 +31,7 @@ def find_in_loops(known: Iterable[Any]) -> Iterator[Finding]:
         known: Objects that checkpoints hold by name, and the data that they position. Nothing below them is reported.
     """
     flow, objects = Flow(), Objects(known)
-    statements = Statements(flow, objects)
+    statements = Statements(flow, objects, Libraries(frame.f_globals for _, frame in running_frames()))
     for _ in range(2):  # the second pass knows which variables are carried
         for path, frame in running_frames():
             scope = Scope(frame.f_code, frame.f_globals, locals_of(frame), f"{path}: ")
@@ -79,6 +81,8 @@ def _way_out(path: str, kind: str, names: list[str]) -> str:
         )
     if names == [NUMBER]:
         return "Begin it where restore() says: enumerate(batches, point.batches_delivered)"
+    if names == [TAKEN]:
+        return "Take as many fewer as restore() says: islice(batches, number - point.batches_delivered)"
     return (
         "Begin it from what restore() returns, or keep it in an object, such as types.SimpleNamespace(), that is given "
         f"by name: StateManager(..., kept=ckptkit.attributes(kept, {listed}))"

@@ -24,10 +24,12 @@ from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.loops.effects import asks_a_clock, changes, computes, is_ours, loads, trains
 from ckptkit.mindspore.inspect.loops.flow import RESTORED, TIMED, Flow, Place, Scope, Sources, Value
+from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.source import body_of
 
 NUMBER = "enumerate()"  # the name of its index
+TAKEN = "the number of batches taken"  # by islice()
 
 _MOST = 20_000  # expressions and statements read per frame
 _DEEPEST = 8  # nesting of followed calls
@@ -42,15 +44,23 @@ class Expressions:
     Args:
         flow: Records what is read and written.
         objects: Knows the objects that code names.
+        libraries: Knows which functions are not the user's.
         block: Reads the statements of a function and returns what they return.
 
     Attributes:
         taken: Generators and iterators that a loop draws from, by id, each with its expression.
     """
 
-    def __init__(self, flow: Flow, objects: Objects, block: Callable[[Sequence[ast.stmt], Scope], list[Value]]) -> None:
+    def __init__(
+        self,
+        flow: Flow,
+        objects: Objects,
+        libraries: Libraries,
+        block: Callable[[Sequence[ast.stmt], Scope], list[Value]],
+    ) -> None:
         self._flow = flow
         self._objects = objects
+        self._libraries = libraries
         self._block = block
         self._left = 0
         self._functions: list[types.CodeType] = []
@@ -235,7 +245,8 @@ class Expressions:
             return found._replace(sources=found.sources | marks)
         drawn = [(node.func.value, owner)] if isinstance(node.func, ast.Attribute) else []
         takes = called.target is next or name in ("send", "__next__")
-        for one, value in [*drawn, *zip(node.args, given, strict=True)]:
+        by_name = [(one.value, named[one.arg]) for one in node.keywords]
+        for one, value in [*drawn, *zip(node.args, given, strict=True), *by_name]:
             self._draws(one, value.target, scope, takes=takes)
         function = called.target.func if isinstance(called.target, functools.partial) else called.target
         if not drawn:  # a method in a variable, such as draw = rng.random
@@ -248,7 +259,19 @@ class Expressions:
             self._changes(node.func.value, sources, scope)
         if asks_a_clock(called.target, owner.target):
             marks.add(TIMED)
-        return Value(UNKNOWN, sources | marks)
+        return Value(UNKNOWN, sources | marks | self._counted(node, called.target, given, scope))
+
+    def _counted(self, node: ast.Call, target: Any, given: Sequence[Value], scope: Scope) -> Sources:
+        """Return the count of an `itertools.islice` of our batches, which starts anew with every start."""
+        if target is not itertools.islice or not given or not is_ours(given[0].target):
+            return frozenset()
+        stop = given[1:3][-1:]  # islice(batches, stop) or islice(batches, start, stop, ...)
+        unlimited = any(isinstance(one, ast.Constant) and one.value is None for one in node.args[1:3][-1:])
+        if not stop or unlimited or RESTORED in stop[0].sources:
+            return frozenset()
+        place = Place(id(node), TAKEN)
+        self._objects.note(f"{scope.path}{ast.unparse(node.func)}()", None, place)
+        return frozenset((place,))
 
     def _draws(self, node: ast.expr, target: Any, scope: Scope, *, takes: bool) -> None:
         """Record that a call advances a generator, or takes from an iterator."""
@@ -266,7 +289,10 @@ class Expressions:
             return None
         returned: list[Value] = []
         found = False
+        arguments = [one.target for one in (*given, *named.values())]
         for function, instance in functions_of(target):
+            if self._libraries.keep(function, instance, arguments):
+                continue
             code = function.__code__
             body = body_of(code, function.__globals__) if is_users(function.__globals__.get("__name__")) else ()
             if not body or code in self._functions:

@@ -12,6 +12,8 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+TRIES: tuple[type[ast.stmt], ...] = (ast.Try, getattr(ast, "TryStar", ast.Try))  # Python 3.10 has only one
+
 
 def body_of(code: types.CodeType, module: Mapping[str, Any]) -> Sequence[ast.stmt]:
     """Return the statements of a function or a module; of a lambda, the return of its expression."""
@@ -25,13 +27,21 @@ def ahead(body: Sequence[ast.stmt], line: int) -> list[ast.stmt]:
     for one in body:
         if line > (one.end_lineno or one.lineno):
             continue
-        if one.lineno <= line and isinstance(one, (ast.With, ast.AsyncWith, ast.If, ast.Try)):
-            parts = [getattr(one, name, []) for name in ("body", "orelse", "finalbody")]
-            inside = [part for part in parts if part and line <= (part[-1].end_lineno or 0)]
+        if one.lineno <= line and isinstance(one, (ast.With, ast.AsyncWith, ast.If, ast.Match, *TRIES)):
+            inside = [part for part in blocks_of(one) if part and line <= (part[-1].end_lineno or 0)]
             found += ahead(inside[0], line) if inside else []
         else:
             found.append(one)
     return found
+
+
+def blocks_of(one: ast.stmt) -> list[list[ast.stmt]]:
+    """Return the blocks of a statement in the order in which they are written."""
+    parts = [one, *getattr(one, "handlers", []), *getattr(one, "cases", [])]
+    return [
+        *(getattr(part, "body", []) for part in parts),
+        *(getattr(one, name, []) for name in ("orelse", "finalbody")),
+    ]
 
 
 @functools.lru_cache(maxsize=64)

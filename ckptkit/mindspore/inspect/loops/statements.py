@@ -6,12 +6,15 @@ Guarantees: as for `ckptkit.mindspore.inspect.loops`, which says what is found. 
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ckptkit.mindspore.inspect.loops.expressions import Expressions
 from ckptkit.mindspore.inspect.loops.flow import MARKS, Flow, Scope, Sources, Value
+from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
+from ckptkit.mindspore.inspect.loops.source import TRIES, blocks_of
 
 
 class Statements:
@@ -20,14 +23,15 @@ class Statements:
     Args:
         flow: Records it.
         objects: Knows the objects that code names.
+        libraries: Knows which functions are not the user's.
 
     Attributes:
         taken: Generators and iterators that a loop draws from, by id, each with its expression.
     """
 
-    def __init__(self, flow: Flow, objects: Objects) -> None:
+    def __init__(self, flow: Flow, objects: Objects, libraries: Libraries) -> None:
         self._flow = flow
-        self._expressions = Expressions(flow, objects, self._block)
+        self._expressions = Expressions(flow, objects, libraries, self._block)
         self.taken: dict[int, tuple[str, Any]] = self._expressions.taken
 
     def read(self, body: Sequence[ast.stmt], scope: Scope) -> None:
@@ -44,25 +48,37 @@ class Statements:
         self._flow.control = before
         return returned
 
-    def _statement(self, one: ast.stmt, scope: Scope) -> list[Value]:
+    def _statement(  # noqa: PLR0911, PLR0912 - one branch per kind reads as the table that it is
+        self, one: ast.stmt, scope: Scope
+    ) -> list[Value]:
+        if isinstance(one, TRIES):
+            return self._block(itertools.chain.from_iterable(blocks_of(one)), scope)
         match one:
             case ast.For() | ast.AsyncFor() | ast.While():
                 return self._loop(one, scope)
             case ast.If():
                 return self._branches(one, scope)
+            case ast.Match():
+                return self._cases(one, scope)
             case ast.With() | ast.AsyncWith():
                 for item in one.items:
                     self._expressions.value(item.context_expr, scope)
                 return self._block(one.body, scope)
-            case ast.Try():
-                handled = [each for handler in one.handlers for each in handler.body]
-                return self._block([*one.body, *handled, *one.orelse, *one.finalbody], scope)
             case ast.Return() | ast.Break() | ast.Raise():
                 return self._leaves(one, scope)
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
                 self._assigns(one, scope)
-            case ast.Expr():
-                self._expressions.value(one.value, scope)
+            case ast.Delete():
+                for target in one.targets:
+                    if not isinstance(target, ast.Name):
+                        self._expressions.store(target, Value(), scope)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                pass  # binds a name; what it does when it is called is read at the call
+            case _:
+                for each in ast.iter_child_nodes(one):
+                    if isinstance(each, ast.expr):
+                        self._expressions.value(each, scope)
+                return self._block(itertools.chain.from_iterable(blocks_of(one)), scope)
         return []
 
     def _leaves(self, one: ast.Return | ast.Break | ast.Raise, scope: Scope) -> list[Value]:
@@ -96,6 +112,48 @@ class Statements:
             leaves=leaves,
         )
         return returned
+
+    def _cases(self, one: ast.Match, scope: Scope) -> list[Value]:
+        """Read each case as a branch, whose other branch are the cases after it."""
+        returned: list[Value] = []
+        subject = self._expressions.value(one.subject, scope)
+        leaves = any(isinstance(each, (ast.Return, ast.Continue)) for case in one.cases for each in case.body)
+        tests = subject.sources - MARKS
+
+        def begin_at(number: int) -> None:
+            nonlocal tests
+            if number == len(one.cases):
+                return
+            case = one.cases[number]
+            tests |= self._matches(case.pattern, subject, scope) - MARKS
+            tests |= self._expressions.value(case.guard, scope).sources - MARKS
+            self._flow.either(
+                tests,
+                lambda: returned.extend(self._block(case.body, scope)),
+                lambda: begin_at(number + 1),
+                leaves=leaves,
+            )
+
+        begin_at(0)
+        if leaves:
+            self._flow.control |= tests
+        return returned
+
+    def _matches(self, pattern: ast.pattern, subject: Value, scope: Scope) -> Sources:
+        """Bind the names of a pattern; return what its values are made of."""
+        names = [getattr(pattern, name, None) for name in ("name", "rest")]
+        inner = [each for each in ast.iter_child_nodes(pattern) if isinstance(each, ast.pattern)]
+        values = [each for each in ast.iter_child_nodes(pattern) if isinstance(each, ast.expr)]
+        sources: Sources = frozenset().union(*(self._expressions.value(each, scope).sources for each in values))
+        part = Value(sources=subject.sources)
+        by_item = isinstance(pattern, ast.MatchSequence) and len(subject.items) == len(inner)
+        whole = isinstance(pattern, (ast.MatchAs, ast.MatchOr))
+        for number, each in enumerate(inner):
+            sources |= self._matches(each, subject.items[number] if by_item else subject if whole else part, scope)
+        for name in names:
+            if name is not None:
+                self._expressions.store(ast.Name(name, ast.Store()), subject if whole else part, scope)
+        return sources
 
     def _loop(self, one: ast.For | ast.AsyncFor | ast.While, scope: Scope) -> list[Value]:
         returned: list[Value] = []

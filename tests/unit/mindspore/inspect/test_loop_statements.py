@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import importlib
 import itertools
 import json
+import sys
 import time
 from collections import deque
 from datetime import datetime
@@ -421,9 +423,115 @@ def condition_of_a_return(cell, batches, rate, restore):
         seen += 1  # noqa: SIM113 - what is to be read
 
 
+def subject_of_a_match(cell, batches, rate, restore):
+    phase = "warm"
+    restore()
+    for x, y in batches:
+        match phase:
+            case "warm":
+                if float(cell(x * 0.5, y)) < 1.0:
+                    phase = "main"
+            case _:
+                cell(x, y)
+
+
+def written_in_a_case(cell, batches, rate, restore):
+    scale = 1.0
+    restore()
+    for x, y in batches:
+        loss = cell(x * scale, y)
+        match float(loss):
+            case value if value > 1.0:
+                scale *= 0.5
+            case value:
+                scale = value * scale
+
+
+def name_in_a_pattern(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        match (x, seen):
+            case [_, at]:
+                cell(x * at, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
+def guard_of_a_case(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        match float(cell.scale):
+            case _ if seen > 3:
+                cell(x, y)
+        seen += 1  # noqa: SIM113 - what is to be read
+
+
+def case_that_continues(cell, batches, rate, restore):
+    seen = 0
+    restore()
+    for x, y in batches:
+        seen += 1
+        match x:
+            case None:
+                pass
+            case _ if seen == 5:
+                continue
+        cell(x, y)
+
+
+def within_a_case(cell, batches, rate, restore):
+    seen = 0
+    match rate:
+        case None:
+            cell = None
+        case _:
+            restore()
+            for x, y in batches:
+                cell(x * seen, y)
+                seen += 1
+
+
+def within_an_except(cell, batches, rate, restore):
+    seen = 0
+    try:
+        print(rate.no_such_thing)
+    except AttributeError:
+        restore()
+        for x, y in batches:
+            cell(x * seen, y)
+            seen += 1
+
+
+def deleted_items(cell, batches, rate, restore):
+    left = [1.0, 2.0, 3.0]
+    restore()
+    for x, y in batches:
+        cell(x * left[-1], y)
+        del left[-1]
+
+
+def taken_in_an_assert(cell, batches, rate, restore):
+    other = itertools.cycle([1.0, 2.0])
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        assert (scale := next(other)) > 0.0  # noqa: RUF018 - what is to be read
+        cell(x * scale, y)
+
+
 @pytest.mark.parametrize(
     ("loop", "name"),
     [
+        (subject_of_a_match, "phase"),
+        (written_in_a_case, "scale"),
+        (name_in_a_pattern, "seen"),
+        (guard_of_a_case, "seen"),
+        (case_that_continues, "seen"),
+        (within_a_case, "seen"),
+        (within_an_except, "seen"),
+        (deleted_items, "left"),
+        (taken_in_an_assert, "other (cycle)"),
         (queue_that_shrinks, "left"),
         (taken_by_a_lambda, "other (cycle)"),
         (condition_of_a_return, "seen"),
@@ -678,3 +786,42 @@ def written_by_both_branches(cell, batches, rate, restore):
 )
 def test_what_clock_or_file_decides_is_not_named(loop):
     assert Training().found(loop) == []
+
+
+def kept_apart_by_a_match(cell, batches, rate, restore):
+    shown = 0
+    restore()
+    for x, y in batches:
+        match float(cell(x, y)):
+            case value if value > 1.0:
+                shown += 1
+            case _:
+                scale = 0.5
+                cell(x * scale, y)
+        print(shown)
+
+
+def test_what_a_match_only_counts_is_not_named():
+    assert Training().found(kept_apart_by_a_match) == []
+
+
+TRY_STAR = """
+def counted_by_groups(cell, batches, rate, restore):
+    failures = 0
+    restore()
+    for x, y in batches:
+        try:
+            cell(x, y)
+        except* ArithmeticError:
+            failures += 1
+        if failures > 3:
+            break
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="except* is of Python 3.11")
+def test_groups_of_exceptions_are_read(tmp_path, monkeypatch):
+    (tmp_path / "grouped.py").write_text(TRY_STAR)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = Training().found(importlib.import_module("grouped").counted_by_groups)
+    assert [one.where for one in found] == ["counted_by_groups(): failures"]
