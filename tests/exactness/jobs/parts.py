@@ -61,3 +61,21 @@ def accumulating(loss=None, optimizer=None, **options):
 def train(run, loss=None, optimizer=None, callbacks=None, **options):
     """`Model.train` of a loss cell, accumulating."""
     run.train(ms.Model(accumulating(loss, optimizer)), EPOCHS, slices(), callbacks, **options)
+
+
+def rate_of(cell):
+    """The rate of a train cell, a Parameter."""
+    return cell.optimizer.learning_rate
+
+
+def looped(run, step, cell=None, data=None, **stateful):
+    """A loop that calls ``step`` with the number of the batch."""
+    cell = cell if cell is not None else accumulating()
+    batches = ck.data.resumable(data if data is not None else slices(), EPOCHS)
+    with run.manager() as manager:
+        state = ck.StateManager(cell, batches, **stateful)
+        point = manager.restore(state)
+        run.begin(point)
+        for at, (x, y) in enumerate(batches, point.batches_delivered):
+            run.step((x, y), step(cell, at, x, y), cell=cell)
+            manager.step(state)
