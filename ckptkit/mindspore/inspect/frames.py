@@ -10,12 +10,15 @@ import dis
 import inspect
 import sys
 import types
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
 
 from ckptkit.mindspore.inspect.attributes import is_users, named_in, names_in
 
 _LOADS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_ATTR", "LOAD_METHOD")
+
+
+Lines: TypeAlias = Mapping[tuple[int, types.CodeType], int]
 
 
 def loop_variables() -> Iterator[tuple[str, object]]:
@@ -32,6 +35,11 @@ def running_frames() -> Iterator[tuple[str, types.FrameType]]:
             name = frame.f_code.co_name
             yield ("script" if name == "<module>" else f"{name}()"), frame
         frame = frame.f_back
+
+
+def running_lines() -> Lines:
+    """Return the line at which each running user frame is, by the frame's id and code; keeps no frame alive."""
+    return {(id(frame), frame.f_code): frame.f_lineno for _, frame in running_frames()}
 
 
 def locals_of(frame: types.FrameType) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Examines a training for what its checkpoints cannot make exact, by `Examination`.
 
 Guarantees: reads the user's code and objects; runs and changes nothing. What is found is refused if ``strict`` is set,
-and otherwise logged as a warning; what the code shows, before a restore has changed anything. Code that cannot be read
-stops no training unless ``strict`` is set. Does not find everything that is inexact. Main thread only, between two
+and otherwise logged as a warning: before a restore has changed anything, and, of what a loop of one's own makes after
+the restore, before its first batch. Code that cannot be read stops no training unless ``strict`` is set. Does not find everything that is inexact. Main thread only, between two
 micro-steps.
 """
 
@@ -27,6 +27,7 @@ from ckptkit.mindspore.inspect import (
     left_out,
     loop_variables,
 )
+from ckptkit.mindspore.inspect.frames import Lines, running_lines
 from ckptkit.mindspore.state.compatibility import some
 from ckptkit.mindspore.state.holders import ParameterHolder
 from ckptkit.mindspore.state.sources import Sources
@@ -46,12 +47,17 @@ class Examination:
     def __init__(self, sources: Sources, *, strict: bool) -> None:
         self._sources = sources
         self._strict = strict
-        self._judged = False
+        self._reported: list[Finding] | None = None
+        self._restored_at: Lines = {}
         self._unreadable = False
         self._told_of_buffers = False
 
-    def findings(self) -> tuple[Finding, ...]:
-        """Return what is found in the present mode."""
+    def findings(self, since: Lines | None = None) -> tuple[Finding, ...]:
+        """Return what is found in the present mode.
+
+        Args:
+            since: Where the running functions were at the restore; None if they are there now.
+        """
         sources = self._sources
         pipeline = sources.position.dataset if isinstance(sources.position, DatasetPosition) else None
         holders = {name: one for name, one in sources.stateful.items() if isinstance(one, ParameterHolder)}
@@ -68,7 +74,7 @@ class Examination:
             return found
         stored = [*sources.objects(), sources.position, pipeline]
         constants = constants_in_loops(cells) if mode_in_force() == "GRAPH" else ()
-        return (*found, *constants, *find_in_loops(stored))
+        return (*found, *constants, *find_in_loops(stored, since))
 
     def examined(self) -> tuple[Finding, ...]:
         """Return `findings`, or nothing if the code cannot be examined, which is logged once.
@@ -80,9 +86,20 @@ class Examination:
 
     def judge(self) -> None:
         """Report the findings, once; ResumeError if ``strict`` refuses one, also at the next call."""
-        if not self._judged:
-            self._report(self.examined())
-            self._judged = True
+        if self._reported is None:
+            found = self.examined()
+            self._report(found)
+            self._reported, self._restored_at = [*found], running_lines()
+
+    def judge_loop(self) -> None:
+        """Report what was made or defined since `judge`, right before the loop; ResumeError if ``strict`` refuses it."""
+        if self._reported is None or self._sources.by_model():
+            return
+        known = {(one.kind, one.where) for one in self._reported}
+        found = self._examined(lambda: self.findings(self._restored_at))
+        new = [one for one in found if (one.kind, one.where) not in known]
+        self._reported += new
+        self._report(new)
 
     def judge_callbacks(self, callbacks: Sequence[object]) -> None:
         """Report what ``callbacks`` do that no checkpoint can make exact; ResumeError if ``strict`` refuses it."""

@@ -336,6 +336,7 @@ class StateManager:
             self.position.iterator_made()
         if self._sources.batches is not None:
             self._sources.counting.begin_loop()
+        self._examination.judge_loop()
         self.restore_random_state()
         self._sources.put_back()
         self.trained()

@@ -10,32 +10,37 @@ not exist yet. Main thread only.
 from __future__ import annotations
 
 import re
+import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
-from ckptkit.mindspore.inspect.frames import locals_of, running_frames
+from ckptkit.mindspore.inspect.frames import Lines, locals_of, running_frames
 from ckptkit.mindspore.inspect.loops.expressions import NUMBER, TAKEN
-from ckptkit.mindspore.inspect.loops.flow import Flow, Scope
+from ckptkit.mindspore.inspect.loops.flow import Flow, Running, Scope
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.source import ahead, body_of
 from ckptkit.mindspore.inspect.loops.statements import Statements
 
 
-def find_in_loops(known: Iterable[Any]) -> Iterator[Finding]:
+def find_in_loops(known: Iterable[Any], since: Lines | None = None) -> Iterator[Finding]:
     """Yield the findings of the loops ahead in the running functions.
 
     Args:
         known: Objects that checkpoints hold by name, and the data that they position. Nothing below them is reported.
+        since: Where the functions were when training was restored; read from there, to know what comes from the
+            checkpoint. None if they are there now.
     """
     flow, objects = Flow(), Objects(known)
-    statements = Statements(flow, objects, Libraries(frame.f_globals for _, frame in running_frames()))
+    running = {frame.f_code: Running(locals_of(frame), frame.f_lineno) for _, frame in running_frames()}
+    statements = Statements(flow, objects, Libraries(frame.f_globals for _, frame in running_frames()), running)
     for _ in range(2):  # the second pass knows which variables are carried
-        for path, frame in running_frames():
-            scope = Scope(frame.f_code, frame.f_globals, locals_of(frame), f"{path}: ")
-            statements.read(ahead(body_of(frame.f_code, frame.f_globals), frame.f_lineno), scope)
+        for path, frame, line in _begun(since):
+            now = Running(locals_of(frame), frame.f_lineno)
+            scope = Scope(frame.f_code, frame.f_globals, f"{path}: ", running=now)
+            statements.read(ahead(body_of(frame.f_code, frame.f_globals), line), scope)
     for path, one in statements.taken.values():
         yield _drawn(path, one)
     carried: dict[tuple[str, str], list[str]] = {}
@@ -45,6 +50,21 @@ def find_in_loops(known: Iterable[Any]) -> Iterator[Finding]:
             carried.setdefault(holder, []).append(place.name)
     for (path, kind), names in carried.items():
         yield _carried(path, kind, names)
+
+
+def _begun(since: Lines | None) -> Iterator[tuple[str, types.FrameType, int]]:
+    """Yield the running functions that are read by themselves, each with its name and the line to begin at.
+
+    Those that were called after the restore are read where they are called.
+    """
+    frames = [*running_frames()]
+    if since is None:
+        yield from ((path, frame, frame.f_lineno) for path, frame in frames)
+        return
+    restored = [(path, frame, since.get((id(frame), frame.f_code))) for path, frame in frames]
+    if all(line is None for _, _, line in restored):  # restored in another cell of a notebook
+        yield from ((path, frame, 0) for path, frame in frames)
+    yield from ((path, frame, line) for path, frame, line in restored if line is not None)
 
 
 def _drawn(path: str, one: Any) -> Finding:

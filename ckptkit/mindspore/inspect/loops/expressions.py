@@ -23,7 +23,7 @@ from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, is_users, o
 from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.loops.effects import asks_a_clock, changes, computes, is_ours, loads, trains
-from ckptkit.mindspore.inspect.loops.flow import RESTORED, TIMED, Flow, Place, Scope, Sources, Value
+from ckptkit.mindspore.inspect.loops.flow import RESTORED, TIMED, Flow, Place, Running, Scope, Sources, Value
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.source import body_of
@@ -45,6 +45,7 @@ class Expressions:
         flow: Records what is read and written.
         objects: Knows the objects that code names.
         libraries: Knows which functions are not the user's.
+        running: The functions that are running, whose variables are known where they are called.
         block: Reads the statements of a function and returns what they return.
 
     Attributes:
@@ -56,11 +57,13 @@ class Expressions:
         flow: Flow,
         objects: Objects,
         libraries: Libraries,
+        running: Mapping[types.CodeType, Running],
         block: Callable[[Sequence[ast.stmt], Scope], list[Value]],
     ) -> None:
         self._flow = flow
         self._objects = objects
         self._libraries = libraries
+        self._running = running
         self._block = block
         self._left = 0
         self._functions: list[types.CodeType] = []
@@ -164,7 +167,8 @@ class Expressions:
                 place = scope.place(node.id)
                 self._objects.note(f"{scope.path}{node.id}", scope.value(node.id).target, place)
                 self._flow.write(place, value.sources, scope, whole=True)
-                scope.known[node.id] = value
+                now = scope.assigned(node.id, value, node.lineno)
+                scope.known[node.id] = value if is_ours(now.target) else now  # reading ours would count as a save
             case ast.Tuple() | ast.List():
                 known = len(value.items) == len(node.elts)
                 for number, each in enumerate(node.elts):
@@ -298,7 +302,8 @@ class Expressions:
             if not body or code in self._functions:
                 continue
             found = True
-            inside = Scope(code, function.__globals__, closure_of(function), scope.path)
+            running = self._running.get(code)
+            inside = Scope(code, function.__globals__, scope.path, closure_of(function), running)
             self._give(inside, function, [*([] if instance is UNKNOWN else [Value(instance)]), *given], named)
             self._functions.append(code)
             returned += self._block(body, inside)
@@ -324,7 +329,7 @@ class Expressions:
         for given_name, value in [*zip(names[: code.co_argcount], given, strict=False), *named.items()]:
             if given_name is not None and given_name in names:
                 inside.lasting.pop(given_name, None)
-                inside.known[given_name] = value
+                inside.known[given_name] = inside.assigned(given_name, value, 0)
                 self._flow.give(inside.place(given_name), value.sources)
 
 

@@ -38,13 +38,36 @@ class Value(NamedTuple):
     items: tuple[Value, ...] = ()
 
 
-class Scope:
-    """Holds the variables of a function or module that is read."""
+class Running(NamedTuple):
+    """Holds the variables of a function or module that is running, and its line."""
 
-    def __init__(self, code: types.CodeType, module: Mapping[str, Any], values: Mapping[str, Any], path: str) -> None:
+    values: Mapping[str, Any]
+    line: int
+
+
+class Scope:
+    """Holds the variables of a function or module that is read.
+
+    Args:
+        code: Its code.
+        module: The global variables.
+        path: What findings in it begin with.
+        closure: Its closure variables, if it is not running.
+        running: What it has now, if it is running.
+    """
+
+    def __init__(
+        self,
+        code: types.CodeType,
+        module: Mapping[str, Any],
+        path: str,
+        closure: Mapping[str, Any] | None = None,
+        running: Running | None = None,
+    ) -> None:
         self.code = code
         self.path = path
-        self.known = {name: Value(one) for name, one in values.items()}
+        self._now = running or Running(closure or {}, 0)
+        self.known = {name: Value(one) for name, one in self._now.values.items()}
         self.lasting: dict[str, types.FunctionType] = {}  # arguments at their default, an object that outlives the call
         self._module = module
 
@@ -56,6 +79,11 @@ class Scope:
             return Place(self.code.co_filename, name)
         is_global = self.code.co_name == "<module>" or name not in self.code.co_varnames
         return Place(id(self._module) if is_global else id(self.code), name)
+
+    def assigned(self, name: str, value: Value, line: int) -> Value:
+        """Return ``value`` with the object that the variable has now, if that is what was assigned at ``line``."""
+        is_past = value.target is UNKNOWN and line < self._now.line
+        return value._replace(target=self._now.values.get(name, UNKNOWN)) if is_past else value
 
     def value(self, name: str) -> Value:
         """Return what is known of the variable of that name."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ckptkit.mindspore.inspect.loops.expressions import Expressions
-from ckptkit.mindspore.inspect.loops.flow import MARKS, Flow, Scope, Sources, Value
+from ckptkit.mindspore.inspect.loops.flow import MARKS, Flow, Running, Scope, Sources, Value
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.source import TRIES, blocks_of
@@ -24,14 +25,17 @@ class Statements:
         flow: Records it.
         objects: Knows the objects that code names.
         libraries: Knows which functions are not the user's.
+        running: The functions that are running.
 
     Attributes:
         taken: Generators and iterators that a loop draws from, by id, each with its expression.
     """
 
-    def __init__(self, flow: Flow, objects: Objects, libraries: Libraries) -> None:
+    def __init__(
+        self, flow: Flow, objects: Objects, libraries: Libraries, running: Mapping[types.CodeType, Running]
+    ) -> None:
         self._flow = flow
-        self._expressions = Expressions(flow, objects, libraries, self._block)
+        self._expressions = Expressions(flow, objects, libraries, running, self._block)
         self.taken: dict[int, tuple[str, Any]] = self._expressions.taken
 
     def read(self, body: Sequence[ast.stmt], scope: Scope) -> None:
@@ -152,7 +156,8 @@ class Statements:
             sources |= self._matches(each, subject.items[number] if by_item else subject if whole else part, scope)
         for name in names:
             if name is not None:
-                self._expressions.store(ast.Name(name, ast.Store()), subject if whole else part, scope)
+                target = ast.copy_location(ast.Name(name, ast.Store()), pattern)
+                self._expressions.store(target, subject if whole else part, scope)
         return sources
 
     def _loop(self, one: ast.For | ast.AsyncFor | ast.While, scope: Scope) -> list[Value]:

@@ -1,0 +1,186 @@
+"""What a loop makes or defines between its restore and its first batch is named before that batch."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import ops
+from support.training import accumulation_cell, begin_process
+
+import ckptkit as ck
+from ckptkit.errors import ResumeError
+from ckptkit.mindspore.state.manager import StateManager
+
+
+class Training:
+    """A start that is refused for what is found, before its first batch."""
+
+    def __init__(self, strict):
+        begin_process()
+        self.cell = accumulation_cell()
+        x = ms.Tensor(np.ones((2, 6)), ms.float32)
+        self.batches = ck.data.resumable([(x, ms.Tensor(0.5))], 2)
+        self.state = StateManager(self.cell, self.batches, strict=strict)
+
+    def restore(self):
+        self.state.begin("runs/digits")
+        return self.state.progress()
+
+    def train(self, loop):
+        loop(self.cell, self.batches, self.cell.optimizer.learning_rate, self.restore)
+
+
+class Plateau:
+    def __init__(self):
+        self.best, self.bad = math.inf, 0
+
+    def step(self, value):
+        self.bad = 0 if value < self.best else self.bad + 1
+        self.best = min(self.best, value)
+        return self.bad == 5
+
+
+def object_made_after_the_restore(cell, batches, rate, restore):
+    restore()
+    plateau = Plateau()
+    for x, y in batches:
+        if plateau.step(float(cell(x, y))):
+            rate.set_data(rate * 0.5)
+
+
+def object_made_in_a_block(cell, batches, rate, restore):
+    restore()
+    with np.errstate(all="raise"):
+        plateau = Plateau()
+        for _ in range(1):
+            for x, y in batches:
+                if plateau.step(float(cell(x, y))):
+                    break
+
+
+def generator_made_after_the_restore(cell, batches, rate, restore):
+    restore()
+    rng = np.random.default_rng(0)
+    for x, y in batches:
+        cell(x + rng.normal(), y)
+
+
+def function_defined_after_the_restore(cell, batches, rate, restore):
+    restore()
+    calls = 0
+
+    def step(x, y):
+        nonlocal calls
+        calls += 1
+        return cell(x * calls, y)
+
+    for x, y in batches:
+        step(x, y)
+
+
+def loop_in_a_function(cell, batches, rate, restore):
+    def fit(rest):
+        plateau = Plateau()
+        for x, y in rest:
+            if plateau.step(float(cell(x, y))):
+                ops.assign(rate, rate * 0.5)
+
+    restore()
+    fit(batches)
+
+
+def iterated_by_a_generator(cell, batches, rate, restore):
+    def noisy(rest):
+        rng = np.random.default_rng(0)
+        for x, y in rest:
+            yield x + rng.normal(), y
+
+    restore()
+    for x, y in noisy(batches):
+        cell(x, y)
+
+
+@pytest.mark.parametrize(
+    ("loop", "words"),
+    [
+        (object_made_after_the_restore, "plateau (Plateau): the loop carries bad"),
+        (object_made_in_a_block, "plateau (Plateau): the loop carries bad"),
+        (generator_made_after_the_restore, "rng (Generator)"),
+        (function_defined_after_the_restore, "calls"),
+        (loop_in_a_function, "plateau (Plateau): the loop carries bad"),
+        (iterated_by_a_generator, "rng (Generator)"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_what_is_made_after_the_restore_is_named(loop, words):
+    training = Training(strict=True)
+    with pytest.raises(ResumeError) as raised:
+        training.train(loop)
+    assert words in str(raised.value)
+    assert training.cell.counters.micro_steps == 0
+
+
+def begun_from_what_restore_returns(cell, batches, rate, restore):
+    point = restore()
+    seen = point.batches_delivered
+    for x, y in batches:
+        seen += 1
+        cell(x * seen, y)
+
+
+def given_to_a_function(cell, batches, rate, restore):
+    def fit(rest, begin):
+        seen = begin
+        for x, y in rest:
+            seen += 1
+            cell(x * seen, y)
+
+    fit(batches, restore().batches_delivered)
+
+
+def made_for_each_batch(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        plateau = Plateau()
+        if plateau.step(float(cell(x, y))):
+            rate.set_data(rate * 0.5)
+
+
+def only_shown(cell, batches, rate, restore):
+    restore()
+    plateau = Plateau()
+    for x, y in batches:
+        if plateau.step(float(cell(x, y))):
+            print("no better")
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [begun_from_what_restore_returns, given_to_a_function, made_for_each_batch, only_shown],
+    ids=lambda one: one.__name__,
+)
+def test_what_needs_no_checkpoint_is_not_named_later(loop):
+    training = Training(strict=True)
+    training.train(loop)
+    assert training.cell.counters.micro_steps == 2
+
+
+def test_each_finding_is_told_once(caplog):
+    def loop(cell, batches, rate, restore):
+        seen = 0
+        restore()
+        plateau = Plateau()
+        for x, y in batches:
+            seen += 1
+            if plateau.step(float(cell(x * seen, y))):
+                break
+
+    with caplog.at_level(logging.WARNING, "ckptkit"):
+        Training(strict=False).train(loop)
+    told = [one.getMessage() for one in caplog.records]
+    assert [any(word in one for one in told) for word in ("seen", "plateau")] == [True, True], told
+    assert len(told) == 2, told
