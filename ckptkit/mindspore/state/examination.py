@@ -1,9 +1,9 @@
 """Examines a training for what its checkpoints cannot make exact, by `Examination`.
 
 Guarantees: reads the user's code and objects; runs and changes nothing. What is found is refused if ``strict`` is set,
-and otherwise logged as a warning: before a restore has changed anything, and, of what a loop of one's own makes after
-the restore, before its first batch. Code that cannot be read stops no training unless ``strict`` is set. Does not find everything that is inexact. Main thread only, between two
-micro-steps.
+and otherwise logged as a warning: before a restore has changed anything, and, for what a loop of one's own makes after
+the restore, before its first batch. Code that cannot be read stops no training unless ``strict`` is set. Does not find
+everything that is inexact. Main thread only, between two micro-steps.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Examination:
             self._reported, self._restored_at = [*found], running_lines()
 
     def judge_loop(self) -> None:
-        """Report what was made or defined since `judge`, right before the loop; ResumeError if ``strict`` refuses it."""
+        """Report what was made or defined since `judge`; ResumeError if ``strict`` refuses it."""
         if self._reported is None or self._sources.by_model():
             return
         known = {(one.kind, one.where) for one in self._reported}

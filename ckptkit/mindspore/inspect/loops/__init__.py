@@ -17,7 +17,8 @@ from typing import Any
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import Lines, locals_of, running_frames
-from ckptkit.mindspore.inspect.loops.expressions import NUMBER, TAKEN
+from ckptkit.mindspore.inspect.loops.calls import TAKEN
+from ckptkit.mindspore.inspect.loops.expressions import NUMBER
 from ckptkit.mindspore.inspect.loops.flow import Flow, Running, Scope
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects

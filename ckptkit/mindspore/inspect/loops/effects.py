@@ -5,23 +5,46 @@ Guarantees: calls nothing. Any thread.
 
 from __future__ import annotations
 
+import ast
+import bisect
+import builtins
 import contextvars
 import datetime
+import heapq
+import os
 import re
+import sys
 import time
 import types
+from collections.abc import Mapping
 from typing import Any
 
-from mindspore import nn
+import numpy as np
+from mindspore import Tensor, nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # also covers mindspore.mint.optim
 
 from ckptkit.mindspore.inspect.attributes import is_users, own_attributes
 
 _CHANGES = re.compile(
-    r"(append|extend|insert|pop|add|discard|remove|clear|update|setdefault|rotate|reverse|sort|put)(left|item)?"
+    r"(append|extend|insert|pop|add|discard|remove|clear|update|setdefault|rotate|reverse|sort|put|fill|resize)"
+    r"(left|item)?"
 )
+_IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_")  # methods of tensors, such as mul_
 # Calls that write parameters, seed generators or write a file of weights.
-_EFFECTS = re.compile(r"set_data|assign|copy_|set_lr|(set_|manual_)?seed$|save_checkpoint|export$")
+_EFFECTS = re.compile(r"set_data|assign|copy_|set_lr|(set_|manual_)?seed$|save_checkpoint|load_param_into_net|export$")
+# Functions that change their first argument. Generators and the modules of generators have `shuffle`, too.
+_FILLS = (
+    *(np.copyto, np.put, np.place, np.putmask, np.fill_diagonal),
+    *(bisect.insort_left, bisect.insort_right),
+    *(heapq.heapify, heapq.heappop, heapq.heappush, heapq.heappushpop, heapq.heapreplace),
+)
+_ENDS = (sys.exit, os._exit, getattr(builtins, "exit", None), getattr(builtins, "quit", None))
+# The methods that functions and operators call.
+CALLED_BY: Mapping[Any, str] = {
+    **{len: "__len__", float: "__float__", int: "__int__", bool: "__bool__", abs: "__abs__"},
+    **{ast.Lt: "__lt__", ast.LtE: "__le__", ast.Gt: "__gt__", ast.GtE: "__ge__", ast.Eq: "__eq__"},
+    **{ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__", ast.Div: "__truediv__"},
+}
 _LOADS = re.compile(r"load|restore|resume|read|open")
 _ASKS = ("get_parameters", "trainable_params", "untrainable_params", "parameters_dict", "parameters_and_names")
 _CLOCKS = (time, datetime.datetime, datetime.date)
@@ -51,7 +74,20 @@ def changes(name: str, owner: Any) -> bool:
     """Return whether a method of that name changes its object."""
     if isinstance(owner, contextvars.ContextVar):
         return name in ("set", "reset")
-    return _CHANGES.fullmatch(name) is not None
+    is_tensor = isinstance(owner, Tensor) and _IN_PLACE.fullmatch(name) is not None
+    return is_tensor or _CHANGES.fullmatch(name) is not None
+
+
+def fills(called: Any, owner: Any, name: str) -> bool:
+    """Return whether the call changes its first argument."""
+    if name == "at" and isinstance(owner, np.ufunc):
+        return True
+    return name == "shuffle" or any(called is one for one in _FILLS)
+
+
+def ends(called: Any) -> bool:
+    """Return whether the call ends the process."""
+    return called is not None and any(called is one for one in _ENDS)
 
 
 def loads(name: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -94,7 +94,7 @@ class Scope:
 class _Iteration:
     """Records one iteration of a loop: what it reads before writing it, and whether a checkpoint may be taken in it."""
 
-    loop: ast.stmt
+    loop: ast.AST
     function: int  # id of the code that the loop is in
     control: Sources  # decides whether the loop runs at all
     begun: dict[Place, Sources]  # what places were made of before the loop
@@ -118,7 +118,7 @@ class Flow:
         self._made_of: dict[Place, Sources] = {}
         self._carried: set[Place] = set()
         self._iterations: list[_Iteration] = []
-        self._saving: set[ast.stmt] = set()  # loops in which a checkpoint may be taken
+        self._saving: set[ast.AST] = set()  # loops in which a checkpoint may be taken
 
     # Places.
 
@@ -192,7 +192,7 @@ class Flow:
         self._depend(test, begun)
         self.control = outside | test if leaves else outside
 
-    def enter(self, loop: ast.stmt, scope: Scope) -> None:
+    def enter(self, loop: ast.AST, scope: Scope) -> None:
         """Start a loop, before the expression that it runs over is read."""
         self._iterations.append(_Iteration(loop, id(scope.code), self.control, dict(self._made_of)))
 
@@ -218,6 +218,16 @@ class Flow:
             if RESTORED not in one.begun.get(place, ()) and TIMED not in self._made_of.get(place, ()):
                 self._carried.add(place)
 
+    def rounds(self, loop: ast.AST, decides: Sources, scope: Scope) -> Iterator[None]:
+        """Start the iterations of a loop that is an expression; ``decides`` is what it runs over."""
+        self.enter(loop, scope)
+        self.ready()
+        for _ in range(2):
+            self.iterate()
+            self.control |= decides - MARKS
+            yield
+        self.leave(decides - MARKS)
+
     def _depend(self, sources: Sources, begun: Mapping[Place, Sources]) -> None:
         """Record that what was written since ``begun`` depends on ``sources``, since it might not have been written."""
         for place, now in self._made_of.items():
@@ -228,3 +238,8 @@ class Flow:
 def _lasts(place: Place, iteration: _Iteration, scope: Scope) -> bool:
     """Return whether the place exists in the next iteration too; each call of a function has new variables."""
     return place.within != id(scope.code) or iteration.function == id(scope.code)
+
+
+def together(values: Iterable[Value]) -> Sources:
+    """Return what the values are made of."""
+    return frozenset().union(*(one.sources for one in values))

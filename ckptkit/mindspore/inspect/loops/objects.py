@@ -25,6 +25,7 @@ _MOST = 20_000  # objects that are known
 _CODE = (types.ModuleType, types.MethodType)
 _NO_ATTRIBUTES = (nn.Cell, ms.Tensor, ds.Dataset, *_CODE)
 _NO_STATE = (nn.Cell, ms.Parameter, ds.Dataset, *_CODE, types.FunctionType, type)
+_CONTAINERS = (list, tuple, dict, deque)
 _NOT_SEARCHED = (*_CODE, types.FunctionType, type, ms.Tensor, str, int, float, types.NoneType)
 
 
@@ -98,3 +99,10 @@ def _by_id(known: Iterable[Any]) -> dict[int, Any]:
         if not isinstance(one, (nn.Cell, np.ndarray)):
             waiting.extend(value for _, value in below(one))
     return seen
+
+
+def item_of(target: Any) -> Any:
+    """Return one item that stands for all items of a container."""
+    if not isinstance(target, _CONTAINERS):
+        return UNKNOWN
+    return next(iter(dict.values(target) if isinstance(target, dict) else list(target)), UNKNOWN)

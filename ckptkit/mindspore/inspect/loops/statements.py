@@ -36,7 +36,7 @@ class Statements:
     ) -> None:
         self._flow = flow
         self._expressions = Expressions(flow, objects, libraries, running, self._block)
-        self.taken: dict[int, tuple[str, Any]] = self._expressions.taken
+        self.taken: dict[int, tuple[str, Any]] = self._expressions.calls.taken
 
     def read(self, body: Sequence[ast.stmt], scope: Scope) -> None:
         """Read the body of a function or module that is running."""
@@ -66,7 +66,8 @@ class Statements:
                 return self._cases(one, scope)
             case ast.With() | ast.AsyncWith():
                 for item in one.items:
-                    self._expressions.value(item.context_expr, scope)
+                    entered = self._expressions.value(item.context_expr, scope)
+                    self._expressions.calls.special(entered, "__enter__", scope)
                 return self._block(one.body, scope)
             case ast.Return() | ast.Break() | ast.Raise():
                 return self._leaves(one, scope)
@@ -87,7 +88,9 @@ class Statements:
 
     def _leaves(self, one: ast.Return | ast.Break | ast.Raise, scope: Scope) -> list[Value]:
         """Record that what ends a loop that may save steers training."""
-        ends = self._flow.innermost_saves() if isinstance(one, ast.Break) else not self._expressions.within_function
+        ends = (
+            self._flow.innermost_saves() if isinstance(one, ast.Break) else not self._expressions.calls.within_function
+        )
         if isinstance(one, ast.Raise) or ends:
             self._flow.steer(self._flow.control)
         if not isinstance(one, ast.Return):

@@ -175,7 +175,7 @@ def test_each_finding_is_told_once(caplog):
         restore()
         plateau = Plateau()
         for x, y in batches:
-            seen += 1
+            seen = seen + 1
             if plateau.step(float(cell(x * seen, y))):
                 break
 

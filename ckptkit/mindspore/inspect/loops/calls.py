@@ -1,0 +1,235 @@
+"""Reads calls: what they draw, change and end, and the functions of the user's that they run.
+
+Guarantees: as for `ckptkit.mindspore.inspect.loops`, which says what is found. Main thread only.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import random
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from mindspore import nn
+
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, owner_of
+from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of
+from ckptkit.mindspore.inspect.carried import GENERATORS
+from ckptkit.mindspore.inspect.loops.effects import (
+    CALLED_BY,
+    asks_a_clock,
+    changes,
+    computes,
+    ends,
+    fills,
+    is_ours,
+    loads,
+    trains,
+)
+from ckptkit.mindspore.inspect.loops.flow import RESTORED, TIMED, Flow, Place, Running, Scope, Sources, Value, together
+from ckptkit.mindspore.inspect.loops.libraries import Libraries
+from ckptkit.mindspore.inspect.loops.objects import Objects, item_of
+from ckptkit.mindspore.inspect.loops.source import body_of
+
+TAKEN = "the number of batches taken"  # by islice()
+
+_DEEPEST = 8  # nesting of followed calls
+_GLOBALS = (random._inst, np.random.mtrand._rand)  # checkpoints hold their states
+
+
+class Reader(Protocol):
+    """Reads expressions; a protocol, since expressions have calls in them."""
+
+    def value(self, node: ast.expr, scope: Scope) -> Value:
+        """Read an expression."""
+        ...
+
+    def change(self, node: ast.expr, sources: Sources, scope: Scope) -> None:
+        """Record that an expression's object was changed in place."""
+        ...
+
+
+class Calls:
+    """Reads calls.
+
+    Args:
+        flow: Records what is read and written.
+        objects: Knows the objects that code names.
+        reader: Reads the expressions in calls.
+        block: Reads the statements of a function and returns what they return.
+        libraries: Knows which functions are not the user's.
+        running: The functions that are running, whose variables are known where they are called.
+
+    Attributes:
+        taken: Generators and iterators that a loop draws from, by id, each with its expression.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        objects: Objects,
+        reader: Reader,
+        block: Callable[[Sequence[ast.stmt], Scope], list[Value]],
+        *,
+        libraries: Libraries,
+        running: Mapping[types.CodeType, Running],
+    ) -> None:
+        self._flow = flow
+        self._objects = objects
+        self._libraries = libraries
+        self._running = running
+        self._reader = reader
+        self._block = block
+        self._functions: list[types.CodeType] = []
+        self.taken: dict[int, tuple[str, Any]] = {}
+
+    @property
+    def within_function(self) -> bool:
+        """Whether the code being read is the body of a called function."""
+        return bool(self._functions)
+
+    def value(self, node: ast.Call, scope: Scope) -> Value:
+        """Read a call; return what its result is made of."""
+        owner = self._reader.value(node.func.value, scope) if isinstance(node.func, ast.Attribute) else Value()
+        called = self._reader.value(node.func, scope)
+        given = [self._reader.value(one, scope) for one in node.args]
+        named = {one.arg: self._reader.value(one.value, scope) for one in node.keywords}
+        name = _name_of(node)
+        sources = called.sources | together([*given, *named.values()])
+        if given and any(called.target is one for one in (map, filter)):
+            return Value(UNKNOWN, sources | self._mapped(node, given, scope))
+        found = self.follow(called.target, given, named, scope)
+        if trains(called.target, name) or ends(called.target) or self._objects.is_known(owner.target):
+            self._flow.steer(sources | self._flow.control)
+        elif computes(called.target, owner.target, name):
+            self._flow.steer(sources)
+        marks = {RESTORED} if loads(name) else set()
+        if found is not None:
+            return found._replace(sources=found.sources | marks)
+        self._draws(node, called.target, owner, [*given, *named.values()], scope)
+        for value in [*given, *named.values()]:  # what gets a function may call it, such as a thread
+            if isinstance(value.target, (types.FunctionType, types.MethodType)):
+                self.follow(value.target, [], {}, scope)
+        if name == "values" and isinstance(owner.target, dict):
+            return Value([*dict.values(owner.target)], sources)
+        self._changes(node, called.target, owner.target, sources, scope)
+        if asks_a_clock(called.target, owner.target):
+            marks.add(TIMED)
+        asked = next((one for function, one in CALLED_BY.items() if function is called.target), None)
+        if asked is not None and given:
+            sources |= self.special(given[0], asked, scope)
+        return Value(UNKNOWN, sources | marks | self._counted(node, called.target, given, scope))
+
+    def special(self, owner: Value, name: str, scope: Scope, *given: Value) -> Sources:
+        """Follow a special method of an object of the user's; return what its result is made of."""
+        method = in_class(type(owner.target), name) if self._objects.is_plain(owner.target) else None
+        if type(method) is not types.FunctionType:
+            return frozenset()
+        found = self.follow(types.MethodType(method, owner.target), given, {}, scope)
+        return found.sources if found is not None else frozenset()
+
+    def draw(self, node: ast.expr, target: Any, scope: Scope, *, takes: bool) -> None:
+        """Record that a call advances a generator, or takes from an iterator."""
+        takes = takes and isinstance(target, Iterator)
+        draws = isinstance(target, GENERATORS) and not any(target is one for one in _GLOBALS)
+        if (takes or draws) and not self._objects.is_known(target) and self._flow.saves():
+            path = self._objects.path_of(target, f"{scope.path}{ast.unparse(node)}")
+            self.taken.setdefault(id(target), (path, target))
+
+    def follow(
+        self, target: Any, given: Sequence[Value], named: Mapping[str | None, Value], scope: Scope
+    ) -> Value | None:
+        """Read the called function of the user's; None if it is not the user's or has no source."""
+        if target is UNKNOWN or isinstance(target, (type, nn.Cell)) or len(self._functions) >= _DEEPEST:
+            return None
+        returned: list[Value] = []
+        found = False
+        arguments = [one.target for one in (*given, *named.values())]
+        for function, instance in functions_of(target):
+            if self._libraries.keep(function, instance, arguments):
+                continue
+            code = function.__code__
+            body = body_of(code, function.__globals__) if is_users(function.__globals__.get("__name__")) else ()
+            if not body or code in self._functions:
+                continue
+            found = True
+            running = self._running.get(code)
+            inside = Scope(code, function.__globals__, scope.path, closure_of(function), running)
+            self._give(inside, function, [*([] if instance is UNKNOWN else [Value(instance)]), *given], named)
+            self._functions.append(code)
+            returned += self._block(body, inside)
+            self._functions.pop()
+        if not found:
+            return None
+        only = returned[0] if len(returned) == 1 else Value()
+        return only._replace(sources=together(returned))
+
+    def _give(
+        self,
+        inside: Scope,
+        function: types.FunctionType,
+        given: Sequence[Value],
+        named: Mapping[str | None, Value],
+    ) -> None:
+        """Bind the arguments of a call to the parameters of the function."""
+        code, defaults = function.__code__, function.__defaults__ or ()
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        for name, default in zip(names[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True):
+            inside.known[name] = Value(default)
+            inside.lasting[name] = function
+        for given_name, value in [*zip(names[: code.co_argcount], given, strict=False), *named.items()]:
+            if given_name is not None and given_name in names:
+                inside.lasting.pop(given_name, None)
+                inside.known[given_name] = inside.assigned(given_name, value, 0)
+                self._flow.give(inside.place(given_name), value.sources)
+
+    def _draws(self, node: ast.Call, target: Any, owner: Value, given: Sequence[Value], scope: Scope) -> None:
+        """Record the generators and iterators that a call advances."""
+        takes = target is next or (isinstance(node.func, ast.Attribute) and node.func.attr in ("send", "__next__"))
+        if isinstance(node.func, ast.Attribute):
+            self.draw(node.func.value, owner.target, scope, takes=takes)
+        else:  # a method in a variable, such as draw = rng.random
+            function = target.func if isinstance(target, functools.partial) else target
+            self.draw(node.func, owner_of(function), scope, takes=takes)
+        for one, value in zip([*node.args, *(one.value for one in node.keywords)], given, strict=True):
+            self.draw(one, value.target, scope, takes=takes)
+
+    def _changes(self, node: ast.Call, target: Any, owner: Any, sources: Sources, scope: Scope) -> None:
+        """Record the objects that a call changes in place."""
+        for one in node.keywords:
+            if one.arg == "out":
+                self._reader.change(one.value, sources, scope)
+        if node.args and fills(target, owner, _name_of(node)):
+            self._reader.change(node.args[0], sources, scope)
+        if isinstance(node.func, ast.Attribute) and changes(node.func.attr, owner):
+            self._reader.change(node.func.value, sources, scope)
+
+    def _mapped(self, node: ast.Call, given: Sequence[Value], scope: Scope) -> Sources:
+        """Read `map` and `filter` as loops."""
+        found: Sources = frozenset()
+        for _ in self._flow.rounds(node, together(given[1:]), scope):
+            over = [self._reader.value(one, scope) for one in node.args[1:]]
+            elements = [Value(item_of(one.target), one.sources) for one in over]
+            returned = self.follow(given[0].target, elements, {}, scope)
+            found |= returned.sources if returned is not None else frozenset()
+        return found
+
+    def _counted(self, node: ast.Call, target: Any, given: Sequence[Value], scope: Scope) -> Sources:
+        """Return the count of an `itertools.islice` of our batches, which starts anew with every start."""
+        if target is not itertools.islice or not given or not is_ours(given[0].target):
+            return frozenset()
+        stop = given[1:3][-1:]  # islice(batches, stop) or islice(batches, start, stop, ...)
+        unlimited = any(isinstance(one, ast.Constant) and one.value is None for one in node.args[1:3][-1:])
+        if not stop or unlimited or RESTORED in stop[0].sources:
+            return frozenset()
+        place = Place(id(node), TAKEN)
+        self._objects.note(f"{scope.path}{ast.unparse(node.func)}()", None, place)
+        return frozenset((place,))
+
+
+def _name_of(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

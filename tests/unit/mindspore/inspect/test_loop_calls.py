@@ -1,0 +1,289 @@
+"""What the calls and operators of a loop change, end or run is read."""
+
+from __future__ import annotations
+
+import bisect
+import random
+import sys
+import threading
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import ops
+from test_loops import Training
+
+
+def counts_by_a_ufunc(cell, batches, rate, restore):
+    counts = np.ones(3)
+    restore()
+    for x, y in batches:
+        np.add.at(counts, y, 1)
+        cell(x * counts.sum(), y)
+
+
+def sorted_losses(cell, batches, rate, restore):
+    losses = []
+    restore()
+    for x, y in batches:
+        loss = cell(x if not losses else x * losses[len(losses) // 2], y)
+        bisect.insort(losses, float(loss))
+
+
+def copied_into(cell, batches, rate, restore):
+    last = np.zeros(3)
+    restore()
+    for x, y in batches:
+        cell(x + last, y)
+        np.copyto(last, x)
+
+
+def given_as_out(cell, batches, rate, restore):
+    total = np.zeros(3)
+    restore()
+    for x, y in batches:
+        cell(x + total, y)
+        np.add(total, x, out=total)
+
+
+def filled(cell, batches, rate, restore):
+    average = np.ones(1)
+    restore()
+    for x, y in batches:
+        average.fill(0.9 * average[0] + float(cell(x * average[0], y)))
+
+
+def shuffled(cell, batches, rate, restore):
+    order = [0, 1, 2]
+    restore()
+    for x, y in batches:
+        random.shuffle(order)
+        cell(x[order], y)
+
+
+def tensor_in_place(cell, batches, rate, restore):
+    scale = ms.Tensor(1.0)
+    restore()
+    for x, y in batches:
+        cell(x * scale, y)
+        scale.mul_(0.9)
+
+
+def weights_loaded_at_a_count(cell, batches, rate, restore):
+    at, kept = 0, {}
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        at += 1  # noqa: SIM113 - a counter, as loops have them
+        if at == 13:
+            ms.load_param_into_net(cell.network, kept)
+
+
+def script_left(cell, batches, rate, restore):
+    bad = 0
+    restore()
+    for x, y in batches:
+        bad = bad + 1 if float(cell(x, y)) > 0.1 else 0
+        if bad == 14:
+            sys.exit(0)
+
+
+def through_map(cell, batches, rate, restore):
+    best = 9.0
+
+    def one(batch):
+        nonlocal best
+        loss = cell(batch[0] * best, batch[1])
+        best = min(best, float(loss))
+
+    restore()
+    list(map(one, batches))
+
+
+def through_a_comprehension(cell, batches, rate, restore):
+    best = [9.0]
+
+    def one(x, y):
+        loss = cell(x * best[-1], y)
+        best.append(float(loss))
+        return loss
+
+    restore()
+    _ = [one(x, y) for x, y in batches]
+
+
+def by_a_thread(cell, batches, rate, restore):
+    latest = {"scale": 1.0}
+
+    def measure():
+        latest["scale"] *= 0.9
+
+    restore()
+    for x, y in batches:
+        cell(x * latest["scale"], y)
+        thread = threading.Thread(target=measure)
+        thread.start()
+        thread.join()
+
+
+class Replay:
+    def __init__(self):
+        self._rows = []
+
+    def add(self, one):
+        self._rows.append(one)
+        del self._rows[:-3]
+
+    def __len__(self):
+        return len(self._rows)
+
+    def __getitem__(self, index):
+        return self._rows[index]
+
+
+def read_by_its_length(cell, batches, rate, restore):
+    replay = Replay()
+    restore()
+    for x, y in batches:
+        cell(x if len(replay) == 0 else 0.5 * x, y)
+        replay.add(x)
+
+
+def read_by_its_index(cell, batches, rate, restore):
+    replay = Replay()
+    replay.add(0.0)
+    restore()
+    for x, y in batches:
+        cell(x + replay[0], y)
+        replay.add(x)
+
+
+class Average:
+    def __init__(self):
+        self._value = 1.0
+
+    def update(self, value):
+        self._value = 0.9 * self._value + 0.1 * value
+
+    def __float__(self):
+        return self._value
+
+    def __lt__(self, other):
+        return self._value < other
+
+    def __enter__(self):
+        self._value *= 0.9
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+
+def read_as_a_float(cell, batches, rate, restore):
+    average = Average()
+    restore()
+    for x, y in batches:
+        average.update(float(cell(x * float(average), y)))
+
+
+def compared(cell, batches, rate, restore):
+    average = Average()
+    restore()
+    for x, y in batches:
+        average.update(float(cell(x, y)))
+        if average < 0.5:
+            break
+
+
+def entered(cell, batches, rate, restore):
+    average = Average()
+    restore()
+    for x, y in batches:
+        with average:
+            cell(x * float(average), y)
+
+
+@pytest.mark.parametrize(
+    ("loop", "where"),
+    [
+        (counts_by_a_ufunc, "counts"),
+        (sorted_losses, "losses"),
+        (copied_into, "last"),
+        (given_as_out, "total"),
+        (filled, "average"),
+        (shuffled, "order"),
+        (tensor_in_place, "scale"),
+        (weights_loaded_at_a_count, "at"),
+        (script_left, "bad"),
+        (through_map, "best"),
+        (through_a_comprehension, "best"),
+        (by_a_thread, "latest"),
+        (read_by_its_length, "replay (Replay)"),
+        (read_by_its_index, "replay (Replay)"),
+        (read_as_a_float, "average (Average)"),
+        (compared, "average (Average)"),
+        (entered, "average (Average)"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_what_a_call_does_is_read(loop, where):
+    (found,) = Training().found(loop)
+    assert found.where == f"{loop.__name__}(): {where}"
+
+
+def log_of_losses(cell, batches, rate, restore):
+    losses, total = [], np.zeros(1)
+    restore()
+    for x, y in batches:
+        bisect.insort(losses, float(cell(x, y)))
+        np.add(total, losses[-1], out=total)
+        print(losses[0], total)
+
+
+def computed_in_a_comprehension(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        parts = [one * 2 for one in x]
+        total = sum(float(part) for part in parts)
+        cell(ops.stack(parts) * total, y)
+
+
+def sorted_by_a_key(cell, batches, rate, restore):
+    names = [one.name for one in cell.get_parameters()]
+
+    def last_letter(name):
+        return name[-1]
+
+    restore()
+    for x, y in batches:
+        cell(x * len(sorted(names, key=last_letter)), y)
+
+
+def watched_by_a_thread(cell, batches, rate, restore):
+    seen = []
+
+    def show():
+        print(len(seen))
+
+    restore()
+    for x, y in batches:
+        seen.append(float(cell(x, y)))
+        threading.Thread(target=show).start()
+
+
+def average_that_is_shown(cell, batches, rate, restore):
+    average = Average()
+    restore()
+    for x, y in batches:
+        average.update(float(cell(x, y)))
+        if average < 0.5:
+            print(float(average))
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [log_of_losses, computed_in_a_comprehension, sorted_by_a_key, watched_by_a_thread, average_that_is_shown],
+    ids=lambda one: one.__name__,
+)
+def test_calls_that_steer_nothing_are_not_named(loop):
+    assert Training().found(loop) == []
