@@ -17,7 +17,7 @@ from typing import Any
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import Lines, locals_of, running_frames
-from ckptkit.mindspore.inspect.loops.calls import TAKEN
+from ckptkit.mindspore.inspect.loops.calls import DRAWN, TAKEN
 from ckptkit.mindspore.inspect.loops.expressions import NUMBER
 from ckptkit.mindspore.inspect.loops.flow import Flow, Running, Scope
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
@@ -50,7 +50,7 @@ def find_in_loops(known: Iterable[Any], since: Lines | None = None) -> Iterator[
         if holder is not None and id(objects.at(place)) not in statements.taken:
             carried.setdefault(holder, []).append(place.name)
     for (path, kind), names in carried.items():
-        yield _carried(path, kind, names)
+        yield _random(path) if names == [DRAWN] else _carried(path, kind, names)
 
 
 def _begun(since: Lines | None) -> Iterator[tuple[str, types.FrameType, int]]:
@@ -77,6 +77,16 @@ def _drawn(path: str, one: Any) -> Finding:
         f"Give it by name: StateManager(..., {_last_word(path)}=it), or draw from np.random"
         if draws
         else "Join it and the batches in one loader for ckptkit.data.resumable",
+        certain=False,
+    )
+
+
+def _random(path: str) -> Finding:
+    return Finding(
+        "operator",
+        path,
+        "no checkpoint can restore what it draws, and training depends on it",
+        "Draw from np.random, whose state checkpoints hold, or use ckptkit.nn.Dropout",
         certain=False,
     )
 

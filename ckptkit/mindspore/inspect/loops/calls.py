@@ -24,6 +24,7 @@ from ckptkit.mindspore.inspect.loops.effects import (
     asks_a_clock,
     changes,
     computes,
+    draws_out_of_reach,
     ends,
     fills,
     is_ours,
@@ -36,6 +37,7 @@ from ckptkit.mindspore.inspect.loops.objects import Objects, item_of
 from ckptkit.mindspore.inspect.loops.source import body_of
 
 TAKEN = "the number of batches taken"  # by islice()
+DRAWN = "draw"  # by a random operator
 
 _DEEPEST = 8  # nesting of followed calls
 _GLOBALS = (random._inst, np.random.mtrand._rand)  # checkpoints hold their states
@@ -107,6 +109,9 @@ class Calls:
             self._flow.steer(sources | self._flow.control)
         elif computes(called.target, owner.target, name):
             self._flow.steer(sources)
+        if isinstance(called.target, nn.Cell) or computes(called.target, owner.target, name):
+            for place in [*self._objects.read_by_cells]:
+                self._flow.steer(self._flow.read(place, scope))
         marks = {RESTORED} if loads(name) else set()
         if found is not None:
             return found._replace(sources=found.sources | marks)
@@ -122,7 +127,8 @@ class Calls:
         asked = next((one for function, one in CALLED_BY.items() if function is called.target), None)
         if asked is not None and given:
             sources |= self.special(given[0], asked, scope)
-        return Value(UNKNOWN, sources | marks | self._counted(node, called.target, given, scope))
+        sources |= self._counted(node, called.target, given, scope) | self._drawn(node, called.target, scope)
+        return Value(UNKNOWN, sources | marks)
 
     def special(self, owner: Value, name: str, scope: Scope, *given: Value) -> Sources:
         """Follow a special method of an object of the user's; return what its result is made of."""
@@ -228,6 +234,15 @@ class Calls:
             return frozenset()
         place = Place(id(node), TAKEN)
         self._objects.note(f"{scope.path}{ast.unparse(node.func)}()", None, place)
+        return frozenset((place,))
+
+    def _drawn(self, node: ast.Call, target: Any, scope: Scope) -> Sources:
+        """Return the draw of a random operator whose state no checkpoint has."""
+        name = draws_out_of_reach(target, empty=not node.args and not node.keywords)
+        if not name:
+            return frozenset()
+        place = Place(id(node), DRAWN)
+        self._objects.note(f"{scope.path}{ast.unparse(node.func)}() ({name})", None, place)
         return frozenset((place,))
 
 

@@ -24,6 +24,14 @@ from mindspore import Tensor, nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # also covers mindspore.mint.optim
 
 from ckptkit.mindspore.inspect.attributes import is_users, own_attributes
+from ckptkit.mindspore.inspect.carried import GENERATORS
+from ckptkit.mindspore.inspect.operators import (
+    DROPOUTS,
+    DROPOUTS_OF_MINT,
+    drops_nothing,
+    functional,
+    is_random_primitive,
+)
 
 _CHANGES = re.compile(
     r"(append|extend|insert|pop|add|discard|remove|clear|update|setdefault|rotate|reverse|sort|put|fill|resize)"
@@ -83,6 +91,24 @@ def fills(called: Any, owner: Any, name: str) -> bool:
     if name == "at" and isinstance(owner, np.ufunc):
         return True
     return name == "shuffle" or any(called is one for one in _FILLS)
+
+
+def draws_out_of_reach(called: Any, *, empty: bool) -> str:
+    """Return the name of a called operator or cell whose draws no checkpoint can restore; empty for anything else.
+
+    Args:
+        called: What is called, outside of a graph.
+        empty: Whether it gets no argument, so that a generator seeds itself.
+    """
+    if isinstance(called, (*DROPOUTS, *DROPOUTS_OF_MINT)):
+        return "" if drops_nothing(called) else f"nn.{type(called).__name__}"
+    if is_random_primitive(called):
+        return f"ops.{called.__name__ if isinstance(called, type) else type(called).__name__}"
+    if empty and any(called is one for one in (np.random.default_rng, *GENERATORS)):
+        return "without a seed"
+    function = called.__func__ if type(called) is types.MethodType else called  # a method of a tensor
+    _, name, exact = functional().get(id(function), (None, "", "pynative"))
+    return name if exact != "pynative" else ""
 
 
 def ends(called: Any) -> bool:

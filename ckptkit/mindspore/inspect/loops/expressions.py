@@ -161,10 +161,11 @@ class Expressions:
                 self.store(node.value, Value(UNKNOWN, value.sources), scope)
             case ast.Attribute():
                 owner = self.value(node.value, scope).target
-                if self._objects.is_plain(owner):
-                    self._flow.write(self._place_in(owner, node, scope), value.sources, scope, whole=True)
-                elif isinstance(owner, (nn.Cell, ms.Parameter)) or self._objects.is_known(owner):
-                    self._flow.steer(value.sources | self._flow.control)
+                own = {Place(id(owner), node.attr)}
+                if self._objects.has(owner, node.attr):
+                    self._write(owner, node, value.sources, scope, whole=True)
+                if isinstance(owner, (nn.Cell, ms.Parameter)) or self._objects.is_known(owner):
+                    self._flow.steer((value.sources | self._flow.control) - own)
             case ast.Subscript():
                 index = self.value(node.slice, scope)
                 self.change(node.value, value.sources | index.sources, scope)
@@ -178,8 +179,8 @@ class Expressions:
             self._flow.write(scope.place(node.id), sources, scope, whole=False)
         elif isinstance(node, ast.Attribute):
             owner = self.value(node.value, scope).target
-            if self._objects.is_plain(owner):
-                self._flow.write(self._place_in(owner, node, scope), sources, scope, whole=False)
+            if self._objects.has(owner, node.attr):
+                self._write(owner, node, sources, scope, whole=False)
         elif isinstance(node, ast.Subscript):
             self.change(node.value, sources, scope)
 
@@ -188,13 +189,18 @@ class Expressions:
             return Value(UNKNOWN, owner.sources)
         target = attribute(owner.target, node.attr)
         sources = owner.sources | self._marked(target)
-        if self._objects.is_plain(owner.target):
+        if self._objects.has(owner.target, node.attr):
             sources |= self._flow.read(self._place_in(owner.target, node, scope), scope)
             if isinstance(inspect.getattr_static(type(owner.target), node.attr, None), property):
                 found = self.calls.follow(target, [], {}, scope)
                 sources |= found.sources if found is not None else frozenset()
                 target = UNKNOWN
         return Value(target, sources)
+
+    def _write(self, owner: Any, node: ast.Attribute, sources: Sources, scope: Scope, *, whole: bool) -> None:
+        place = self._place_in(owner, node, scope)
+        self._objects.changed(owner, place)
+        self._flow.write(place, sources, scope, whole=whole)
 
     def _place_in(self, owner: Any, node: ast.Attribute, scope: Scope) -> Place:
         return self._objects.attribute_of(owner, f"{scope.path}{ast.unparse(node.value)}", node.attr)

@@ -17,13 +17,14 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, is_users
-from ckptkit.mindspore.inspect.carried import GENERATORS
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, in_class, is_users
+from ckptkit.mindspore.inspect.bytecode import instructions_of
+from ckptkit.mindspore.inspect.carried import BARE, GENERATORS
 from ckptkit.mindspore.inspect.loops.flow import Place
 
 _MOST = 20_000  # objects that are known
 _CODE = (types.ModuleType, types.MethodType)
-_NO_ATTRIBUTES = (nn.Cell, ms.Tensor, ds.Dataset, *_CODE)
+_NO_ATTRIBUTES = (ms.Tensor, ds.Dataset, *_CODE)
 _NO_STATE = (nn.Cell, ms.Parameter, ds.Dataset, *_CODE, types.FunctionType, type)
 _CONTAINERS = (list, tuple, dict, deque)
 _NOT_SEARCHED = (*_CODE, types.FunctionType, type, ms.Tensor, str, int, float, types.NoneType)
@@ -40,13 +41,14 @@ class Objects:
         self._known = _by_id(known)
         self._places: dict[Place, tuple[str, Any]] = {}  # the expression, and the object there
         self._objects: dict[int | str, tuple[str, Any]] = {}  # by id
+        self.read_by_cells: dict[Place, None] = {}  # attributes that the loop changes and `construct` reads
 
     def is_known(self, one: Any) -> bool:
         """Return whether checkpoints hold or position the object."""
         return id(one) in self._known
 
     def is_plain(self, one: Any) -> bool:
-        """Return whether ``one`` is an object of the user's whose attributes no checkpoint holds."""
+        """Return whether ``one`` is an object of the user's, whose plain attributes no checkpoint holds."""
         if one is UNKNOWN or isinstance(one, _NO_ATTRIBUTES) or self.is_known(one):
             return False
         # Functions and classes have attributes too.
@@ -62,6 +64,17 @@ class Objects:
     def path_of(self, one: Any, path: str) -> str:
         """Return the object's expression: the first one recorded, otherwise ``path``."""
         return self._objects.setdefault(id(one), (path, one))[0]
+
+    def has(self, owner: Any, name: str) -> bool:
+        """Return whether ``owner`` is plain, and the attribute of that name is not what every cell has, or a buffer."""
+        if not self.is_plain(owner):
+            return False
+        return not isinstance(owner, nn.Cell) or (name not in BARE and name not in (owner._buffers or ()))
+
+    def changed(self, owner: Any, place: Place) -> None:
+        """Record a change of an attribute; in PYNATIVE mode, calls of its cell read it."""
+        if isinstance(owner, nn.Cell) and ms.get_context("mode") == ms.PYNATIVE_MODE and _reads(owner, place.name):
+            self.read_by_cells[place] = None
 
     def attribute_of(self, owner: Any, path: str, name: str) -> Place:
         """Return the place of an attribute; the object's expression is ``path`` unless one is recorded already."""
@@ -85,6 +98,18 @@ class Objects:
     def at(self, place: Place) -> Any:
         """Return the object at a place."""
         return self._places[place][1]
+
+
+def _reads(cell: nn.Cell, name: str) -> bool:
+    """Return whether `construct`, or a method that it names, reads the attribute."""
+    names, seen = {"construct"}, {name}
+    while names - seen:
+        method = (names - seen).pop()
+        seen.add(method)
+        function = in_class(type(cell), method)
+        code = instructions_of(function.__code__) if type(function) is types.FunctionType else ()
+        names |= {one.argval for one in code if one.opname in ("LOAD_ATTR", "LOAD_METHOD")}
+    return name in names
 
 
 def _by_id(known: Iterable[Any]) -> dict[int, Any]:

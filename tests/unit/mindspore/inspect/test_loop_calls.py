@@ -10,7 +10,7 @@ import threading
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import ops
+from mindspore import nn, ops
 from test_loops import Training
 
 
@@ -287,3 +287,146 @@ def average_that_is_shown(cell, batches, rate, restore):
 )
 def test_calls_that_steer_nothing_are_not_named(loop):
     assert Training().found(loop) == []
+
+
+def masked_by_an_operator(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        cell(x * ops.bernoulli(ops.ones_like(x), 0.7), y)
+
+
+def dropped_by_a_cell_of_the_loop(cell, batches, rate, restore):
+    drop = nn.Dropout(p=0.3)
+    restore()
+    for x, y in batches:
+        cell(drop(x), y)
+
+
+def generator_for_each_batch(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        cell(x + np.random.default_rng().normal(), y)
+
+
+@pytest.mark.parametrize(
+    ("loop", "where"),
+    [
+        (masked_by_an_operator, "ops.bernoulli() (ops.bernoulli)"),
+        (dropped_by_a_cell_of_the_loop, "drop() (nn.Dropout)"),
+        (generator_for_each_batch, "np.random.default_rng() (without a seed)"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_what_a_loop_draws_by_itself_is_named(loop, where):
+    (found,) = Training().found(loop)
+    assert found.where == f"{loop.__name__}(): {where}"
+    assert "no checkpoint can restore what it draws" in found.why
+
+
+def drawn_and_shown(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        print(ops.bernoulli(x))
+        cell(x, y)
+
+
+def drawn_where_checkpoints_reach(cell, batches, rate, restore):
+    drop = nn.Dropout(p=0.0)
+    restore()
+    for x, y in batches:
+        cell(drop(x) * np.random.rand() + ops.standard_normal(x.shape), y)
+
+
+def seeded_for_each_batch(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        cell(x + np.random.default_rng(7).normal(), y)
+
+
+@pytest.mark.parametrize(
+    "loop", [drawn_and_shown, drawn_where_checkpoints_reach, seeded_for_each_batch], ids=lambda one: one.__name__
+)
+def test_draws_that_come_back_are_not_named(loop):
+    assert Training().found(loop) == []
+
+
+class Adapter(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.active, self.scale, self.shown = False, 1.0, 0
+        self.register_buffer("mean", ms.Tensor(0.0))
+
+    def enable(self):
+        self.active = True
+
+    def factor(self):
+        return 2 if self.active else self.scale
+
+    def construct(self, x):
+        return x * self.factor()
+
+
+def enabled_once(cell, batches, rate, restore, adapter):
+    point = restore()
+    for at, (x, y) in enumerate(batches, point):
+        if at == 6:
+            adapter.enable()
+        cell(x, y)
+
+
+def scaled_again_and_again(cell, batches, rate, restore, adapter):
+    restore()
+    for x, y in batches:
+        adapter.scale *= 0.9
+        cell(x, y)
+
+
+@pytest.mark.parametrize(
+    ("loop", "name"), [(enabled_once, "active"), (scaled_again_and_again, "scale")], ids=["enabled_once", "scaled"]
+)
+def test_attribute_of_a_cell_that_a_loop_changes_is_named(loop, name):
+    training, adapter = Training(), Adapter()
+    (found,) = training.found(lambda *given: loop(*given, adapter))
+    assert found.where == f"{loop.__name__}(): adapter (Adapter)"
+    assert f"carries {name}" in found.why
+
+
+def given_anew_in_each_iteration(cell, batches, rate, restore, adapter):
+    restore()
+    for x, y in batches:
+        adapter.scale = float(x.mean())
+        cell(x, y)
+
+
+def attribute_that_nothing_reads(cell, batches, rate, restore, adapter):
+    restore()
+    for x, y in batches:
+        adapter.shown += 1
+        cell(x, y)
+        print(adapter.shown)
+
+
+def buffer_of_a_cell(cell, batches, rate, restore, adapter):
+    restore()
+    for x, y in batches:
+        adapter.mean = adapter.mean * 0.9 + x.mean()
+        cell(x - adapter.mean, y)
+
+
+def training_flag(cell, batches, rate, restore, adapter):
+    restore()
+    for x, y in batches:
+        was = adapter.training
+        adapter.set_train(False)
+        cell(x, y)
+        adapter.set_train(was)
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [given_anew_in_each_iteration, attribute_that_nothing_reads, buffer_of_a_cell, training_flag],
+    ids=lambda one: one.__name__,
+)
+def test_what_steers_no_cell_is_not_named(loop):
+    training, adapter = Training(), Adapter()
+    assert training.found(lambda *given: loop(*given, adapter)) == []
