@@ -1,7 +1,8 @@
-"""Finds plain cell attributes in which `construct` carries state between calls; no checkpoint holds them.
+"""Finds plain cell attributes in which a method carries state between calls; no checkpoint holds them.
 
-Guarantees: reads code and attributes; runs no user code. Does not report assignments under a condition, by
-which code caches values that it can recompute, nor assignments to an attribute that was not read before. Any thread.
+Guarantees: reads code and attributes; runs no user code. Does not report assignments under a condition, by which code
+caches values that it can recompute, assignments of items after an early return, for the same reason, nor assignments to
+an attribute that was not read before. Does not read what the method calls. Any thread.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import dis
 import inspect
 import random
 import types
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,31 +24,44 @@ from ckptkit.mindspore.inspect.bytecode import instructions_of
 
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _LOADS = ("LOAD_ATTR", "LOAD_METHOD")
+_CONTAINERS = (dict, list, deque, np.ndarray)
 # What every cell has, and what a call in GRAPH leaves in it; `test_calls_in_graph_leave_no_state` tells of more.
 BARE = frozenset(vars(nn.Cell())) | {
     *("__compile_cell_hook__", "__parse_method__", "_func_graph_flags", "current_phase", "sequence_modified")
 }
 
 
-def carried(cell: nn.Cell) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes with their present values, in the order of the code."""
-    construct = inspect.getattr_static(type(cell), "construct", None)
-    if not isinstance(construct, types.FunctionType) or not is_users(construct.__module__):
+def carried(cell: nn.Cell, method: str) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes with their present values, in the order of the method's code."""
+    function = inspect.getattr_static(type(cell), method, None)
+    if not isinstance(function, types.FunctionType) or not is_users(function.__module__):
         return
     own = {name: one for name, one in own_attributes(cell).items() if name not in BARE and _is_plain(one)}
-    read: set[str] = set()
+    read: list[str] = []
+    anew: set[str] = set()  # assigned before they are read
     found: dict[str, Any] = {}
     behind = 0  # instructions before this offset may be jumped over
-    for one in instructions_of(construct.__code__):
-        if one.opcode in (*dis.hasjrel, *dis.hasjabs):
+    returned = False
+    for one in instructions_of(function.__code__):
+        if one.opcode in (*dis.hasjrel, *dis.hasjabs) and one.opname != "FOR_ITER":
             behind = max(behind, one.argval)
-        name = one.argval
-        if one.opname in _LOADS and name in own:
-            read.add(name)
+        name, certain = one.argval, one.offset >= behind
+        returned |= one.opname.startswith("RETURN")
+        if one.opname in _LOADS and name in own and name not in anew:
+            read.append(name)
             if isinstance(own[name], GENERATORS):
                 found[name] = own[name]
-        elif one.opname == "STORE_ATTR" and name in read and one.offset >= behind:
-            found[name] = own[name]
+        elif one.opname == "STORE_ATTR" and name in own and certain:
+            if name in read:
+                found[name] = own[name]
+            else:
+                anew.add(name)
+        elif one.opname == "STORE_SUBSCR":
+            last = max((at for at, each in enumerate(read) if isinstance(own[each], _CONTAINERS)), default=None)
+            if last is not None:
+                container = read.pop(last)  # loaded here to store an item, which reads none
+                if container in read and certain and not returned:
+                    found[container] = own[container]
     yield from found.items()
 
 

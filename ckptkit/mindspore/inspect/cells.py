@@ -145,14 +145,15 @@ def _frozen_seed(where: str) -> Finding:
 
 
 def _carried(cell: nn.Cell, where: str) -> Iterator[Finding]:
-    if _in_graph():  # in GRAPH mode, construct can assign no attribute but a Parameter
-        return
-    for name, value in carried(cell):
+    # In GRAPH mode, construct can assign no attribute but a Parameter; __call__ is Python in either mode.
+    found = {name: ("__call__", value) for name, value in carried(cell, "__call__")}
+    found.update({} if _in_graph() else {name: ("construct", value) for name, value in carried(cell, "construct")})
+    for name, (method, value) in found.items():
         is_generator = isinstance(value, GENERATORS)
         yield Finding(
             "unseen",
             f"{where}: {name} ({type(value).__name__})",
-            f"construct() {'draws from' if is_generator else 'changes'} it, and it would be in no checkpoint",
+            f"{method}() {'draws from' if is_generator else 'changes'} it, and it would be in no checkpoint",
             "Draw from np.random, whose state checkpoints hold"
             if is_generator
             else "Make it a Parameter, and change it by ops.assign",

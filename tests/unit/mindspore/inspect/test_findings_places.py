@@ -119,3 +119,71 @@ class CountsWhereTrained(nn.Cell):
 def test_what_a_condition_stands_before_is_no_finding():
     begin_process(mode="pynative")
     assert find(CountsWhereTrained()) == ()
+
+
+class MomentsInADict(nn.Cell):
+    """Moments as optimizers keep them, and what only looks like them."""
+
+    def __init__(self):
+        super().__init__()
+        self.moments, self.sums, self.scratch, self.masks, self.last = {}, [0.0, 0.0], np.zeros(2), {}, 0.0
+
+    def construct(self, x):
+        for at, one in enumerate(x):
+            self.moments[at] = self.moments.get(at, 0.0) * 0.9 + one
+            total = self.sums[at] + one
+            self.sums[at] = total
+        self.scratch[0] = 0.0
+        self.scratch[1] = x[0]
+        self.last = 0.0
+        for one in x:
+            self.last = self.last + one
+        if x.shape not in self.masks:
+            self.masks[x.shape] = ops.zeros(x.shape)
+        return x + self.masks[x.shape] + self.last + self.scratch[1] + self.sums[0]
+
+
+def test_items_that_construct_carries_are_found():
+    begin_process(mode="pynative")
+    assert [one.where for one in find(MomentsInADict())] == [
+        "the train cell (MomentsInADict): moments (dict)",
+        "the train cell (MomentsInADict): sums (list)",
+    ]
+
+
+class CachesItems(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.masks = {}
+
+    def construct(self, x):
+        if x.shape in self.masks:
+            return x * self.masks[x.shape]
+        self.masks[x.shape] = ops.zeros(x.shape)
+        return x * self.masks[x.shape]
+
+
+def test_items_kept_after_an_early_return_are_no_finding():
+    begin_process(mode="pynative")
+    assert find(CachesItems()) == ()
+
+
+class CountsItsCalls(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def __call__(self, *inputs):
+        self.calls += 1
+        return super().__call__(*inputs) * self.calls
+
+    def construct(self, x):
+        return x * 2
+
+
+@pytest.mark.parametrize("mode", ["pynative", "graph"])
+def test_what_a_call_carries_is_found_in_either_mode(mode):
+    begin_process(mode=mode)
+    (found,) = find(CountsItsCalls())
+    assert found.where == "the train cell (CountsItsCalls): calls (int)"
+    assert found.why.startswith("__call__() changes it")
