@@ -117,6 +117,7 @@ class Flow:
         self.steering: dict[Place, None] = {}
         self._made_of: dict[Place, Sources] = {}
         self._carried: set[Place] = set()
+        self._left: dict[Place, ast.AST] = {}  # what some iterations wrote, and the loop that they are of
         self._iterations: list[_Iteration] = []
         self._saving: set[ast.AST] = set()  # loops in which a checkpoint may be taken
 
@@ -127,7 +128,7 @@ class Flow:
         for one in self._iterations:
             if place not in one.assigned and _lasts(place, one, scope):
                 one.exposed.add(place)
-        own = {place} if place in self._carried else ()
+        own = {place} if place in self._carried or self._is_left(place) else ()
         return self._made_of.get(place, frozenset()).union(own)
 
     def write(self, place: Place, sources: Sources, scope: Scope, *, whole: bool) -> None:
@@ -137,6 +138,8 @@ class Flow:
                 one.written.add(place)
                 if whole:
                     one.assigned.add(place)
+        if whole:
+            self._left.pop(place, None)
         before = frozenset() if whole else self._made_of.get(place, frozenset())
         self._made_of[place] = frozenset(before | sources)
 
@@ -148,8 +151,13 @@ class Flow:
 
     def steer(self, sources: Sources) -> None:
         """Record that training, or how long it goes on, depends on ``sources``."""
-        if self.saves():
-            self.steering.update(dict.fromkeys(sorted(sources - MARKS, key=str)))
+        found = sources - MARKS if self.saves() else {place for place in sources if self._is_left(place)}
+        self.steering.update(dict.fromkeys(sorted(found, key=str)))
+
+    def _is_left(self, place: Place) -> bool:
+        """Return whether the loop that wrote the place in some iterations has ended."""
+        loop = self._left.get(place)
+        return loop is not None and all(one.loop is not loop for one in self._iterations)
 
     def may_save(self) -> None:
         """Record that a checkpoint may be taken in the current iterations."""
@@ -214,6 +222,7 @@ class Flow:
             return
         self._saving.add(one.loop)
         self.may_save()
+        self._left.update(dict.fromkeys(one.written - one.assigned - MARKS, one.loop))
         for place in one.exposed & one.written:
             if RESTORED not in one.begun.get(place, ()) and TIMED not in self._made_of.get(place, ()):
                 self._carried.add(place)

@@ -825,3 +825,35 @@ def test_groups_of_exceptions_are_read(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     found = Training().found(importlib.import_module("grouped").counted_by_groups)
     assert [one.where for one in found] == ["counted_by_groups(): failures"]
+
+
+def best_weights_put_back(cell, batches, rate, restore):
+    best, kept = 9.0, None
+    restore()
+    for x, y in batches:
+        loss = float(cell(x, y))
+        if loss < best:
+            best, kept = loss, [one.asnumpy() for one in cell.get_parameters()]
+    for one, value in zip(cell.get_parameters(), kept, strict=True):
+        one.set_data(value)
+
+
+def test_what_a_loop_leaves_to_later_training_is_named():
+    found = Training().found(best_weights_put_back)
+    assert {one.where for one in found} == {f"best_weights_put_back(): {name}" for name in ("best", "kept")}
+
+
+def best_is_shown_at_the_end(cell, batches, rate, restore):
+    best, last = 9.0, None
+    restore()
+    for x, y in batches:
+        loss = float(cell(x, y))
+        last = x
+        if loss < best:
+            best = loss * 1.0
+    print(best)
+    cell(last, last)
+
+
+def test_what_is_shown_after_a_loop_is_not_named():
+    assert Training().found(best_is_shown_at_the_end) == []
