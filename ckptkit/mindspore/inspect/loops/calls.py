@@ -6,6 +6,7 @@ Guarantees: as for `ckptkit.mindspore.inspect.loops`, which says what is found. 
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import itertools
 import random
@@ -21,6 +22,7 @@ from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.loops.effects import (
     CALLED_BY,
+    RESETS,
     asks_a_clock,
     changes,
     computes,
@@ -50,8 +52,8 @@ class Reader(Protocol):
         """Read an expression."""
         ...
 
-    def change(self, node: ast.expr, sources: Sources, scope: Scope) -> None:
-        """Record that an expression's object was changed in place."""
+    def change(self, node: ast.expr, sources: Sources, scope: Scope, *, whole: bool = False) -> None:
+        """Record that an expression's object was changed in place, all of it (``whole``) or a part."""
         ...
 
 
@@ -96,16 +98,24 @@ class Calls:
 
     def value(self, node: ast.Call, scope: Scope) -> Value:
         """Read a call; return what its result is made of."""
-        owner = self._reader.value(node.func.value, scope) if isinstance(node.func, ast.Attribute) else Value()
-        called = self._reader.value(node.func, scope)
-        given = [self._reader.value(one, scope) for one in node.args]
-        named = {one.arg: self._reader.value(one.value, scope) for one in node.keywords}
         name = _name_of(node)
+        with self._flow.quiet() if name in RESETS else contextlib.nullcontext():
+            owner = self._reader.value(node.func.value, scope) if isinstance(node.func, ast.Attribute) else Value()
+            called = self._reader.value(node.func, scope)
+        given = [
+            self._argument(one, scope, written=at == 0 and called.target is np.copyto)
+            for at, one in enumerate(node.args)
+        ]
+        named = {one.arg: self._argument(one.value, scope, written=one.arg == "out") for one in node.keywords}
         sources = called.sources | together([*given, *named.values()])
         if given and any(called.target is one for one in (map, filter)):
             return Value(UNKNOWN, sources | self._mapped(node, given, scope))
         found = self.follow(called.target, given, named, scope)
-        if trains(called.target, name) or ends(called.target) or self._objects.is_known(owner.target):
+        if (
+            (found is None and trains(called.target, name))
+            or ends(called.target)
+            or self._objects.is_known(owner.target)
+        ):
             self._flow.steer(sources | self._flow.control)
         elif computes(called.target, owner.target, name):
             self._flow.steer(sources)
@@ -129,6 +139,11 @@ class Calls:
             sources |= self.special(given[0], asked, scope)
         sources |= self._counted(node, called.target, given, scope) | self._drawn(node, called.target, scope)
         return Value(UNKNOWN, sources | marks)
+
+    def _argument(self, node: ast.expr, scope: Scope, *, written: bool) -> Value:
+        """Read an argument; ``written`` says that the call only writes it."""
+        with self._flow.quiet() if written else contextlib.nullcontext():
+            return self._reader.value(node, scope)
 
     def special(self, owner: Value, name: str, scope: Scope, *given: Value) -> Sources:
         """Follow a special method of an object of the user's; return what its result is made of."""
@@ -208,11 +223,11 @@ class Calls:
         """Record the objects that a call changes in place."""
         for one in node.keywords:
             if one.arg == "out":
-                self._reader.change(one.value, sources, scope)
+                self._reader.change(one.value, sources, scope, whole=True)
         if node.args and fills(target, owner, _name_of(node)):
-            self._reader.change(node.args[0], sources, scope)
+            self._reader.change(node.args[0], sources, scope, whole=target is np.copyto)
         if isinstance(node.func, ast.Attribute) and changes(node.func.attr, owner):
-            self._reader.change(node.func.value, sources, scope)
+            self._reader.change(node.func.value, sources, scope, whole=node.func.attr in RESETS)
 
     def _mapped(self, node: ast.Call, given: Sequence[Value], scope: Scope) -> Sources:
         """Read `map` and `filter` as loops."""

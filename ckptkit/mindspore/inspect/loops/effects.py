@@ -34,12 +34,13 @@ from ckptkit.mindspore.inspect.operators import (
 )
 
 _CHANGES = re.compile(
-    r"(append|extend|insert|pop|add|discard|remove|clear|update|setdefault|rotate|reverse|sort|put|fill|resize)"
+    r"(append|extend|insert|pop|add|discard|remove|clear|update|rotate|reverse|sort|put|fill|resize)"
     r"(left|item)?"
 )
 _IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_")  # methods of tensors, such as mul_
 # Calls that write parameters, seed generators or write a file of weights.
 _EFFECTS = re.compile(r"set_data|assign|copy_|set_lr|(set_|manual_)?seed$|save_checkpoint|load_param_into_net|export$")
+RESETS = ("clear", "fill")  # methods after which nothing is left of what was there
 # Functions that change their first argument. Generators and the modules of generators have `shuffle`, too.
 _FILLS = (
     *(np.copyto, np.put, np.place, np.putmask, np.fill_diagonal),

@@ -25,6 +25,7 @@ from ckptkit.mindspore.inspect.loops.objects import Objects, item_of
 NUMBER = "enumerate()"  # the name of its index
 
 _MOST = 20_000  # expressions and statements read per frame
+_ITEMS = ("get", "setdefault", "values", "items")  # methods that return what is in an object
 _FEW = 8  # lists up to this length are read item by item
 
 
@@ -148,6 +149,7 @@ class Expressions:
         """Read the assignment of ``value`` to the target ``node``."""
         match node:
             case ast.Name():
+                scope.lasting.pop(node.id, None)  # the default stays as it is
                 place = scope.place(node.id)
                 self._objects.note(f"{scope.path}{node.id}", scope.value(node.id).target, place)
                 self._flow.write(place, value.sources, scope, whole=True)
@@ -168,21 +170,25 @@ class Expressions:
                     self._flow.steer((value.sources | self._flow.control) - own)
             case ast.Subscript():
                 index = self.value(node.slice, scope)
-                self.change(node.value, value.sources | index.sources, scope)
+                self.change(node.value, value.sources | index.sources, scope, whole=_is_whole(node.slice))
 
-    def change(self, node: ast.expr, sources: Sources, scope: Scope) -> None:
-        """Record that an expression's object was changed in place."""
-        value = self.value(node, scope)
+    def change(self, node: ast.expr, sources: Sources, scope: Scope, *, whole: bool = False) -> None:
+        """Record that an expression's object was changed in place, all of it (``whole``) or a part."""
+        with self._flow.quiet():
+            value = self.value(node, scope)
         if isinstance(value.target, ms.Parameter):
             self._flow.steer(sources | self._flow.control)
         elif isinstance(node, ast.Name):
-            self._flow.write(scope.place(node.id), sources, scope, whole=False)
+            self._flow.write(scope.place(node.id), sources, scope, whole=whole)
         elif isinstance(node, ast.Attribute):
-            owner = self.value(node.value, scope).target
+            with self._flow.quiet():
+                owner = self.value(node.value, scope).target
             if self._objects.has(owner, node.attr):
-                self._write(owner, node, sources, scope, whole=False)
+                self._write(owner, node, sources, scope, whole=whole)
         elif isinstance(node, ast.Subscript):
             self.change(node.value, sources, scope)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _ITEMS:
+            self.change(node.func.value, sources, scope)
 
     def _attribute(self, owner: Value, node: ast.Attribute, scope: Scope) -> Value:
         if owner.target is UNKNOWN:
@@ -234,3 +240,10 @@ class Expressions:
                     self.value(test, scope)
             found |= together([self.value(one, scope) for one in parts])
         return Value(UNKNOWN, found)
+
+
+def _is_whole(index: ast.expr) -> bool:
+    """Return whether it is ``[:]`` or ``[...]``."""
+    if isinstance(index, ast.Slice):
+        return index.lower is None and index.upper is None and index.step is None
+    return isinstance(index, ast.Constant) and index.value is ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -114,6 +115,7 @@ class Flow:
 
     def __init__(self) -> None:
         self.control: Sources = frozenset()
+        self._is_quiet = False
         self.steering: dict[Place, None] = {}
         self._made_of: dict[Place, Sources] = {}
         self._carried: set[Place] = set()
@@ -125,11 +127,18 @@ class Flow:
 
     def read(self, place: Place, scope: Scope) -> Sources:
         """Record a read of a place; return what it was made of."""
-        for one in self._iterations:
+        for one in self._iterations if not self._is_quiet else ():
             if place not in one.assigned and _lasts(place, one, scope):
                 one.exposed.add(place)
         own = {place} if place in self._carried or self._is_left(place) else ()
         return self._made_of.get(place, frozenset()).union(own)
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Count no read in the block: code names a place there to write all of it."""
+        before, self._is_quiet = self._is_quiet, True
+        yield
+        self._is_quiet = before
 
     def write(self, place: Place, sources: Sources, scope: Scope, *, whole: bool) -> None:
         """Record a write of a place: all of it (``whole``) or a part."""

@@ -114,7 +114,7 @@ class Statements:
         leaves = any(isinstance(each, (ast.Return, ast.Continue)) for part in (one.body, one.orelse) for each in part)
         self._flow.either(
             test,
-            lambda: returned.extend(self._block(one.body, scope)),
+            lambda: returned.extend(self._block(_without_cache(one), scope)),
             lambda: returned.extend(self._block(one.orelse, scope)),
             leaves=leaves,
         )
@@ -192,3 +192,17 @@ class Statements:
         for element in 2 * self._expressions.elements(one, over, scope):
             self._flow.iterate()
             yield over, element
+
+
+def _without_cache(one: ast.If) -> list[ast.stmt]:
+    """Return the body without the assignment of an item that the condition says is missing, which can be made again."""
+    test = one.test
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.NotIn):
+        return one.body
+    item = f"{ast.unparse(test.comparators[0])}[{ast.unparse(test.left)}]"
+    return [
+        ast.copy_location(ast.Expr(each.value), each)
+        if isinstance(each, ast.Assign) and [ast.unparse(target) for target in each.targets] == [item]
+        else each
+        for each in one.body
+    ]
