@@ -12,7 +12,7 @@ import itertools
 import random
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from mindspore import nn
@@ -29,11 +29,24 @@ from ckptkit.mindspore.inspect.loops.effects import (
     draws_out_of_reach,
     ends,
     fills,
+    is_draw,
     is_ours,
     loads,
     trains,
 )
-from ckptkit.mindspore.inspect.loops.flow import RESTORED, TIMED, Flow, Place, Running, Scope, Sources, Value, together
+from ckptkit.mindspore.inspect.loops.flow import (
+    DATA,
+    RESTORED,
+    TIMED,
+    Flow,
+    Place,
+    Running,
+    Scope,
+    Sources,
+    Value,
+    is_remade,
+    together,
+)
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects, item_of
 from ckptkit.mindspore.inspect.loops.source import body_of
@@ -43,6 +56,26 @@ DRAWN = "draw"  # by a random operator
 
 _DEEPEST = 8  # nesting of followed calls
 _GLOBALS = (random._inst, np.random.mtrand._rand)  # checkpoints hold their states
+
+
+class _Call(NamedTuple):
+    """Holds the parts of a call that were read: what is called, of which owner, and with what."""
+
+    node: ast.Call
+    scope: Scope
+    name: str
+    owner: Value
+    called: Value
+    given: Sequence[Value]
+    named: Mapping[str | None, Value]
+
+    @property
+    def arguments(self) -> list[Value]:
+        return [*self.given, *self.named.values()]
+
+    @property
+    def sources(self) -> Sources:
+        return self.called.sources | together(self.arguments)
 
 
 class Reader(Protocol):
@@ -98,47 +131,57 @@ class Calls:
 
     def value(self, node: ast.Call, scope: Scope) -> Value:
         """Read a call; return what its result is made of."""
-        name = _name_of(node)
+        call = self._parts(node, scope)
+        if call.given and any(call.called.target is one for one in (map, filter)):
+            return Value(UNKNOWN, call.sources | self._mapped(call))
+        found = self.follow(call.called.target, call.given, call.named, scope)
+        self._steer(call, is_followed=found is not None)
+        marks = self._marks(call)
+        if found is not None:
+            return found._replace(sources=found.sources | marks)
+        self._draws(call)
+        for value in call.arguments:  # what gets a function may call it, such as a thread
+            if isinstance(value.target, (types.FunctionType, types.MethodType)):
+                self.follow(value.target, [], {}, scope)
+        if call.name == "values" and isinstance(call.owner.target, dict):
+            return Value([*dict.values(call.owner.target)], call.sources)
+        self._changes(call)
+        sources = call.sources - {DATA} if call.called.target is len else call.sources
+        asked = next((one for function, one in CALLED_BY.items() if function is call.called.target), None)
+        if asked is not None and call.given:
+            sources |= self.special(call.given[0], asked, scope)
+        return Value(UNKNOWN, sources | marks | self._counted(call) | self._drawn(call))
+
+    def _parts(self, node: ast.Call, scope: Scope) -> _Call:
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         with self._flow.quiet() if name in RESETS else contextlib.nullcontext():
             owner = self._reader.value(node.func.value, scope) if isinstance(node.func, ast.Attribute) else Value()
             called = self._reader.value(node.func, scope)
-        given = [
-            self._argument(one, scope, written=at == 0 and called.target is np.copyto)
-            for at, one in enumerate(node.args)
-        ]
+        copied = node.args[:1] if called.target is np.copyto else []
+        given = [self._argument(one, scope, written=one in copied) for one in node.args]
         named = {one.arg: self._argument(one.value, scope, written=one.arg == "out") for one in node.keywords}
-        sources = called.sources | together([*given, *named.values()])
-        if given and any(called.target is one for one in (map, filter)):
-            return Value(UNKNOWN, sources | self._mapped(node, given, scope))
-        found = self.follow(called.target, given, named, scope)
-        if (
-            (found is None and trains(called.target, name))
-            or ends(called.target)
-            or self._objects.is_known(owner.target)
-        ):
-            self._flow.steer(sources | self._flow.control)
-        elif computes(called.target, owner.target, name):
-            self._flow.steer(sources)
-        if isinstance(called.target, nn.Cell) or computes(called.target, owner.target, name):
+        return _Call(node, scope, name, owner, called, given, named)
+
+    def _steer(self, call: _Call, *, is_followed: bool) -> None:
+        """Record what training depends on if the call trains, computes or ends it."""
+        called, owner = call.called.target, call.owner.target
+        has_effect = ends(called) or (trains(called, call.name) and not is_followed)
+        if has_effect or self._objects.is_known(owner):
+            self._flow.steer(call.sources | self._flow.control)
+        elif computes(called, owner, call.name):
+            self._flow.steer(call.sources)
+        if computes(called, owner, call.name):
             for place in [*self._objects.read_by_cells]:
-                self._flow.steer(self._flow.read(place, scope))
-        marks = {RESTORED} if loads(name) else set()
-        if found is not None:
-            return found._replace(sources=found.sources | marks)
-        self._draws(node, called.target, owner, [*given, *named.values()], scope)
-        for value in [*given, *named.values()]:  # what gets a function may call it, such as a thread
-            if isinstance(value.target, (types.FunctionType, types.MethodType)):
-                self.follow(value.target, [], {}, scope)
-        if name == "values" and isinstance(owner.target, dict):
-            return Value([*dict.values(owner.target)], sources)
-        self._changes(node, called.target, owner.target, sources, scope)
-        if asks_a_clock(called.target, owner.target):
-            marks.add(TIMED)
-        asked = next((one for function, one in CALLED_BY.items() if function is called.target), None)
-        if asked is not None and given:
-            sources |= self.special(given[0], asked, scope)
-        sources |= self._counted(node, called.target, given, scope) | self._drawn(node, called.target, scope)
-        return Value(UNKNOWN, sources | marks)
+                self._flow.steer(self._flow.read(place, call.scope))
+
+    def _marks(self, call: _Call) -> Sources:
+        called, owner = call.called.target, call.owner.target
+        marks = {
+            RESTORED: loads(call.name),
+            TIMED: asks_a_clock(called, owner),
+            DATA: computes(called, owner, call.name) or is_draw(called),
+        }
+        return frozenset(mark for mark, holds in marks.items() if holds)
 
     def _argument(self, node: ast.expr, scope: Scope, *, written: bool) -> Value:
         """Read an argument; ``written`` says that the call only writes it."""
@@ -153,9 +196,10 @@ class Calls:
         found = self.follow(types.MethodType(method, owner.target), given, {}, scope)
         return found.sources if found is not None else frozenset()
 
-    def draw(self, node: ast.expr, target: Any, scope: Scope, *, takes: bool) -> None:
-        """Record that a call advances a generator, or takes from an iterator."""
-        takes = takes and isinstance(target, Iterator)
+    def draw(self, node: ast.expr, value: Value, scope: Scope, *, takes: bool) -> None:
+        """Record that a call advances a generator, or takes from an iterator that was not made of our batches."""
+        target = value.target
+        takes = takes and isinstance(target, Iterator) and RESTORED not in value.sources
         draws = isinstance(target, GENERATORS) and not any(target is one for one in _GLOBALS)
         if (takes or draws) and not self._objects.is_known(target) and self._flow.saves():
             path = self._objects.path_of(target, f"{scope.path}{ast.unparse(node)}")
@@ -208,58 +252,56 @@ class Calls:
                 inside.known[given_name] = inside.assigned(given_name, value, 0)
                 self._flow.give(inside.place(given_name), value.sources)
 
-    def _draws(self, node: ast.Call, target: Any, owner: Value, given: Sequence[Value], scope: Scope) -> None:
+    def _draws(self, call: _Call) -> None:
         """Record the generators and iterators that a call advances."""
-        takes = target is next or (isinstance(node.func, ast.Attribute) and node.func.attr in ("send", "__next__"))
+        node, target = call.node, call.called.target
+        takes = target is next or (isinstance(node.func, ast.Attribute) and call.name in ("send", "__next__"))
         if isinstance(node.func, ast.Attribute):
-            self.draw(node.func.value, owner.target, scope, takes=takes)
+            self.draw(node.func.value, call.owner, call.scope, takes=takes)
         else:  # a method in a variable, such as draw = rng.random
             function = target.func if isinstance(target, functools.partial) else target
-            self.draw(node.func, owner_of(function), scope, takes=takes)
-        for one, value in zip([*node.args, *(one.value for one in node.keywords)], given, strict=True):
-            self.draw(one, value.target, scope, takes=takes)
+            self.draw(node.func, Value(owner_of(function), call.called.sources), call.scope, takes=takes)
+        for one, value in zip([*node.args, *(one.value for one in node.keywords)], call.arguments, strict=True):
+            self.draw(one, value, call.scope, takes=takes)
 
-    def _changes(self, node: ast.Call, target: Any, owner: Any, sources: Sources, scope: Scope) -> None:
+    def _changes(self, call: _Call) -> None:
         """Record the objects that a call changes in place."""
+        node, target, owner = call.node, call.called.target, call.owner.target
         for one in node.keywords:
             if one.arg == "out":
-                self._reader.change(one.value, sources, scope, whole=True)
-        if node.args and fills(target, owner, _name_of(node)):
-            self._reader.change(node.args[0], sources, scope, whole=target is np.copyto)
-        if isinstance(node.func, ast.Attribute) and changes(node.func.attr, owner):
-            self._reader.change(node.func.value, sources, scope, whole=node.func.attr in RESETS)
+                self._reader.change(one.value, call.sources, call.scope, whole=True)
+        if node.args and fills(target, owner, call.name):
+            self._reader.change(node.args[0], call.sources, call.scope, whole=target is np.copyto)
+        keeps = call.name == "setdefault" and not is_remade(Value(sources=call.sources))
+        if isinstance(node.func, ast.Attribute) and (keeps or changes(call.name, owner)):
+            self._reader.change(node.func.value, call.sources, call.scope, whole=call.name in RESETS)
 
-    def _mapped(self, node: ast.Call, given: Sequence[Value], scope: Scope) -> Sources:
+    def _mapped(self, call: _Call) -> Sources:
         """Read `map` and `filter` as loops."""
         found: Sources = frozenset()
-        for _ in self._flow.rounds(node, together(given[1:]), scope):
-            over = [self._reader.value(one, scope) for one in node.args[1:]]
-            elements = [Value(item_of(one.target), one.sources) for one in over]
-            returned = self.follow(given[0].target, elements, {}, scope)
+        for _ in self._flow.rounds(call.node, together(call.given[1:]), call.scope):
+            over = [self._reader.value(one, call.scope) for one in call.node.args[1:]]
+            elements = [Value(item_of(one.target), one.sources | {DATA}) for one in over]
+            returned = self.follow(call.given[0].target, elements, {}, call.scope)
             found |= returned.sources if returned is not None else frozenset()
         return found
 
-    def _counted(self, node: ast.Call, target: Any, given: Sequence[Value], scope: Scope) -> Sources:
+    def _counted(self, call: _Call) -> Sources:
         """Return the count of an `itertools.islice` of our batches, which starts anew with every start."""
-        if target is not itertools.islice or not given or not is_ours(given[0].target):
+        if call.called.target is not itertools.islice or not call.given or not is_ours(call.given[0].target):
             return frozenset()
-        stop = given[1:3][-1:]  # islice(batches, stop) or islice(batches, start, stop, ...)
-        unlimited = any(isinstance(one, ast.Constant) and one.value is None for one in node.args[1:3][-1:])
+        stop = call.given[1:3][-1:]  # islice(batches, stop) or islice(batches, start, stop, ...)
+        unlimited = any(isinstance(one, ast.Constant) and one.value is None for one in call.node.args[1:3][-1:])
         if not stop or unlimited or RESTORED in stop[0].sources:
             return frozenset()
-        place = Place(id(node), TAKEN)
-        self._objects.note(f"{scope.path}{ast.unparse(node.func)}()", None, place)
-        return frozenset((place,))
+        return self._noted(call, TAKEN, "")
 
-    def _drawn(self, node: ast.Call, target: Any, scope: Scope) -> Sources:
+    def _drawn(self, call: _Call) -> Sources:
         """Return the draw of a random operator whose state no checkpoint has."""
-        name = draws_out_of_reach(target, empty=not node.args and not node.keywords)
-        if not name:
-            return frozenset()
-        place = Place(id(node), DRAWN)
-        self._objects.note(f"{scope.path}{ast.unparse(node.func)}() ({name})", None, place)
+        name = draws_out_of_reach(call.called.target, empty=not call.node.args and not call.node.keywords)
+        return self._noted(call, DRAWN, f" ({name})") if name else frozenset()
+
+    def _noted(self, call: _Call, kind: str, more: str) -> Sources:
+        place = Place(id(call.node), kind)
+        self._objects.note(f"{call.scope.path}{ast.unparse(call.node.func)}(){more}", None, place)
         return frozenset((place,))
-
-
-def _name_of(node: ast.Call) -> str:
-    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

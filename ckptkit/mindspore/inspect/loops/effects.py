@@ -23,7 +23,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # also covers mindspore.mint.optim
 
-from ckptkit.mindspore.inspect.attributes import is_users, own_attributes
+from ckptkit.mindspore.inspect.attributes import is_users, own_attributes, owner_of
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.operators import (
     DROPOUTS,
@@ -40,6 +40,7 @@ _CHANGES = re.compile(
 _IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_")  # methods of tensors, such as mul_
 # Calls that write parameters, seed generators or write a file of weights.
 _EFFECTS = re.compile(r"set_data|assign|copy_|set_lr|(set_|manual_)?seed$|save_checkpoint|load_param_into_net|export$")
+NO_DATA = ("shape", "dtype", "ndim", "size", "name")  # attributes that are the same for every batch
 RESETS = ("clear", "fill")  # methods after which nothing is left of what was there
 # Functions that change their first argument. Generators and the modules of generators have `shuffle`, too.
 _FILLS = (
@@ -110,6 +111,12 @@ def draws_out_of_reach(called: Any, *, empty: bool) -> str:
     function = called.__func__ if type(called) is types.MethodType else called  # a method of a tensor
     _, name, exact = functional().get(id(function), (None, "", "pynative"))
     return name if exact != "pynative" else ""
+
+
+def is_draw(called: Any) -> bool:
+    """Return whether the call draws random numbers."""
+    function = called.__func__ if type(called) is types.MethodType else called
+    return isinstance(owner_of(called), GENERATORS) or id(function) in functional()
 
 
 def ends(called: Any) -> bool:

@@ -17,8 +17,8 @@ from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute
 from ckptkit.mindspore.inspect.loops.calls import Calls
-from ckptkit.mindspore.inspect.loops.effects import CALLED_BY, is_ours
-from ckptkit.mindspore.inspect.loops.flow import RESTORED, Flow, Place, Running, Scope, Sources, Value, together
+from ckptkit.mindspore.inspect.loops.effects import CALLED_BY, NO_DATA, is_ours
+from ckptkit.mindspore.inspect.loops.flow import DATA, RESTORED, Flow, Place, Running, Scope, Sources, Value, together
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects, item_of
 
@@ -118,12 +118,12 @@ class Expressions:
             begins_anew = not begin or isinstance(begin[0], ast.Constant)
             if begins_anew and is_ours(over.target):
                 self._objects.note(f"{scope.path}{NUMBER}", None, place)
-                return [Value(items=(Value(sources=frozenset((place,))), Value()))]
-            return [Value(items=(Value(), Value(item_of(over.target), over.sources)))]
+                return [Value(items=(Value(sources=frozenset((place,))), Value(sources=frozenset((DATA,)))))]
+            return [Value(items=(Value(), Value(item_of(over.target), over.sources | _data_of(over.target))))]
         zipped = call.args if isinstance(call, ast.Call) and self.value(call.func, scope).target is zip else []
         if any(is_ours(self.value(each, scope).target) for each in zipped):
             return [Value(items=tuple(self._zipped(each, one, scope) for each in zipped))]
-        sources = over.sources - {RESTORED}
+        sources = (over.sources - {RESTORED}) | _data_of(over.target)
         if isinstance(over.target, (list, tuple)) and len(over.target) <= _FEW:
             each = [Value(value, sources) for value in over.target if self._objects.is_plain(value)]
             for number, value in enumerate(over.target) if isinstance(one.target, ast.Name) else ():
@@ -142,8 +142,8 @@ class Expressions:
             place = Place(id(loop), NUMBER)
             self._objects.note(f"{scope.path}{ast.unparse(node)}", None, place)
             return Value(sources=frozenset((place,)))
-        self.calls.draw(node, value.target, scope, takes=True)
-        return Value(item_of(value.target), value.sources)
+        self.calls.draw(node, value, scope, takes=True)
+        return Value(item_of(value.target), value.sources | _data_of(value.target))
 
     def store(self, node: ast.expr, value: Value, scope: Scope) -> None:
         """Read the assignment of ``value`` to the target ``node``."""
@@ -191,6 +191,8 @@ class Expressions:
             self.change(node.func.value, sources, scope)
 
     def _attribute(self, owner: Value, node: ast.Attribute, scope: Scope) -> Value:
+        if node.attr in NO_DATA:
+            owner = owner._replace(sources=owner.sources - {DATA})
         if owner.target is UNKNOWN:
             return Value(UNKNOWN, owner.sources)
         target = attribute(owner.target, node.attr)
@@ -216,7 +218,9 @@ class Expressions:
         ours = is_ours(target) and not isinstance(target, nn.Cell)
         if ours:
             self._flow.may_save()
-        stored = ours or isinstance(target, (nn.Cell, ms.Parameter)) or self._objects.is_known(target)
+        if isinstance(target, ms.Parameter):
+            return frozenset((RESTORED, DATA))
+        stored = ours or isinstance(target, nn.Cell) or self._objects.is_known(target)
         return frozenset((RESTORED,)) if stored else frozenset()
 
     def _operator(self, node: ast.Compare | ast.BinOp, scope: Scope) -> Value:
@@ -247,3 +251,8 @@ def _is_whole(index: ast.expr) -> bool:
     if isinstance(index, ast.Slice):
         return index.lower is None and index.upper is None and index.step is None
     return isinstance(index, ast.Constant) and index.value is ...
+
+
+def _data_of(over: Any) -> Sources:
+    """Return the mark of what our batches give."""
+    return frozenset((DATA,)) if is_ours(over) and not isinstance(over, nn.Cell) else frozenset()

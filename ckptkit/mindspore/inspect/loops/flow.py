@@ -26,7 +26,8 @@ class Place(NamedTuple):
 
 RESTORED = Place(0, "restored")  # marks what comes from the checkpoint
 TIMED = Place(0, "timed")  # marks what comes from a clock
-MARKS = frozenset((RESTORED, TIMED))
+DATA = Place(0, "data")  # marks what is made of a batch, of a parameter, of what a cell returned, or of a draw
+MARKS = frozenset((RESTORED, TIMED, DATA))
 
 Sources = frozenset[Place]
 
@@ -256,6 +257,11 @@ class Flow:
 def _lasts(place: Place, iteration: _Iteration, scope: Scope) -> bool:
     """Return whether the place exists in the next iteration too; each call of a function has new variables."""
     return place.within != id(scope.code) or iteration.function == id(scope.code)
+
+
+def is_remade(value: Value) -> bool:
+    """Return whether a later start makes the same value again, so that a cache of it is no state."""
+    return value.sources <= {RESTORED}
 
 
 def together(values: Iterable[Value]) -> Sources:

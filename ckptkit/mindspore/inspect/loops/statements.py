@@ -8,11 +8,12 @@ from __future__ import annotations
 import ast
 import itertools
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ckptkit.mindspore.inspect.loops.effects import NO_DATA
 from ckptkit.mindspore.inspect.loops.expressions import Expressions
-from ckptkit.mindspore.inspect.loops.flow import MARKS, Flow, Running, Scope, Sources, Value
+from ckptkit.mindspore.inspect.loops.flow import MARKS, Flow, Running, Scope, Sources, Value, is_remade
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.source import TRIES, blocks_of
@@ -35,6 +36,7 @@ class Statements:
         self, flow: Flow, objects: Objects, libraries: Libraries, running: Mapping[types.CodeType, Running]
     ) -> None:
         self._flow = flow
+        self._caches: Collection[str] = ()
         self._expressions = Expressions(flow, objects, libraries, running, self._block)
         self.taken: dict[int, tuple[str, Any]] = self._expressions.calls.taken
 
@@ -43,13 +45,20 @@ class Statements:
         self._expressions.begin()
         self._block(body, scope)
 
-    def _block(self, body: Iterable[ast.stmt], scope: Scope) -> list[Value]:
-        """Read the statements; return what they return."""
+    def _block(self, body: Iterable[ast.stmt], scope: Scope, caches: Collection[str] = ()) -> list[Value]:
+        """Read the statements; return what they return.
+
+        Args:
+            body: The statements.
+            scope: Their variables.
+            caches: Expressions that are assigned only where they are missing.
+        """
         before, returned = self._flow.control, []
+        outer, self._caches = self._caches, caches
         for one in body:
             if self._expressions.may_go_on():
                 returned += self._statement(one, scope)
-        self._flow.control = before
+        self._flow.control, self._caches = before, outer
         return returned
 
     def _statement(  # noqa: PLR0911, PLR0912 - one branch per kind reads as the table that it is
@@ -106,7 +115,8 @@ class Statements:
         if isinstance(one, ast.AugAssign):
             value = Value(sources=before.sources | value.sources)
         for target in one.targets if isinstance(one, ast.Assign) else [one.target]:
-            self._expressions.store(target, value, scope)
+            if not (is_remade(value) and ast.unparse(target) in self._caches):
+                self._expressions.store(target, value, scope)
 
     def _branches(self, one: ast.If, scope: Scope) -> list[Value]:
         returned: list[Value] = []
@@ -114,7 +124,7 @@ class Statements:
         leaves = any(isinstance(each, (ast.Return, ast.Continue)) for part in (one.body, one.orelse) for each in part)
         self._flow.either(
             test,
-            lambda: returned.extend(self._block(_without_cache(one), scope)),
+            lambda: returned.extend(self._block(one.body, scope, _cached_by(one.test))),
             lambda: returned.extend(self._block(one.orelse, scope)),
             leaves=leaves,
         )
@@ -194,15 +204,25 @@ class Statements:
             yield over, element
 
 
-def _without_cache(one: ast.If) -> list[ast.stmt]:
-    """Return the body without the assignment of an item that the condition says is missing, which can be made again."""
-    test = one.test
-    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.NotIn):
-        return one.body
-    item = f"{ast.unparse(test.comparators[0])}[{ast.unparse(test.left)}]"
-    return [
-        ast.copy_location(ast.Expr(each.value), each)
-        if isinstance(each, ast.Assign) and [ast.unparse(target) for target in each.targets] == [item]
-        else each
-        for each in one.body
-    ]
+def _cached_by(test: ast.expr) -> set[str]:
+    """Return the variables, attributes and items that a condition says are missing, or of another size.
+
+    An assignment below such a condition is one of a cache, if a later start makes the same value again.
+    """
+    match test:
+        case ast.BoolOp(op=ast.Or()):
+            return set().union(*(_cached_by(one) for one in test.values))
+        case ast.UnaryOp(
+            op=ast.Not(), operand=ast.Call(func=ast.Name(id="hasattr"), args=[owner, ast.Constant(str(name))])
+        ):
+            return {f"{ast.unparse(owner)}.{name}"}
+        case ast.Compare(left=left, ops=[ast.NotIn()], comparators=[container]):
+            return {f"{ast.unparse(container)}[{ast.unparse(left)}]"}
+        case ast.Compare(left=left, ops=[ast.Is()]):
+            return {ast.unparse(left)}
+        case ast.Compare():
+            sides = [test.left, *test.comparators]
+            sized = [one.value for one in sides if isinstance(one, ast.Attribute) and one.attr in NO_DATA]
+            counted = [one.args for one in sides if isinstance(one, ast.Call) and ast.unparse(one.func) == "len"]
+            return {ast.unparse(one) for one in [*sized, *itertools.chain.from_iterable(counted)]}
+    return set()

@@ -158,9 +158,34 @@ def only_shown(cell, batches, rate, restore):
             print("no better")
 
 
+def taken_by_next(cell, batches, rate, restore):
+    restore()
+    it = iter(batches)
+    while (batch := next(it, None)) is not None:
+        cell(*batch)
+
+
+def taken_from_a_generator(cell, batches, rate, restore):
+    def doubled(rest):
+        for x, y in rest:
+            yield x * 2, y
+
+    restore()
+    it = doubled(batches)
+    for _ in range(2):
+        cell(*next(it))
+
+
 @pytest.mark.parametrize(
     "loop",
-    [begun_from_what_restore_returns, given_to_a_function, made_for_each_batch, only_shown],
+    [
+        begun_from_what_restore_returns,
+        given_to_a_function,
+        made_for_each_batch,
+        only_shown,
+        taken_by_next,
+        taken_from_a_generator,
+    ],
     ids=lambda one: one.__name__,
 )
 def test_what_needs_no_checkpoint_is_not_named_later(loop):

@@ -113,6 +113,29 @@ def plotted(cell, batches, rate, restore):
         line.set_data(xs)
 
 
+def made_for_the_first_batch(cell, batches, rate, restore):
+    mask = None
+    restore()
+    for x, y in batches:
+        if mask is None or mask.shape != x.shape:
+            mask = ops.ones(x.shape)
+        cell(x * mask, y)
+
+
+class Masked:
+    def apply(self, x):
+        if not hasattr(self, "mask"):
+            self.mask = ops.ones(x.shape)
+        return x * self.mask
+
+
+def made_for_an_attribute(cell, batches, rate, restore):
+    masked = Masked()
+    restore()
+    for x, y in batches:
+        cell(masked.apply(x), y)
+
+
 @pytest.mark.parametrize(
     "loop",
     [
@@ -126,6 +149,8 @@ def plotted(cell, batches, rate, restore):
         copyto_scratch,
         filled_zero,
         plotted,
+        made_for_the_first_batch,
+        made_for_an_attribute,
     ],
     ids=lambda one: one.__name__,
 )
@@ -169,6 +194,34 @@ def cleared_at_times(cell, batches, rate, restore):
             buffer.clear()
 
 
+def baseline_of_the_first_loss(cell, batches, rate, restore):
+    base = None
+    restore()
+    for x, y in batches:
+        loss = cell(x, y)
+        if base is None:
+            base = float(loss)
+        rate.set_data(rate * base)
+
+
+def mask_drawn_for_the_first_batch(cell, batches, rate, restore):
+    mask = None
+    restore()
+    for x, y in batches:
+        if mask is None:
+            mask = np.random.rand(*x.shape) > 0.3
+        cell(x * mask, y)
+
+
+def mean_of_the_first_batch(cell, batches, rate, restore):
+    means = {}
+    restore()
+    for x, y in batches:
+        if x.shape not in means:
+            means[x.shape] = x.mean()
+        cell(x - means[x.shape], y)
+
+
 @pytest.mark.parametrize(
     ("loop", "name"),
     [
@@ -176,6 +229,9 @@ def cleared_at_times(cell, batches, rate, restore):
         (grouped_by_class, "groups"),
         (added_to_a_buffer, "buffer"),
         (cleared_at_times, "buffer"),
+        (baseline_of_the_first_loss, "base"),
+        (mask_drawn_for_the_first_batch, "mask"),
+        (mean_of_the_first_batch, "means"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
