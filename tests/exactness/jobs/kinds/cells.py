@@ -25,11 +25,8 @@ from exactness.jobs.parts import (
 )
 
 # Why a job is not as it should be.
-CELL_ATTRIBUTE = "plain attributes of cells are no places of a loop: inspect/loops/objects.py, _NO_ATTRIBUTES"
-CELL_IN_PLACE = "items that construct() sets in an attribute are not seen: inspect/carried.py, STORE_ATTR only"
 CACHED_DRAW = "an assignment under a condition counts as a cache, also of what was drawn: inspect/carried.py"
 DRAWN_AT_COMPILATION = "draws of Python and NumPy in construct() are constants of a graph: inspect/cells.py, _judged"
-OWN_CALL = "only construct() is read, not __call__(): inspect/carried.py"
 REFUSED_LATE = "refused only when the optimizer has changed"
 
 
@@ -63,7 +60,7 @@ class Adapter(nn.Cell):
         return out
 
 
-@job(Told("active"), "pynative", differs=CELL_ATTRIBUTE)
+@job(Told("active"), "pynative")
 @job(Told("active"), "graph")
 def adapter_enabled_once_by_its_method(run):
     cell = accumulating(Loss(Adapter()))
@@ -76,7 +73,7 @@ def adapter_enabled_once_by_its_method(run):
     looped(run, step, cell)
 
 
-@job(Told("temperature"), "pynative", differs=CELL_ATTRIBUTE)
+@job(Told("temperature"), "pynative")
 def temperature_of_the_cell_lowered_by_the_loop(run):
     class Tempered(nn.Cell):
         def __init__(self):
@@ -109,7 +106,7 @@ class Calls(nn.TrainOneStepCell):
         return loss
 
 
-@job(Told("calls"), "pynative", differs=OWN_CALL)
+@job(Told("calls"), "pynative")
 def train_cell_that_counts_in_its_call(run):
     loss = Loss()
     run.train(Model(Calls(loss, adam(loss))), EPOCHS, slices())
@@ -131,7 +128,7 @@ class DictMomentum(nn.Optimizer):
         return True
 
 
-@job(Told("moments"), "pynative", differs=CELL_IN_PLACE)
+@job(Told("moments"), "pynative")
 def optimizer_with_moments_in_a_dictionary(run):
     loss = Loss()
     run.train(Model(nn.TrainOneStepCell(loss, DictMomentum(loss.trainable_params(), 0.05))), EPOCHS, slices())
@@ -199,7 +196,7 @@ class Experiment(nn.Cell):
             self.outputs.clear()
 
 
-@job(Told("outputs"), "pynative", differs=CELL_ATTRIBUTE)
+@job(Told("outputs"), "pynative")
 def module_with_hooks_as_in_lightning(run):
     module = Experiment()
     batches = ck.data.resumable(slices(), EPOCHS)

@@ -27,10 +27,8 @@ from exactness.jobs.parts import (
 )
 
 # Why a job is not as it should be.
-CALLED_BY_A_LIBRARY = "functions that are arguments of a library's call are not followed: inspect/loops/expressions.py"
 CACHED_FACTORY = "what a cached function returns is taken for new: inspect/loops/expressions.py, _follow"
 K_OF_AN_OBJECT = "refused at the resume with advice to build K as it is built: state/compatibility.py, check_cycle"
-MADE_LATER = "the loop is read at restore(), what is made after it is unknown: state/manager.py, _judge"
 NO_STATE = "variables that are set to another function or cell are no state: inspect/loops/objects.py, _NO_STATE"
 
 
@@ -50,7 +48,7 @@ def evaluation_in_a_pool_whose_result_comes_later(run):
             manager.step(state)
 
 
-@job(Told("latest"), "graph", differs=CALLED_BY_A_LIBRARY)
+@job(Told("latest"), "graph")
 def scale_written_by_a_thread(run):
     cell = accumulating()
     batches = ck.data.resumable(slices(), EPOCHS)
@@ -257,7 +255,7 @@ class Plateau:
         return False
 
 
-@job(Told("bad"), "pynative", differs=MADE_LATER)
+@job(Told("bad"), "pynative")
 def object_made_between_restore_and_loop(run):
     cell = accumulating()
     batches = ck.data.resumable(slices(), EPOCHS)
@@ -273,7 +271,7 @@ def object_made_between_restore_and_loop(run):
             manager.step(state)
 
 
-@job(Told("rng"), "graph", differs=MADE_LATER)
+@job(Told("rng"), "graph")
 def generator_made_between_restore_and_loop(run):
     cell = accumulating()
     batches = ck.data.resumable(slices(), EPOCHS)

@@ -21,13 +21,8 @@ from exactness.jobs.parts import (
     slices,
 )
 
-# Why a job is not as it should be.
-CHANGED_AS_ARGUMENT = "what a call changes in place is known by few names: inspect/loops/effects.py, _CHANGES"
-EFFECTS = "a call or store that changes weights or ends training is not known: inspect/loops/effects.py, _EFFECTS"
-OPERATORS = "special methods of users' objects are not followed: inspect/loops/expressions.py, value"
 
-
-@job(Told("counts"), "graph", differs=CHANGED_AS_ARGUMENT)
+@job(Told("counts"), "graph")
 def classes_counted_by_a_ufunc(run):
     counts = np.ones(CLASSES, np.float32)
 
@@ -39,7 +34,7 @@ def classes_counted_by_a_ufunc(run):
     looped(run, step)
 
 
-@job(Told("losses"), "graph", differs=CHANGED_AS_ARGUMENT)
+@job(Told("losses"), "graph")
 def median_by_bisect(run):
     losses = []
 
@@ -154,7 +149,7 @@ class Replay:
         return self._rows[index]
 
 
-@job(Told("replay"), "graph", differs=OPERATORS)
+@job(Told("replay"), "graph")
 def replay_read_by_its_index(run):
     replay = Replay()
 
@@ -180,7 +175,7 @@ class Ema:
         return self._value < other
 
 
-@job(Told("ema"), "graph", differs=OPERATORS)
+@job(Told("ema"), "graph")
 def average_read_by_float(run):
     ema = Ema()
 
@@ -192,7 +187,7 @@ def average_read_by_float(run):
     looped(run, step)
 
 
-@job(Told("kept"), "graph", differs=EFFECTS)
+@job(Told("kept"), "graph")
 def arrays_loaded_in_mid_run(run):
     """The same with arrays in a dictionary."""
     cell = accumulating()
@@ -210,7 +205,7 @@ def arrays_loaded_in_mid_run(run):
     looped(run, step, cell)
 
 
-@job(Told("average"), "graph", differs=CHANGED_AS_ARGUMENT)
+@job(Told("average"), "graph")
 def array_filled_in_place(run):
     average = np.ones(1, np.float32)
 

@@ -18,18 +18,18 @@ from exactness.jobs.parts import (
 LOOP_NOT_JUDGED = "code of loops and callbacks is not searched for random operators: inspect/cells.py, find_in_cells"
 
 
-@job(Told("bernoulli"), "pynative", differs=LOOP_NOT_JUDGED)
+@job(Told("bernoulli"), "pynative")
 def masks_by_bernoulli_in_the_loop(run):
     looped(run, lambda cell, at, x, y: cell(x * ops.bernoulli(ops.ones_like(x), 0.7), y))
 
 
-@job(Told("Dropout"), "pynative", differs=LOOP_NOT_JUDGED)
+@job(Told("Dropout"), "pynative")
 def inputs_dropped_by_a_layer_of_the_loop(run):
     drop = nn.Dropout(p=0.3).set_train()
     looped(run, lambda cell, at, x, y: cell(drop(x), y))
 
 
-@job(Told("default_rng"), "graph", differs=LOOP_NOT_JUDGED)
+@job(Told("default_rng"), "graph")
 def generator_without_a_seed_per_batch(run):
     def step(cell, at, x, y):
         return cell(x + ms.Tensor(np.random.default_rng().normal(size=x.shape), ms.float32), y)

@@ -25,14 +25,11 @@ from exactness.jobs.parts import (
 )
 
 # Why a job is not as it should be.
-AFTER_THE_LOOP = "what steers after the loop is not recorded: inspect/loops/flow.py, steer"
-EFFECTS = "a call or store that changes weights or ends training is not known: inspect/loops/effects.py, _EFFECTS"
-NO_LOOP = "map, reduce and comprehensions over the batches are no loops: inspect/loops/statements.py"
 ADVICE = "refused, with advice that does not tell the cause"
 FALSELY_REFUSED = "refused although it begins anew by itself: data/iterable.py, IterablePosition"
 
 
-@job(Told("best"), "graph", differs=NO_LOOP)
+@job(Told("best"), "graph")
 def batches_gone_through_by_map(run):
     cell = accumulating()
     batches = ck.data.resumable(slices(), EPOCHS)
@@ -178,7 +175,7 @@ def loader_that_is_its_own_iterator(run):
     looped(run, lambda cell, at, x, y: cell(x, y), data=SelfIterating())
 
 
-@job(Told("best_state"), "pynative", differs=AFTER_THE_LOOP)
+@job(Told("best_state"), "pynative")
 def best_weights_put_back_at_the_end(run):
     cell = accumulating()
     batches = ck.data.resumable(slices(), EPOCHS)
@@ -197,7 +194,7 @@ def best_weights_put_back_at_the_end(run):
         run.step((), 0, cell=cell)
 
 
-@job(Told("bad"), "graph", differs=EFFECTS)
+@job(Told("bad"), "graph")
 def script_left_when_patience_is_out(run):
     import sys
 
