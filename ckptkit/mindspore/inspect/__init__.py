@@ -16,6 +16,7 @@ from ckptkit.mindspore.inspect.constants import constants_in_callbacks, constant
 from ckptkit.mindspore.inspect.finding import Finding
 from ckptkit.mindspore.inspect.frames import loop_variables
 from ckptkit.mindspore.inspect.loops import find_in_loops
+from ckptkit.mindspore.inspect.loops.per_step import find_in_steps_of_callbacks, find_in_steps_of_cells
 from ckptkit.mindspore.inspect.pipelines import find_in_pipeline
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "constants_in_loops",
     "find",
     "find_in_loops",
+    "find_in_steps_of_callbacks",
     "left_out",
     "loop_variables",
 ]
@@ -45,7 +47,7 @@ def find(
         variables: Variables of a custom training loop, each with its place; see `loop_variables`.
     """
     cells = (cell,) if isinstance(cell, nn.Cell) else tuple(cell)
-    found = list(find_in_cells(cells, {id(one) for one in named}, variables))
+    found = [*find_in_cells(cells, {id(one) for one in named}, variables), *find_in_steps_of_cells(cells, named)]
     if dataset is not None:
         found += find_in_pipeline(dataset)
     return tuple(found)

@@ -55,16 +55,21 @@ def find_in_cells(
         found.setdefault(id(one.cell), one)
     held = Held({*known, *parameters, *found})
     code = _Code()
-    for name, cell, registered in found.values():
-        where = f"{name or 'the train cell'} ({_kind(cell)})"
+    for one in found.values():
+        cell, where = one.cell, place_of(one)
         yield from _random(cell, where, code)
         yield from _carried(cell, where)
         yield from (_unseen(holder, f"{where}: ") for holder in held.around(cell))
-        if not registered:
+        if not one.registered:
             yield from _displaced(cell, where, parameters.keys())
     for place, value in variables:
         yield from (_unseen(holder) for holder in held.below(place, value))
     yield from _dead_accumulation(parameters.values())
+
+
+def place_of(found: Found) -> str:
+    """Return the place of a cell as findings name it."""
+    return f"{found.name or 'the train cell'} ({_kind(found.cell)})"
 
 
 class _Code:

@@ -24,6 +24,7 @@ from ckptkit.mindspore.inspect import (
     constants_in_loops,
     find,
     find_in_loops,
+    find_in_steps_of_callbacks,
     left_out,
     loop_variables,
 )
@@ -103,9 +104,13 @@ class Examination:
 
     def judge_callbacks(self, callbacks: Sequence[object]) -> None:
         """Report what ``callbacks`` do that no checkpoint can make exact; ResumeError if ``strict`` refuses it."""
-        if mode_in_force() == "GRAPH":
-            cells = self._sources.every_cell()
-            self._report(self._examined(lambda: tuple(constants_in_callbacks(callbacks, cells))))
+        cells = self._sources.every_cell() if mode_in_force() == "GRAPH" else []
+        known = self._sources.objects()
+        self._report(
+            self._examined(
+                lambda: (*constants_in_callbacks(callbacks, cells), *find_in_steps_of_callbacks(callbacks, known))
+            )
+        )
 
     def judge_buffers(self, leaves: Sequence[Leaf]) -> None:
         """Report once that training changes buffers of which a graph has copies; ResumeError if ``strict`` refuses it.

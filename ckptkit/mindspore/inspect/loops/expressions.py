@@ -6,6 +6,7 @@ Guarantees: as for `ckptkit.mindspore.inspect.loops`, which says what is found. 
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import itertools
 import types
@@ -86,7 +87,11 @@ class Expressions:
                 self.store(node.target, value, scope)
                 return value
             case ast.Subscript():
-                owner, index = self.value(node.value, scope), self.value(node.slice, scope)
+                item = self._item(node, scope)
+                is_written = item is not None and self._flow.is_written(item)
+                with self._flow.quiet() if is_written else contextlib.nullcontext():
+                    owner = self.value(node.value, scope)
+                index = self.value(node.slice, scope)
                 sources = owner.sources | index.sources | self.calls.special(owner, "__getitem__", scope, index)
                 return Value(item_of(owner.target), sources)
             case ast.Compare() | ast.BinOp():
@@ -171,6 +176,9 @@ class Expressions:
             case ast.Subscript():
                 index = self.value(node.slice, scope)
                 self.change(node.value, value.sources | index.sources, scope, whole=_is_whole(node.slice))
+                item = self._item(node, scope)
+                if item is not None:
+                    self._flow.write(item, value.sources, scope, whole=True)
 
     def change(self, node: ast.expr, sources: Sources, scope: Scope, *, whole: bool = False) -> None:
         """Record that an expression's object was changed in place, all of it (``whole``) or a part."""
@@ -204,6 +212,19 @@ class Expressions:
                 sources |= found.sources if found is not None else frozenset()
                 target = UNKNOWN
         return Value(target, sources)
+
+    def _item(self, node: ast.Subscript, scope: Scope) -> Place | None:
+        """Return the place of an item with a constant index; None for any other."""
+        if not isinstance(node.slice, ast.Constant):
+            return None
+        if isinstance(node.value, ast.Name):
+            place = scope.place(node.value.id)
+        elif isinstance(node.value, ast.Attribute):
+            with self._flow.quiet():
+                place = Place(id(self.value(node.value.value, scope).target), node.value.attr)
+        else:
+            return None
+        return Place(place.within, f"{place.name}[{node.slice.value!r}]")
 
     def _write(self, owner: Any, node: ast.Attribute, sources: Sources, scope: Scope, *, whole: bool) -> None:
         place = self._place_in(owner, node, scope)

@@ -141,6 +141,10 @@ class Flow:
         yield
         self._is_quiet = before
 
+    def is_written(self, place: Place) -> bool:
+        """Return whether all of the place was written in every current iteration."""
+        return bool(self._iterations) and all(place in one.assigned for one in self._iterations)
+
     def write(self, place: Place, sources: Sources, scope: Scope, *, whole: bool) -> None:
         """Record a write of a place: all of it (``whole``) or a part."""
         for one in self._iterations:
@@ -168,6 +172,10 @@ class Flow:
         """Return whether the loop that wrote the place in some iterations has ended."""
         loop = self._left.get(place)
         return loop is not None and all(one.loop is not loop for one in self._iterations)
+
+    def carried(self) -> int:
+        """Return how many places are known to be carried."""
+        return len(self._carried)
 
     def may_save(self) -> None:
         """Record that a checkpoint may be taken in the current iterations."""

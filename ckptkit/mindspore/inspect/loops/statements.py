@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import itertools
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ckptkit.mindspore.inspect.loops.effects import NO_DATA
@@ -36,7 +36,7 @@ class Statements:
         self, flow: Flow, objects: Objects, libraries: Libraries, running: Mapping[types.CodeType, Running]
     ) -> None:
         self._flow = flow
-        self._caches: Collection[str] = ()
+        self._fills_cache = False
         self._expressions = Expressions(flow, objects, libraries, running, self._block)
         self.taken: dict[int, tuple[str, Any]] = self._expressions.calls.taken
 
@@ -45,27 +45,32 @@ class Statements:
         self._expressions.begin()
         self._block(body, scope)
 
-    def _block(self, body: Iterable[ast.stmt], scope: Scope, caches: Collection[str] = ()) -> list[Value]:
-        """Read the statements; return what they return.
+    def call(self, function: Any, given: Sequence[Value], scope: Scope) -> Value | None:
+        """Read a function that is called; None if it is not the user's or has no source."""
+        self._expressions.begin()
+        return self._expressions.calls.follow(function, given, {}, scope)
 
-        Args:
-            body: The statements.
-            scope: Their variables.
-            caches: Expressions that are assigned only where they are missing.
-        """
-        before, returned = self._flow.control, []
-        outer, self._caches = self._caches, caches
+    def _block(self, body: Iterable[ast.stmt], scope: Scope) -> list[Value]:
+        """Read the statements; return what they return."""
+        before, returned = (self._flow.control, self._fills_cache), []
         for one in body:
             if self._expressions.may_go_on():
                 returned += self._statement(one, scope)
-        self._flow.control, self._caches = before, outer
+        self._flow.control, self._fills_cache = before
+        return returned
+
+    def _cache(self, body: Iterable[ast.stmt], scope: Scope) -> list[Value]:
+        """Read statements that run only where something is missing."""
+        before, self._fills_cache = self._fills_cache, True
+        returned = self._block(body, scope)
+        self._fills_cache = before
         return returned
 
     def _statement(  # noqa: PLR0911, PLR0912 - one branch per kind reads as the table that it is
         self, one: ast.stmt, scope: Scope
     ) -> list[Value]:
         if isinstance(one, TRIES):
-            return self._block(itertools.chain.from_iterable(blocks_of(one)), scope)
+            return self._tries(one, scope)
         match one:
             case ast.For() | ast.AsyncFor() | ast.While():
                 return self._loop(one, scope)
@@ -115,20 +120,32 @@ class Statements:
         if isinstance(one, ast.AugAssign):
             value = Value(sources=before.sources | value.sources)
         for target in one.targets if isinstance(one, ast.Assign) else [one.target]:
-            if not (is_remade(value) and ast.unparse(target) in self._caches):
+            if not (self._fills_cache and is_remade(value)):
                 self._expressions.store(target, value, scope)
 
     def _branches(self, one: ast.If, scope: Scope) -> list[Value]:
         returned: list[Value] = []
         test = self._expressions.value(one.test, scope).sources - MARKS
         leaves = any(isinstance(each, (ast.Return, ast.Continue)) for part in (one.body, one.orelse) for each in part)
+        # What a condition on something that the loop carries assigns is state, whatever it looks like.
+        fills = not test and _asks_for_a_cache(one.test)
         self._flow.either(
             test,
-            lambda: returned.extend(self._block(one.body, scope, _cached_by(one.test))),
+            lambda: returned.extend((self._cache if fills else self._block)(one.body, scope)),
             lambda: returned.extend(self._block(one.orelse, scope)),
             leaves=leaves,
         )
+        if leaves and not test and _asks_for_a_cache(one.test, missing=False):
+            self._fills_cache = True  # until the end of the block
         return returned
+
+    def _tries(self, one: Any, scope: Scope) -> list[Value]:
+        returned = self._block(one.body, scope)
+        for handler in one.handlers:
+            caught = ast.unparse(handler.type) if handler.type is not None else ""
+            read = self._cache if caught in ("KeyError", "AttributeError", "LookupError") else self._block
+            returned += read(handler.body, scope)
+        return [*returned, *self._block(one.orelse, scope), *self._block(one.finalbody, scope)]
 
     def _cases(self, one: ast.Match, scope: Scope) -> list[Value]:
         """Read each case as a branch, whose other branch are the cases after it."""
@@ -204,25 +221,20 @@ class Statements:
             yield over, element
 
 
-def _cached_by(test: ast.expr) -> set[str]:
-    """Return the variables, attributes and items that a condition says are missing, or of another size.
+def _asks_for_a_cache(test: ast.expr, *, missing: bool = True) -> bool:
+    """Return whether a condition says that something is missing or of another size; with ``missing=False``, is there.
 
-    An assignment below such a condition is one of a cache, if a later start makes the same value again.
+    What is then assigned is a cache, if a later start makes the same values again.
     """
     match test:
-        case ast.BoolOp(op=ast.Or()):
-            return set().union(*(_cached_by(one) for one in test.values))
-        case ast.UnaryOp(
-            op=ast.Not(), operand=ast.Call(func=ast.Name(id="hasattr"), args=[owner, ast.Constant(str(name))])
-        ):
-            return {f"{ast.unparse(owner)}.{name}"}
-        case ast.Compare(left=left, ops=[ast.NotIn()], comparators=[container]):
-            return {f"{ast.unparse(container)}[{ast.unparse(left)}]"}
-        case ast.Compare(left=left, ops=[ast.Is()]):
-            return {ast.unparse(left)}
-        case ast.Compare():
-            sides = [test.left, *test.comparators]
-            sized = [one.value for one in sides if isinstance(one, ast.Attribute) and one.attr in NO_DATA]
-            counted = [one.args for one in sides if isinstance(one, ast.Call) and ast.unparse(one.func) == "len"]
-            return {ast.unparse(one) for one in [*sized, *itertools.chain.from_iterable(counted)]}
-    return set()
+        case ast.BoolOp():
+            return any(_asks_for_a_cache(one, missing=missing) for one in test.values)
+        case ast.UnaryOp(op=ast.Not()):
+            return _asks_for_a_cache(test.operand, missing=not missing)
+        case ast.Call(func=ast.Name(id="hasattr")):
+            return not missing
+        case ast.Compare(ops=[ast.Is() | ast.NotIn() | ast.IsNot() | ast.In()]):
+            return isinstance(test.ops[0], (ast.Is, ast.NotIn)) == missing
+    parts = [*ast.walk(test)] if isinstance(test, ast.Compare) else []
+    sized = any(isinstance(one, ast.Attribute) and one.attr in NO_DATA for one in parts)
+    return sized or any(isinstance(one, ast.Call) and ast.unparse(one.func) == "len" for one in parts)

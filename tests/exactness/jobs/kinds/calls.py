@@ -16,10 +16,8 @@ from exactness.jobs.job import job
 from exactness.jobs.outcome import Exact, Named
 from exactness.jobs.parts import BATCH, EPOCHS, K, Loss, Net, adam, slices, train
 
-UNREAD = "code that is called once per step is not read for what it keeps elsewhere; the doctor notices it"
 
-
-@job(Named("carries mean"), "pynative", differs=UNREAD)
+@job(Named("carries mean"), "pynative")
 def forward_hook_that_centres_by_a_running_mean(run):
     loss, mean = Loss(), [0.0]
 
@@ -40,7 +38,7 @@ class Damped:
         return tuple(grad / self.calls for grad in inputs)
 
 
-@job(Named("carries calls"), "pynative", differs=UNREAD)
+@job(Named("carries calls"), "pynative")
 def backward_hook_that_damps_gradients(run):
     loss = Loss()
     loss.network.out.register_backward_hook(Damped())
@@ -67,7 +65,7 @@ def counted():
     return weigh
 
 
-@job(Named("carries calls"), "pynative", differs=UNREAD)
+@job(Named("carries calls"), "pynative")
 def loss_by_a_closure_that_counts(run):
     train(run, Weighed(counted()))
 
@@ -81,7 +79,7 @@ class Annealed:
         return loss / self.at
 
 
-@job(Named("carries at"), "pynative", differs=UNREAD)
+@job(Named("carries at"), "pynative")
 def loss_weighed_by_a_schedule_object(run):
     train(run, Weighed(Annealed()))
 
@@ -94,7 +92,7 @@ def by_module(loss):
     return loss / SEEN["batches"]
 
 
-@job(Named("carries batches"), "pynative", differs=UNREAD)
+@job(Named("carries batches"), "pynative")
 def loss_weighed_by_a_dictionary_of_the_module(run):
     train(run, Weighed(by_module))
 
@@ -102,7 +100,7 @@ def loss_weighed_by_a_dictionary_of_the_module(run):
 DRAWS = np.random.default_rng(3)
 
 
-@job(Named("DRAWS"), "pynative", differs=UNREAD)
+@job(Named("DRAWS"), "pynative")
 def loss_weighed_by_a_generator_of_the_module(run):
     train(run, Weighed(lambda loss: loss * float(DRAWS.random())))
 
@@ -153,7 +151,7 @@ class OfClass(Callback):
         set_rate(run_context, OfClass.steps)
 
 
-@job(Named("carries steps"), "graph", differs=UNREAD)
+@job(Named("carries steps"), "graph")
 def callback_that_counts_in_its_class(run):
     train(run, callbacks=[OfClass()])
 
@@ -168,7 +166,7 @@ class OfModule(Callback):
         set_rate(run_context, STEPS)
 
 
-@job(Named("carries STEPS"), "graph", differs=UNREAD)
+@job(Named("carries STEPS"), "graph")
 def callback_that_counts_in_its_module(run):
     train(run, callbacks=[OfModule()])
 
@@ -182,7 +180,7 @@ class OfContext(Callback):
         set_rate(run_context, CONTEXT.get())
 
 
-@job(Named("CONTEXT"), "graph", differs=UNREAD)
+@job(Named("CONTEXT"), "graph")
 def callback_that_counts_in_a_context_variable(run):
     train(run, callbacks=[OfContext()])
 
@@ -196,7 +194,7 @@ class OfThread(Callback):
         set_rate(run_context, LOCAL.steps)
 
 
-@job(Named("carries steps"), "graph", differs=UNREAD)
+@job(Named("carries steps"), "graph")
 def callback_that_counts_in_a_thread_local(run):
     LOCAL.steps = 0
     train(run, callbacks=[OfThread()])
@@ -212,7 +210,7 @@ def falling():
     return rate
 
 
-@job(Named("carries rates"), "graph", differs=UNREAD)
+@job(Named("carries rates"), "graph")
 def rate_by_a_scheduler_with_a_closure(run):
     train(run, callbacks=[LearningRateScheduler(falling())])
 
@@ -260,7 +258,7 @@ class Ring(nn.Cell):
         self.place = (self.place + BATCH) % 12
 
 
-@job(Named("carries place, queue"), "pynative", differs=UNREAD)
+@job(Named("carries place, queue"), "pynative")
 def queue_that_a_method_changes_in_place(run):
     train(run, Ring())
 
@@ -276,7 +274,7 @@ class Frequencies(nn.Cell):
         return ops.cross_entropy(self.network(x), y, weights)
 
 
-@job(Named("carries seen"), "pynative", differs=UNREAD)
+@job(Named("carries seen"), "pynative")
 def classes_counted_by_a_method_of_the_counter(run):
     train(run, Frequencies())
 
@@ -296,8 +294,8 @@ class ClippedByHistory(ck.AccumulationTrainCell):
         return loss
 
 
-@job(Named("carries history"), "graph", differs=UNREAD)
-@job(Named("carries history"), "pynative", differs=UNREAD)
+@job(Named("carries history"), "graph")
+@job(Named("carries history"), "pynative")
 def norms_kept_by_the_train_cell(run):
     loss = Loss()
     run.train(ms.Model(ClippedByHistory(loss, adam(loss), K)), EPOCHS, slices())

@@ -116,9 +116,11 @@ class CountsWhereTrained(nn.Cell):
         return x + self.calls
 
 
-def test_what_a_condition_stands_before_is_no_finding():
+def test_what_is_counted_under_a_condition_is_named():
     begin_process(mode="pynative")
-    assert find(CountsWhereTrained()) == ()
+    (found,) = find(CountsWhereTrained())
+    assert found.where == "the train cell (CountsWhereTrained): construct(): self (CountsWhereTrained)"
+    assert "carries calls" in found.why
 
 
 class MomentsInADict(nn.Cell):

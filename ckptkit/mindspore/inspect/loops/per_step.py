@@ -1,0 +1,155 @@
+"""Finds what code that is called once per step keeps outside of checkpoints, if training depends on it.
+
+Such code is a hook, `construct` and what it calls, a function that a cell of MindSpore holds, such as a loss function,
+and a callback. Guarantees: as for `ckptkit.mindspore.inspect.loops`. Code that is called by several cells is read once.
+Main thread only.
+"""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mindspore as ms
+from mindspore import nn
+
+from ckptkit.mindspore.inspect.alike import Alike
+from ckptkit.mindspore.inspect.attributes import in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.bytecode import functions_of
+from ckptkit.mindspore.inspect.carried import BARE, GENERATORS, carried
+from ckptkit.mindspore.inspect.cells import place_of
+from ckptkit.mindspore.inspect.finding import Finding
+from ckptkit.mindspore.inspect.loops.flow import DATA, Flow, Place, Scope, Value
+from ckptkit.mindspore.inspect.loops.libraries import Libraries
+from ckptkit.mindspore.inspect.loops.objects import Objects
+from ckptkit.mindspore.inspect.loops.report import passes, reported
+from ckptkit.mindspore.inspect.loops.statements import Statements
+from ckptkit.mindspore.inspect.sequential import cells_of
+
+# Where MindSpore keeps the hooks of a cell; `test_every_hook_of_a_cell_is_read` fails if they move.
+_HOOKS = ("_forward_pre_hook", "_forward_hook", "_backward_pre_hook", "_backward_hook")  # properties of the same names
+_MOST_ARGUMENTS = 16
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Holds a function that is called once per step.
+
+    Attributes:
+        function: It, bound.
+        where: What findings in it begin with.
+        steers: Whether training depends on what it returns.
+        given: What its first arguments are; the others are data.
+        loop: Stands for the training loop around it.
+    """
+
+    function: Any
+    where: str
+    steers: bool = True
+    given: tuple[Value, ...] = ()
+    loop: ast.AST = field(default_factory=ast.Pass)
+
+
+def find_in_steps_of_cells(cells: Iterable[nn.Cell], known: Iterable[Any]) -> Iterator[Finding]:
+    """Yield the findings of the code that cells call.
+
+    Args:
+        cells: What is trained: one cell, or network and optimizer.
+        known: Objects that checkpoints hold by name. Nothing below them is reported.
+    """
+    found = {id(one.cell): one for root in cells for one in cells_of(root)}
+    told = {
+        Place(id(one.cell), name): value
+        for one in found.values()
+        for method in ("construct", "__call__")
+        for name, value in carried(one.cell, method)
+    }
+    steps = _of_cells([(place_of(one), one.cell) for one in found.values()])
+    yield from _found(steps, [*known, *(one for one in told.values() if isinstance(one, GENERATORS))], told=told)
+
+
+def find_in_steps_of_callbacks(callbacks: Sequence[object], known: Iterable[Any]) -> Iterator[Finding]:
+    """Yield the findings of the code that callbacks call.
+
+    Args:
+        callbacks: Those that ``Model`` calls. What they hold themselves is not reported.
+        known: Objects that checkpoints hold by name. Nothing below them is reported.
+    """
+    yield from _found(_of_callbacks(callbacks), [*known, *callbacks], draws=True)
+
+
+def _found(
+    steps: Iterable[_Step], known: Iterable[Any], *, draws: bool = False, told: Collection[Place] = ()
+) -> Iterator[Finding]:
+    flow, objects = Flow(), Objects(known)
+    statements = Statements(flow, objects, Libraries([]), {})
+    steps = [*steps]
+    for _ in passes(flow):
+        for step in steps:
+            _read(step, flow, statements)
+    who = "code that is called once per step"
+    yield from reported(flow, objects, statements.taken, who=who, draws=draws, without=told)
+
+
+def _read(step: _Step, flow: Flow, statements: Statements) -> None:
+    """Read a function as the body of a loop that may save after each call."""
+    scope = Scope(_read.__code__, {}, step.where)
+    data = [Value(sources=frozenset((DATA,)))] * _MOST_ARGUMENTS
+    for _ in flow.rounds(step.loop, frozenset(), scope):
+        flow.may_save()
+        returned = statements.call(step.function, [*step.given, *data], scope)
+        if step.steers and returned is not None:
+            flow.steer(returned.sources)
+
+
+def _of_cells(cells: Collection[tuple[str, nn.Cell]]) -> Iterator[_Step]:
+    """Yield what cells run in PYNATIVE mode, and what they run in Python in either mode."""
+    alike, seen = Alike(), set[Hashable]()
+    for where, cell in cells:
+        for key, step in _of_cell(where, cell, alike):
+            if key not in seen:
+                seen.add(key)
+                yield step
+
+
+def _of_cell(where: str, cell: nn.Cell, alike: Alike) -> Iterator[tuple[Hashable, _Step]]:
+    kind, own = type(cell), own_attributes(cell)
+    call = in_class(kind, "__call__")
+    if type(call) is types.FunctionType and is_users(call.__module__):
+        yield ("__call__", alike.key(cell)), _Step(types.MethodType(call, cell), f"{where}: __call__(): ")
+    if ms.get_context("mode") != ms.PYNATIVE_MODE:
+        return
+    construct = in_class(kind, "construct")
+    if type(construct) is types.FunctionType and is_users(construct.__module__):
+        yield ("construct", alike.key(cell)), _Step(types.MethodType(construct, cell), f"{where}: construct(): ")
+    for hooks in _HOOKS:
+        for hook in [*dict.values(own.get(f"_lazy{hooks}") or own.get(hooks) or {})]:
+            yield _code_of(hook), _Step(hook, f"{where}: {_name_of(hook)}: ", given=(Value(cell),))
+    if not is_users(kind.__module__):
+        for name in [one for one in own if one not in BARE]:
+            if isinstance(own[name], (types.FunctionType, types.MethodType)):
+                yield _code_of(own[name]), _Step(own[name], f"{where}: {_name_of(own[name])}: ")
+
+
+def _of_callbacks(callbacks: Iterable[object]) -> Iterator[_Step]:
+    for one in callbacks:
+        for kind in type(one).__mro__:
+            for name, method in vars(kind).items() if is_users(kind.__module__) else ():
+                if type(method) is types.FunctionType and ("step" in name or "epoch" in name):
+                    where = f"{type(one).__name__}.{name}(): "
+                    yield _Step(types.MethodType(method, one), where, steers=False)
+        for held in own_attributes(one).values() if not is_users(type(one).__module__) else ():
+            if isinstance(held, (types.FunctionType, types.MethodType)):
+                yield _Step(held, f"{type(one).__name__}: {_name_of(held)}: ")
+
+
+def _code_of(function: Any) -> Hashable:
+    return tuple(one.__code__ for one, _ in functions_of(function))
+
+
+def _name_of(function: Any) -> str:
+    name = getattr(function, "__name__", None) if isinstance(function, (types.FunctionType, types.MethodType)) else None
+    return f"{name}()" if name is not None else type(function).__name__

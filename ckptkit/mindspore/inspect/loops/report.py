@@ -1,0 +1,115 @@
+"""Turns what was read of loops and of steps into findings.
+
+Guarantees: reads what `Flow` and `Objects` recorded; runs no code of the user's. Main thread only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from ckptkit.mindspore.inspect.carried import GENERATORS
+from ckptkit.mindspore.inspect.finding import Finding
+from ckptkit.mindspore.inspect.loops.calls import DRAWN, TAKEN
+from ckptkit.mindspore.inspect.loops.expressions import NUMBER
+from ckptkit.mindspore.inspect.loops.flow import Flow, Place
+from ckptkit.mindspore.inspect.loops.objects import Objects
+
+_MOST_PASSES = 4
+
+
+def passes(flow: Flow) -> Iterator[int]:
+    """Yield once more as long as a pass found places that are carried, which the next one knows."""
+    for number in range(_MOST_PASSES):
+        known = flow.carried()
+        yield number
+        if number and flow.carried() == known:
+            return
+
+
+def reported(
+    flow: Flow,
+    objects: Objects,
+    taken: Mapping[int, tuple[str, Any]],
+    *,
+    who: str = "the loop",
+    draws: bool = True,
+    without: Collection[Place] = (),
+) -> Iterator[Finding]:
+    """Yield the findings of code that was read.
+
+    Args:
+        flow: Recorded what it carries and what steers training.
+        objects: Recorded its objects and their expressions.
+        taken: Generators and iterators that it draws from.
+        who: Which code it is.
+        draws: Whether to report random operators.
+        without: Attributes, by object and name, that are reported elsewhere.
+    """
+    for path, one in taken.values():
+        yield _drawn(path, one, who)
+    carried: dict[tuple[str, str], list[str]] = {}
+    for place in flow.steering:
+        holder = objects.holder(place) if place not in without else None
+        is_told = place.name == DRAWN and not draws
+        if holder is not None and not is_told and id(objects.at(place)) not in taken:
+            carried.setdefault(holder, []).append(place.name)
+    for (path, kind), names in carried.items():
+        yield _random(path) if names == [DRAWN] else _carried(path, kind, names, who)
+
+
+def _drawn(path: str, one: Any, who: str) -> Finding:
+    draws = isinstance(one, GENERATORS)
+    return Finding(
+        "unseen",
+        f"{path} ({type(one).__name__})",
+        f"{who} {'draws' if draws else 'takes'} from it, and how far would be in no checkpoint",
+        f"Give it by name: StateManager(..., {_last_word(path)}=it), or draw from np.random"
+        if draws
+        else "Join it and the batches in one loader for ckptkit.data.resumable",
+        certain=False,
+    )
+
+
+def _random(path: str) -> Finding:
+    return Finding(
+        "operator",
+        path,
+        "no checkpoint can restore what it draws, and training depends on it",
+        "Draw from np.random, whose state checkpoints hold, or use ckptkit.nn.Dropout",
+        certain=False,
+    )
+
+
+def _carried(path: str, kind: str, names: list[str], who: str) -> Finding:
+    return Finding(
+        "unseen",
+        f"{path} ({kind})" if kind else path,
+        f"{who} carries {', '.join(names)} from one batch to the next, and no checkpoint would have it",
+        _way_out(path, kind, names),
+        certain=False,
+    )
+
+
+def _way_out(path: str, kind: str, names: list[str]) -> str:
+    listed = ", ".join(f'"{name}"' for name in names)
+    if kind:
+        name = _last_word(path)
+        return (
+            "Give it by name, with state_dict() and load_state_dict(), or as "
+            f"StateManager(..., {name if name.isidentifier() and name != 'self' else kind.lower()}"
+            f"=ckptkit.attributes(it, {listed}))"
+        )
+    if names == [NUMBER]:
+        return "Begin it where restore() says: enumerate(batches, point.batches_delivered)"
+    if names == [TAKEN]:
+        return "Take as many fewer as restore() says: islice(batches, number - point.batches_delivered)"
+    return (
+        "Begin it from what restore() returns, or keep it in an object, such as types.SimpleNamespace(), that is given "
+        f"by name: StateManager(..., kept=ckptkit.attributes(kept, {listed}))"
+    )
+
+
+def _last_word(path: str) -> str:
+    return str(re.findall(r"\w+", path)[-1]).lower()
