@@ -26,6 +26,7 @@ __all__ = [
     "find",
     "find_in_loops",
     "find_in_steps_of_callbacks",
+    "find_in_steps_of_cells",
     "left_out",
     "loop_variables",
 ]
@@ -47,7 +48,7 @@ def find(
         variables: Variables of a custom training loop, each with its place; see `loop_variables`.
     """
     cells = (cell,) if isinstance(cell, nn.Cell) else tuple(cell)
-    found = [*find_in_cells(cells, {id(one) for one in named}, variables), *find_in_steps_of_cells(cells, named)]
+    found = list(find_in_cells(cells, {id(one) for one in named}, variables))
     if dataset is not None:
         found += find_in_pipeline(dataset)
     return tuple(found)

@@ -1,8 +1,8 @@
 """Finds plain cell attributes in which a method carries state between calls; no checkpoint holds them.
 
 Guarantees: reads code and attributes; runs no user code. Does not report assignments under a condition, by which code
-caches values that it can recompute, assignments of items after an early return, for the same reason, nor assignments to
-an attribute that was not read before. Does not read what the method calls. Any thread.
+caches values that it can recompute, nor assignments to an attribute that was not read before. Does not read what the
+method calls, nor items. Any thread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import dis
 import inspect
 import random
 import types
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +23,6 @@ from ckptkit.mindspore.inspect.bytecode import instructions_of
 
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 _LOADS = ("LOAD_ATTR", "LOAD_METHOD")
-_CONTAINERS = (dict, list, deque, np.ndarray)
 # What every cell has, and what a call in GRAPH leaves in it; `test_calls_in_graph_leave_no_state` tells of more.
 BARE = frozenset(vars(nn.Cell())) | {
     *("__compile_cell_hook__", "__parse_method__", "_func_graph_flags", "current_phase", "sequence_modified")
@@ -37,18 +35,16 @@ def carried(cell: nn.Cell, method: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(function, types.FunctionType) or not is_users(function.__module__):
         return
     own = {name: one for name, one in own_attributes(cell).items() if name not in BARE and _is_plain(one)}
-    read: list[str] = []
+    read: set[str] = set()
     anew: set[str] = set()  # assigned before they are read
     found: dict[str, Any] = {}
     behind = 0  # instructions before this offset may be jumped over
-    returned = False
     for one in instructions_of(function.__code__):
-        if one.opcode in (*dis.hasjrel, *dis.hasjabs) and one.opname != "FOR_ITER":
+        if one.opcode in (*dis.hasjrel, *dis.hasjabs):
             behind = max(behind, one.argval)
         name, certain = one.argval, one.offset >= behind
-        returned |= one.opname.startswith("RETURN")
         if one.opname in _LOADS and name in own and name not in anew:
-            read.append(name)
+            read.add(name)
             if isinstance(own[name], GENERATORS):
                 found[name] = own[name]
         elif one.opname == "STORE_ATTR" and name in own and certain:
@@ -56,12 +52,6 @@ def carried(cell: nn.Cell, method: str) -> Iterator[tuple[str, Any]]:
                 found[name] = own[name]
             else:
                 anew.add(name)
-        elif one.opname == "STORE_SUBSCR":
-            last = max((at for at, each in enumerate(read) if isinstance(own[each], _CONTAINERS)), default=None)
-            if last is not None:
-                container = read.pop(last)  # loaded here to store an item, which reads none
-                if container in read and certain and not returned:
-                    found[container] = own[container]
     yield from found.items()
 
 

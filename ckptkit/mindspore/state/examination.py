@@ -25,6 +25,7 @@ from ckptkit.mindspore.inspect import (
     find,
     find_in_loops,
     find_in_steps_of_callbacks,
+    find_in_steps_of_cells,
     left_out,
     loop_variables,
 )
@@ -70,7 +71,8 @@ class Examination:
         # Where `Model` trains, the code after the running line is not part of the training loop.
         variables = itertools.chain(given, () if sources.by_model() else loop_variables())
         cells = sources.every_cell()
-        found = (*find(cells, pipeline, named=named, variables=variables), *left)
+        steps = find_in_steps_of_cells(cells, sources.objects())
+        found = (*find(cells, pipeline, named=named, variables=variables), *steps, *left)
         if sources.by_model():
             return found
         stored = [*sources.objects(), sources.position, pipeline]

@@ -135,8 +135,10 @@ class Calls:
         if call.given and any(call.called.target is one for one in (map, filter)):
             return Value(UNKNOWN, call.sources | self._mapped(call))
         found = self.follow(call.called.target, call.given, call.named, scope)
-        self._steer(call, is_followed=found is not None)
-        marks = self._marks(call)
+        unknown = found is None  # what it does is not read, but told from its object and name
+        computing = unknown and computes(call.called.target, call.owner.target, call.name)
+        self._steer(call, trains=unknown and trains(call.called.target, call.name), computes=computing)
+        marks = self._marks(call, computes=computing)
         if found is not None:
             return found._replace(sources=found.sources | marks)
         self._draws(call)
@@ -162,24 +164,22 @@ class Calls:
         named = {one.arg: self._argument(one.value, scope, written=one.arg == "out") for one in node.keywords}
         return _Call(node, scope, name, owner, called, given, named)
 
-    def _steer(self, call: _Call, *, is_followed: bool) -> None:
+    def _steer(self, call: _Call, *, trains: bool, computes: bool) -> None:
         """Record what training depends on if the call trains, computes or ends it."""
-        called, owner = call.called.target, call.owner.target
-        has_effect = ends(called) or (trains(called, call.name) and not is_followed)
-        if has_effect or self._objects.is_known(owner):
+        called = call.called.target
+        if trains or ends(called) or self._objects.is_known(call.owner.target):
             self._flow.steer(call.sources | self._flow.control)
-        elif computes(called, owner, call.name):
+        elif computes:
             self._flow.steer(call.sources)
-        if computes(called, owner, call.name):
-            for place in [*self._objects.read_by_cells]:
-                self._flow.steer(self._flow.read(place, call.scope))
+        for place in self._objects.read_by(called) if computes else ():
+            self._flow.steer(self._flow.read(place, call.scope))
 
-    def _marks(self, call: _Call) -> Sources:
+    def _marks(self, call: _Call, *, computes: bool) -> Sources:
         called, owner = call.called.target, call.owner.target
         marks = {
             RESTORED: loads(call.name),
             TIMED: asks_a_clock(called, owner),
-            DATA: computes(called, owner, call.name) or is_draw(called),
+            DATA: computes or is_draw(called),
         }
         return frozenset(mark for mark, holds in marks.items() if holds)
 

@@ -264,7 +264,10 @@ class Flow:
 
 def _lasts(place: Place, iteration: _Iteration, scope: Scope) -> bool:
     """Return whether the place exists in the next iteration too; each call of a function has new variables."""
-    return place.within != id(scope.code) or iteration.function == id(scope.code)
+    is_own = place.within == id(scope.code) or (
+        place.within == scope.code.co_filename and place.name in scope.code.co_cellvars
+    )
+    return not is_own or iteration.function == id(scope.code)
 
 
 def is_remade(value: Value) -> bool:

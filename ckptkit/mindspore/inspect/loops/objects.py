@@ -21,6 +21,7 @@ from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, in_c
 from ckptkit.mindspore.inspect.bytecode import instructions_of
 from ckptkit.mindspore.inspect.carried import BARE, GENERATORS
 from ckptkit.mindspore.inspect.loops.flow import Place
+from ckptkit.mindspore.inspect.sequential import cells_of
 
 _MOST = 20_000  # objects that are known
 _CODE = (types.ModuleType, types.MethodType)
@@ -41,7 +42,7 @@ class Objects:
         self._known = _by_id(known)
         self._places: dict[Place, tuple[str, Any]] = {}  # the expression, and the object there
         self._objects: dict[int | str, tuple[str, Any]] = {}  # by id
-        self.read_by_cells: dict[Place, None] = {}  # attributes that the loop changes and `construct` reads
+        self._read_by_cells: dict[Place, None] = {}  # attributes that the code changes and `construct` reads
 
     def is_known(self, one: Any) -> bool:
         """Return whether checkpoints hold or position the object."""
@@ -74,7 +75,14 @@ class Objects:
     def changed(self, owner: Any, place: Place) -> None:
         """Record a change of an attribute; in PYNATIVE mode, calls of its cell read it."""
         if isinstance(owner, nn.Cell) and ms.get_context("mode") == ms.PYNATIVE_MODE and _reads(owner, place.name):
-            self.read_by_cells[place] = None
+            self._read_by_cells[place] = None
+
+    def read_by(self, called: Any) -> list[Place]:
+        """Return the changed attributes that a call of a cell reads; of a function, which cells it calls is unknown."""
+        if not self._read_by_cells or not isinstance(called, nn.Cell):
+            return [*self._read_by_cells]
+        cells = {id(one.cell) for one in cells_of(called)}
+        return [place for place in self._read_by_cells if place.within in cells]
 
     def attribute_of(self, owner: Any, path: str, name: str) -> Place:
         """Return the place of an attribute; the object's expression is ``path`` unless one is recorded already."""

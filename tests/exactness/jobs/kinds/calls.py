@@ -92,7 +92,7 @@ def by_module(loss):
     return loss / SEEN["batches"]
 
 
-@job(Named("carries batches"), "pynative")
+@job(Named("carries SEEN"), "pynative")
 def loss_weighed_by_a_dictionary_of_the_module(run):
     train(run, Weighed(by_module))
 
@@ -258,7 +258,7 @@ class Ring(nn.Cell):
         self.place = (self.place + BATCH) % 12
 
 
-@job(Named("carries place, queue"), "pynative")
+@job(Named("carries queue, place"), "pynative")
 def queue_that_a_method_changes_in_place(run):
     train(run, Ring())
 

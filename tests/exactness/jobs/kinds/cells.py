@@ -25,7 +25,6 @@ from exactness.jobs.parts import (
 )
 
 # Why a job is not as it should be.
-CACHED_DRAW = "an assignment under a condition counts as a cache, also of what was drawn: inspect/carried.py"
 DRAWN_AT_COMPILATION = "draws of Python and NumPy in construct() are constants of a graph: inspect/cells.py, _judged"
 REFUSED_LATE = "refused only when the optimizer has changed"
 
@@ -171,7 +170,7 @@ class CachedMask(nn.Cell):
         return ops.cross_entropy(self.network(x * self.mask), y)
 
 
-@job(Told("mask"), "pynative", differs=CACHED_DRAW)
+@job(Told("mask"), "pynative")
 def mask_drawn_at_the_first_call(run):
     train(run, CachedMask())
 

@@ -386,6 +386,7 @@ def scaled_again_and_again(cell, batches, rate, restore, adapter):
 )
 def test_attribute_of_a_cell_that_a_loop_changes_is_named(loop, name):
     training, adapter = Training(), Adapter()
+    training.cell.network.adapter = adapter
     (found,) = training.found(lambda *given: loop(*given, adapter))
     assert found.where == f"{loop.__name__}(): adapter (Adapter)"
     assert f"carries {name}" in found.why
@@ -429,4 +430,5 @@ def training_flag(cell, batches, rate, restore, adapter):
 )
 def test_what_steers_no_cell_is_not_named(loop):
     training, adapter = Training(), Adapter()
+    training.cell.network.adapter = adapter
     assert training.found(lambda *given: loop(*given, adapter)) == []
