@@ -67,7 +67,7 @@ def find_in_steps_of_cells(cells: Iterable[nn.Cell], known: Iterable[Any]) -> It
         for method in ("construct", "__call__")
         for name, value in carried(one.cell, method)
     }
-    steps = _of_cells([(place_of(one), one.cell) for one in found.values()])
+    steps = steps_of_cells([(place_of(one), one.cell) for one in found.values()])
     yield from _found(steps, [*known, *(one for one in told.values() if isinstance(one, GENERATORS))], told=told)
 
 
@@ -105,7 +105,7 @@ def _read(step: _Step, flow: Flow, statements: Statements) -> None:
             flow.steer(returned.sources)
 
 
-def _of_cells(cells: Collection[tuple[str, nn.Cell]]) -> Iterator[_Step]:
+def steps_of_cells(cells: Collection[tuple[str, nn.Cell]]) -> Iterator[_Step]:
     """Yield what cells run in PYNATIVE mode, and what they run in Python in either mode."""
     alike, seen = Alike(), set[Hashable]()
     for where, cell in cells:

@@ -107,7 +107,8 @@ class Statements:
         )
         if isinstance(one, ast.Raise) or ends:
             self._flow.steer(self._flow.control)
-        if not isinstance(one, ast.Return):
+        # What is returned instead of None depends on the same conditions.
+        if not isinstance(one, ast.Return) or ast.unparse(one) in ("return", "return None"):
             return []
         value = self._expressions.value(one.value, scope)
         return [value._replace(sources=value.sources | self._flow.control)]
