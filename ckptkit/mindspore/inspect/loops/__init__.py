@@ -32,12 +32,16 @@ def find_in_loops(known: Iterable[Any], since: Lines | None = None) -> Iterator[
             checkpoint. None if they are there now.
     """
     flow, objects = Flow(), Objects(known)
-    running = {frame.f_code: Running(locals_of(frame), frame.f_lineno) for _, frame in running_frames()}
+    begun = {frame.f_code for _, frame, _ in _begun(since)}
+    running = {
+        frame.f_code: None if frame.f_code in begun else Running(locals_of(frame), frame.f_lineno)
+        for _, frame in running_frames()
+    }
     statements = Statements(flow, objects, Libraries(frame.f_globals for _, frame in running_frames()), running)
     for _ in passes(flow):
         for path, frame, line in _begun(since):
             now = Running(locals_of(frame), frame.f_lineno)
-            scope = Scope(frame.f_code, frame.f_globals, f"{path}: ", running=now)
+            scope = Scope(frame.f_code, frame.f_globals, f"{path}: ", now)
             statements.read(ahead(body_of(frame.f_code, frame.f_globals), line), scope)
     yield from reported(flow, objects, statements.taken)
 

@@ -99,7 +99,7 @@ class Calls:
         reader: Reads the expressions in calls.
         block: Reads the statements of a function and returns what they return.
         libraries: Knows which functions are not the user's.
-        running: The functions that are running, whose variables are known where they are called.
+        running: The running functions with what they have now; None for those that are read by themselves.
 
     Attributes:
         taken: Generators and iterators that a loop draws from, by id, each with its expression.
@@ -113,7 +113,7 @@ class Calls:
         block: Callable[[Sequence[ast.stmt], Scope], list[Value]],
         *,
         libraries: Libraries,
-        running: Mapping[types.CodeType, Running],
+        running: Mapping[types.CodeType, Running | None],
     ) -> None:
         self._flow = flow
         self._objects = objects
@@ -219,11 +219,11 @@ class Calls:
                 continue
             code = function.__code__
             body = body_of(code, function.__globals__) if is_users(function.__globals__.get("__name__")) else ()
-            if not body or code in self._functions:
+            now = self._running.get(code, Running(closure_of(function), 0))
+            if not body or code in self._functions or now is None:
                 continue
             found = True
-            running = self._running.get(code)
-            inside = Scope(code, function.__globals__, scope.path, closure_of(function), running)
+            inside = Scope(code, function.__globals__, scope.path, now)
             self._give(inside, function, [*([] if instance is UNKNOWN else [Value(instance)]), *given], named)
             self._functions.append(code)
             returned += self._block(body, inside)

@@ -37,7 +37,7 @@ class Expressions:
         flow: Records what is read and written.
         objects: Knows the objects that code names.
         libraries: Knows which functions are not the user's.
-        running: The functions that are running, whose variables are known where they are called.
+        running: The running functions with what they have now; None for those that are read by themselves.
         block: Reads the statements of a function and returns what they return.
 
     Attributes:
@@ -49,7 +49,7 @@ class Expressions:
         flow: Flow,
         objects: Objects,
         libraries: Libraries,
-        running: Mapping[types.CodeType, Running],
+        running: Mapping[types.CodeType, Running | None],
         block: Callable[[Sequence[ast.stmt], Scope], list[Value]],
     ) -> None:
         self._flow = flow

@@ -41,7 +41,7 @@ class Value(NamedTuple):
 
 
 class Running(NamedTuple):
-    """Holds the variables of a function or module that is running, and its line."""
+    """Holds the variables of a function or module that is running, and its line; 0 if it is not running."""
 
     values: Mapping[str, Any]
     line: int
@@ -54,21 +54,13 @@ class Scope:
         code: Its code.
         module: The global variables.
         path: What findings in it begin with.
-        closure: Its closure variables, if it is not running.
-        running: What it has now, if it is running.
+        now: What it has now; of a function that is not running, its closure.
     """
 
-    def __init__(
-        self,
-        code: types.CodeType,
-        module: Mapping[str, Any],
-        path: str,
-        closure: Mapping[str, Any] | None = None,
-        running: Running | None = None,
-    ) -> None:
+    def __init__(self, code: types.CodeType, module: Mapping[str, Any], path: str, now: Running) -> None:
         self.code = code
         self.path = path
-        self._now = running or Running(closure or {}, 0)
+        self._now = now
         self.known = {name: Value(one) for name, one in self._now.values.items()}
         self.lasting: dict[str, types.FunctionType] = {}  # arguments at their default, an object that outlives the call
         self._module = module

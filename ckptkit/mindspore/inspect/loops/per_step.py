@@ -22,7 +22,7 @@ from ckptkit.mindspore.inspect.bytecode import functions_of
 from ckptkit.mindspore.inspect.carried import BARE, GENERATORS, carried
 from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.finding import Finding
-from ckptkit.mindspore.inspect.loops.flow import DATA, Flow, Place, Scope, Value
+from ckptkit.mindspore.inspect.loops.flow import DATA, Flow, Place, Running, Scope, Value
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.report import passes, reported
@@ -96,7 +96,7 @@ def _found(
 
 def _read(step: _Step, flow: Flow, statements: Statements) -> None:
     """Read a function as the body of a loop that may save after each call."""
-    scope = Scope(_read.__code__, {}, step.where)
+    scope = Scope(_read.__code__, {}, step.where, Running({}, 0))
     data = [Value(sources=frozenset((DATA,)))] * _MOST_ARGUMENTS
     for _ in flow.rounds(step.loop, frozenset(), scope):
         flow.may_save()

@@ -26,14 +26,14 @@ class Statements:
         flow: Records it.
         objects: Knows the objects that code names.
         libraries: Knows which functions are not the user's.
-        running: The functions that are running.
+        running: The running functions with what they have now; None for those that are read by themselves.
 
     Attributes:
         taken: Generators and iterators that a loop draws from, by id, each with its expression.
     """
 
     def __init__(
-        self, flow: Flow, objects: Objects, libraries: Libraries, running: Mapping[types.CodeType, Running]
+        self, flow: Flow, objects: Objects, libraries: Libraries, running: Mapping[types.CodeType, Running | None]
     ) -> None:
         self._flow = flow
         self._fills_cache = False

@@ -194,6 +194,23 @@ def test_what_needs_no_checkpoint_is_not_named_later(loop):
     assert training.cell.counters.micro_steps == 2
 
 
+def test_loop_of_a_called_function_is_read_once():
+    """The frames around it are read, too, and call it."""
+
+    def main():
+        training = Training(strict=True)
+        batches = training.batches
+        training.restore()
+        it = iter(batches)
+        while (batch := next(it, None)) is not None:
+            training.cell(*batch)
+
+    def script():
+        main()
+
+    script()
+
+
 def test_each_finding_is_told_once(caplog):
     def loop(cell, batches, rate, restore):
         seen = 0
