@@ -17,7 +17,7 @@ from mindspore.nn.probability.distribution import Distribution
 from mindspore.ops import Primitive
 
 from ckptkit.mindspore.inspect.alike import Alike
-from ckptkit.mindspore.inspect.attributes import own_attributes
+from ckptkit.mindspore.inspect.attributes import own_attributes, owner_of
 from ckptkit.mindspore.inspect.bytecode import Use, uses
 from ckptkit.mindspore.inspect.carried import BARE, GENERATORS, carried
 from ckptkit.mindspore.inspect.finding import Finding
@@ -120,6 +120,13 @@ def _random(cell: nn.Cell, where: str, code: _Code) -> Iterator[Finding]:
 def _judged(use: Use, where: str) -> Finding | None:
     if isinstance(use.target, type) and is_random_primitive(use.target):
         return _kernel_state(f"{where}: {use.name} in {use.where}")
+    if isinstance(owner_of(use.target), GENERATORS) and (use.compiled or _in_graph()):
+        return Finding(
+            "operator",
+            f"{where}: {use.name} in {use.where}",
+            "a graph draws it once, when it is compiled, and a resumed run compiles again",
+            _USE_OURS,
+        )
     _, name, exact = functional().get(id(use.target), (None, "", "pynative"))
     if not name:
         return None

@@ -25,7 +25,6 @@ from exactness.jobs.parts import (
 )
 
 # Why a job is not as it should be.
-DRAWN_AT_COMPILATION = "draws of Python and NumPy in construct() are constants of a graph: inspect/cells.py, _judged"
 REFUSED_LATE = "refused only when the optimizer has changed"
 
 
@@ -152,7 +151,7 @@ class DropPathNet(nn.Cell):
 
 
 @job(Exact(), "pynative")
-@job(Told("random"), "graph", differs=DRAWN_AT_COMPILATION)
+@job(Told("random"), "graph")
 def drop_path_by_numpy(run):
     train(run, Loss(DropPathNet()))
 

@@ -319,14 +319,20 @@ class CarriesToo(Carries):
     """Inherits its construct."""
 
 
-@pytest.mark.parametrize(("mode", "names"), [("pynative", ["rng", "calls", "average", "history"]), ("graph", [])])
-def test_what_construct_carries_in_attributes_is_found(mode, names):
-    begin_process(mode=mode)
+def test_what_construct_carries_in_attributes_is_found():
+    begin_process(mode="pynative")
     found = find(CarriesToo())
     assert {one.where for one in found} == {
-        f"the train cell (CarriesToo): {name} ({type(getattr(Carries(), name)).__name__})" for name in names
+        f"the train cell (CarriesToo): {name} ({type(getattr(Carries(), name)).__name__})"
+        for name in ("rng", "calls", "average", "history")
     }
     assert all("in no checkpoint" in one.why for one in found)
+
+
+def test_graph_carries_nothing_but_draws_once():
+    begin_process(mode="graph")
+    (found,) = find(CarriesToo())
+    assert found.where.startswith("the train cell (CarriesToo): self.rng.normal in construct()")
 
 
 def test_accumulation_that_never_updates_is_found():

@@ -188,3 +188,25 @@ def test_what_a_call_carries_is_found_in_either_mode(mode):
     (found,) = find(CountsItsCalls())
     assert found.where == "the train cell (CountsItsCalls): calls (int)"
     assert found.why.startswith("__call__() changes it")
+
+
+class DropsByNumpy(nn.Cell):
+    def construct(self, x):
+        return x * 0.0 if np.random.rand() < 0.3 else x / 0.7
+
+
+class DropsByPython(nn.Cell):
+    def construct(self, x):
+        return x * random.random()
+
+
+@pytest.mark.parametrize(
+    ("cell", "name"), [(DropsByNumpy, "np.random.rand in construct()"), (DropsByPython, "random.random in construct()")]
+)
+def test_draws_of_python_that_a_graph_keeps_are_named(cell, name):
+    begin_process(mode="graph")
+    (found,) = find(cell())
+    assert name in found.where
+    assert "when it is compiled" in found.why
+    begin_process(mode="pynative")
+    assert find(cell()) == ()
