@@ -60,7 +60,7 @@ class SaveHandle:
     """Represents one save under way, similar to `concurrent.futures.Future`.
 
     Args:
-        staged: The state that the save writes; None if the save has ended.
+        staged: The state that the save writes; None if it only confirms a commit that exists.
     """
 
     def __init__(self, staged: Staged | None) -> None:
@@ -71,12 +71,10 @@ class SaveHandle:
         self._begun = threading.Lock()
         self._untold = _Untold()
 
-    @classmethod
-    def ended(cls, report: SaveReport) -> SaveHandle:
-        """Return a handle of a save that wrote nothing, because the checkpoint already existed."""
-        handle = cls(None)
-        handle.end(report)
-        return handle
+    @property
+    def writes(self) -> bool:
+        """Whether the save writes a checkpoint; otherwise it only confirms one."""
+        return self._staged is not None
 
     def done(self) -> bool:
         """Return whether the save has ended, successfully or not.
@@ -84,8 +82,8 @@ class SaveHandle:
         Each call also gives the writer the slices that it may be waiting for, as far as there is room, so that a loop
         over `done` terminates.
         """
-        if self._staged is not None and not self._future.done():
-            self._staged.advance(1)
+        if not self._future.done():
+            self._advance()
         return self._has_ended()
 
     def result(self, timeout: timedelta | None = None) -> str:
@@ -146,8 +144,7 @@ class SaveHandle:
         if self._future.done() or not self._begun.acquire(blocking=False):
             return False
         AT_EXIT.discard(self.finish)
-        if self._staged is not None:
-            self._staged.release()
+        self._release()
         return True
 
     def _run(self, save: Callable[[], SaveReport]) -> None:
@@ -171,22 +168,30 @@ class SaveHandle:
         self._untold.tell()
 
     def _wait(self, timeout: timedelta | None) -> None:
-        staged = self._staged
-        assert staged is not None  # noqa: S101 - the save has not ended
+        shards = () if self._staged is None else self._staged.shards
+        by_slices = self._staged is not None and self._staged.by_slices
         until = None if timeout is None else time.monotonic() + timeout.total_seconds()
-        size_bytes = sum(shard.size_bytes for shard in staged.shards)
+        size_bytes = sum(shard.size_bytes for shard in shards)
         with LongWait("writing the checkpoint", size_bytes) as wait:
             while True:
                 left = _GLANCE_SECONDS if until is None else min(_GLANCE_SECONDS, max(0.0, until - time.monotonic()))
-                staged.advance(1)  # otherwise a writer that needs slices would wait forever
-                wait_for([self._future], min(left, _SLICE_SECONDS) if staged.by_slices else left)
+                self._advance()  # otherwise a writer that needs slices would wait forever
+                wait_for([self._future], min(left, _SLICE_SECONDS) if by_slices else left)
                 if self._has_ended():
                     return
                 if until is not None and time.monotonic() >= until:
                     raise TimeoutError(
                         f"the save under way has not ended within {timeout}; it goes on in the background"
                     )
-                wait.reach(staged.cost.streamed_bytes)
+                wait.reach(0 if self._staged is None else self._staged.cost.streamed_bytes)
+
+    def _advance(self) -> None:
+        if self._staged is not None:
+            self._staged.advance(1)
+
+    def _release(self) -> None:
+        if self._staged is not None:
+            self._staged.release()
 
     def _has_ended(self) -> bool:
         """Return whether there is an outcome; a thread that died without one becomes an error."""
@@ -196,8 +201,7 @@ class SaveHandle:
         if is_gone and not has_begun:
             self.withdraw(RuntimeError("its thread was never started"))
         elif is_gone and not self._future.done():
-            assert self._staged is not None  # noqa: S101 - a thread writes it
-            self._staged.release()
+            self._release()
             self.end(
                 SaveFailedError(
                     "the thread that writes the checkpoint is not in this process: it died, or this process was forked "

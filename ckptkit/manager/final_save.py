@@ -193,8 +193,6 @@ class FinalSave:
                 continue
             if not self._rank_sync.leads:
                 self._preemption.recall()  # rank 0 has just reported its earlier commits
-            if handle is not self._results.in_flight:
-                return _Settled(checkpoint=handle.result())
             self._wait(left)
             self._failure = error = handle.exception()
             self._collect()

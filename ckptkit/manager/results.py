@@ -131,16 +131,13 @@ class SaveResults:
             raise self.end
         if self.in_flight is None or not self.in_flight.done():
             return
-        future = self.in_flight.settled()
+        future, writes = self.in_flight.settled(), self.in_flight.writes
         self.in_flight = None
         error = future.exception()
         if error is None:
             self._failures_in_a_row = 0
-            report = future.result()
-            self.totals.add(report)
-            self.durations.append(report.took)
-            if self._commits and self._on_save is not None:
-                self._untold.append(report)
+            if writes:
+                self._add(future.result())
         elif isinstance(error, StaleAttemptError):
             self._end_with(error)
         elif self._commits:
@@ -148,6 +145,12 @@ class SaveResults:
         else:
             self.lost = (self._number, account_of(error))
             warn_of_failure(error, "this rank's part of a save failed: %s; training goes on", account_of(error))
+
+    def _add(self, report: SaveReport) -> None:
+        self.totals.add(report)
+        self.durations.append(report.took)
+        if self._commits and self._on_save is not None:
+            self._untold.append(report)
 
     def _count(self, error: BaseException, *, tolerate: bool) -> None:
         self._failures_in_a_row += 1

@@ -146,7 +146,8 @@ class Scheduler:
     def save(self, state: Capturable, metrics: Metrics) -> SaveHandle:
         """Save in all ranks, after the save under way has ended; a collective.
 
-        If the moment is committed already, a handle that has ended stands for that commit.
+        If the moment is committed already, nothing is captured or written: the writer only looks whether that commit is
+        still there and this attempt still owns the run.
 
         Args:
             state: State of this rank.
@@ -163,11 +164,13 @@ class Scheduler:
             self._collect()
             there = self._saver.committed_at(state.progress())
             if there is not None:
-                return _committed(str(there), state.progress())
+                return self._confirm(there, state.progress())
         moment = self._moment(state, numbers, begun, rewound=False)
         said = self._meet_idle(moment)
-        committed = said[0].committed
-        return self._begin(state, moment, said) if committed is None else _committed(committed, moment.capture.progress)
+        committed = CheckpointName.parse(said[0].committed or "")
+        if committed is None:
+            return self._begin(state, moment, said)
+        return self._confirm(committed, moment.capture.progress)
 
     def save_due(self, state: Capturable, metrics: Metrics, *, rewound: bool, waits: bool) -> SaveHandle | None:
         """Save in all ranks, or in none: where one is still writing, or a commit reaches the moment; a collective.
@@ -242,9 +245,7 @@ class Scheduler:
             newest=str(newest) if newest is not None else None,
         )
         said = self._rank_sync.words(mine, end)
-        told = CheckpointName.parse(said[0].newest or "")
-        if told is not None:
-            self._saver.learn(told)
+        self._saver.learn(CheckpointName.parse(said[0].newest or ""))
         self._rank_sync.refuse_incomplete_cuts(said, capture.leaves)
         for rank, word in enumerate(said):
             if word.lost is not None:
@@ -273,6 +274,26 @@ class Scheduler:
             self._results.begin(self._number, handle)
             handle.start(self._writing(request))
         except BaseException as error:  # Ctrl-C, too: a later fence would wait for a writer that does not exist
+            handle.withdraw(error)
+            raise
+        return handle
+
+    def _confirm(self, name: CheckpointName, progress: Progress) -> SaveHandle:
+        """Let rank 0's writer look at its commit; the other ranks learn what it found as they do after a save."""
+        report = SaveReport(str(name), progress, timedelta(0), 0, SaveCost())
+        handle = SaveHandle(None)
+        if not self._rank_sync.leads:
+            handle.end(report)
+            return handle
+
+        def confirm() -> SaveReport:
+            self._saver.confirm(name)
+            return report
+
+        self._results.begin(self._number, handle)
+        try:
+            handle.start(confirm)
+        except BaseException as error:  # Ctrl-C, as in `_begin`
             handle.withdraw(error)
             raise
         return handle
@@ -331,7 +352,3 @@ class _Moment:
 
 def _numbers(metrics: Metrics) -> dict[str, float]:
     return {name: float(value) for name, value in (metrics or {}).items()}
-
-
-def _committed(checkpoint: str, progress: Progress) -> SaveHandle:
-    return SaveHandle.ended(SaveReport(checkpoint, progress, timedelta(0), 0, SaveCost()))

@@ -20,12 +20,12 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from ckptkit.checkpoint.commit import keys_below, publish, remove_data, void
+from ckptkit.checkpoint.commit import keys_below, publish, read_commit, remove_data, void
 from ckptkit.checkpoint.frozen import FrozenShards
 from ckptkit.checkpoint.receipts import Receipts, post, post_failure
 from ckptkit.checkpoint.write import SaveRequest, write_manifest, write_part
 from ckptkit.core.progress import Progress
-from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageError
+from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageError, UnusableCheckpointError
 from ckptkit.format.documents import AttemptDocument, Commit
 from ckptkit.format.layout import CheckpointName
 from ckptkit.run.fence import check_fence
@@ -111,8 +111,30 @@ class Saver:
         if self._receipts is not None:
             self._receipts.hurry()
 
-    def learn(self, name: CheckpointName) -> None:
+    def learn(self, name: CheckpointName | None) -> None:
         """Do nothing: this rank commits."""
+
+    def confirm(self, name: CheckpointName) -> None:
+        """Check that this attempt still owns the run and that its commit ``name`` is there; the writer thread only.
+
+        Raises:
+            StaleAttemptError: If a later attempt exists.
+            StorageError: If the storage failed, or COMMIT is gone. The commit is forgotten then, so that the next save
+                of the same progress writes it again.
+            UnusableCheckpointError: If COMMIT does not parse; the commit is forgotten, too.
+        """
+        check_fence(self._storage, self._attempt, put_back=self._run_id)
+        try:
+            there = read_commit(self._storage, name)
+        except UnusableCheckpointError:
+            self._forget(name)
+            raise
+        if not isinstance(there, Commit) or there.token != self._attempt.token:
+            self._forget(name)
+            raise StorageError(
+                f"{name.commit_key} below {self._storage.url} is gone, which this process made: somebody deleted the "
+                "run, or a part of it. The next save of this state writes it again."
+            )
 
     def save(self, request: SaveRequest) -> Saved:
         """Save the contents of ``request``, unless this attempt has already committed the same progress.
@@ -175,6 +197,10 @@ class Saver:
         self.newest = name
         for known in (self._committed, self._tries):
             forget_before(name.cycles, known)
+
+    def _forget(self, name: CheckpointName) -> None:
+        self._committed.pop((name.cycles, name.micro_step), None)
+        self.newest = max(self._committed.values(), default=None)
 
     def _decide(self) -> None:
         """Void the folders of failed saves; keep a folder that turns out to be committed."""
@@ -261,11 +287,15 @@ class PartSaver:
     def hurry(self) -> None:
         """Do nothing: this rank does not wait for other ranks."""
 
-    def learn(self, name: CheckpointName) -> None:
-        """Record a commit that rank 0 reported."""
-        self._committed[(name.cycles, name.micro_step)] = name
+    def learn(self, name: CheckpointName | None) -> None:
+        """Record rank 0's last commit, as it reported it; None if it knows none that is there."""
         self.newest = name
-        forget_before(name.cycles, self._committed)
+        if name is not None:
+            self._committed[(name.cycles, name.micro_step)] = name
+            forget_before(name.cycles, self._committed)
+
+    def confirm(self, name: CheckpointName) -> None:
+        """Do nothing: rank 0 looks."""
 
     def save(self, request: SaveRequest) -> Saved:
         """Write this rank's part.

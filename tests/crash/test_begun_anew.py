@@ -9,6 +9,7 @@ from support.runs.scenario import Life, attempts, check_new_start, committed, di
 
 from ckptkit.core.policies import KeepLatest
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError
+from ckptkit.manager.manager import CheckpointManager
 from ckptkit.run.catalog import latest_checkpoint
 from ckptkit.run.resolve import open_wanted
 from ckptkit.testing.faults import Fault, FaultyStorage
@@ -47,6 +48,21 @@ def test_old_job_stops_where_run_began_anew(root, starts):
     assert new.saved_at(5)
     assert committed(root) == [name_at(1, 3), name_at(1, 5)]
     check_new_start(root, latest=name_at(1, 5))
+
+
+@pytest.mark.parametrize("save", [lambda *both: both[0].save(both[1]).result(), CheckpointManager.save_final])
+def test_committed_moment_hides_no_new_owner(root, save):
+    """Nothing is left to write, and yet this process does not own the run any more."""
+    old = started(root, 8)
+    root.clear()
+    started(root, 2, 3)
+    before = tree(root)
+    for _ in range(2):
+        with pytest.raises(StaleAttemptError, match="began anew"):
+            save(old.manager, old.run)
+    with pytest.raises(StaleAttemptError):
+        old.manager.close()
+    assert tree(root) == before
 
 
 def begun_anew(root):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import shutil
 import subprocess
 import sys
 import threading
@@ -331,6 +332,46 @@ def test_ranks_save_the_same_state_once(tmp_path: Path) -> None:
         return name
 
     assert {*results_of(job(tmp_path, 3, 0, act=act))} == {*committed(tmp_path)}
+
+
+def _final_after(disturb: Callable[[Path], None]) -> Callable[..., str]:
+    """A job whose last state is committed, then ``disturb`` is called, and the final save of that state follows."""
+
+    def act(storage: FaultyStorage, world: ThreadWorld, until: int, **options: Any) -> str:
+        run = new_run(world)
+        with ck.CheckpointManager(storage, save=ck.SaveEvery(micro_steps=1)) as manager:
+            manager.restore(run)
+            run.train_step()
+            manager.save(run).result()
+            manager.wait()
+            world.gather("")
+            if world.rank == 0:
+                disturb(Path(storage.url))
+            world.gather("")
+            return manager.save_final(run)
+
+    return act
+
+
+def _nothing(root: Path) -> None:
+    pass
+
+
+def _taken_over(root: Path) -> None:
+    results_of(job(root, 2, 4))
+
+
+@pytest.mark.parametrize(("disturb", "name"), [(_nothing, ""), (shutil.rmtree, "-t02")])
+def test_ranks_save_lost_commit_again(tmp_path: Path, disturb: Callable[[Path], None], name: str) -> None:
+    saved = results_of(job(tmp_path, 2, 0, act=_final_after(disturb)))
+    assert saved == [f"a000001-c0000000000-m0001{name}"] * 2
+    assert committed(tmp_path) == saved[:1]
+    check_whole(tmp_path, saved[0], 2)
+
+
+def test_committed_moment_hides_takeover_from_no_rank(tmp_path: Path) -> None:
+    ended = job(tmp_path, 2, 0, act=_final_after(_taken_over))
+    assert [type(one.error).__name__ for one in ended] == ["StaleAttemptError"] * 2
 
 
 def test_capture_error_of_one_rank_ends_all(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import math
 import multiprocessing
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -793,6 +794,62 @@ def test_the_same_progress_is_not_written_again(root):
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()} == files
 
 
+def lose(root, what) -> None:
+    """Take the last commit away from a job that lives."""
+    if what == "the run":
+        shutil.rmtree(root)
+    elif what == "the checkpoints":
+        shutil.rmtree(root / "checkpoints")
+    else:
+        [commit] = root.glob("checkpoints/*/COMMIT")
+        commit.write_bytes(b"torn")
+
+
+@pytest.mark.parametrize("what", ["the run", "the checkpoints", "a whole COMMIT"])
+@pytest.mark.parametrize("verb", ["save", "save_final", "step"])
+def test_lost_commit_is_saved_again(root, verb, what):
+    manager, run = started(root, save=SaveEvery(micro_steps=1))
+    train(run, 3)
+    name = manager.step(run).result()
+    lose(root, what)
+    if verb != "save_final":
+        assert "COMMIT" in str(manager.save(run).exception())
+    answer = getattr(manager, verb)(run)
+    assert (answer if verb == "save_final" else answer.result()) == f"{name}-t02"
+    manager.close()
+    restored = WatchedRun()
+    CheckpointManager(root).restore(restored)
+    assert restored.applied == [f"{name}-t02"]
+    assert restored.digest() == run.digest()
+
+
+def test_confirmed_commit_is_no_second_save(root):
+    """It is looked at: that is neither a capture, nor a save that is reported or counted."""
+    told = []
+    storage = FaultyStorage(LocalStorage(root))
+    manager, run = started(storage, on_save=told.append)
+    name = manager.save(run).result()
+    run.capture = None
+    storage.calls.clear()
+    assert manager.save_final(run) == name
+    assert [(call.operation, *call.keys) for call in storage.calls] == [
+        ("list", "attempts"),
+        ("read", "attempts/000001.json"),
+        ("read", f"checkpoints/{name}/COMMIT"),
+    ]
+    assert manager.totals.saves == len(told) == 1
+
+
+def test_failed_look_at_commit_costs_no_save(root):
+    storage = FaultyStorage(LocalStorage(root))
+    manager, run = started(storage)
+    name = manager.save(run).result()
+    run.capture = None
+    storage.inject(Fault("error", operations={"list"}, key="attempts", times=ERROR_BUDGET - 1))
+    assert manager.save_final(run) == name
+    assert names(manager) == [name]
+
+
 def test_a_failed_save_is_repeated_under_another_name(valve):
     manager, run = started(valve)
     train(run, 3)
@@ -1295,6 +1352,18 @@ def test_takeover_during_write_prevents_commit(valve, root):
     valve.open()
     assert isinstance(handle.exception(), StaleAttemptError)
     assert names(manager) == []
+
+
+@pytest.mark.parametrize("save", [lambda *both: both[0].save(both[1]).result(), CheckpointManager.save_final])
+def test_committed_moment_hides_no_takeover(root, save):
+    manager, run = started(root)
+    name = manager.save(run).result()
+    started(root)
+    with pytest.raises(StaleAttemptError, match="attempt 2"):
+        save(manager, run)
+    with pytest.raises(StaleAttemptError, match="attempt 2"):
+        manager.close()
+    assert names(manager) == [name]
 
 
 def test_final_save_after_takeover_is_refused(root):
