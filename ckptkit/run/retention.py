@@ -2,7 +2,7 @@
 
 Guarantees: retention runs after a commit and never before one. Whatever the policy says, it keeps the two newest
 commits of the lineage, the parent until this attempt has two commits of its own, everything off the lineage, and
-everything that it cannot parse. Before each round it looks for a later attempt; if there is one, it deletes nothing.
+everything that it cannot parse. The caller has just checked the fence: if there is a later attempt, nothing is deleted.
 COMMIT is removed first, so a reader never takes a partly removed checkpoint for a whole one. What was read is cached
 as long as it is listed; before a deletion, the two newest commits and their attempts' documents are read again.
 Threads: the writer thread, or the training thread while no save is running.
@@ -21,7 +21,6 @@ from ckptkit.core.policies import Keepable, KeepPolicy
 from ckptkit.errors import CheckpointNotFoundError, UnusableCheckpointError
 from ckptkit.format.documents import AttemptDocument, Commit, Void
 from ckptkit.format.layout import CheckpointName
-from ckptkit.run.fence import check_fence
 from ckptkit.run.index import Documents
 from ckptkit.run.lineage import Ancestry
 from ckptkit.run.sweep import remove_frozen
@@ -53,12 +52,12 @@ class Retention:
     def prune(self) -> list[CheckpointName]:
         """Remove the checkpoints of this attempt's lineage that need not be kept; return them, oldest first.
 
+        Call this only right after a fence check.
+
         Raises:
-            StaleAttemptError: If a later attempt exists; nothing was deleted.
             StorageError: If the storage failed. If a checkpoint has lost only its COMMIT so far, the sweep of the next
                 attempt removes the rest.
         """
-        check_fence(self._storage, self._attempt)
         listed = self._list()
         doomed = self._doomed(listed)
         for name in doomed:

@@ -1,9 +1,9 @@
 """Runs one save in a safe order: `Saver` on rank 0, `PartSaver` on every other rank.
 
-The order of `Saver`: fence check, write, wait for the parts of other ranks, fence check, COMMIT, retention.
-Guarantees: a save that returns a name is committed and durable. A save that raises left no checkpoint; its folder is
-void, or becomes void before this attempt's next save (after StaleAttemptError the later attempt decides). Earlier
-commits stay untouched either way.
+The order of `Saver`: fence check, write, wait for the parts of other ranks, fence check, COMMIT, fence check,
+retention. Guarantees: a save that returns a name is committed and durable, and a fence check has passed since. The
+folder of a save that raises is void, or this attempt's next save voids it or finds it committed (after
+StaleAttemptError the later attempt decides). Earlier commits stay untouched either way.
 
 `PartSaver` writes the rank's part of each checkpoint; rank 0 decides whether to commit it. Guarantees: when a save
 returns, the part and its receipt are durable. Only rank 0 knows whether all parts were committed, and it tells the
@@ -166,15 +166,15 @@ class Saver:
             self._check_fence()
             self._offered.add(name)
             publish(self._storage, name, commit)
+            self._check_fence()  # a start that looked before COMMIT goes on from an earlier checkpoint
+            self._settle(name)
         except StaleAttemptError:
-            raise  # the later attempt voids the folder
+            raise  # the later attempt voids the folder, or leaves its commit off the lineage
         except Exception:
             self._give_up()
-            if self.committed_at(request.staged.progress) is None:
+            if self._committed.get((name.cycles, name.micro_step)) != name:
                 raise
-            # Only the reply was lost: the COMMIT was found in place.
-        else:
-            self._settle(name)
+            # Only a reply was lost: the COMMIT was found in place.
         shards_bytes = sum(shard.size_bytes for shard in request.staged.shards if not shard.frozen)
         return Saved(name, shards_bytes + self.frozen.written_bytes - frozen_bytes, self._prune())
 
@@ -203,7 +203,8 @@ class Saver:
         self.newest = max(self._committed.values(), default=None)
 
     def _decide(self) -> None:
-        """Void the folders of failed saves; keep a folder that turns out to be committed."""
+        """Void the folders of failed saves; keep a folder that turns out to be committed, after a fence check."""
+        landed = []
         for name in tuple(self._undecided):
             try:
                 there = void(self._storage, name, self._attempt.token)
@@ -212,10 +213,14 @@ class Saver:
                 self._undecided.remove(name)
                 continue
             if isinstance(there, Commit):
-                self._settle(name)
+                landed.append(name)
             else:
                 self._undecided.remove(name)
                 self._void.append(name)
+        if landed:
+            self._check_fence()
+        for name in landed:
+            self._settle(name)
 
     def _empty(self) -> None:
         """Delete the data of void folders; call this only right after a fence check."""
@@ -244,8 +249,6 @@ class Saver:
     def _prune(self) -> tuple[CheckpointName, ...]:
         try:
             return tuple(self._retention.prune())
-        except StaleAttemptError:
-            raise
         except Exception as error:  # noqa: BLE001 - even a keep policy may raise: the checkpoint is committed anyway
             # Old checkpoints that stay only cost space; the save itself did not fail.
             _log.warning("the checkpoint is saved, but older ones could not be removed", exc_info=error)

@@ -1,11 +1,11 @@
 """Uploads committed checkpoints from the local root to its mirror, one at a time.
 
 The order is that of `ckptkit.run.saver`, with the bytes committed at the local root: fence check, attempt documents,
-`ckptkit.checkpoint.transfer`, fence check, COMMIT, retention. Guarantees: a checkpoint committed at the mirror is
-whole, and its lineage can be followed there. The files of an upload that ended early are completed by the next upload
-of the same checkpoint, or voided and removed after the upload of a later one. Folders of earlier attempts are swept
-only after the first upload, since one of them may be the half-uploaded checkpoint that this attempt began with.
-Threads: any, one at a time.
+`ckptkit.checkpoint.transfer`, fence check, COMMIT, fence check, retention. Guarantees: a checkpoint committed at the
+mirror is whole, and its lineage can be followed there. The files of an upload that ended early are completed by the
+next upload of the same checkpoint, or voided and removed after the upload of a later one. Folders of earlier attempts
+are swept only after the first upload, since one of them may be the half-uploaded checkpoint that this attempt began
+with. Threads: any, one at a time.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ class Uploader:
             with contextlib.suppress(StorageError):
                 check_fence(self._mirror, self._attempt)
             raise
+        check_fence(self._mirror, self._attempt)  # a start that looked there before COMMIT does not know of it
         self._tidy(name)
         return "copied"
 

@@ -136,6 +136,50 @@ def test_commit_before_sweep_void_stays_off_lineage(root):
     check_new_start(root, latest=name_at(2, 10))
 
 
+def test_save_is_reported_after_a_fence_check(root):
+    """The fence check that follows COMMIT fails once, and a start that took over before COMMIT does not know of it."""
+    zombie = started(root, saved_at=(4, 6))
+    late = name_at(1, 8)
+    commit = {"operations": {"create"}, "key": f"checkpoints/{late}/COMMIT"}
+    pause, handle = begin_paused_save(zombie, 8, **commit)
+    errors = []
+
+    def land():
+        zombie.storage.inject(Fault("error", operations={"list"}, key="attempts"))
+        pause.go()
+        errors.append(handle.exception())
+
+    newer = Life(root, faults=[Fault(land, **commit)])
+    assert newer.restore().checkpoint == name_at(1, 6)
+    assert late in committed(root)
+    assert errors != [None]
+    with pytest.raises(StaleAttemptError):
+        zombie.manager.save_final(zombie.run)
+    assert newer.saved_at(8) == name_at(2, 8)
+    check_new_start(root, latest=name_at(2, 8))
+
+
+@pytest.mark.parametrize(("failures", "fails"), [(1, False), (2, True)])
+def test_commit_with_failed_fence_check_is_kept(root, failures, fails):
+    """The save asks once more. If that fails, too, the next one finds the commit, and nothing is written again."""
+    life = started(root, saved_at=(4, 6))
+    landed = Fault(
+        lambda: life.storage.inject(Fault("error", operations={"list"}, key="attempts", times=failures)),
+        operations={"create"},
+        key=f"checkpoints/{name_at(1, 8)}/COMMIT",
+        when="after",
+    )
+    life.storage.inject(landed)
+    handle = life.save_at(8)
+    assert landed.fired == 1
+    assert (handle.exception() is not None) == fails
+    calls = life.calls_of(lambda: life.manager.save_final(life.run))
+    assert not any(call.operation == "write" for call in calls)
+    assert life.saved_at(8) == name_at(1, 8)
+    assert committed(root)[-1] == name_at(1, 8)
+    check_new_start(root, latest=name_at(1, 8))
+
+
 def test_first_commit_before_fresh_sweep_is_found(root):
     """It keeps its frozen shard, and the fresh attempt does not hide it."""
     zombie = started(root, save=EVERY_STEP)

@@ -1003,6 +1003,20 @@ def test_upload_failing_while_leaving_costs_no_save(tmp_path):
     assert committed(tmp_path, "local") == [name_at(1, 2), name_at(1, 4)]
 
 
+def test_upload_counts_after_a_fence_check(tmp_path):
+    """A start elsewhere that took over before COMMIT does not know of it; so the check after it must not be skipped."""
+    life = started(tmp_path, 2)
+    failing = Fault("error", operations={"list"}, key="attempts")
+    commit = {"operations": {"create"}, "key": f"checkpoints/{name_at(1, 4)}/COMMIT", "when": "after"}
+    life.mirror.inject(Fault(lambda: life.mirror.inject(failing), **commit))
+    life.save_at(4)
+    assert failing.fired == 1
+    assert committed(tmp_path, "mirror") == [name_at(1, 2), name_at(1, 4)]
+    assert life.manager.mirror_lag == 1
+    life.manager.close()
+    assert life.manager.mirror_lag == 0
+
+
 def test_takeover_at_the_mirror_outranks_preemption(tmp_path):
     """It is found by the upload of the last save."""
     life = started(tmp_path, 2)
