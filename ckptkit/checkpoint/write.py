@@ -107,13 +107,18 @@ def write_manifest(
         progress=request.staged.progress,
         world_size=len(receipts),
         size_bytes=sum(one.all_bytes for one in receipts),
-        metrics={key: value if math.isfinite(value) else None for key, value in request.metrics.items()},
+        metrics=stored_metrics(request.metrics),
         rank_files=[one.file for one in receipts],
         cost=Cost.model_validate(request.staged.cost.as_numbers()),
         libraries=versions(),
     )
     entry = _write_document(storage, name.manifest_key, encode(manifest))
     return Commit(token=attempt.token, manifest_digest=entry.digest, manifest_size_bytes=entry.size_bytes).sealed()
+
+
+def stored_metrics(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """Return ``metrics`` as a manifest holds them: null instead of a number that is not finite."""
+    return {key: value if math.isfinite(value) else None for key, value in metrics.items()}
 
 
 def _write_shards(storage: Storage, request: SaveRequest, frozen: FrozenShards, rank: int) -> list[ShardEntry]:

@@ -254,11 +254,11 @@ class CheckpointManager:
     def save(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> SaveHandle:
         """Take ``state`` as it is now and write it in the background; first waits for a save under way.
 
-        What only an update changes may be read in place: see `fence`.
+        What only an update changes may be read in place: see `fence`. A state that is committed already is not written
+        again, unless ``metrics`` has what that checkpoint lacks: then it gets a second one, with these metrics.
 
         Raises:
-            SaveFailedError: As in `step`.
-            StaleAttemptError: As in `step`.
+            SaveFailedError, StaleAttemptError: As in `step`.
             TypeError, ValueError: If a metric is not a number, or the state cannot be stored, for example because two
                 leaves have the same name.
         """
@@ -309,7 +309,7 @@ class CheckpointManager:
     def save_final(self, state: Capturable, metrics: Mapping[str, float] | None = None) -> str:
         """Save ``state`` and wait for the commit, retrying within the error budget; returns the checkpoint's name.
 
-        For the end of training, after which no later save makes up for a failed one.
+        For the end of training, after which no later save makes up for a failed one. See `save` for a committed state.
 
         Raises:
             SaveFailedError: If the state could not be committed, or not be uploaded to the mirror.

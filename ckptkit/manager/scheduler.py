@@ -146,8 +146,8 @@ class Scheduler:
     def save(self, state: Capturable, metrics: Metrics) -> SaveHandle:
         """Save in all ranks, after the save under way has ended; a collective.
 
-        If the moment is committed already, nothing is captured or written: the writer only looks whether that commit is
-        still there and this attempt still owns the run.
+        If the moment and ``metrics`` are committed already, nothing is captured or written: the writer only looks
+        whether that commit is still there and this attempt still owns the run.
 
         Args:
             state: State of this rank.
@@ -162,7 +162,7 @@ class Scheduler:
         if self._rank_sync.is_alone:  # what is committed needs no capture, which waits for the device and may fail
             self._results.drain()
             self._collect()
-            there = self._saver.committed_at(state.progress())
+            there = self._saver.committed_at(state.progress(), numbers)
             if there is not None:
                 return self._confirm(there, state.progress())
         moment = self._moment(state, numbers, begun, rewound=False)
@@ -227,7 +227,7 @@ class Scheduler:
         """Tell the other ranks the status of this one and return theirs."""
         capture = moment.capture
         end = self._results.end
-        committed = self._saver.committed_at(capture.progress) if self._rank_sync.leads else None
+        committed = self._saver.committed_at(capture.progress, moment.metrics) if self._rank_sync.leads else None
         newest = self._saver.newest if self._rank_sync.leads else None
         busy = self._results.busy
         mine = RankStatus(

@@ -17,13 +17,14 @@ Threads: one save at a time, on the writer thread. Any thread may call `Saver.co
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ckptkit.checkpoint.commit import keys_below, publish, read_commit, remove_data, void
 from ckptkit.checkpoint.frozen import FrozenShards
 from ckptkit.checkpoint.receipts import Receipts, post, post_failure
-from ckptkit.checkpoint.write import SaveRequest, write_manifest, write_part
+from ckptkit.checkpoint.write import SaveRequest, stored_metrics, write_manifest, write_part
 from ckptkit.core.progress import Progress
 from ckptkit.errors import CorruptCheckpointError, StaleAttemptError, StorageError, UnusableCheckpointError
 from ckptkit.format.documents import AttemptDocument, Commit
@@ -86,15 +87,21 @@ class Saver:
         self._receipts = receipts
         self._committed: dict[tuple[int, int], CheckpointName] = {}
         self._tries: dict[tuple[int, int], int] = {}
-        self._undecided: list[CheckpointName] = []
+        self._undecided: dict[CheckpointName, Mapping[str, float | None]] = {}
+        self._metrics: dict[tuple[int, int], Mapping[str, float | None]] = {}
         self._void: list[CheckpointName] = []
         self._offered: set[CheckpointName] = set()
         self.frozen = FrozenShards(storage, attempt, self._check_fence)
         self.newest: CheckpointName | None = None
 
-    def committed_at(self, progress: Progress) -> CheckpointName | None:
-        """Return this attempt's commit at ``progress``, if any; commits before the newest one's cycle are forgotten."""
-        return self._committed.get((progress.cycles, progress.micro_step))
+    def committed_at(self, progress: Progress, metrics: Mapping[str, float]) -> CheckpointName | None:
+        """Return this attempt's commit that holds ``progress`` and ``metrics``, if any.
+
+        Of several at ``progress``, only the last counts. Commits before the newest one's cycle are forgotten.
+        """
+        at = (progress.cycles, progress.micro_step)
+        holds_all = stored_metrics(metrics).items() <= self._metrics.get(at, {}).items()
+        return self._committed.get(at) if holds_all else None
 
     def next_name(self, progress: Progress) -> CheckpointName:
         """Return the name for the next save at ``progress``; call this only while no save is running."""
@@ -137,7 +144,7 @@ class Saver:
             )
 
     def save(self, request: SaveRequest) -> Saved:
-        """Save the contents of ``request``, unless this attempt has already committed the same progress.
+        """Save the contents of ``request``, unless this attempt has already committed its progress and metrics.
 
         Raises:
             StaleAttemptError: If a later attempt exists.
@@ -150,15 +157,15 @@ class Saver:
             check_fence(self._storage, self._attempt, put_back=self._run_id)
             self._decide()
         except StorageError:
-            self._note_others(name)
+            self._note_others(request)
             raise
         self._empty()
-        there = self.committed_at(request.staged.progress)
+        there = self.committed_at(request.staged.progress, request.metrics)
         if there is not None:
-            self._note_others(name)
+            self._note_others(request)
             return Saved(there)
         frozen_bytes = self.frozen.written_bytes
-        self._begin(name)
+        self._begin(request)
         try:
             own = write_part(self._storage, self._attempt, request, self.frozen, rank=0)
             parts = (own,) if self._receipts is None else self._receipts.collect(name, own, self._check_fence)
@@ -178,24 +185,26 @@ class Saver:
         shards_bytes = sum(shard.size_bytes for shard in request.staged.shards if not shard.frozen)
         return Saved(name, shards_bytes + self.frozen.written_bytes - frozen_bytes, self._prune())
 
-    def _note_others(self, name: CheckpointName) -> None:
+    def _note_others(self, request: SaveRequest) -> None:
         """Register the folder as undecided if other ranks write into it: it must be voided later."""
         if self._receipts is not None:
-            self._begin(name)
+            self._begin(request)
 
-    def _begin(self, name: CheckpointName) -> None:
+    def _begin(self, request: SaveRequest) -> None:
+        name = request.name
         self._tries[(name.cycles, name.micro_step)] = name.nth_try
-        self._undecided.append(name)
+        self._undecided[name] = stored_metrics(request.metrics)
 
     def _check_fence(self) -> None:
         check_fence(self._storage, self._attempt)
 
     def _settle(self, name: CheckpointName) -> None:
-        self._undecided.remove(name)
+        at = (name.cycles, name.micro_step)
+        self._metrics[at] = self._undecided.pop(name)
         self._offered.discard(name)
-        self._committed[(name.cycles, name.micro_step)] = name
+        self._committed[at] = name
         self.newest = name
-        for known in (self._committed, self._tries):
+        for known in (self._committed, self._metrics, self._tries):
             forget_before(name.cycles, known)
 
     def _forget(self, name: CheckpointName) -> None:
@@ -210,12 +219,12 @@ class Saver:
                 there = void(self._storage, name, self._attempt.token)
             except CorruptCheckpointError as error:
                 _log.warning("%s; the folder is left as it is", error)
-                self._undecided.remove(name)
+                del self._undecided[name]
                 continue
             if isinstance(there, Commit):
                 landed.append(name)
             else:
-                self._undecided.remove(name)
+                del self._undecided[name]
                 self._void.append(name)
         if landed:
             self._check_fence()
@@ -276,8 +285,8 @@ class PartSaver:
         self.frozen = FrozenShards(storage, attempt, self._check_fence)
         self.newest: CheckpointName | None = None
 
-    def committed_at(self, progress: Progress) -> CheckpointName | None:
-        """Return what `Saver.committed_at` returns, as far as rank 0 has reported it."""
+    def committed_at(self, progress: Progress, metrics: Mapping[str, float]) -> CheckpointName | None:
+        """Return rank 0's last commit at ``progress``, as far as it has reported one; rank 0 has the metrics."""
         return self._committed.get((progress.cycles, progress.micro_step))
 
     def next_name(self, progress: Progress) -> CheckpointName:

@@ -353,6 +353,21 @@ def _final_after(disturb: Callable[[Path], None]) -> Callable[..., str]:
     return act
 
 
+def test_metrics_of_rank_0_make_a_second_checkpoint(tmp_path: Path) -> None:
+    def act(storage: FaultyStorage, world: ThreadWorld, until: int, **options: Any) -> list[str]:
+        run = new_run(world)
+        with ck.CheckpointManager(storage) as manager:
+            manager.restore(run)
+            mine = {"loss": float(world.rank)}
+            names = [manager.save(run, metrics).result() for metrics in ({}, mine, {}, mine)]
+            return [*names, manager.save_final(run, mine)]
+
+    name = "a000001-c0000000000-m0000"
+    assert results_of(job(tmp_path, 2, 0, act=act)) == [[name, *[f"{name}-t02"] * 4]] * 2
+    assert committed(tmp_path) == [name, f"{name}-t02"]
+    check_whole(tmp_path, f"{name}-t02", 2)
+
+
 def _nothing(root: Path) -> None:
     pass
 

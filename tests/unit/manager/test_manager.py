@@ -28,7 +28,7 @@ from support.runs.grown import ON_REQUEST, WatchedRun, grow, opened, run_at, tra
 
 from ckptkit.checkpoint.verify import load
 from ckptkit.core.contents import Capture
-from ckptkit.core.policies import KeepLatest, SaveEvery
+from ckptkit.core.policies import KeepBest, KeepLatest, SaveEvery
 from ckptkit.core.progress import Progress, ResumePoint
 from ckptkit.core.tensors import leaf_of
 from ckptkit.errors import (
@@ -792,6 +792,48 @@ def test_the_same_progress_is_not_written_again(root):
     assert manager.save(run).result() == name
     assert manager.save_final(run) == name
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()} == files
+
+
+def test_new_metrics_are_saved_with_their_moment(root):
+    manager, run = started(root)
+    train(run, 3)
+    name = manager.save(run, {"loss": 1.0}).result()
+    assert manager.save(run).result() == manager.save(run, {"loss": 1.0}).result() == name
+    for metrics in ({"accuracy": 0.5}, {"accuracy": math.nan}):
+        last = manager.save(run, metrics).result()
+        assert {manager.save(run, {}).result(), manager.save_final(run, metrics), last} == {last}
+    assert [(one.name, one.metrics) for one in manager.checkpoints()] == [
+        (name, {"loss": 1.0}),
+        (f"{name}-t02", {"accuracy": 0.5}),
+        (f"{name}-t03", {"accuracy": None}),
+    ]
+    restored = WatchedRun()
+    CheckpointManager(root).restore(restored)
+    assert restored.applied == [f"{name}-t03"]
+    assert restored.digest() == run.digest()
+
+
+@pytest.mark.parametrize("save", [lambda *both: both[0].save(*both[1:]).result(), CheckpointManager.save_final])
+def test_best_state_is_kept_if_evaluated_later(root, save):
+    """The loop's step has saved it before its metrics are known."""
+    manager, run = started(root, save=SaveEvery(micro_steps=4), keep=KeepBest(1, "accuracy", "max"))
+    for epoch, accuracy in enumerate([0.5, 0.99, 0.6, 0.6, 0.6], 1):
+        for _ in run.train_until(4 * epoch):
+            manager.step(run)
+        save(manager, run, {"accuracy": accuracy})
+    manager.close()
+    assert [one.metrics["accuracy"] for one in manager.checkpoints() if one.metrics] == [0.99, 0.6]
+
+
+@pytest.mark.parametrize("failures", [1, ERROR_BUDGET])
+def test_failed_save_of_metrics_is_a_failed_save(valve, failures):
+    """Its moment is committed without them."""
+    manager, run = started(valve)
+    name = manager.save(run).result()
+    valve.failures_to_come = failures
+    assert isinstance(manager.save(run, {"accuracy": 0.5}).exception(), StorageError)
+    assert manager.save(run).result() == name
+    assert names(manager) == [name]
 
 
 def lose(root, what) -> None:

@@ -990,10 +990,10 @@ def test_upload_failing_while_leaving_costs_no_save(tmp_path):
     saver = life.manager._run.services.saver
     committed_at = saver.committed_at
 
-    def fail_first(progress):
+    def fail_first(progress, metrics):
         pause.go()
         life.settle()
-        return committed_at(progress)
+        return committed_at(progress, metrics)
 
     saver.committed_at = fail_first
     life.manager._run.services.preemption.ask("a signal")
