@@ -183,6 +183,7 @@ class FinalSave:
     def _settle(self, state: Capturable, metrics: Metrics, left: Countdown) -> _Settled:
         """Save ``state`` in all ranks until that is committed or has failed too often; every rank returns the same."""
         settled = _Settled()
+        self._results.forgive()
         for _ in range(ERROR_BUDGET):
             self._wait(left)
             self._collect()

@@ -120,6 +120,11 @@ class SaveResults:
         if self.end is not None:
             raise self.end
 
+    def forgive(self) -> None:
+        """Let a final save be tried whatever failed before; a takeover of the run is final."""
+        if isinstance(self.end, SaveFailedError):
+            self.end = None
+
     def collect(self, *, tolerate: bool = False) -> None:
         """Take the outcome of a save that has ended.
 

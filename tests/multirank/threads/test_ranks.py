@@ -27,6 +27,7 @@ from ckptkit.core.placement import Box
 from ckptkit.core.tensors import Leaf
 from ckptkit.errors import ResumeError, SaveFailedError
 from ckptkit.manager import final_save, scheduler
+from ckptkit.manager.options import ERROR_BUDGET
 from ckptkit.storage.local import LocalStorage
 from ckptkit.testing.faults import Fault, FaultyStorage
 from ckptkit.testing.ranks import RankLostError, ThreadWorld, results_of, run_ranks
@@ -111,6 +112,31 @@ def test_repeated_save_failures_end_all_ranks_together(tmp_path: Path) -> None:
     assert len(set(steps.values())) == 1
     assert fault.fired >= 3
     assert committed(tmp_path) == []
+
+
+@pytest.mark.parametrize("how", ["at the end", "preempted"])
+def test_final_save_of_ranks_forgives_earlier_failures(tmp_path: Path, how: str) -> None:
+    """The one that was too many is known before the final save, and the storage is well again."""
+    fault = Fault("error", operations={"write"}, key="*/rank-00000*", times=ERROR_BUDGET)
+
+    def act(storage: FaultyStorage, world: ThreadWorld, until: int, **options: Any) -> None:
+        run = new_run(world)
+        preemption = ck.Preemption(then="return", when=lambda: how == "preempted")
+        with ck.CheckpointManager(storage, preemption=preemption) as manager:
+            manager.restore(run)
+            for _ in run.train_until(ERROR_BUDGET):
+                manager.save(run).exception()
+                manager.wait()
+            run.train_step()
+            if how == "preempted":
+                manager.step(run)
+                assert manager.preempted
+            else:
+                manager.save_final(run)
+
+    results_of(job(tmp_path, 2, 0, faults={0: fault}, act=act))
+    assert fault.fired == ERROR_BUDGET
+    assert committed(tmp_path) == ["a000001-c0000000001-m0000"]
 
 
 def test_stalled_rank_prevents_commit_within_patience(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
