@@ -119,8 +119,11 @@ class SaveHandle:
         finally:
             self._future.set_exception(outcome)
 
-    def start(self, save: Callable[[], SaveReport]) -> None:
-        """Run ``save`` in a thread of its own; if no thread can be started, that is a failed save like any other."""
+    def start(self, save: Callable[[], SaveReport]) -> bool:
+        """Run ``save`` in a thread of its own and return True.
+
+        If no thread can be started, that is a failed save like any other, and the return value is False.
+        """
         # Daemon: the interpreter joins other threads before it runs exit handlers, but this one may need slices.
         self._thread = threading.Thread(target=self._run, args=(save,), name="ckptkit-writer", daemon=True)
         AT_EXIT.add(self.finish)
@@ -129,6 +132,8 @@ class SaveHandle:
         except (RuntimeError, MemoryError) as error:
             if self._take_back():
                 self.end(error)
+                return False
+        return True
 
     def withdraw(self, error: BaseException) -> None:
         """End a save that has not begun, so that it never does; leave one that runs or has ended.

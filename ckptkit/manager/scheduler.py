@@ -272,7 +272,9 @@ class Scheduler:
             cost.stall_seconds += self.last_at - moment.begun  # before the writer starts, because it stores the cost
             # Before it starts: Ctrl-C may arrive once it runs, and no second save may begin beside it.
             self._results.begin(self._number, handle)
-            handle.start(self._writing(request))
+            self._saver.begin(request)
+            if not handle.start(self._writing(request)):
+                self._saver.abandon(request)
         except BaseException as error:  # Ctrl-C, too: a later fence would wait for a writer that does not exist
             handle.withdraw(error)
             raise

@@ -121,6 +121,17 @@ class Saver:
     def learn(self, name: CheckpointName | None) -> None:
         """Do nothing: this rank commits."""
 
+    def begin(self, request: SaveRequest) -> None:
+        """Register the folder as undecided if other ranks write into it: it must be voided even if `save` never runs.
+
+        The training thread calls this before any rank's writer starts.
+        """
+        if self._receipts is not None:
+            self._note(request)
+
+    def abandon(self, request: SaveRequest) -> None:
+        """Do nothing: the next save voids the folder."""
+
     def confirm(self, name: CheckpointName) -> None:
         """Check that this attempt still owns the run and that its commit ``name`` is there; the writer thread only.
 
@@ -153,19 +164,15 @@ class Saver:
             ValueError: If the state cannot be stored.
         """
         name = request.name
-        try:
-            check_fence(self._storage, self._attempt, put_back=self._run_id)
-            self._decide()
-        except StorageError:
-            self._note_others(request)
-            raise
+        self.begin(request)
+        check_fence(self._storage, self._attempt, put_back=self._run_id)
+        self._decide(besides=name)
         self._empty()
         there = self.committed_at(request.staged.progress, request.metrics)
         if there is not None:
-            self._note_others(request)
             return Saved(there)
         frozen_bytes = self.frozen.written_bytes
-        self._begin(request)
+        self._note(request)
         try:
             own = write_part(self._storage, self._attempt, request, self.frozen, rank=0)
             parts = (own,) if self._receipts is None else self._receipts.collect(name, own, self._check_fence)
@@ -185,12 +192,7 @@ class Saver:
         shards_bytes = sum(shard.size_bytes for shard in request.staged.shards if not shard.frozen)
         return Saved(name, shards_bytes + self.frozen.written_bytes - frozen_bytes, self._prune())
 
-    def _note_others(self, request: SaveRequest) -> None:
-        """Register the folder as undecided if other ranks write into it: it must be voided later."""
-        if self._receipts is not None:
-            self._begin(request)
-
-    def _begin(self, request: SaveRequest) -> None:
+    def _note(self, request: SaveRequest) -> None:
         name = request.name
         self._tries[(name.cycles, name.micro_step)] = name.nth_try
         self._undecided[name] = stored_metrics(request.metrics)
@@ -211,10 +213,10 @@ class Saver:
         self._committed.pop((name.cycles, name.micro_step), None)
         self.newest = max(self._committed.values(), default=None)
 
-    def _decide(self) -> None:
+    def _decide(self, *, besides: CheckpointName | None = None) -> None:
         """Void the folders of failed saves; keep a folder that turns out to be committed, after a fence check."""
         landed = []
-        for name in tuple(self._undecided):
+        for name in [one for one in self._undecided if one != besides]:
             try:
                 there = void(self._storage, name, self._attempt.token)
             except CorruptCheckpointError as error:
@@ -305,6 +307,13 @@ class PartSaver:
         if name is not None:
             self._committed[(name.cycles, name.micro_step)] = name
             forget_before(name.cycles, self._committed)
+
+    def begin(self, request: SaveRequest) -> None:
+        """Do nothing: rank 0 knows the folder."""
+
+    def abandon(self, request: SaveRequest) -> None:
+        """Tell rank 0 that `save` will not run, so that it does not wait for this rank's part."""
+        self._say_that_it_failed(request)
 
     def confirm(self, name: CheckpointName) -> None:
         """Do nothing: rank 0 looks."""

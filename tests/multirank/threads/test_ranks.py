@@ -139,6 +139,33 @@ def test_final_save_of_ranks_forgives_earlier_failures(tmp_path: Path, how: str)
     assert committed(tmp_path) == ["a000001-c0000000001-m0000"]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_save_without_a_thread_holds_up_no_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    """One rank has no more threads once; the next save has a folder of its own."""
+    start, failing = threading.Thread.start, [f"rank-{rank}"]
+
+    def fail_once(thread: threading.Thread) -> None:
+        if thread.name == "ckptkit-writer" and threading.current_thread().name in failing:
+            failing.clear()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def act(storage: LocalStorage, world: ThreadWorld, until: int, **options: Any) -> tuple[str, str]:
+        run = new_run(world)
+        with ck.CheckpointManager(storage, ranks=ck.Ranks(patience=timedelta(hours=1))) as manager:
+            manager.restore(run)
+            return str(manager.save(run).exception(timedelta(seconds=40))), manager.save(run).result()
+
+    monkeypatch.setattr(threading.Thread, "start", fail_once)
+    ended = results_of(job(tmp_path, 2, 0, act=act))
+    name = "a000001-c0000000000-m0000"
+    assert failing == []
+    assert ended[rank][0] == "can't start new thread"
+    assert ended[0][0] != "None"
+    assert committed(tmp_path) == [f"{name}-t02"] == sorted({saved for _, saved in ended})
+    assert [one.name for one in (tmp_path / "checkpoints" / name).iterdir()] == ["COMMIT"]
+
+
 def test_stalled_rank_prevents_commit_within_patience(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A rank that stalls means no commit, and a clear error once rank_patience is over."""
     results_of(job(tmp_path, 2, 4))
