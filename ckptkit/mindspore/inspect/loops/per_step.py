@@ -90,8 +90,7 @@ def _found(
     for _ in passes(flow):
         for step in steps:
             _read(step, flow, statements)
-    who = "code that is called once per step"
-    yield from reported(flow, objects, statements.taken, who=who, draws=draws, without=told)
+    yield from reported(flow, objects, statements.taken, per_step=True, draws=draws, without=told)
 
 
 def _read(step: _Step, flow: Flow, statements: Statements) -> None:

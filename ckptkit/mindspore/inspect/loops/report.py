@@ -33,7 +33,7 @@ def reported(
     objects: Objects,
     taken: Mapping[int, tuple[str, Any]],
     *,
-    who: str = "the loop",
+    per_step: bool = False,
     draws: bool = True,
     without: Collection[Place] = (),
 ) -> Iterator[Finding]:
@@ -43,10 +43,11 @@ def reported(
         flow: Recorded what it carries and what steers training.
         objects: Recorded its objects and their expressions.
         taken: Generators and iterators that it draws from.
-        who: Which code it is.
+        per_step: Whether it is code that cells or ``Model`` call, and not a loop of one's own.
         draws: Whether to report random operators.
         without: Attributes, by object and name, that are reported elsewhere.
     """
+    who = "code that is called once per step" if per_step else "the loop"
     for path, one in taken.values():
         yield _drawn(path, one, who)
     carried: dict[tuple[str, str], list[str]] = {}
@@ -56,7 +57,12 @@ def reported(
         if holder is not None and not is_told and id(objects.at(place)) not in taken:
             carried.setdefault(holder, []).append(place.name)
     for (path, kind), names in carried.items():
-        yield _random(path) if names == [DRAWN] else _carried(path, kind, names, who)
+        if names == [DRAWN]:
+            yield _random(path)
+            continue
+        why = f"{who} carries {', '.join(names)} from one batch to the next, and no checkpoint would have it"
+        way_out = _by_name(path, kind, names) if kind else _elsewhere(names) if per_step else _in_loop(names)
+        yield Finding("unseen", f"{path} ({kind})" if kind else path, why, way_out, certain=False)
 
 
 def _drawn(path: str, one: Any, who: str) -> Finding:
@@ -82,33 +88,35 @@ def _random(path: str) -> Finding:
     )
 
 
-def _carried(path: str, kind: str, names: list[str], who: str) -> Finding:
-    return Finding(
-        "unseen",
-        f"{path} ({kind})" if kind else path,
-        f"{who} carries {', '.join(names)} from one batch to the next, and no checkpoint would have it",
-        _way_out(path, kind, names),
-        certain=False,
+def _by_name(path: str, kind: str, names: list[str]) -> str:
+    name = _last_word(path)
+    name = name if name.isidentifier() and name != "self" else kind.lower()
+    return (
+        "Give it by name, with state_dict() and load_state_dict(), or as "
+        f"StateManager(..., {name}=ckptkit.attributes(it, {_listed(names)}))"
     )
 
 
-def _way_out(path: str, kind: str, names: list[str]) -> str:
-    listed = ", ".join(f'"{name}"' for name in names)
-    if kind:
-        name = _last_word(path)
-        return (
-            "Give it by name, with state_dict() and load_state_dict(), or as "
-            f"StateManager(..., {name if name.isidentifier() and name != 'self' else kind.lower()}"
-            f"=ckptkit.attributes(it, {listed}))"
-        )
+def _elsewhere(names: list[str]) -> str:
+    return (
+        "Keep it in a Parameter, or in an object, such as types.SimpleNamespace(), that is given by name: "
+        f'CheckpointCallback(stateful={{"kept": ckptkit.attributes(kept, {_listed(names)})}})'
+    )
+
+
+def _in_loop(names: list[str]) -> str:
     if names == [NUMBER]:
         return "Begin it where restore() says: enumerate(batches, point.batches_delivered)"
     if names == [TAKEN]:
         return "Take as many fewer as restore() says: islice(batches, number - point.batches_delivered)"
     return (
         "Begin it from what restore() returns, or keep it in an object, such as types.SimpleNamespace(), that is given "
-        f"by name: StateManager(..., kept=ckptkit.attributes(kept, {listed}))"
+        f"by name: StateManager(..., kept=ckptkit.attributes(kept, {_listed(names)}))"
     )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def _last_word(path: str) -> str:

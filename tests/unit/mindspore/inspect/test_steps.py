@@ -362,3 +362,8 @@ def test_hooks_of_one_code_are_read_once():
     begin_process(mode="pynative")
     steps = [*steps_of_cells([(name, cell) for name, cell in Many().cells_and_names()])]
     assert [one.where.rpartition(": ")[0].rpartition(": ")[2] for one in steps] == ["construct()", "hook()"]
+
+
+def test_advice_fits_trainings_without_a_loop():
+    (found,) = find_in_steps_of_callbacks([OfModule()], [])
+    assert 'CheckpointCallback(stateful={"kept": ckptkit.attributes(kept, "STEPS")})' in found.fix
