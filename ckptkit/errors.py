@@ -15,8 +15,8 @@
     Preempted (SystemExit, code 143)                 the process is to end now; not an error, and not in the tree
 
 Each error also derives from the builtin that a caller may already catch. A message says what happened, to which file or
-leaf, and what to do next. It holds no secret: every text passes `ckptkit.scrubber.scrub`. Usable from any module and
-thread.
+leaf, and what to do next. It holds no secret: every text passes `ckptkit.scrubber.scrub`. It is valid Unicode, so that
+a document or a message between ranks can hold it; a path need not be. Usable from any module and thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ class CkptKitError(Exception):
     """Is the base of every error that ckptkit raises on purpose; its text holds no secret of a storage."""
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*(scrub(one) if isinstance(one, str) else one for one in args))
+        super().__init__(*(_plain(one) if isinstance(one, str) else one for one in args))
+
+
+def _plain(text: str) -> str:
+    return scrub(text).encode(errors="backslashreplace").decode()
 
 
 class CheckpointNotFoundError(CkptKitError, FileNotFoundError):

@@ -70,7 +70,7 @@ def copy_run(source: Storage, target: Storage, request: CopyRequest, watch: Copy
     if alone is None:
         index = settled(source, index)
     origin = CopiedFrom(
-        url=scrub(source.url)[:4096],
+        url=scrub(source.url).encode(errors="backslashreplace").decode()[:4096],  # a path need not be valid Unicode
         run_id=source_run.run_id if source_run is not None else None,
         checkpoint=str(alone) if alone is not None else None,
         last_attempt=last_attempt(source, index, alone),

@@ -1003,6 +1003,17 @@ def test_upload_failing_while_leaving_costs_no_save(tmp_path):
     assert committed(tmp_path, "local") == [name_at(1, 2), name_at(1, 4)]
 
 
+def test_roots_need_not_be_valid_unicode(tmp_path, monkeypatch):
+    """The newest checkpoint is corrupt at both, which the next start's document says with their names."""
+    monkeypatch.setattr(logging.getLogger("ckptkit"), "disabled", True)  # xdist sends captured logs as UTF-8
+    base = tmp_path / os.fsdecode(b"caf\xe9")
+    started(base, 2, 4)
+    for root in ("local", "mirror"):
+        corrupt(base / root, name_at(1, 4))
+    _, checkpoint = resumed(base)
+    assert checkpoint == name_at(1, 2)
+
+
 def test_upload_counts_after_a_fence_check(tmp_path):
     """A start elsewhere that took over before COMMIT does not know of it; so the check after it must not be skipped."""
     life = started(tmp_path, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 from datetime import datetime, timezone
 from pathlib import Path
@@ -134,6 +135,16 @@ def test_run_json_says_where_it_came_from(source, target):
         "checkpoint": None,
         "last_attempt": 2,
     }
+
+
+def test_source_need_not_be_valid_unicode(source, target):
+    """Such as a folder of an old system, named in Latin-1; the copy records where it came from."""
+    odd = source.with_name(os.fsdecode(b"caf\xe9"))
+    source.rename(odd)
+    assert copy(odd, target).copied
+    document = json.loads((target / "run.json").read_bytes())
+    assert document["copied_from"]["url"].endswith("/caf\\udce9")
+    assert not copy(odd, target).copied
 
 
 def test_manager_continues_on_copy_as_on_source(source, target):
