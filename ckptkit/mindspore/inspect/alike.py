@@ -18,7 +18,7 @@ from ckptkit.mindspore.inspect.attributes import is_users, own_attributes
 from ckptkit.mindspore.inspect.carried import BARE
 
 # The code of these types is not read, nor the code of what is in containers.
-_VALUES = (type(None), bool, int, float, str, bytes, list, tuple, dict, np.ndarray)
+_VALUES = (type(None), bool, int, float, str, bytes, list, tuple, dict, np.ndarray, np.float64, np.float32, np.int64)
 
 
 class Alike:

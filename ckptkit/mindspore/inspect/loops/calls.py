@@ -49,7 +49,7 @@ from ckptkit.mindspore.inspect.loops.flow import (
 )
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects, item_of
-from ckptkit.mindspore.inspect.loops.source import body_of
+from ckptkit.mindspore.inspect.loops.source import body_of, returns_one
 
 TAKEN = "the number of batches taken"  # by islice()
 DRAWN = "draw"  # by a random operator
@@ -122,6 +122,7 @@ class Calls:
         self._reader = reader
         self._block = block
         self._functions: list[types.CodeType] = []
+        self._yields: list[list[Value]] = []
         self.taken: dict[int, tuple[str, Any]] = {}
 
     @property
@@ -148,11 +149,17 @@ class Calls:
         if call.name == "values" and isinstance(call.owner.target, dict):
             return Value([*dict.values(call.owner.target)], call.sources)
         self._changes(call)
-        sources = call.sources - {DATA} if call.called.target is len else call.sources
+        sources = call.sources
+        if call.called.target is len:
+            sources -= {DATA}
+        elif call.name.endswith("_like") or call.name.startswith("new_"):  # of the shape of the first
+            first, *others = [call.called, *call.given] if call.name.startswith("new_") else call.arguments or [Value()]
+            sources = (first.sources - {DATA}) | together(others)
         asked = next((one for function, one in CALLED_BY.items() if function is call.called.target), None)
         if asked is not None and call.given:
             sources |= self.special(call.given[0], asked, scope)
-        return Value(UNKNOWN, sources | marks | self._counted(call) | self._drawn(call))
+        place = call.owner.place if call.name in ("get", "setdefault") else None  # the item changes with its container
+        return Value(UNKNOWN, sources | marks | self._counted(call) | self._drawn(call), place=place)
 
     def _parts(self, node: ast.Call, scope: Scope) -> _Call:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -196,6 +203,11 @@ class Calls:
         found = self.follow(types.MethodType(method, owner.target), given, {}, scope)
         return found.sources if found is not None else frozenset()
 
+    def yielded(self, value: Value) -> None:
+        """Record what the function that is read yields."""
+        if self._yields:
+            self._yields[-1].append(value)
+
     def draw(self, node: ast.expr, value: Value, scope: Scope, *, takes: bool) -> None:
         """Record that a call advances a generator, or takes from an iterator that was not made of our batches."""
         target = value.target
@@ -211,6 +223,11 @@ class Calls:
         """Read the called function of the user's; None if it is not the user's or has no source."""
         if target is UNKNOWN or isinstance(target, (type, nn.Cell)) or len(self._functions) >= _DEEPEST:
             return None
+        if isinstance(target, functools.partial):
+            bound = [self._bound(target, f"argument {at}", one, scope) for at, one in enumerate(target.args)]
+            by_name: dict[str | None, Value] = {}
+            by_name |= {name: self._bound(target, name, one, scope) for name, one in target.keywords.items()}
+            return self.follow(target.func, [*bound, *given], {**by_name, **named}, scope)
         returned: list[Value] = []
         found = False
         arguments = [one.target for one in (*given, *named.values())]
@@ -225,13 +242,24 @@ class Calls:
             found = True
             inside = Scope(code, function.__globals__, scope.path, now)
             self._give(inside, function, [*([] if instance is UNKNOWN else [Value(instance)]), *given], named)
+            inside.returns_one = returns_one(body)
             self._functions.append(code)
+            self._yields.append([])
             returned += self._block(body, inside)
+            yields = self._yields.pop()
             self._functions.pop()
+            if yields:
+                returned += [Value(sources=together(yields)), Value()]
         if not found:
             return None
         only = returned[0] if len(returned) == 1 else Value()
         return only._replace(sources=together(returned))
+
+    def _bound(self, target: Any, name: str, one: Any, scope: Scope) -> Value:
+        """Read an argument that a `functools.partial` holds from one call to the next."""
+        place = Place(id(target), name)
+        self._objects.note(f"{scope.path}{name} of functools.partial()", one, place)
+        return Value(one, self._flow.read(place, scope), place=place)
 
     def _give(
         self,
@@ -244,6 +272,9 @@ class Calls:
         code, defaults = function.__code__, function.__defaults__ or ()
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         for name, default in zip(names[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True):
+            inside.known[name] = Value(default)
+            inside.lasting[name] = function
+        for name, default in (function.__kwdefaults__ or {}).items():
             inside.known[name] = Value(default)
             inside.lasting[name] = function
         for given_name, value in [*zip(names[: code.co_argcount], given, strict=False), *named.items()]:

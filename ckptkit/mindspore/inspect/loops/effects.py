@@ -39,7 +39,9 @@ _CHANGES = re.compile(
 )
 _IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_")  # methods of tensors, such as mul_
 # Calls that write parameters, seed generators or write a file of weights.
-_EFFECTS = re.compile(r"set_data|assign|copy_|set_lr|(set_|manual_)?seed$|save_checkpoint|load_param_into_net|export$")
+_EFFECTS = re.compile(
+    r"set_data|assign|copy_|set_lr|(set_|manual_)?seed$|save_checkpoint|load_param_into_net|request_stop$|export$"
+)
 NO_DATA = ("shape", "dtype", "ndim", "size", "name")  # attributes that are the same for every batch
 RESETS = ("clear", "fill")  # methods after which nothing is left of what was there
 # Functions that change their first argument. Generators and the modules of generators have `shuffle`, too.

@@ -21,7 +21,7 @@ from ckptkit.mindspore.inspect.loops.calls import Calls
 from ckptkit.mindspore.inspect.loops.effects import CALLED_BY, NO_DATA, is_ours
 from ckptkit.mindspore.inspect.loops.flow import DATA, RESTORED, Flow, Place, Running, Scope, Sources, Value, together
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
-from ckptkit.mindspore.inspect.loops.objects import Objects, item_of
+from ckptkit.mindspore.inspect.loops.objects import Objects, item_of, items_of
 
 NUMBER = "enumerate()"  # the name of its index
 
@@ -77,7 +77,11 @@ class Expressions:
                 value = scope.value(node.id)
                 self._objects.note(f"{scope.path}{node.id}", value.target, scope.place(node.id))
                 sources = self._flow.read(scope.place(node.id), scope)
-                return value._replace(sources=sources | value.sources | self._marked(value.target))
+                sources |= value.sources | self._marked(value.target)
+                return value._replace(sources=sources, place=value.place or scope.place(node.id))
+            case ast.Yield():
+                self.calls.yielded(self.value(node.value, scope))
+                return Value()
             case ast.Attribute():
                 return self._attribute(self.value(node.value, scope), node, scope)
             case ast.Call():
@@ -129,9 +133,10 @@ class Expressions:
         if any(is_ours(self.value(each, scope).target) for each in zipped):
             return [Value(items=tuple(self._zipped(each, one, scope) for each in zipped))]
         sources = (over.sources - {RESTORED}) | _data_of(over.target)
-        if isinstance(over.target, (list, tuple)) and len(over.target) <= _FEW:
-            each = [Value(value, sources) for value in over.target if self._objects.is_plain(value)]
-            for number, value in enumerate(over.target) if isinstance(one.target, ast.Name) else ():
+        values = items_of(over.target, _FEW + 1) if isinstance(over.target, (list, tuple)) else []
+        if len(values) <= _FEW:
+            each = [Value(value, sources) for value in values if self._objects.is_plain(value)]
+            for number, value in enumerate(values) if isinstance(one.target, ast.Name) else ():
                 if self._objects.is_plain(value):
                     self._objects.path_of(value, f"{scope.path}{ast.unparse(one.iter)}[{number}]")
             if each:
@@ -187,7 +192,8 @@ class Expressions:
         if isinstance(value.target, ms.Parameter):
             self._flow.steer(sources | self._flow.control)
         elif isinstance(node, ast.Name):
-            self._flow.write(scope.place(node.id), sources, scope, whole=whole)
+            for place in {scope.place(node.id), value.place or scope.place(node.id)}:  # the same object by two names
+                self._flow.write(place, sources, scope, whole=whole)
         elif isinstance(node, ast.Attribute):
             with self._flow.quiet():
                 owner = self.value(node.value, scope).target
@@ -211,7 +217,37 @@ class Expressions:
                 found = self.calls.follow(target, [], {}, scope)
                 sources |= found.sources if found is not None else frozenset()
                 target = UNKNOWN
-        return Value(target, sources)
+        has = self._objects.has(owner.target, node.attr)
+        return Value(target, sources, place=Place(id(owner.target), node.attr) if has else None)
+
+    def aliases(self, node: ast.AST, scope: Scope) -> set[Place]:
+        """Return the places that variables of an expression were taken from."""
+        names = [one.id for one in ast.walk(node) if isinstance(one, ast.Name)]
+        own = {scope.place(name) for name in names}
+        return {place for name in names if (place := scope.value(name).place) is not None} - own
+
+    def places(  # noqa: PLR0911 - one return per kind reads as the table that it is
+        self, node: ast.AST, scope: Scope
+    ) -> set[Place]:
+        """Return the variables and attributes whose value, size or items an expression is; reads none of them."""
+        match node:
+            case ast.Name():
+                return {scope.place(node.id), scope.value(node.id).place or scope.place(node.id)}
+            case ast.NamedExpr():
+                return self.places(node.target, scope)
+            case ast.Attribute() if node.attr not in NO_DATA:
+                with self._flow.quiet():
+                    return {Place(id(self.value(node.value, scope).target), node.attr)}
+            case ast.Attribute() | ast.Subscript():
+                return self.places(node.value, scope)
+            case ast.Call(func=ast.Name(id="len"), args=[one]):
+                return self.places(one, scope)
+            case ast.Call(func=ast.Name(id="hasattr"), args=[owner, ast.Constant(name)]):
+                with self._flow.quiet():
+                    return {Place(id(self.value(owner, scope).target), str(name))}
+            case ast.Tuple():
+                return set().union(*(self.places(one, scope) for one in node.elts))
+        return set()
 
     def _item(self, node: ast.Subscript, scope: Scope) -> Place | None:
         """Return the place of an item with a constant index; None for any other."""

@@ -33,11 +33,12 @@ Sources = frozenset[Place]
 
 
 class Value(NamedTuple):
-    """Holds what is known of an expression: its object, the places that it was made of, and the items of a tuple."""
+    """Holds what is known of an expression: its object, what it was made of, the items of a tuple, and its place."""
 
     target: Any = UNKNOWN
     sources: Sources = frozenset()
     items: tuple[Value, ...] = ()
+    place: Place | None = None  # where the object lies
 
 
 class Running(NamedTuple):
@@ -63,6 +64,7 @@ class Scope:
         self._now = now
         self.known = {name: Value(one) for name, one in self._now.values.items()}
         self.lasting: dict[str, types.FunctionType] = {}  # arguments at their default, an object that outlives the call
+        self.returns_one = False  # the same expression wherever the function ends
         self._module = module
 
     def place(self, name: str) -> Place:
@@ -95,6 +97,7 @@ class _Iteration:
     assigned: set[Place] = field(default_factory=set)
     exposed: set[Place] = field(default_factory=set)
     written: set[Place] = field(default_factory=set)
+    read: set[Place] = field(default_factory=set)  # in the present iteration, before any write
     saves: bool = False
 
 
@@ -103,11 +106,13 @@ class Flow:
 
     Attributes:
         control: Decides whether the code that is read runs at all.
+        effects: How many effects on training were read.
         steering: The places that training depends on, in the order in which they were found.
     """
 
     def __init__(self) -> None:
         self.control: Sources = frozenset()
+        self.effects = 0
         self._is_quiet = False
         self.steering: dict[Place, None] = {}
         self._made_of: dict[Place, Sources] = {}
@@ -123,6 +128,7 @@ class Flow:
         for one in self._iterations if not self._is_quiet else ():
             if place not in one.assigned and _lasts(place, one, scope):
                 one.exposed.add(place)
+                one.read.add(place)
         own = {place} if place in self._carried or self._is_left(place) else ()
         return self._made_of.get(place, frozenset()).union(own)
 
@@ -132,6 +138,10 @@ class Flow:
         before, self._is_quiet = self._is_quiet, True
         yield
         self._is_quiet = before
+
+    def read_so_far(self) -> frozenset[Place]:
+        """Return the places that the present iteration has read before it wrote them."""
+        return frozenset(self._iterations[-1].read) if self._iterations else frozenset()
 
     def is_written(self, place: Place) -> bool:
         """Return whether all of the place was written in every current iteration."""
@@ -157,6 +167,7 @@ class Flow:
 
     def steer(self, sources: Sources) -> None:
         """Record that training, or how long it goes on, depends on ``sources``."""
+        self.effects += 1
         found = sources - MARKS if self.saves() else {place for place in sources if self._is_left(place)}
         self.steering.update(dict.fromkeys(sorted(found, key=str)))
 
@@ -220,7 +231,7 @@ class Flow:
 
     def iterate(self) -> None:
         """Start one iteration."""
-        self._iterations[-1].assigned = set()
+        self._iterations[-1].assigned, self._iterations[-1].read = set(), set()
         self.control = self._iterations[-1].control
 
     def leave(self, decides: Sources) -> None:
@@ -236,6 +247,10 @@ class Flow:
         for place in one.exposed & one.written:
             if RESTORED not in one.begun.get(place, ()) and TIMED not in self._made_of.get(place, ()):
                 self._carried.add(place)
+
+    def forget(self) -> None:
+        """Forget what places are made of: another function is read, that nothing connects with those before."""
+        self._made_of = {}
 
     def rounds(self, loop: ast.AST, decides: Sources, scope: Scope) -> Iterator[None]:
         """Start the iterations of a loop that is an expression; ``decides`` is what it runs over."""

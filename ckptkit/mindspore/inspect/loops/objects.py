@@ -6,6 +6,8 @@ ask objects of the user's for ``__class__`` or ``__eq__``, and passes on what th
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import threading
 import types
 from collections import deque
@@ -23,11 +25,12 @@ from ckptkit.mindspore.inspect.carried import BARE, GENERATORS
 from ckptkit.mindspore.inspect.loops.flow import Place
 from ckptkit.mindspore.inspect.sequential import cells_of
 
+_NAMESPACES = (types.SimpleNamespace, threading.local, argparse.Namespace)
 _MOST = 20_000  # objects that are known
 _CODE = (types.ModuleType, types.MethodType)
 _NO_ATTRIBUTES = (ms.Tensor, ds.Dataset, *_CODE)
 _NO_STATE = (nn.Cell, ms.Parameter, ds.Dataset, *_CODE, types.FunctionType, type)
-_CONTAINERS = (list, tuple, dict, deque)
+_CONTAINERS: tuple[Any, ...] = (list, tuple, deque)
 _NOT_SEARCHED = (*_CODE, types.FunctionType, type, ms.Tensor, str, int, float, types.NoneType)
 
 
@@ -54,7 +57,7 @@ class Objects:
             return False
         # Functions and classes have attributes too.
         home = one if isinstance(one, (type, types.FunctionType)) else type(one)
-        return home in (types.SimpleNamespace, threading.local) or is_users(home.__module__)
+        return any(home is one for one in _NAMESPACES) or is_users(home.__module__)
 
     def note(self, path: str, one: Any, place: Place) -> None:
         """Record the expression for a place and its object, unless one is recorded already."""
@@ -136,6 +139,12 @@ def _by_id(known: Iterable[Any]) -> dict[int, Any]:
 
 def item_of(target: Any) -> Any:
     """Return one item that stands for all items of a container."""
-    if not isinstance(target, _CONTAINERS):
-        return UNKNOWN
-    return next(iter(dict.values(target) if isinstance(target, dict) else list(target)), UNKNOWN)
+    return next(iter(items_of(target, 1)), UNKNOWN)
+
+
+def items_of(target: Any, most: int) -> list[Any]:
+    """Return the first items of a container, of a dict its values, bypassing any ``__iter__`` of the user's."""
+    if isinstance(target, dict):
+        return [*itertools.islice(dict.values(target), most)]
+    base = next((one for one in _CONTAINERS if isinstance(target, one)), None)
+    return [*itertools.islice(base.__iter__(target), most)] if base is not None else []

@@ -8,6 +8,7 @@ Main thread only.
 from __future__ import annotations
 
 import ast
+import functools
 import types
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +18,8 @@ import mindspore as ms
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.alike import Alike
-from ckptkit.mindspore.inspect.attributes import in_class, is_users, own_attributes
-from ckptkit.mindspore.inspect.bytecode import functions_of
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, own_attributes
+from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of
 from ckptkit.mindspore.inspect.carried import BARE, GENERATORS, carried
 from ckptkit.mindspore.inspect.cells import place_of
 from ckptkit.mindspore.inspect.finding import Finding
@@ -97,6 +98,7 @@ def _read(step: _Step, flow: Flow, statements: Statements) -> None:
     """Read a function as the body of a loop that may save after each call."""
     scope = Scope(_read.__code__, {}, step.where, Running({}, 0))
     data = [Value(sources=frozenset((DATA,)))] * _MOST_ARGUMENTS
+    flow.forget()
     for _ in flow.rounds(step.loop, frozenset(), scope):
         flow.may_save()
         returned = statements.call(step.function, [*step.given, *data], scope)
@@ -128,9 +130,8 @@ def _of_cell(where: str, cell: nn.Cell, alike: Alike) -> Iterator[tuple[Hashable
         for hook in [*dict.values(own.get(f"_lazy{hooks}") or own.get(hooks) or {})]:
             yield _code_of(hook), _Step(hook, f"{where}: {_name_of(hook)}: ", given=(Value(cell),))
     if not is_users(kind.__module__):
-        for name in [one for one in own if one not in BARE]:
-            if isinstance(own[name], (types.FunctionType, types.MethodType)):
-                yield _code_of(own[name]), _Step(own[name], f"{where}: {_name_of(own[name])}: ")
+        for held in _called(own[name] for name in own if name not in BARE):
+            yield _code_of(held), _Step(held, f"{where}: {_name_of(held)}: ")
 
 
 def _of_callbacks(callbacks: Iterable[object]) -> Iterator[_Step]:
@@ -140,13 +141,27 @@ def _of_callbacks(callbacks: Iterable[object]) -> Iterator[_Step]:
                 if type(method) is types.FunctionType and ("step" in name or "epoch" in name):
                     where = f"{type(one).__name__}.{name}(): "
                     yield _Step(types.MethodType(method, one), where, steers=False)
-        for held in own_attributes(one).values() if not is_users(type(one).__module__) else ():
-            if isinstance(held, (types.FunctionType, types.MethodType)):
-                yield _Step(held, f"{type(one).__name__}: {_name_of(held)}: ")
+        for held in _called(own_attributes(one).values()) if not is_users(type(one).__module__) else ():
+            yield _Step(held, f"{type(one).__name__}: {_name_of(held)}: ")
+
+
+def _called(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield the functions of the user's, and other objects of the user's that can be called."""
+    for one in values:
+        if isinstance(one, (types.FunctionType, types.MethodType, functools.partial)):
+            yield one
+        elif is_users(type(one).__module__) and type(in_class(type(one), "__call__")) is types.FunctionType:
+            yield from () if isinstance(one, nn.Cell) else (one,)
 
 
 def _code_of(function: Any) -> Hashable:
-    return tuple(one.__code__ for one, _ in functions_of(function))
+    """Return what a function runs: its code, and that of the functions in its closure and in its object."""
+    found: list[Hashable] = []
+    for one, instance in functions_of(function):
+        held = [*closure_of(one).values(), *(own_attributes(instance).values() if instance is not UNKNOWN else ())]
+        inner = tuple(each.__code__ for each in held if type(each) is types.FunctionType)
+        found.append((one.__code__, type(instance), inner))
+    return tuple(found)
 
 
 def _name_of(function: Any) -> str:

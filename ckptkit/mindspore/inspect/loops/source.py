@@ -44,6 +44,19 @@ def blocks_of(one: ast.stmt) -> list[list[ast.stmt]]:
     ]
 
 
+def returns_one(body: Sequence[ast.stmt]) -> bool:
+    """Return whether a function returns the same expression wherever it ends."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = [*body]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, ast.Return):
+            found.add(ast.unparse(one))
+        elif not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.expr)):
+            waiting += ast.iter_child_nodes(one)
+    return len(found) == 1 and isinstance(body[-1], ast.Return)
+
+
 @functools.lru_cache(maxsize=64)
 def _bodies(lines: tuple[str, ...]) -> Mapping[tuple[str, int], Sequence[ast.stmt]]:
     """Return each body, by the name and first line that its code object has."""

@@ -8,15 +8,26 @@ from __future__ import annotations
 import ast
 import itertools
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ckptkit.mindspore.inspect.loops.effects import NO_DATA
 from ckptkit.mindspore.inspect.loops.expressions import Expressions
-from ckptkit.mindspore.inspect.loops.flow import MARKS, Flow, Running, Scope, Sources, Value, is_remade
+from ckptkit.mindspore.inspect.loops.flow import MARKS, Flow, Place, Running, Scope, Sources, Value, is_remade
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.source import TRIES, blocks_of
+
+
+class _Cache:
+    """Holds what statements assign that run only where something is missing.
+
+    Args:
+        read: What may not be a cache.
+    """
+
+    def __init__(self, read: Collection[Place]) -> None:
+        self.read = frozenset(read)
+        self.filled: set[Place] = set()
 
 
 class Statements:
@@ -36,7 +47,7 @@ class Statements:
         self, flow: Flow, objects: Objects, libraries: Libraries, running: Mapping[types.CodeType, Running | None]
     ) -> None:
         self._flow = flow
-        self._fills_cache = False
+        self._cache: _Cache | None = None  # being filled
         self._expressions = Expressions(flow, objects, libraries, running, self._block)
         self.taken: dict[int, tuple[str, Any]] = self._expressions.calls.taken
 
@@ -52,19 +63,77 @@ class Statements:
 
     def _block(self, body: Iterable[ast.stmt], scope: Scope) -> list[Value]:
         """Read the statements; return what they return."""
-        before, returned = (self._flow.control, self._fills_cache), []
-        for one in body:
-            if self._expressions.may_go_on():
-                returned += self._statement(one, scope)
-        self._flow.control, self._fills_cache = before
+        before, returned = self._flow.control, []
+        rest = [*body]
+        while rest and self._expressions.may_go_on():
+            one = rest.pop(0)
+            read = self._flow.read_so_far()
+            returned += self._statement(one, scope)
+            if isinstance(one, ast.If) and isinstance(one.body[-1], (ast.Return, ast.Continue)):
+                with self._flow.quiet():
+                    is_steady = is_remade(self._expressions.value(one.test, scope))
+                guards = self._guards(one.test, scope, missing=False) if is_steady else []
+                read -= self._expressions.aliases(one.test, scope)
+                returned += self._guarded(rest, scope, guards, read)
+                break
+        self._flow.control = before
         return returned
 
-    def _cache(self, body: Iterable[ast.stmt], scope: Scope) -> list[Value]:
-        """Read statements that run only where something is missing."""
-        before, self._fills_cache = self._fills_cache, True
-        returned = self._block(body, scope)
-        self._fills_cache = before
-        return returned
+    def _guarded(
+        self,
+        body: Sequence[ast.stmt],
+        scope: Scope,
+        guards: Sequence[Collection[Place]],
+        read: Collection[Place],
+        *,
+        trains: bool = True,
+    ) -> list[Value]:
+        """Read what runs only where something is missing or of another size.
+
+        It fills a cache if it assigns that what a later start makes again.
+
+        Args:
+            body: The statements.
+            scope: Their variables.
+            guards: One of each must be assigned.
+            read: What was read before it was known whether it is missing: no cache.
+            trains: Whether the statements may have an effect on training.
+        """
+        if all(guards) and guards:
+            effects, before = self._flow.effects, self._cache
+            self._cache = cache = _Cache(read)
+            returned = self._block(body, scope)
+            self._cache = before
+            if all(cache.filled.intersection(one) for one in guards) and (trains or effects == self._flow.effects):
+                return returned
+        return self._block(body, scope)
+
+    def _guards(  # noqa: PLR0911 - one return per kind reads as the table that it is
+        self, test: ast.expr, scope: Scope, *, missing: bool = True
+    ) -> list[set[Place]]:
+        """Return what a condition says is missing or of another size; one of each set must be.
+
+        With ``missing=False``, what it says is there.
+        """
+        match test:
+            case ast.BoolOp():
+                found = [self._guards(one, scope, missing=missing) for one in test.values]
+                if isinstance(test.op, ast.And) == missing:
+                    return [each for one in found for each in one]
+                return [set().union(*(each for one in found for each in one))]
+            case ast.UnaryOp(op=ast.Not()):
+                return self._guards(test.operand, scope, missing=not missing)
+            case ast.Name() | ast.Attribute() | ast.Call(func=ast.Name(id="hasattr")):
+                return [set() if missing else self._expressions.places(test, scope)]
+            case ast.Compare(ops=[ast.Is() | ast.NotIn() | ast.IsNot() | ast.In()]):
+                says_missing = isinstance(test.ops[0], (ast.Is, ast.NotIn))
+                is_item = isinstance(test.ops[0], (ast.In, ast.NotIn))
+                asked = test.comparators[0] if is_item else test.left
+                return [self._expressions.places(asked, scope) if says_missing == missing else set()]
+            case ast.Compare():
+                sides = [self._expressions.places(one, scope) for one in (test.left, *test.comparators)]
+                return [set().union(*sides)]
+        return [set()]
 
     def _statement(  # noqa: PLR0911, PLR0912 - one branch per kind reads as the table that it is
         self, one: ast.stmt, scope: Scope
@@ -111,7 +180,7 @@ class Statements:
         if not isinstance(one, ast.Return) or ast.unparse(one) in ("return", "return None"):
             return []
         value = self._expressions.value(one.value, scope)
-        return [value._replace(sources=value.sources | self._flow.control)]
+        return [value if scope.returns_one else value._replace(sources=value.sources | self._flow.control)]
 
     def _assigns(self, one: ast.Assign | ast.AnnAssign | ast.AugAssign, scope: Scope) -> None:
         if one.value is None:
@@ -121,31 +190,38 @@ class Statements:
         if isinstance(one, ast.AugAssign):
             value = Value(sources=before.sources | value.sources)
         for target in one.targets if isinstance(one, ast.Assign) else [one.target]:
-            if not (self._fills_cache and is_remade(value)):
+            places = self._expressions.places(target, scope)
+            if self._cache is None or not is_remade(value) or _reads_itself(one, target) or places & self._cache.read:
                 self._expressions.store(target, value, scope)
+            else:
+                self._cache.filled |= places
 
     def _branches(self, one: ast.If, scope: Scope) -> list[Value]:
         returned: list[Value] = []
-        test = self._expressions.value(one.test, scope).sources - MARKS
+        read = self._flow.read_so_far()
+        test = self._expressions.value(one.test, scope)
+        # What a condition on data, or on something that the loop carries, assigns is state, whatever it looks like.
+        guards = self._guards(one.test, scope) if is_remade(test) else []
+        read -= self._expressions.aliases(one.test, scope)  # m = cache.get(key), and then: if m is None
         leaves = any(isinstance(each, (ast.Return, ast.Continue)) for part in (one.body, one.orelse) for each in part)
-        # What a condition on something that the loop carries assigns is state, whatever it looks like.
-        fills = not test and _asks_for_a_cache(one.test)
         self._flow.either(
-            test,
-            lambda: returned.extend((self._cache if fills else self._block)(one.body, scope)),
+            test.sources - MARKS,
+            lambda: returned.extend(self._guarded(one.body, scope, guards, read, trains=False)),
             lambda: returned.extend(self._block(one.orelse, scope)),
             leaves=leaves,
         )
-        if leaves and not test and _asks_for_a_cache(one.test, missing=False):
-            self._fills_cache = True  # until the end of the block
         return returned
 
     def _tries(self, one: Any, scope: Scope) -> list[Value]:
+        whole = ast.Module(one.body, [])
+        asked = [each for each in ast.walk(whole) if isinstance(each, (ast.Attribute, ast.Subscript))]
+        read = self._flow.read_so_far() - self._expressions.aliases(whole, scope)
         returned = self._block(one.body, scope)
         for handler in one.handlers:
             caught = ast.unparse(handler.type) if handler.type is not None else ""
-            read = self._cache if caught in ("KeyError", "AttributeError", "LookupError") else self._block
-            returned += read(handler.body, scope)
+            asks = asked if caught in ("KeyError", "AttributeError", "LookupError") else []
+            places = set[Place]().union(*(self._expressions.places(each, scope) for each in asks))
+            returned += self._guarded(handler.body, scope, [places], read)
         return [*returned, *self._block(one.orelse, scope), *self._block(one.finalbody, scope)]
 
     def _cases(self, one: ast.Match, scope: Scope) -> list[Value]:
@@ -222,20 +298,9 @@ class Statements:
             yield over, element
 
 
-def _asks_for_a_cache(test: ast.expr, *, missing: bool = True) -> bool:
-    """Return whether a condition says that something is missing or of another size; with ``missing=False``, is there.
-
-    What is then assigned is a cache, if a later start makes the same values again.
-    """
-    match test:
-        case ast.BoolOp():
-            return any(_asks_for_a_cache(one, missing=missing) for one in test.values)
-        case ast.UnaryOp(op=ast.Not()):
-            return _asks_for_a_cache(test.operand, missing=not missing)
-        case ast.Call(func=ast.Name(id="hasattr")):
-            return not missing
-        case ast.Compare(ops=[ast.Is() | ast.NotIn() | ast.IsNot() | ast.In()]):
-            return isinstance(test.ops[0], (ast.Is, ast.NotIn)) == missing
-    parts = [*ast.walk(test)] if isinstance(test, ast.Compare) else []
-    sized = any(isinstance(one, ast.Attribute) and one.attr in NO_DATA for one in parts)
-    return sized or any(isinstance(one, ast.Call) and ast.unparse(one.func) == "len" for one in parts)
+def _reads_itself(one: ast.Assign | ast.AnnAssign | ast.AugAssign, target: ast.expr) -> bool:
+    """Return whether the assigned value is made of the target, so that it is another one each time."""
+    if isinstance(one, ast.AugAssign) or one.value is None:
+        return True
+    name = ast.unparse(target)
+    return any(isinstance(each, type(target)) and ast.unparse(each) == name for each in ast.walk(one.value))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -136,6 +138,68 @@ def made_for_an_attribute(cell, batches, rate, restore):
         cell(masked.apply(x), y)
 
 
+def table_for_the_longest_input(cell, batches, rate, restore):
+    cached, table = 0, None
+    restore()
+    for x, y in batches:
+        length = x.shape[1]
+        if length > cached:
+            cached = length
+            table = ops.arange(length)
+        cell(x * table, y)
+
+
+def mask_like_the_batch(cell, batches, rate, restore):
+    mask = None
+    restore()
+    for x, y in batches:
+        if mask is None or mask.shape != x.shape:
+            mask = ops.ones_like(x)
+        cell(x * mask, y)
+
+
+def size_taken_once(cell, batches, rate, restore):
+    size = None
+    restore()
+    for x, y in batches:
+        if not size:
+            size = x.shape[0]
+        cell(x * size, y)
+
+
+def log_with_an_early_return(cell, batches, rate, restore):
+    seen = []
+
+    def log(loss):
+        if len(seen) > 10:
+            return loss
+        seen.append(float(loss))
+        return loss
+
+    restore()
+    for x, y in batches:
+        cell(x * log(x), y)
+
+
+def mask_by_get(cell, batches, rate, restore):
+    masks = {}
+    restore()
+    for x, y in batches:
+        mask = masks.get(x.shape)
+        if mask is None:
+            mask = masks[x.shape] = ops.ones(x.shape)
+        cell(x * mask, y)
+
+
+def mask_by_walrus(cell, batches, rate, restore):
+    masks = {}
+    restore()
+    for x, y in batches:
+        if (mask := masks.get(x.shape)) is None:
+            mask = masks[x.shape] = ops.ones(x.shape)
+        cell(x * mask, y)
+
+
 @pytest.mark.parametrize(
     "loop",
     [
@@ -151,6 +215,12 @@ def made_for_an_attribute(cell, batches, rate, restore):
         plotted,
         made_for_the_first_batch,
         made_for_an_attribute,
+        table_for_the_longest_input,
+        mask_like_the_batch,
+        size_taken_once,
+        mask_by_get,
+        mask_by_walrus,
+        log_with_an_early_return,
     ],
     ids=lambda one: one.__name__,
 )
@@ -222,6 +292,120 @@ def mean_of_the_first_batch(cell, batches, rate, restore):
         cell(x - means[x.shape], y)
 
 
+def counter_behind_a_skipped_size(cell, batches, rate, restore):
+    since = 0
+    restore()
+    for x, y in batches:
+        if x.shape[0] != 2:
+            continue
+        cell(x, y)
+        since += 1
+        if since == 5:
+            since = 0
+            rate.set_data(rate * 0.5)
+
+
+def phase_behind_a_skipped_batch(cell, batches, rate, restore):
+    phase = "warm"
+    restore()
+    for x, y in batches:
+        if len(x) == 0:
+            continue
+        loss = cell(x if phase == "warm" else x * 2, y)
+        if float(loss) < 1:
+            phase = "main"
+
+
+def full_batches(cell, batches, rate, restore):
+    full = 0
+    restore()
+    for x, y in batches:
+        if len(x) == 2:
+            full += 1
+        cell(x * full, y)
+
+
+def stage_of_a_curriculum(cell, batches, rate, restore):
+    stage, stages = 0, [1, 2, 3]
+    restore()
+    for x, y in batches:
+        loss = float(cell(x * stages[stage], y))
+        if loss < 1 and stage < len(stages) - 1:
+            stage += 1
+
+
+def first_step_alone(cell, batches, rate, restore):
+    done = None
+    restore()
+    for x, y in batches:
+        if done is None:
+            cell(x * 0.1, y)
+            done = 1
+        else:
+            cell(x, y)
+
+
+def read_before_it_is_set(cell, batches, rate, restore):
+    started = None
+    restore()
+    for x, y in batches:
+        cell(x * (0.1 if started is None else 1), y)
+        if started is None:
+            started = True
+
+
+def counts_in_a_default_by_name(cell, batches, rate, restore):
+    def step(x, y, *, seen=[]):  # noqa: B006 - as people write it
+        seen.append(1)
+        return cell(x * len(seen), y)
+
+    restore()
+    for x, y in batches:
+        step(x, y)
+
+
+def counts_in_an_argument(cell, batches, rate, restore):
+    kept = {"n": 0}
+
+    def step(x, y, state):
+        state["n"] += 1
+        return cell(x * state["n"], y)
+
+    restore()
+    for x, y in batches:
+        step(x, y, kept)
+
+
+def counts_by_another_name(cell, batches, rate, restore):
+    seen = []
+    restore()
+    for x, y in batches:
+        same = seen
+        same.append(1)
+        cell(x * len(seen), y)
+
+
+def counts_in_a_generator(cell, batches, rate, restore):
+    count = [0]
+
+    def scaled(rest):
+        for x, y in rest:
+            count[0] += 1
+            yield x * count[0], y
+
+    restore()
+    for x, y in scaled(batches):
+        cell(x, y)
+
+
+def counts_in_a_namespace(cell, batches, rate, restore):
+    args = argparse.Namespace(n=0)
+    restore()
+    for x, y in batches:
+        args.n += 1
+        cell(x * args.n, y)
+
+
 @pytest.mark.parametrize(
     ("loop", "name"),
     [
@@ -232,9 +416,42 @@ def mean_of_the_first_batch(cell, batches, rate, restore):
         (baseline_of_the_first_loss, "base"),
         (mask_drawn_for_the_first_batch, "mask"),
         (mean_of_the_first_batch, "means"),
+        (counter_behind_a_skipped_size, "since"),
+        (phase_behind_a_skipped_batch, "phase"),
+        (full_batches, "full"),
+        (stage_of_a_curriculum, "stage"),
+        (first_step_alone, "done"),
+        (read_before_it_is_set, "started"),
+        (counts_in_a_default_by_name, "step (function)"),
+        (counts_in_an_argument, "kept"),
+        (counts_by_another_name, "seen"),
+        (counts_in_a_generator, "count"),
+        (counts_in_a_namespace, "args (Namespace)"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
 def test_what_only_looks_like_a_cache_is_named(loop, name):
     (found,) = Training().found(loop)
     assert found.where == f"{loop.__name__}(): {name}"
+
+
+class Noisy(list):
+    """Draws whenever somebody iterates over it or asks for its length."""
+
+    def __iter__(self):
+        raise AssertionError("iterated")
+
+    def __len__(self):
+        raise AssertionError("measured")
+
+
+def test_lists_of_the_users_are_not_iterated():
+    noisy = Noisy([1.0, 2.0])
+
+    def loop(cell, batches, rate, restore):
+        restore()
+        for x, y in batches:
+            for one in noisy:
+                cell(x * one * noisy[0], y)
+
+    assert Training().found(loop) == []

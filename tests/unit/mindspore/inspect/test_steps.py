@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextvars
+import functools
 import threading
 
 import mindspore as ms
@@ -367,3 +368,52 @@ def test_hooks_of_one_code_are_read_once():
 def test_advice_fits_trainings_without_a_loop():
     (found,) = find_in_steps_of_callbacks([OfModule()], [])
     assert 'CheckpointCallback(stateful={"kept": ckptkit.attributes(kept, "STEPS")})' in found.fix
+
+
+def test_hooks_of_one_decorator_are_told_apart():
+    def traced(hook):
+        def called(*given):
+            return hook(*given)
+
+        return called
+
+    def shows(cell, inputs, output):
+        print(output)
+
+    begin_process(mode="pynative")
+    cell, mean = Weighed(ops.relu), [0.0]
+
+    def centres(cell, inputs, output):
+        mean[0] = 0.9 * mean[0] + float(output.mean())
+        return output - mean[0]
+
+    for hook in (shows, centres):
+        cell.network.register_forward_hook(traced(hook))
+    (found,) = find_in_steps_of_cells([cell], [])
+    assert "carries mean" in found.why
+
+
+def add_one(state, loss):
+    state["n"] += 1
+    return loss / state["n"]
+
+
+@pytest.mark.parametrize(
+    ("weigh", "words"), [(Annealed(), "carries at"), (functools.partial(add_one, {"n": 0}), "carries argument 0")]
+)
+def test_loss_function_may_be_any_callable(weigh, words):
+    begin_process(mode="pynative")
+    (found,) = find_in_steps_of_cells([nn.WithLossCell(nn.Dense(6, 3), weigh)], [])
+    assert words in found.why
+
+
+class Stops(Callback):
+    def on_train_step_end(self, run_context):
+        SEEN["batches"] += 1
+        if SEEN["batches"] > 5:
+            run_context.request_stop()
+
+
+def test_what_stops_a_training_is_named():
+    (found,) = find_in_steps_of_callbacks([Stops()], [])
+    assert "carries SEEN" in found.why
