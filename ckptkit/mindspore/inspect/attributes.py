@@ -204,7 +204,7 @@ def owner_of(function: Any) -> Any:
             else None
         )
     if kind in (types.BuiltinMethodType, types.MethodWrapperType) or _is_cython(function):
-        return function.__self__
+        return getattr(function, "__self__", None)  # Cython's functions have it only if they are bound
     return None
 
 

@@ -292,7 +292,8 @@ class Calls:
         else:  # a method in a variable, such as draw = rng.random
             function = target.func if isinstance(target, functools.partial) else target
             self.draw(node.func, Value(owner_of(function), call.called.sources), call.scope, takes=takes)
-        for one, value in zip([*node.args, *(one.value for one in node.keywords)], call.arguments, strict=True):
+        by_name = [(one.value, call.named[one.arg]) for one in node.keywords]  # f(**a, **b) has one value for two
+        for one, value in [*zip(node.args, call.given, strict=True), *by_name]:
             self.draw(one, value, call.scope, takes=takes)
 
     def _changes(self, call: _Call) -> None:

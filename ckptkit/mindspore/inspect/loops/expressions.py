@@ -42,6 +42,7 @@ class Expressions:
 
     Attributes:
         calls: Reads the calls in them.
+        left: How many expressions and statements will still be read.
     """
 
     def __init__(
@@ -54,17 +55,17 @@ class Expressions:
     ) -> None:
         self._flow = flow
         self._objects = objects
-        self._left = 0
+        self.left = 0
         self.calls = Calls(flow, objects, self, block, libraries=libraries, running=running)
 
-    def begin(self) -> None:
-        """Start with the code of another frame."""
-        self._left = _MOST
+    def begin(self, most: int = _MOST) -> None:
+        """Start with other code, of which ``most`` expressions and statements are read."""
+        self.left = most
 
     def may_go_on(self) -> bool:
         """Count a statement or an expression; return whether it is still to be read."""
-        self._left -= 1
-        return self._left > 0
+        self.left -= 1
+        return self.left > 0
 
     def value(  # noqa: PLR0911 - one return per kind reads as the table that it is
         self, node: ast.expr | None, scope: Scope

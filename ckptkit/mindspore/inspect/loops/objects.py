@@ -57,7 +57,7 @@ class Objects:
             return False
         # Functions and classes have attributes too.
         home = one if isinstance(one, (type, types.FunctionType)) else type(one)
-        return any(home is one for one in _NAMESPACES) or is_users(home.__module__)
+        return any(home is one for one in _NAMESPACES) or is_users(getattr(home, "__module__", "builtins"))
 
     def note(self, path: str, one: Any, place: Place) -> None:
         """Record the expression for a place and its object, unless one is recorded already."""

@@ -33,6 +33,8 @@ from ckptkit.mindspore.inspect.sequential import cells_of
 # Where MindSpore keeps the hooks of a cell; `test_every_hook_of_a_cell_is_read` fails if they move.
 _HOOKS = ("_forward_pre_hook", "_forward_hook", "_backward_pre_hook", "_backward_hook")  # properties of the same names
 _MOST_ARGUMENTS = 16
+# Expressions and statements that are read in a pass: of all functions, half a second, and of one with what it calls.
+_MOST, _MOST_OF_ONE = 20_000, 4_000
 
 
 @dataclass(frozen=True)
@@ -89,21 +91,25 @@ def _found(
     statements = Statements(flow, objects, Libraries([]), {})
     steps = [*steps]
     for _ in passes(flow):
+        left = _MOST
         for step in steps:
-            _read(step, flow, statements)
+            left -= _read(step, flow, statements, min(left, _MOST_OF_ONE))
     yield from reported(flow, objects, statements.taken, per_step=True, draws=draws, without=told)
 
 
-def _read(step: _Step, flow: Flow, statements: Statements) -> None:
-    """Read a function as the body of a loop that may save after each call."""
+def _read(step: _Step, flow: Flow, statements: Statements, most: int) -> int:
+    """Read a function as the body of a loop that may save after each call; return how much was read."""
     scope = Scope(_read.__code__, {}, step.where, Running({}, 0))
     data = [Value(sources=frozenset((DATA,)))] * _MOST_ARGUMENTS
     flow.forget()
+    read = 0
     for _ in flow.rounds(step.loop, frozenset(), scope):
         flow.may_save()
-        returned = statements.call(step.function, [*step.given, *data], scope)
+        returned, count = statements.call(step.function, [*step.given, *data], scope, most // 2)
+        read += count
         if step.steers and returned is not None:
             flow.steer(returned.sources)
+    return read
 
 
 def steps_of_cells(cells: Collection[tuple[str, nn.Cell]]) -> Iterator[_Step]:

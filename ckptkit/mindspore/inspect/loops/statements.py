@@ -56,10 +56,14 @@ class Statements:
         self._expressions.begin()
         self._block(body, scope)
 
-    def call(self, function: Any, given: Sequence[Value], scope: Scope) -> Value | None:
-        """Read a function that is called; None if it is not the user's or has no source."""
-        self._expressions.begin()
-        return self._expressions.calls.follow(function, given, {}, scope)
+    def call(self, function: Any, given: Sequence[Value], scope: Scope, most: int) -> tuple[Value | None, int]:
+        """Read a function that is called; return its result, and how many expressions and statements were read.
+
+        The result is None if the function is not the user's or has no source.
+        """
+        self._expressions.begin(most)
+        found = self._expressions.calls.follow(function, given, {}, scope)
+        return found, most - max(self._expressions.left, 0)
 
     def _block(self, body: Iterable[ast.stmt], scope: Scope) -> list[Value]:
         """Read the statements; return what they return."""

@@ -271,6 +271,14 @@ def watched_by_a_thread(cell, batches, rate, restore):
         threading.Thread(target=show).start()
 
 
+def options_in_two_dicts(cell, batches, rate, restore):
+    first, second = {}, {}
+    restore()
+    for x, y in batches:
+        cell(x, y, **first, **second)
+        print(**first, **second)
+
+
 def average_that_is_shown(cell, batches, rate, restore):
     average = Average()
     restore()
@@ -282,7 +290,14 @@ def average_that_is_shown(cell, batches, rate, restore):
 
 @pytest.mark.parametrize(
     "loop",
-    [log_of_losses, computed_in_a_comprehension, sorted_by_a_key, watched_by_a_thread, average_that_is_shown],
+    [
+        log_of_losses,
+        computed_in_a_comprehension,
+        sorted_by_a_key,
+        watched_by_a_thread,
+        average_that_is_shown,
+        options_in_two_dicts,
+    ],
     ids=lambda one: one.__name__,
 )
 def test_calls_that_steer_nothing_are_not_named(loop):
@@ -432,3 +447,24 @@ def test_what_steers_no_cell_is_not_named(loop):
     training, adapter = Training(), Adapter()
     training.cell.network.adapter = adapter
     assert training.found(lambda *given: loop(*given, adapter)) == []
+
+
+class Unbound:
+    """As Cython's functions are since version 3.1: without ``__self__`` if they are not bound."""
+
+    def __call__(self, x):
+        return x
+
+
+Unbound.__name__ = "cython_function_or_method"
+unbound = Unbound()
+
+
+def compiled_function(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        cell(unbound(x), y)
+
+
+def test_compiled_functions_do_not_end_the_search():
+    assert Training().found(compiled_function) == []
