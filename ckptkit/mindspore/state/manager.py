@@ -330,7 +330,8 @@ class StateManager:
         """Restore the random state again; call right after the dataset's iterator was made.
 
         Raises:
-            ResumeError: If the dataset seed was changed since the restore.
+            ResumeError: If the dataset seed was changed since the restore, or ``strict`` refuses what the loop has made
+                since then.
         """
         if self.position is not None:
             self.position.iterator_made()
