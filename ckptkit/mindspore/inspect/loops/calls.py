@@ -23,6 +23,7 @@ from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.loops.effects import (
     CALLED_BY,
     RESETS,
+    SEEDS,
     asks_a_clock,
     changes,
     computes,
@@ -78,6 +79,13 @@ class _Call(NamedTuple):
         return self.called.sources | together(self.arguments)
 
 
+def _is_seeded(call: _Call) -> bool:
+    """Return whether the call gives a state to a generator that was made without a seed."""
+    given = [*call.node.args, *(one.value for one in call.node.keywords)]
+    gives = any(ast.unparse(one) != "None" for one in given)  # seed(None) asks the operating system
+    return call.name in SEEDS and gives and any(one.name == DRAWN for one in call.owner.sources)
+
+
 class Reader(Protocol):
     """Reads expressions; a protocol, since expressions have calls in them."""
 
@@ -87,6 +95,10 @@ class Reader(Protocol):
 
     def change(self, node: ast.expr, sources: Sources, scope: Scope, *, whole: bool = False) -> None:
         """Record that an expression's object was changed in place, all of it (``whole``) or a part."""
+        ...
+
+    def store(self, node: ast.expr, value: Value, scope: Scope) -> None:
+        """Read the assignment of ``value`` to the target ``node``."""
         ...
 
 
@@ -175,7 +187,8 @@ class Calls:
         """Record what training depends on if the call trains, computes or ends it."""
         called = call.called.target
         if trains or ends(called) or self._objects.is_known(call.owner.target):
-            self._flow.steer(call.sources | self._flow.control)
+            sources = together(call.arguments) if _is_seeded(call) else call.sources
+            self._flow.steer(sources | self._flow.control)
         elif computes:
             self._flow.steer(call.sources)
         for place in self._objects.read_by(called) if computes else ():
@@ -307,6 +320,8 @@ class Calls:
         keeps = call.name == "setdefault" and not is_remade(Value(sources=call.sources))
         if isinstance(node.func, ast.Attribute) and (keeps or changes(call.name, owner)):
             self._reader.change(node.func.value, call.sources, call.scope, whole=call.name in RESETS)
+        if isinstance(node.func, ast.Attribute) and _is_seeded(call):
+            self._reader.store(node.func.value, Value(UNKNOWN, together(call.arguments)), call.scope)
 
     def _mapped(self, call: _Call) -> Sources:
         """Read `map` and `filter` as loops."""

@@ -44,6 +44,7 @@ _EFFECTS = re.compile(
 )
 NO_DATA = ("shape", "dtype", "ndim", "size", "name")  # attributes that are the same for every batch
 RESETS = ("clear", "fill")  # methods after which nothing is left of what was there
+SEEDS = ("seed", "setstate")  # methods of a generator after which its first seed no longer matters
 # Functions that change their first argument. Generators and the modules of generators have `shuffle`, too.
 _FILLS = (
     *(np.copyto, np.put, np.place, np.putmask, np.fill_diagonal),

@@ -323,9 +323,49 @@ def generator_for_each_batch(cell, batches, rate, restore):
         cell(x + np.random.default_rng().normal(), y)
 
 
+def generator_set_to_a_state(cell, batches, rate, restore):
+    states = restore()
+    for x, y in batches:
+        rng = random.Random()
+        rng.setstate(states[0])
+        cell(x + rng.gauss(0, 1), y)
+
+
+def generator_seeded_by_itself(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        rng = random.Random()
+        rng.seed()
+        cell(x + rng.gauss(0, 1), y)
+
+
+def generator_set_to_a_state_once(cell, batches, rate, restore):
+    states = restore()
+    for x, y in batches:
+        rng = random.Random()
+        if states:
+            rng.setstate(states.pop())
+        cell(x + rng.gauss(0, 1), y)
+
+
+def generator_seeded_with_none(cell, batches, rate, restore):
+    restore()
+    for x, y in batches:
+        rng = random.Random()
+        rng.seed(None)
+        cell(x + rng.gauss(0, 1), y)
+
+
+def test_generator_set_to_a_state_is_not_named():
+    assert Training().found(generator_set_to_a_state) == []
+
+
 @pytest.mark.parametrize(
     ("loop", "where"),
     [
+        (generator_set_to_a_state_once, "random.Random() (without a seed)"),
+        (generator_seeded_with_none, "random.Random() (without a seed)"),
+        (generator_seeded_by_itself, "random.Random() (without a seed)"),
         (masked_by_an_operator, "ops.bernoulli() (ops.bernoulli)"),
         (dropped_by_a_cell_of_the_loop, "drop() (nn.Dropout)"),
         (generator_for_each_batch, "np.random.default_rng() (without a seed)"),
