@@ -1,4 +1,4 @@
-"""Formats durations, sizes, numbers and lists for people. Any thread."""
+"""Formats durations, sizes, numbers, lists and paths for people and documents. Any thread."""
 
 from __future__ import annotations
 
@@ -76,3 +76,8 @@ def when(at: datetime | None) -> str:
 def many(count: int, one: str, more: str | None = None) -> str:
     """Format a count with its noun."""
     return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
+def escaped(text: str) -> str:
+    """Return a path with escapes for what is not valid Unicode, so that a document can hold it."""
+    return text.encode(errors="backslashreplace").decode()

@@ -157,6 +157,8 @@ class Saver:
     def save(self, request: SaveRequest) -> Saved:
         """Save the contents of ``request``, unless this attempt has already committed its progress and metrics.
 
+        The training thread has called `begin` with the same request.
+
         Raises:
             StaleAttemptError: If a later attempt exists.
             SaveFailedError: If the part of another rank did not arrive.
@@ -164,7 +166,6 @@ class Saver:
             ValueError: If the state cannot be stored.
         """
         name = request.name
-        self.begin(request)
         check_fence(self._storage, self._attempt, put_back=self._run_id)
         self._decide(besides=name)
         self._empty()

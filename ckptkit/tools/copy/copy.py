@@ -15,7 +15,7 @@ from datetime import datetime
 
 from ckptkit.checkpoint.commit import create_once
 from ckptkit.checkpoint.transfer import ADVICE
-from ckptkit.core.text import listed
+from ckptkit.core.text import escaped, listed
 from ckptkit.errors import CheckpointNotFoundError, CorruptCheckpointError, ResumeError
 from ckptkit.format.codec import encode
 from ckptkit.format.documents import AttemptDocument, CopiedFrom, RunDocument, digest_of
@@ -70,7 +70,7 @@ def copy_run(source: Storage, target: Storage, request: CopyRequest, watch: Copy
     if alone is None:
         index = settled(source, index)
     origin = CopiedFrom(
-        url=scrub(source.url).encode(errors="backslashreplace").decode()[:4096],  # a path need not be valid Unicode
+        url=escaped(scrub(source.url))[:4096],
         run_id=source_run.run_id if source_run is not None else None,
         checkpoint=str(alone) if alone is not None else None,
         last_attempt=last_attempt(source, index, alone),

@@ -28,6 +28,7 @@ from ckptkit.core.progress import Progress
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.save_report import SaveCost
 from ckptkit.core.tensors import LeafSpec
+from ckptkit.core.text import escaped
 from ckptkit.errors import CorruptCheckpointError, ResumeError, StorageError
 from ckptkit.format.codec import encode
 from ckptkit.format.documents import AttemptDocument, CopiedFrom, RunDocument
@@ -138,7 +139,7 @@ class _FromFile:
         self._source = source
         self._wait = wait
         self._kept = kept
-        self.source_path = _as_text(os.path.abspath(source.path))
+        self.source_path = escaped(os.path.abspath(source.path))
         self.progress = Progress(
             epoch=0,
             batch=0,
@@ -150,7 +151,7 @@ class _FromFile:
             cycle_first_batch=0,
         )
         imported: dict[str, JsonValue] = {
-            "file": _as_text(source.path.name)[:4096],
+            "file": escaped(source.path.name)[:4096],
             "format": source.format,
             "left_out": [*left_out],
         }
@@ -173,11 +174,6 @@ class _FromFile:
 
     def advance(self, micro_steps_left: int) -> None:
         """Do nothing: there is no training."""
-
-
-def _as_text(path: str) -> str:
-    """Return ``path`` in a form that a document can hold: a file name need not be valid Unicode."""
-    return path.encode("utf-8", "backslashreplace").decode()
 
 
 class _ShardOfFile:
