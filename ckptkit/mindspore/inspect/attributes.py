@@ -11,6 +11,7 @@ import inspect
 import itertools
 import sys
 import types
+import weakref
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -20,6 +21,7 @@ _LIBRARIES = sys.stdlib_module_names | {
     *("builtins", "mindspore", "ckptkit", "numpy", "rich", "tqdm", "pytest", "_pytest", "pluggy", "xdist", "execnet"),
     *("IPython", "ipykernel", "tornado", "traitlets", "zmq"),
 }
+_PROXIES = frozenset(weakref.ProxyTypes)
 CACHED = type(functools.cache(lambda: None))  # the wrapper that functools.cache and lru_cache make
 
 _DICT_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -28,12 +30,22 @@ _MAX_ITEMS = 10_000  # of one container
 _ACCESSORS = {staticmethod: "__func__", classmethod: "__func__", property: "fget", functools.cached_property: "func"}
 
 
+def met(one: Any) -> Any:
+    """Return an object that code leads to; `UNKNOWN` for a weak proxy, which may fail on any look at it."""
+    return UNKNOWN if type(one) in _PROXIES else one
+
+
 def own_attributes(one: Any) -> Mapping[str, Any]:
-    """Return what ``vars(one)`` gives; nothing for an object without ``__dict__``, such as one with slots."""
+    """Return what ``vars(one)`` gives, without weak proxies.
+
+    Gives nothing for an object without ``__dict__``, such as one with slots.
+    """
     for kind in type(one).__mro__:
         descriptor = vars(kind).get("__dict__")
         if descriptor is not None:
             found = descriptor.__get__(one) if type(descriptor) in _DICT_DESCRIPTORS else None
+            if found is not None and not _PROXIES.isdisjoint(map(type, found.values())):
+                return {name: value for name, value in found.items() if met(value) is not UNKNOWN}
             return found if found is not None else {}
     return {}
 
@@ -52,12 +64,16 @@ def attributes_of(one: Any) -> Iterator[tuple[str, Any]]:
 def below(one: Any, without: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
     """Yield what ``one`` leads to, each with its suffix: items, attributes, the variables that code names.
 
-    Library code is not read, but its closures are: they may hold a function of the user's.
+    Library code is not read, but its closures are: they may hold a function of the user's. Weak proxies are left out.
 
     Args:
         one: Any object.
         without: Names of attributes to leave out.
     """
+    yield from ((name, value) for name, value in _below(one, without) if type(value) not in _PROXIES)
+
+
+def _below(one: Any, without: Collection[str]) -> Iterator[tuple[str, Any]]:
     kind = type(one)
     if issubclass(kind, dict):
         for index, (key, value) in zip(range(_MAX_ITEMS), dict.items(one), strict=False):
@@ -130,6 +146,10 @@ def _methods_of(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
 
 def attribute(owner: Any, name: str) -> Any:
     """Return ``owner.name``, or the unique `UNKNOWN` where it cannot be determined."""
+    return met(_attribute(owner, name))
+
+
+def _attribute(owner: Any, name: str) -> Any:
     own = own_attributes(owner)
     if issubclass(type(owner), types.ModuleType):
         return own.get(name, sys.modules.get(f"{own.get('__name__')}.{name}", UNKNOWN))

@@ -17,7 +17,7 @@ from mindspore.nn.probability.distribution import Distribution
 from mindspore.ops import Primitive
 
 from ckptkit.mindspore.inspect.alike import Alike
-from ckptkit.mindspore.inspect.attributes import own_attributes, owner_of
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, met, own_attributes, owner_of
 from ckptkit.mindspore.inspect.bytecode import Use, uses
 from ckptkit.mindspore.inspect.carried import BARE, GENERATORS, carried
 from ckptkit.mindspore.inspect.finding import Finding
@@ -221,14 +221,9 @@ def _dead_accumulation(parameters: Iterable[ms.Parameter]) -> Iterator[Finding]:
 
 def _items(value: Any) -> Iterator[Any]:
     """Yield the value, or the items of a container, bypassing any ``__iter__`` of the user's."""
-    if isinstance(value, dict):
-        yield from dict.values(value)
-    elif isinstance(value, list):
-        yield from list.__iter__(value)
-    elif isinstance(value, tuple):
-        yield from tuple.__iter__(value)
-    else:
-        yield value
+    base = next((one for one in (list, tuple) if isinstance(value, one)), None)
+    items = dict.values(value) if isinstance(value, dict) else base.__iter__(value) if base is not None else (value,)
+    yield from (one for one in items if met(one) is not UNKNOWN)
 
 
 def _kind(one: Any) -> str:

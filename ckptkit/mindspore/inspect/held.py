@@ -18,7 +18,7 @@ from mindspore import amp, nn
 from mindspore.nn.optim.optimizer import _IteratorLearningRate
 from mindspore.ops import Primitive
 
-from ckptkit.mindspore.inspect.attributes import below, is_users
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, below, is_users, met
 from ckptkit.mindspore.inspect.carried import BARE
 
 CONTAINERS = (dict, list, tuple, deque)
@@ -103,6 +103,8 @@ class Held:
             yield from ((f"{path}{part}", one, holder, part[1:]) for part, one in below(value))
 
     def _may_lead_on(self, value: Any) -> bool:
+        if met(value) is UNKNOWN:
+            return False
         return not isinstance(value, _NOTHING) and id(value) not in self._known and id(value) not in self._seen
 
     def _is_known(self, one: ms.Parameter) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, owner_of
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, met, owner_of
 from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.loops.effects import (
@@ -37,6 +37,7 @@ from ckptkit.mindspore.inspect.loops.effects import (
 )
 from ckptkit.mindspore.inspect.loops.flow import (
     DATA,
+    MARKS,
     RESTORED,
     TIMED,
     Flow,
@@ -147,19 +148,22 @@ class Calls:
         call = self._parts(node, scope)
         if call.given and any(call.called.target is one for one in (map, filter)):
             return Value(UNKNOWN, call.sources | self._mapped(call))
+        bound = owner_of(call.called.target) if isinstance(node.func, ast.Name) else None
+        if bound is not None:  # add = counter.add
+            self._objects.path_of(bound, f"{scope.path}{ast.unparse(node.func)}")
         found = self.follow(call.called.target, call.given, call.named, scope)
         unknown = found is None  # what it does is not read, but told from its object and name
         computing = unknown and computes(call.called.target, call.owner.target, call.name)
         self._steer(call, trains=unknown and trains(call.called.target, call.name), computes=computing)
         marks = self._marks(call, computes=computing)
         if found is not None:
-            return found._replace(sources=found.sources | marks)
+            return found._replace(sources=found.sources | marks | (call.called.sources - MARKS))
         self._draws(call)
         for value in call.arguments:  # what gets a function may call it, such as a thread
             if isinstance(value.target, (types.FunctionType, types.MethodType)):
                 self.follow(value.target, [], {}, scope)
         if call.name == "values" and isinstance(call.owner.target, dict):
-            return Value([*dict.values(call.owner.target)], call.sources)
+            return Value([met(one) for one in dict.values(call.owner.target)], call.sources)
         self._changes(call)
         sources = call.sources
         if call.called.target is len:
@@ -169,7 +173,7 @@ class Calls:
             sources = (first.sources - {DATA}) | together(others)
         asked = next((one for function, one in CALLED_BY.items() if function is call.called.target), None)
         if asked is not None and call.given:
-            sources |= self.special(call.given[0], asked, scope)
+            sources |= self.special(call.given[0], asked, scope).sources
         place = call.owner.place if call.name in ("get", "setdefault") else None  # the item changes with its container
         return Value(UNKNOWN, sources | marks | self._counted(call) | self._drawn(call), place=place)
 
@@ -208,18 +212,17 @@ class Calls:
         with self._flow.quiet() if written else contextlib.nullcontext():
             return self._reader.value(node, scope)
 
-    def special(self, owner: Value, name: str, scope: Scope, *given: Value) -> Sources:
-        """Follow a special method of an object of the user's; return what its result is made of."""
+    def special(self, owner: Value, name: str, scope: Scope, *given: Value) -> Value:
+        """Follow a special method of an object of the user's; return its result, without sources if it has none."""
         method = in_class(type(owner.target), name) if self._objects.is_plain(owner.target) else None
         if type(method) is not types.FunctionType:
-            return frozenset()
-        found = self.follow(types.MethodType(method, owner.target), given, {}, scope)
-        return found.sources if found is not None else frozenset()
+            return Value()
+        return self.follow(types.MethodType(method, owner.target), given, {}, scope) or Value()
 
     def yielded(self, value: Value) -> None:
-        """Record what the function that is read yields."""
+        """Record what the function that is read yields; how often depends on the same conditions."""
         if self._yields:
-            self._yields[-1].append(value)
+            self._yields[-1].append(value._replace(sources=value.sources | self._flow.control))
 
     def draw(self, node: ast.expr, value: Value, scope: Scope, *, takes: bool) -> None:
         """Record that a call advances a generator, or takes from an iterator that was not made of our batches."""
@@ -320,6 +323,10 @@ class Calls:
         keeps = call.name == "setdefault" and not is_remade(Value(sources=call.sources))
         if isinstance(node.func, ast.Attribute) and (keeps or changes(call.name, owner)):
             self._reader.change(node.func.value, call.sources, call.scope, whole=call.name in RESETS)
+        bound = owner_of(target) if isinstance(node.func, ast.Name) else None
+        if bound is not None and changes(target.__name__, bound):  # add = losses.append
+            for place in self._objects.places_of(bound):
+                self._flow.write(place, call.sources, call.scope, whole=target.__name__ in RESETS)
         if isinstance(node.func, ast.Attribute) and _is_seeded(call):
             self._reader.store(node.func.value, Value(UNKNOWN, together(call.arguments)), call.scope)
 

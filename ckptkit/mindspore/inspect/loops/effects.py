@@ -55,8 +55,10 @@ _ENDS = (sys.exit, os._exit, getattr(builtins, "exit", None), getattr(builtins, 
 # The methods that functions and operators call.
 CALLED_BY: Mapping[Any, str] = {
     **{len: "__len__", float: "__float__", int: "__int__", bool: "__bool__", abs: "__abs__"},
-    **{ast.Lt: "__lt__", ast.LtE: "__le__", ast.Gt: "__gt__", ast.GtE: "__ge__", ast.Eq: "__eq__"},
+    **{ast.Lt: "__lt__", ast.LtE: "__le__", ast.Gt: "__gt__", ast.GtE: "__ge__", ast.Eq: "__eq__", ast.NotEq: "__eq__"},
+    **{ast.In: "__contains__", ast.NotIn: "__contains__", ast.USub: "__neg__", ast.Invert: "__invert__"},
     **{ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__", ast.Div: "__truediv__"},
+    **{ast.FloorDiv: "__floordiv__", ast.Mod: "__mod__", ast.Pow: "__pow__", ast.MatMult: "__matmul__"},
 }
 _LOADS = re.compile(r"load|restore|resume|read|open")
 _ASKS = ("get_parameters", "trainable_params", "untrainable_params", "parameters_dict", "parameters_and_names")

@@ -16,7 +16,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, in_class
 from ckptkit.mindspore.inspect.loops.calls import Calls
 from ckptkit.mindspore.inspect.loops.effects import CALLED_BY, NO_DATA, is_ours
 from ckptkit.mindspore.inspect.loops.flow import DATA, RESTORED, Flow, Place, Running, Scope, Sources, Value, together
@@ -67,7 +67,7 @@ class Expressions:
         self.left -= 1
         return self.left > 0
 
-    def value(  # noqa: PLR0911 - one return per kind reads as the table that it is
+    def value(  # noqa: PLR0911, PLR0912 - one return per kind reads as the table that it is
         self, node: ast.expr | None, scope: Scope
     ) -> Value:
         """Read an expression."""
@@ -97,10 +97,18 @@ class Expressions:
                 with self._flow.quiet() if is_written else contextlib.nullcontext():
                     owner = self.value(node.value, scope)
                 index = self.value(node.slice, scope)
-                sources = owner.sources | index.sources | self.calls.special(owner, "__getitem__", scope, index)
+                sources = owner.sources | index.sources | self.calls.special(owner, "__getitem__", scope, index).sources
                 return Value(item_of(owner.target), sources)
-            case ast.Compare() | ast.BinOp():
+            case ast.UnaryOp(op=ast.Not()):
+                return Value(UNKNOWN, self.test(node.operand, scope).sources)
+            case ast.Compare() | ast.BinOp() | ast.UnaryOp():
                 return self._operator(node, scope)
+            case ast.IfExp():
+                test = self.test(node.test, scope)
+                return self._either([test._replace(target=UNKNOWN)], [node.body, node.orelse], scope)
+            case ast.BoolOp():
+                *first, last = node.values
+                return self._either([self.test(one, scope) for one in first], [last], scope)
             case ast.Tuple() | ast.List():
                 items = tuple(self.value(one, scope) for one in node.elts)
                 return Value(UNKNOWN, together(items), items)
@@ -110,10 +118,20 @@ class Expressions:
                 return Value()
             case _:
                 parts = [self.value(one, scope) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
-                either = parts[1:] if isinstance(node, ast.IfExp) else parts
-                is_either = isinstance(node, (ast.IfExp, ast.BoolOp, ast.Await, ast.Starred))
-                known = (one.target for one in either if one.target is not UNKNOWN and one.target is not None)
-                return Value(next(known, UNKNOWN) if is_either else UNKNOWN, together(parts))
+                is_one = isinstance(node, (ast.Await, ast.Starred)) and parts
+                return Value(parts[0].target if is_one else UNKNOWN, together(parts))
+
+    def test(self, node: ast.expr, scope: Scope) -> Value:
+        """Read an expression that is asked whether it is true."""
+        value = self.value(node, scope)
+        name = "__len__" if in_class(type(value.target), "__bool__") is UNKNOWN else "__bool__"
+        return value._replace(sources=value.sources | self.calls.special(value, name, scope).sources)
+
+    def _either(self, parts: Sequence[Value], rest: Sequence[ast.expr], scope: Scope) -> Value:
+        """Return what may be any of several values."""
+        parts = [*parts, *(self.value(one, scope) for one in rest)]
+        known = (one.target for one in parts if one.target is not UNKNOWN and one.target is not None)
+        return Value(next(known, UNKNOWN), together(parts))
 
     def elements(self, one: ast.For | ast.AsyncFor, over: Value, scope: Scope) -> list[Value]:
         """Return what a loop takes: each object of a short list, otherwise one value for all items.
@@ -133,7 +151,7 @@ class Expressions:
         zipped = call.args if isinstance(call, ast.Call) and self.value(call.func, scope).target is zip else []
         if any(is_ours(self.value(each, scope).target) for each in zipped):
             return [Value(items=tuple(self._zipped(each, one, scope) for each in zipped))]
-        sources = (over.sources - {RESTORED}) | _data_of(over.target)
+        sources = (over.sources - {RESTORED}) | _data_of(over.target) | self._iterated(over, scope)
         values = items_of(over.target, _FEW + 1) if isinstance(over.target, (list, tuple)) else []
         if len(values) <= _FEW:
             each = [Value(value, sources) for value in values if self._objects.is_plain(value)]
@@ -143,6 +161,10 @@ class Expressions:
             if each:
                 return each
         return [Value(item_of(over.target), sources)]
+
+    def _iterated(self, over: Value, scope: Scope) -> Sources:
+        """Follow the iteration over an object of the user's; return what its elements are made of."""
+        return together([self.calls.special(over, name, scope) for name in ("__iter__", "__next__")])
 
     def _zipped(self, node: ast.expr, loop: ast.stmt, scope: Scope) -> Value:
         """Return what one argument of `zip` gives to a loop; a count starts anew with every start of the script."""
@@ -163,6 +185,7 @@ class Expressions:
                 scope.lasting.pop(node.id, None)  # the default stays as it is
                 place = scope.place(node.id)
                 self._objects.note(f"{scope.path}{node.id}", scope.value(node.id).target, place)
+                self._objects.rebind(place, value.target)
                 self._flow.write(place, value.sources, scope, whole=True)
                 now = scope.assigned(node.id, value, node.lineno)
                 scope.known[node.id] = value if is_ours(now.target) else now  # reading ours would count as a save
@@ -175,8 +198,14 @@ class Expressions:
             case ast.Attribute():
                 owner = self.value(node.value, scope).target
                 own = {Place(id(owner), node.attr)}
-                if self._objects.has(owner, node.attr):
+                setter = in_class(type(owner), node.attr)
+                if isinstance(setter, property) and self._objects.is_plain(owner) and setter.fset is not None:
+                    self.calls.follow(types.MethodType(setter.fset, owner), [value], {}, scope)
+                elif self._objects.has(owner, node.attr):
+                    self._objects.rebind(self._place_in(owner, node, scope), value.target)
                     self._write(owner, node, value.sources, scope, whole=True)
+                elif self._objects.is_of_library(owner):
+                    self.change(node.value, value.sources, scope)
                 if isinstance(owner, (nn.Cell, ms.Parameter)) or self._objects.is_known(owner):
                     self._flow.steer((value.sources | self._flow.control) - own)
             case ast.Subscript():
@@ -281,12 +310,16 @@ class Expressions:
         stored = ours or isinstance(target, nn.Cell) or self._objects.is_known(target)
         return frozenset((RESTORED,)) if stored else frozenset()
 
-    def _operator(self, node: ast.Compare | ast.BinOp, scope: Scope) -> Value:
-        kinds = [type(one) for one in node.ops] if isinstance(node, ast.Compare) else [type(node.op)]
-        first, *rest = [node.left, *node.comparators] if isinstance(node, ast.Compare) else [node.left, node.right]
-        parts = [self.value(one, scope) for one in (first, *rest)]
-        name = CALLED_BY.get(kinds[0])
-        called = self.calls.special(parts[0], name, scope, parts[1]) if name is not None else frozenset()
+    def _operator(self, node: ast.Compare | ast.BinOp | ast.UnaryOp, scope: Scope) -> Value:
+        kind = type(node.ops[0] if isinstance(node, ast.Compare) else node.op)
+        parts = [self.value(one, scope) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
+        name = CALLED_BY.get(kind)
+        if name is None:
+            return Value(UNKNOWN, together(parts))
+        owner, *others = reversed(parts) if name == "__contains__" else parts
+        called = self.calls.special(owner, name, scope, *others).sources
+        if isinstance(node, ast.BinOp):
+            called |= self.calls.special(parts[1], f"__r{name[2:]}", scope, parts[0]).sources
         return Value(UNKNOWN, together(parts) | called)
 
     def _comprehension(self, node: Any, scope: Scope) -> Value:
@@ -297,9 +330,10 @@ class Expressions:
         for _ in self._flow.rounds(node, together(overs), scope):
             for one in node.generators:
                 over = self.value(one.iter, scope)
-                self.store(one.target, Value(item_of(over.target), over.sources), scope)
+                sources = over.sources | self._iterated(over, scope)
+                self.store(one.target, Value(item_of(over.target), sources), scope)
                 for test in one.ifs:
-                    self.value(test, scope)
+                    self.test(test, scope)
             found |= together([self.value(one, scope) for one in parts])
         return Value(UNKNOWN, found)
 

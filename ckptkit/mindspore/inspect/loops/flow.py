@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, met
 
 
 class Place(NamedTuple):
@@ -62,7 +62,7 @@ class Scope:
         self.code = code
         self.path = path
         self._now = now
-        self.known = {name: Value(one) for name, one in self._now.values.items()}
+        self.known = {name: Value(met(one)) for name, one in self._now.values.items()}
         self.lasting: dict[str, types.FunctionType] = {}  # arguments at their default, an object that outlives the call
         self.returns_one = False  # the same expression wherever the function ends
         self._module = module
@@ -79,11 +79,11 @@ class Scope:
     def assigned(self, name: str, value: Value, line: int) -> Value:
         """Return ``value`` with the object that the variable has now, if that is what was assigned at ``line``."""
         is_past = value.target is UNKNOWN and line < self._now.line
-        return value._replace(target=self._now.values.get(name, UNKNOWN)) if is_past else value
+        return value._replace(target=met(self._now.values.get(name, UNKNOWN))) if is_past else value
 
     def value(self, name: str) -> Value:
         """Return what is known of the variable of that name."""
-        return self.known.get(name) or Value(self._module.get(name, vars(builtins).get(name, UNKNOWN)))
+        return self.known.get(name) or Value(met(self._module.get(name, vars(builtins).get(name, UNKNOWN))))
 
 
 @dataclass(eq=False)

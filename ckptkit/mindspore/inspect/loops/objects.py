@@ -19,7 +19,7 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, in_class, is_users
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, in_class, is_users, met
 from ckptkit.mindspore.inspect.bytecode import instructions_of
 from ckptkit.mindspore.inspect.carried import BARE, GENERATORS
 from ckptkit.mindspore.inspect.loops.flow import Place
@@ -45,6 +45,7 @@ class Objects:
         self._known = _by_id(known)
         self._places: dict[Place, tuple[str, Any]] = {}  # the expression, and the object there
         self._objects: dict[int | str, tuple[str, Any]] = {}  # by id
+        self._rebound: set[Place] = set()  # that get another function or cell
         self._read_by_cells: dict[Place, None] = {}  # attributes that the code changes and `construct` reads
 
     def is_known(self, one: Any) -> bool:
@@ -59,11 +60,23 @@ class Objects:
         home = one if isinstance(one, (type, types.FunctionType)) else type(one)
         return any(home is one for one in _NAMESPACES) or is_users(getattr(home, "__module__", "builtins"))
 
+    def is_of_library(self, one: Any) -> bool:
+        """Return whether ``one`` is an object of a library's that no checkpoint holds, such as a number of `ctypes`."""
+        return (
+            one is not UNKNOWN and not isinstance(one, _NO_STATE) and not self.is_known(one) and not self.is_plain(one)
+        )
+
     def note(self, path: str, one: Any, place: Place) -> None:
         """Record the expression for a place and its object, unless one is recorded already."""
         self._places.setdefault(place, (path, one))
         if self.is_plain(one) or isinstance(one, (*GENERATORS, Iterator)):
             self.path_of(one, path)
+
+    def rebind(self, place: Place, one: Any) -> None:
+        """Record that an object is assigned to a place; whether it is another one than before may be unknown."""
+        before = self._places[place][1] if place in self._places else UNKNOWN
+        if before is not UNKNOWN and one is not UNKNOWN and not _is_same(before, one):
+            self._rebound.add(place)
 
     def path_of(self, one: Any, path: str) -> str:
         """Return the object's expression: the first one recorded, otherwise ``path``."""
@@ -99,12 +112,16 @@ class Objects:
         A variable is its own holder, with an empty type name.
         """
         path, one = self._places[place]
-        if isinstance(one, _NO_STATE) or self.is_known(one):
+        if (isinstance(one, _NO_STATE) and place not in self._rebound) or self.is_known(one):
             return None
         if place.within in self._objects:
             path, owner = self._objects[place.within]
             return path, type(owner).__name__
         return path, ""
+
+    def places_of(self, one: Any) -> list[Place]:
+        """Return the places at which the object was met."""
+        return [place for place, (_, each) in self._places.items() if each is one]
 
     def at(self, place: Place) -> Any:
         """Return the object at a place."""
@@ -121,6 +138,13 @@ def _reads(cell: nn.Cell, name: str) -> bool:
         code = instructions_of(function.__code__) if type(function) is types.FunctionType else ()
         names |= {one.argval for one in code if one.opname in ("LOAD_ATTR", "LOAD_METHOD")}
     return name in names
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether it is one object; each access to a method makes another one."""
+    if type(one) is types.MethodType and type(other) is types.MethodType:
+        return one.__self__ is other.__self__ and one.__func__ is other.__func__
+    return one is other
 
 
 def _by_id(known: Iterable[Any]) -> dict[int, Any]:
@@ -144,7 +168,6 @@ def item_of(target: Any) -> Any:
 
 def items_of(target: Any, most: int) -> list[Any]:
     """Return the first items of a container, of a dict its values, bypassing any ``__iter__`` of the user's."""
-    if isinstance(target, dict):
-        return [*itertools.islice(dict.values(target), most)]
     base = next((one for one in _CONTAINERS if isinstance(target, one)), None)
-    return [*itertools.islice(base.__iter__(target), most)] if base is not None else []
+    items = dict.values(target) if isinstance(target, dict) else base.__iter__(target) if base is not None else ()
+    return [met(one) for one in itertools.islice(items, most)]

@@ -1,6 +1,7 @@
 """Reads the source of code that runs or is called, as syntax trees.
 
-Guarantees: reads each source file once; returns nothing for code without source. Any thread.
+Guarantees: reads each source file once; returns nothing for code without source. An attribute or a variable that the
+code names by a string, such as ``vars(one)["name"]``, is in the tree as if it was named without one. Any thread.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def _bodies(lines: tuple[str, ...]) -> Mapping[tuple[str, int], Sequence[ast.stm
         tree = ast.parse("".join(lines))
     except (SyntaxError, ValueError):  # the file has changed
         return {}
+    tree = _WithoutStrings().visit(tree)
     found: dict[tuple[str, int], Sequence[ast.stmt]] = {("<module>", 0): tree.body}
     for one in ast.walk(tree):
         if isinstance(one, ast.Lambda):
@@ -71,3 +73,59 @@ def _bodies(lines: tuple[str, ...]) -> Mapping[tuple[str, int], Sequence[ast.stm
         elif isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)):
             found[(one.name, min([one.lineno, *(each.lineno for each in one.decorator_list)]))] = one.body
     return found
+
+
+class _WithoutStrings(ast.NodeTransformer):
+    """Replaces what names an attribute or a variable by a constant string."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt | list[ast.stmt]:
+        """Replace ``setattr(one, "name", value)`` and ``vars(one).update(name=value)`` by assignments."""
+        self.generic_visit(node)
+        match node.value:
+            case (
+                ast.Call(func=ast.Name(id="setattr"), args=[owner, ast.Constant(str(name)), value])
+                | ast.Call(func=ast.Attribute(attr="__setattr__"), args=[owner, ast.Constant(str(name)), value])
+            ):
+                return _assigned(owner, name, value, node)
+            case ast.Call(func=ast.Attribute(value=owner, attr="__setattr__"), args=[ast.Constant(str(name)), value]):
+                return _assigned(owner, name, value, node)
+            case ast.Call(func=ast.Attribute(value=whole, attr="update"), args=[], keywords=[_, *_] as given):
+                updated = _owner_of(whole)
+                if updated is not None and all(one.arg is not None for one in given):
+                    return [_assigned(updated, str(one.arg), one.value, node) for one in given]
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        """Replace ``getattr(one, "name")``, also with a constant for what is missing."""
+        self.generic_visit(node)
+        match node:
+            case (
+                ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(str(name))])
+                | ast.Call(func=ast.Name(id="getattr"), args=[owner, ast.Constant(str(name)), ast.Constant()])
+            ):
+                return ast.copy_location(ast.Attribute(owner, name, ast.Load()), node)
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        """Replace ``vars(one)["name"]``, ``one.__dict__["name"]`` and ``globals()["name"]``."""
+        self.generic_visit(node)
+        if not isinstance(node.slice, ast.Constant) or not isinstance(node.slice.value, str):
+            return node
+        name, owner = node.slice.value, _owner_of(node.value)
+        if owner is not None:
+            return ast.copy_location(ast.Attribute(owner, name, node.ctx), node)
+        is_global = isinstance(node.value, ast.Call) and ast.unparse(node.value) == "globals()"
+        return ast.copy_location(ast.Name(name, node.ctx), node) if is_global else node
+
+
+def _owner_of(node: ast.expr) -> ast.expr | None:
+    """Return the object whose attributes ``vars(one)`` and ``one.__dict__`` are; None for other expressions."""
+    match node:
+        case ast.Call(func=ast.Name(id="vars"), args=[owner]) | ast.Attribute(value=owner, attr="__dict__"):
+            return owner
+    return None
+
+
+def _assigned(owner: ast.expr, name: str, value: ast.expr, node: ast.stmt) -> ast.stmt:
+    target = ast.copy_location(ast.Attribute(owner, name, ast.Store()), node)
+    return ast.copy_location(ast.Assign([target], value), node)

@@ -152,10 +152,7 @@ class Statements:
             case ast.Match():
                 return self._cases(one, scope)
             case ast.With() | ast.AsyncWith():
-                for item in one.items:
-                    entered = self._expressions.value(item.context_expr, scope)
-                    self._expressions.calls.special(entered, "__enter__", scope)
-                return self._block(one.body, scope)
+                return self._with(one, scope)
             case ast.Return() | ast.Break() | ast.Raise():
                 return self._leaves(one, scope)
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
@@ -172,6 +169,18 @@ class Statements:
                         self._expressions.value(each, scope)
                 return self._block(itertools.chain.from_iterable(blocks_of(one)), scope)
         return []
+
+    def _with(self, one: ast.With | ast.AsyncWith, scope: Scope) -> list[Value]:
+        calls = self._expressions.calls
+        managers = [self._expressions.value(item.context_expr, scope) for item in one.items]
+        for item, manager in zip(one.items, managers, strict=True):
+            entered = calls.special(manager, "__enter__", scope)
+            if item.optional_vars is not None and entered != Value():
+                self._expressions.store(item.optional_vars, entered, scope)
+        returned = self._block(one.body, scope)
+        for manager in reversed(managers):
+            calls.special(manager, "__exit__", scope)
+        return returned
 
     def _leaves(self, one: ast.Return | ast.Break | ast.Raise, scope: Scope) -> list[Value]:
         """Record that what ends a loop that may save steers training."""
@@ -203,7 +212,7 @@ class Statements:
     def _branches(self, one: ast.If, scope: Scope) -> list[Value]:
         returned: list[Value] = []
         read = self._flow.read_so_far()
-        test = self._expressions.value(one.test, scope)
+        test = self._expressions.test(one.test, scope)
         # What a condition on data, or on something that the loop carries, assigns is state, whatever it looks like.
         guards = self._guards(one.test, scope) if is_remade(test) else []
         read -= self._expressions.aliases(one.test, scope)  # m = cache.get(key), and then: if m is None
@@ -293,7 +302,7 @@ class Statements:
             self._flow.ready()
             for _ in range(2):
                 self._flow.iterate()
-                yield self._expressions.value(one.test, scope), Value()
+                yield self._expressions.test(one.test, scope), Value()
             return
         over = self._expressions.value(one.iter, scope)
         self._flow.ready()
