@@ -6,43 +6,57 @@ the cells alive while the object lives, and nothing else. Any thread.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 from mindspore import nn
+from mindspore.common.initializer import Initializer
 from mindspore.ops import Primitive
 
 from ckptkit.mindspore.inspect.attributes import is_users, own_attributes
 from ckptkit.mindspore.inspect.carried import BARE
 
 # The code of these types is not read, nor the code of what is in containers.
+_OF_MINDSPORE = (ms.Tensor, Primitive, Initializer)  # and not of a class of the user's
 _VALUES = (type(None), bool, int, float, str, bytes, list, tuple, dict, np.ndarray, np.float64, np.float32, np.int64)
 
 
 class Alike:
-    """Gives cells that are alike the same key."""
+    """Gives cells that are alike the same key.
 
-    def __init__(self) -> None:
+    Args:
+        depth: How many levels of cells below a cell count; deeper ones count by their class alone.
+    """
+
+    def __init__(self, depth: int = sys.maxsize) -> None:
+        self._depth = depth
         self._numbers: dict[tuple[object, ...], int] = {}
-        self._keys: dict[int, tuple[nn.Cell, Hashable]] = {}  # holds the cells, so that no id is reused
+        self._keys: dict[tuple[int, int], tuple[nn.Cell, Hashable]] = {}  # holds the cells, so that no id is reused
 
     def key(self, cell: nn.Cell) -> Hashable:
         """Return a key that is equal for alike cells."""
-        if id(cell) not in self._keys:
-            self._keys[id(cell)] = cell, id(cell)  # ends the recursion when cells hold each other
+        return self._key_in(cell, self._depth)
+
+    def _key_in(self, cell: nn.Cell, depth: int) -> Hashable:
+        if depth < 0:
+            return str(type(cell)), id(type(cell))
+        at = (id(cell), depth if self._depth < sys.maxsize else 0)
+        if at not in self._keys:
+            self._keys[at] = cell, id(cell)  # ends the recursion when cells hold each other
             own = own_attributes(cell)
             held = {name: one for name, one in own.items() if name not in BARE}
             held.update(own.get("_cells") or {})
-            parts = type(cell), *((name, self._key_of(one)) for name, one in held.items())
+            parts = type(cell), *((name, self._key_of(one, depth - 1)) for name, one in held.items())
             # A number: a nested key would be as large as the network.
-            self._keys[id(cell)] = cell, ("cell", self._numbers.setdefault(parts, len(self._numbers)))
-        return self._keys[id(cell)][1]
+            self._keys[at] = cell, ("cell", self._numbers.setdefault(parts, len(self._numbers)))
+        return self._keys[at][1]
 
-    def _key_of(self, one: Any) -> object:
+    def _key_of(self, one: Any, depth: int) -> object:
         kind = type(one)
         if issubclass(kind, nn.Cell):
-            return self.key(one)
-        is_value = kind in _VALUES or (issubclass(kind, (ms.Tensor, Primitive)) and not is_users(kind.__module__))
+            return self._key_in(one, depth)
+        is_value = kind in _VALUES or (issubclass(kind, _OF_MINDSPORE) and not is_users(kind.__module__))
         return kind if is_value else id(one)

@@ -43,7 +43,7 @@ def find_in_loops(known: Iterable[Any], since: Lines | None = None) -> Iterator[
             now = Running(locals_of(frame), frame.f_lineno)
             scope = Scope(frame.f_code, frame.f_globals, f"{path}: ", now)
             statements.read(ahead(body_of(frame.f_code, frame.f_globals), line), scope)
-    yield from reported(flow, objects, statements.taken)
+    yield from reported(flow, objects, statements)
 
 
 def _begun(since: Lines | None) -> Iterator[tuple[str, types.FrameType, int]]:

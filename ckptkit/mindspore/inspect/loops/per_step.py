@@ -94,7 +94,7 @@ def _found(
         left = _MOST
         for step in steps:
             left -= _read(step, flow, statements, min(left, _MOST_OF_ONE))
-    yield from reported(flow, objects, statements.taken, per_step=True, draws=draws, without=told)
+    yield from reported(flow, objects, statements, per_step=True, draws=draws, without=told)
 
 
 def _read(step: _Step, flow: Flow, statements: Statements, most: int) -> int:
@@ -114,7 +114,7 @@ def _read(step: _Step, flow: Flow, statements: Statements, most: int) -> int:
 
 def steps_of_cells(cells: Collection[tuple[str, nn.Cell]]) -> Iterator[_Step]:
     """Yield what cells run in PYNATIVE mode, and what they run in Python in either mode."""
-    alike, seen = Alike(), set[Hashable]()
+    alike, seen = Alike(depth=2), set[Hashable]()
     for where, cell in cells:
         for key, step in _of_cell(where, cell, alike):
             if key not in seen:

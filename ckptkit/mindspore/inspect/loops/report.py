@@ -6,7 +6,7 @@ Guarantees: reads what `Flow` and `Objects` recorded; runs no code of the user's
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ckptkit.mindspore.inspect.carried import GENERATORS
@@ -15,6 +15,7 @@ from ckptkit.mindspore.inspect.loops.calls import DRAWN, TAKEN
 from ckptkit.mindspore.inspect.loops.expressions import NUMBER
 from ckptkit.mindspore.inspect.loops.flow import Flow, Place
 from ckptkit.mindspore.inspect.loops.objects import Objects
+from ckptkit.mindspore.inspect.loops.statements import Statements
 
 _MOST_PASSES = 4
 
@@ -31,7 +32,7 @@ def passes(flow: Flow) -> Iterator[int]:
 def reported(
     flow: Flow,
     objects: Objects,
-    taken: Mapping[int, tuple[str, Any]],
+    read: Statements,
     *,
     per_step: bool = False,
     draws: bool = True,
@@ -42,19 +43,21 @@ def reported(
     Args:
         flow: Recorded what it carries and what steers training.
         objects: Recorded its objects and their expressions.
-        taken: Generators and iterators that it draws from.
+        read: What was read.
         per_step: Whether it is code that cells or ``Model`` call, and not a loop of one's own.
         draws: Whether to report random operators.
         without: Attributes, by object and name, that are reported elsewhere.
     """
     who = "code that is called once per step" if per_step else "the loop"
-    for path, one in taken.values():
+    if read.unread:
+        yield _unread([*read.unread])
+    for path, one in read.taken.values():
         yield _drawn(path, one, who)
     carried: dict[tuple[str, str], list[str]] = {}
     for place in flow.steering:
         holder = objects.holder(place) if place not in without else None
         is_told = place.name == DRAWN and not draws
-        if holder is not None and not is_told and id(objects.at(place)) not in taken:
+        if holder is not None and not is_told and id(objects.at(place)) not in read.taken:
             carried.setdefault(holder, []).append(place.name)
     for (path, kind), names in carried.items():
         if names == [DRAWN]:
@@ -63,6 +66,17 @@ def reported(
         why = f"{who} carries {', '.join(names)} from one batch to the next, and no checkpoint would have it"
         way_out = _by_name(path, kind, names) if kind else _elsewhere(names) if per_step else _in_loop(names)
         yield Finding("unseen", f"{path} ({kind})" if kind else path, why, way_out, certain=False)
+
+
+def _unread(names: Sequence[str]) -> Finding:
+    return Finding(
+        "unseen",
+        names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
+        "it is too long to be read whole before training, so that what the rest of it carries from one batch to the "
+        "next goes unnamed",
+        "Give such state by name; `ckptkit doctor` tries whether any is left",
+        certain=False,
+    )
 
 
 def _drawn(path: str, one: Any, who: str) -> Finding:

@@ -41,6 +41,7 @@ class Statements:
 
     Attributes:
         taken: Generators and iterators that a loop draws from, by id, each with its expression.
+        unread: Names of the functions of which only a part was read, in order.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class Statements:
         self._cache: _Cache | None = None  # being filled
         self._expressions = Expressions(flow, objects, libraries, running, self._block)
         self.taken: dict[int, tuple[str, Any]] = self._expressions.calls.taken
+        self.unread: dict[str, None] = {}
 
     def read(self, body: Sequence[ast.stmt], scope: Scope) -> None:
         """Read the body of a function or module that is running."""
         self._expressions.begin()
         self._block(body, scope)
+        self._end(scope)
 
     def call(self, function: Any, given: Sequence[Value], scope: Scope, most: int) -> tuple[Value | None, int]:
         """Read a function that is called; return its result, and how many expressions and statements were read.
@@ -63,7 +66,12 @@ class Statements:
         """
         self._expressions.begin(most)
         found = self._expressions.calls.follow(function, given, {}, scope)
+        self._end(scope)
         return found, most - max(self._expressions.left, 0)
+
+    def _end(self, scope: Scope) -> None:
+        if self._expressions.left <= 0:
+            self.unread[scope.path.removesuffix(": ")] = None
 
     def _block(self, body: Iterable[ast.stmt], scope: Scope) -> list[Value]:
         """Read the statements; return what they return."""

@@ -65,6 +65,19 @@ def test_cells_that_hold_each_other_have_keys():
     assert alike.key(one) != alike.key(nn.Dense(2, 2))
 
 
+def test_layers_whose_weights_were_drawn_are_alike():
+    one, other = (nn.SequentialCell(nn.Conv2d(3, 4, 3), nn.Dense(2, 2)) for _ in range(2))
+    alike = Alike()
+    assert alike.key(one) == alike.key(other)
+
+
+@pytest.mark.parametrize(("depth", "same"), [(0, True), (1, True), (2, False), (sys.maxsize, False)])
+def test_cells_further_below_count_by_their_class(depth, same):
+    one, other = (nn.SequentialCell(Layer(function, through="cell")) for function in (ops.mul, ops.dropout))
+    alike = Alike(depth)
+    assert (alike.key(one) == alike.key(other)) == same
+
+
 @pytest.mark.parametrize("through", [None, "object", "cell"])
 @pytest.mark.parametrize("first", [0, 1])
 def test_layers_with_other_functions_are_told_apart(through, first):

@@ -1,0 +1,52 @@
+"""Of long code, a stated part is read; what goes unread is said."""
+
+from __future__ import annotations
+
+import linecache
+
+import pytest
+from mindspore import nn
+from support.training import begin_process
+from test_loops import Training
+
+from ckptkit.mindspore.inspect import find_in_steps_of_cells
+
+READ = 20_000  # expressions and statements, as docs/exactness.md says
+PER_LINE = 3  # a statement, a call and its function; read twice in a loop
+
+
+def function_of(name, text, monkeypatch):
+    module = {"__name__": "users", "nn": nn}
+    exec(compile(text, f"{name}.py", "exec"), module)  # noqa: S102 - code that is as long as is needed
+    monkeypatch.setitem(linecache.cache, f"{name}.py", (1, None, text.splitlines(keepends=True), f"{name}.py"))
+    return module[name]
+
+
+def long_loop(lines, monkeypatch):
+    text = "def loop(cell, batches, rate, restore):\n    seen = 0\n    restore()\n    for x, y in batches:\n"
+    text += "        print()\n" * lines + "        seen += 1\n        cell(x * seen, y)\n"
+    return function_of("loop", text, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("lines", "where"),
+    [(READ // (2 * PER_LINE) - 100, "loop(): seen"), (READ // PER_LINE, "loop()")],
+    ids=["within", "beyond"],
+)
+def test_long_loop_is_read_as_far_as_is_stated(lines, where, monkeypatch):
+    (found,) = Training().found(long_loop(lines, monkeypatch))
+    assert (found.where, found.certain) == (where, False)
+    assert ("too long" in found.why) == (where == "loop()")
+
+
+def long_cell(lines, monkeypatch):
+    text = "class Long(nn.Cell):\n    def construct(self, x):\n" + "        print()\n" * lines + "        return x\n"
+    return function_of("Long", text, monkeypatch)()
+
+
+def test_long_function_of_a_cell_is_said_to_be_unread(monkeypatch):
+    begin_process()
+    cell = nn.SequentialCell(long_cell(READ, monkeypatch), nn.Dense(2, 2))
+    (found,) = find_in_steps_of_cells([cell], [])
+    assert found.where == "0 (Long): construct()"
+    assert "too long" in found.why
