@@ -150,6 +150,8 @@ def attribute(owner: Any, name: str) -> Any:
 
 
 def _attribute(owner: Any, name: str) -> Any:
+    if type(owner) is super:
+        return _in_parent(owner, name)
     own = own_attributes(owner)
     if issubclass(type(owner), types.ModuleType):
         return own.get(name, sys.modules.get(f"{own.get('__name__')}.{name}", UNKNOWN))
@@ -164,6 +166,13 @@ def _attribute(owner: Any, name: str) -> Any:
         return found.__func__ if isinstance(found, staticmethod) else found
     # The object's own attributes are not bound to it. Compare by identity: an array has no truth value.
     return found if own.get(name) is found else _bound(found, owner)
+
+
+def _in_parent(parent: Any, name: str) -> Any:
+    """Return the attribute of ``super()``."""
+    kinds = parent.__self_class__.__mro__
+    after = kinds[kinds.index(parent.__thisclass__) + 1 :]
+    return _bound(next((vars(one)[name] for one in after if name in vars(one)), UNKNOWN), parent.__self__)
 
 
 def static(owner: Any, name: str, own: Mapping[str, Any]) -> Any:

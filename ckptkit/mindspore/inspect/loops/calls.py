@@ -146,6 +146,8 @@ class Calls:
     def value(self, node: ast.Call, scope: Scope) -> Value:
         """Read a call; return what its result is made of."""
         call = self._parts(node, scope)
+        if call.called.target is super:
+            return Value(scope.parent(), call.sources)
         if call.given and any(call.called.target is one for one in (map, filter)):
             return Value(UNKNOWN, call.sources | self._mapped(call))
         bound = owner_of(call.called.target) if isinstance(node.func, ast.Name) else None
@@ -218,6 +220,16 @@ class Calls:
         if type(method) is not types.FunctionType:
             return Value()
         return self.follow(types.MethodType(method, owner.target), given, {}, scope) or Value()
+
+    def made(self, node: ast.Call, made: Value, scope: Scope) -> None:
+        """Follow the ``__init__`` of an object of the user's if the call of its class has made it."""
+        init = in_class(type(made.target), "__init__") if self._objects.is_plain(made.target) else None
+        if type(init) is not types.FunctionType:
+            return
+        with self._flow.quiet():
+            call = self._parts(node, scope)
+        if call.called.target is type(made.target):
+            self.follow(types.MethodType(init, made.target), call.given, call.named, scope)
 
     def yielded(self, value: Value) -> None:
         """Record what the function that is read yields; how often depends on the same conditions."""

@@ -198,6 +198,9 @@ class Expressions:
             case ast.Attribute():
                 owner = self.value(node.value, scope).target
                 own = {Place(id(owner), node.attr)}
+                match node:
+                    case ast.Attribute(ast.Attribute(ast.Name() as generator, "bit_generator"), "state"):
+                        self.store(generator, Value(UNKNOWN, value.sources), scope)  # its first seed no longer matters
                 setter = in_class(type(owner), node.attr)
                 if isinstance(setter, property) and self._objects.is_plain(owner) and setter.fset is not None:
                     self.calls.follow(types.MethodType(setter.fset, owner), [value], {}, scope)

@@ -76,6 +76,12 @@ class Scope:
         is_global = self.code.co_name == "<module>" or name not in self.code.co_varnames
         return Place(id(self._module) if is_global else id(self.code), name)
 
+    def parent(self) -> Any:
+        """Return what ``super()`` gives in a method."""
+        kind = self._now.values.get("__class__")
+        first = next((self.value(name).target for name in self.code.co_varnames[:1]), UNKNOWN)
+        return super(kind, first) if isinstance(kind, type) and issubclass(type(first), kind) else UNKNOWN
+
     def assigned(self, name: str, value: Value, line: int) -> Value:
         """Return ``value`` with the object that the variable has now, if that is what was assigned at ``line``."""
         is_past = value.target is UNKNOWN and line < self._now.line

@@ -216,6 +216,8 @@ class Statements:
                 self._expressions.store(target, value, scope)
             else:
                 self._cache.filled |= places
+            if isinstance(target, ast.Name) and isinstance(one.value, ast.Call):
+                self._expressions.calls.made(one.value, scope.value(target.id), scope)
 
     def _branches(self, one: ast.If, scope: Scope) -> list[Value]:
         returned: list[Value] = []

@@ -105,9 +105,33 @@ def iterated_by_a_generator(cell, batches, rate, restore):
         cell(x, y)
 
 
+class Counter:
+    def __init__(self, begin, *, factor=1.0):
+        self.count, self.factor = begin, factor
+
+    def scale(self):
+        self.count += 1
+        self.factor *= 0.5
+        return self.count
+
+
+class Falling(Counter):
+    def scale(self):
+        super().scale()
+        return self.factor
+
+
+def object_made_in_part_from_what_restore_returns(cell, batches, rate, restore):
+    point = restore()
+    falling = Falling(point.batches_delivered)
+    for x, y in batches:
+        cell(x * falling.scale(), y)
+
+
 @pytest.mark.parametrize(
     ("loop", "words"),
     [
+        (object_made_in_part_from_what_restore_returns, "falling (Falling): the loop carries factor"),
         (object_made_after_the_restore, "plateau (Plateau): the loop carries bad"),
         (object_made_in_a_block, "plateau (Plateau): the loop carries bad"),
         (generator_made_after_the_restore, "rng (Generator)"),
@@ -131,6 +155,13 @@ def begun_from_what_restore_returns(cell, batches, rate, restore):
     for x, y in batches:
         seen += 1
         cell(x * seen, y)
+
+
+def object_made_from_what_restore_returns(cell, batches, rate, restore):
+    point = restore()
+    counter = Counter(point.batches_delivered)
+    for x, y in batches:
+        cell(x * counter.scale(), y)
 
 
 def given_to_a_function(cell, batches, rate, restore):
@@ -181,6 +212,7 @@ def taken_from_a_generator(cell, batches, rate, restore):
     "loop",
     [
         begun_from_what_restore_returns,
+        object_made_from_what_restore_returns,
         given_to_a_function,
         made_for_each_batch,
         only_shown,

@@ -51,6 +51,12 @@ class Counted:
         self._level += value
 
 
+class Inherited(Counted):
+    def add(self):
+        if self.level == 0:
+            super().add()
+
+
 class Alternating:
     """Is its own iterator."""
 
@@ -220,6 +226,14 @@ def method_of_an_object_in_a_variable(cell, batches, rate, restore):
         cell(x * counted.count, y)
 
 
+def method_of_a_parent(cell, batches, rate, restore):
+    counted = Inherited()
+    restore()
+    for x, y in batches:
+        counted.add()
+        cell(x * counted.count, y)
+
+
 def queued(cell, batches, rate, restore):
     waiting = queue.Queue()
     waiting.put(1.0)
@@ -298,6 +312,7 @@ NAMED = [
     (set_by_a_property, "counted (Counted)"),
     (method_in_a_variable, "losses"),
     (method_of_an_object_in_a_variable, "add (Counted)"),
+    (method_of_a_parent, "counted (Inherited)"),
     (queued, "waiting"),
     (simple_queue, "waiting"),
     (number_of_c, "count"),
