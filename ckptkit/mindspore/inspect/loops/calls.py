@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import functools
 import itertools
 import random
@@ -33,6 +34,7 @@ from ckptkit.mindspore.inspect.loops.effects import (
     is_draw,
     is_ours,
     loads,
+    outputs,
     trains,
 )
 from ckptkit.mindspore.inspect.loops.flow import (
@@ -148,6 +150,9 @@ class Calls:
         call = self._parts(node, scope)
         if call.called.target is super:
             return Value(scope.parent(), call.sources)
+        is_by_name = any(call.called.target is one for one in (getattr, setattr))
+        if is_by_name and len(call.given) > 1 and type(call.given[1].target) is str:
+            return self._by_name(call, call.given[1].target)
         if call.given and any(call.called.target is one for one in (map, filter)):
             return Value(UNKNOWN, call.sources | self._mapped(call))
         bound = owner_of(call.called.target) if isinstance(node.func, ast.Name) else None
@@ -179,13 +184,21 @@ class Calls:
         place = call.owner.place if call.name in ("get", "setdefault") else None  # the item changes with its container
         return Value(UNKNOWN, sources | marks | self._counted(call) | self._drawn(call), place=place)
 
+    def _by_name(self, call: _Call, name: str) -> Value:
+        """Read `getattr` and `setattr` with a variable whose text is known."""
+        node = ast.copy_location(ast.Attribute(call.node.args[0], name, ast.Load()), call.node)
+        if call.called.target is getattr:
+            return self._reader.value(node, call.scope)
+        self._reader.store(node, call.given[2], call.scope)
+        return Value()
+
     def _parts(self, node: ast.Call, scope: Scope) -> _Call:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         with self._flow.quiet() if name in RESETS else contextlib.nullcontext():
             owner = self._reader.value(node.func.value, scope) if isinstance(node.func, ast.Attribute) else Value()
             called = self._reader.value(node.func, scope)
-        copied = node.args[:1] if called.target is np.copyto else []
-        given = [self._argument(one, scope, written=one in copied) for one in node.args]
+        written = outputs(called.target, node.args)
+        given = [self._argument(one, scope, written=one in written) for one in node.args]
         named = {one.arg: self._argument(one.value, scope, written=one.arg == "out") for one in node.keywords}
         return _Call(node, scope, name, owner, called, given, named)
 
@@ -223,13 +236,21 @@ class Calls:
 
     def made(self, node: ast.Call, made: Value, scope: Scope) -> None:
         """Follow the ``__init__`` of an object of the user's if the call of its class has made it."""
-        init = in_class(type(made.target), "__init__") if self._objects.is_plain(made.target) else None
-        if type(init) is not types.FunctionType:
+        if not self._objects.is_plain(made.target):
             return
         with self._flow.quiet():
             call = self._parts(node, scope)
-        if call.called.target is type(made.target):
+        kind = type(made.target)
+        if call.called.target is not kind:
+            return
+        init = in_class(kind, "__init__")
+        if type(init) is types.FunctionType:
             self.follow(types.MethodType(init, made.target), call.given, call.named, scope)
+        if dataclasses.is_dataclass(kind) or kind is types.SimpleNamespace:  # its ``__init__`` has no source
+            names = getattr(kind, "__match_args__", ())
+            for name, value in [*zip(names, call.given, strict=False), *call.named.items()]:
+                place = self._objects.attribute_of(made.target, f"{scope.path}{ast.unparse(node)}", str(name))
+                self._flow.write(place, value.sources, scope, whole=True)
 
     def yielded(self, value: Value) -> None:
         """Record what the function that is read yields; how often depends on the same conditions."""
@@ -327,11 +348,11 @@ class Calls:
     def _changes(self, call: _Call) -> None:
         """Record the objects that a call changes in place."""
         node, target, owner = call.node, call.called.target, call.owner.target
-        for one in node.keywords:
-            if one.arg == "out":
-                self._reader.change(one.value, call.sources, call.scope, whole=True)
-        if node.args and fills(target, owner, call.name):
-            self._reader.change(node.args[0], call.sources, call.scope, whole=target is np.copyto)
+        for one in (*outputs(target, node.args), *(each.value for each in node.keywords if each.arg == "out")):
+            self._reader.change(one, call.sources, call.scope, whole=True)
+        unbound = isinstance(owner, type) and changes(call.name, owner)  # list.append(losses, loss)
+        if node.args and (unbound or fills(target, owner, call.name)):
+            self._reader.change(node.args[0], call.sources, call.scope)
         keeps = call.name == "setdefault" and not is_remade(Value(sources=call.sources))
         if isinstance(node.func, ast.Attribute) and (keeps or changes(call.name, owner)):
             self._reader.change(node.func.value, call.sources, call.scope, whole=call.name in RESETS)

@@ -16,7 +16,7 @@ import re
 import sys
 import time
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,8 @@ from ckptkit.mindspore.inspect.operators import (
 )
 
 _CHANGES = re.compile(
-    r"(append|extend|insert|pop|add|discard|remove|clear|update|rotate|reverse|sort|put|fill|resize)"
-    r"(left|item)?"
+    r"(append|extend|insert|pop|add|discard|remove|clear|update|rotate|reverse|sort|put|fill|resize|subtract)"
+    r"(left|item|_nowait)?|(difference|intersection|symmetric_difference)_update|move_to_end"
 )
 _IN_PLACE = re.compile(r"[a-z]\w*[a-z0-9]_")  # methods of tensors, such as mul_
 # Calls that write parameters, seed generators or write a file of weights.
@@ -47,7 +47,7 @@ RESETS = ("clear", "fill")  # methods after which nothing is left of what was th
 SEEDS = ("seed", "setstate")  # methods of a generator after which its first seed no longer matters
 # Functions that change their first argument. Generators and the modules of generators have `shuffle`, too.
 _FILLS = (
-    *(np.copyto, np.put, np.place, np.putmask, np.fill_diagonal),
+    *(np.put, np.place, np.putmask, np.fill_diagonal),
     *(bisect.insort_left, bisect.insort_right),
     *(heapq.heapify, heapq.heappop, heapq.heappush, heapq.heappushpop, heapq.heapreplace),
 )
@@ -89,8 +89,17 @@ def changes(name: str, owner: Any) -> bool:
     """Return whether a method of that name changes its object."""
     if isinstance(owner, contextvars.ContextVar):
         return name in ("set", "reset")
+    if hasattr(type(owner), "put") and name in ("get", "get_nowait"):  # a queue, of which there are several kinds
+        return True
     is_tensor = isinstance(owner, Tensor) and _IN_PLACE.fullmatch(name) is not None
     return is_tensor or _CHANGES.fullmatch(name) is not None
+
+
+def outputs(called: Any, arguments: Sequence[ast.expr]) -> Sequence[ast.expr]:
+    """Return the positional arguments of which a call writes all, and reads nothing."""
+    if isinstance(called, np.ufunc):
+        return arguments[called.nin :]
+    return arguments[:1] if called is np.copyto else ()
 
 
 def fills(called: Any, owner: Any, name: str) -> bool:

@@ -196,27 +196,30 @@ class Expressions:
             case ast.Starred():
                 self.store(node.value, Value(UNKNOWN, value.sources), scope)
             case ast.Attribute():
-                owner = self.value(node.value, scope).target
-                own = {Place(id(owner), node.attr)}
-                match node:
-                    case ast.Attribute(ast.Attribute(ast.Name() as generator, "bit_generator"), "state"):
-                        self.store(generator, Value(UNKNOWN, value.sources), scope)  # its first seed no longer matters
-                setter = in_class(type(owner), node.attr)
-                if isinstance(setter, property) and self._objects.is_plain(owner) and setter.fset is not None:
-                    self.calls.follow(types.MethodType(setter.fset, owner), [value], {}, scope)
-                elif self._objects.has(owner, node.attr):
-                    self._objects.rebind(self._place_in(owner, node, scope), value.target)
-                    self._write(owner, node, value.sources, scope, whole=True)
-                elif self._objects.is_of_library(owner):
-                    self.change(node.value, value.sources, scope)
-                if isinstance(owner, (nn.Cell, ms.Parameter)) or self._objects.is_known(owner):
-                    self._flow.steer((value.sources | self._flow.control) - own)
+                self._set(node, value, scope)
             case ast.Subscript():
                 index = self.value(node.slice, scope)
                 self.change(node.value, value.sources | index.sources, scope, whole=_is_whole(node.slice))
                 item = self._item(node, scope)
                 if item is not None:
                     self._flow.write(item, value.sources, scope, whole=True)
+
+    def _set(self, node: ast.Attribute, value: Value, scope: Scope) -> None:
+        owner = self.value(node.value, scope)
+        match node:
+            case ast.Attribute(ast.Attribute(ast.Name() as generator, "bit_generator"), "state"):
+                self.store(generator, Value(UNKNOWN, value.sources), scope)  # its first seed no longer matters
+        self.calls.special(owner, "__setattr__", scope, Value(node.attr), value)
+        setter = in_class(type(owner.target), node.attr)
+        if isinstance(setter, property) and setter.fset is not None and self._objects.is_plain(owner.target):
+            self.calls.follow(types.MethodType(setter.fset, owner.target), [value], {}, scope)
+        elif self._objects.has(owner.target, node.attr):
+            self._objects.rebind(self._place_in(owner.target, node, scope), value.target)
+            self._write(owner.target, node, value.sources, scope, whole=True)
+        elif self._objects.is_of_library(owner.target):
+            self.change(node.value, value.sources, scope)
+        if isinstance(owner.target, (nn.Cell, ms.Parameter)) or self._objects.is_known(owner.target):
+            self._flow.steer((value.sources | self._flow.control) - {Place(id(owner.target), node.attr)})
 
     def change(self, node: ast.expr, sources: Sources, scope: Scope, *, whole: bool = False) -> None:
         """Record that an expression's object was changed in place, all of it (``whole``) or a part."""
@@ -250,6 +253,8 @@ class Expressions:
                 found = self.calls.follow(target, [], {}, scope)
                 sources |= found.sources if found is not None else frozenset()
                 target = UNKNOWN
+            elif target is UNKNOWN:
+                sources |= self.calls.special(owner, "__getattr__", scope, Value(node.attr)).sources
         has = self._objects.has(owner.target, node.attr)
         return Value(target, sources, place=Place(id(owner.target), node.attr) if has else None)
 

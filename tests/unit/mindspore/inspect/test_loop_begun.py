@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import math
+import types
 
 import mindspore as ms
 import numpy as np
@@ -128,10 +130,25 @@ def object_made_in_part_from_what_restore_returns(cell, batches, rate, restore):
         cell(x * falling.scale(), y)
 
 
+@dataclasses.dataclass
+class Reached:
+    epoch: int
+    step: int = 0
+
+
+def dataclass_made_in_part_from_what_restore_returns(cell, batches, rate, restore):
+    point = restore()
+    reached = Reached(point.epoch)
+    for x, y in batches:
+        reached.step += 1
+        cell(x * reached.step * reached.epoch, y)
+
+
 @pytest.mark.parametrize(
     ("loop", "words"),
     [
         (object_made_in_part_from_what_restore_returns, "falling (Falling): the loop carries factor"),
+        (dataclass_made_in_part_from_what_restore_returns, "reached (Reached): the loop carries step"),
         (object_made_after_the_restore, "plateau (Plateau): the loop carries bad"),
         (object_made_in_a_block, "plateau (Plateau): the loop carries bad"),
         (generator_made_after_the_restore, "rng (Generator)"),
@@ -162,6 +179,23 @@ def object_made_from_what_restore_returns(cell, batches, rate, restore):
     counter = Counter(point.batches_delivered)
     for x, y in batches:
         cell(x * counter.scale(), y)
+
+
+def dataclass_made_from_what_restore_returns(cell, batches, rate, restore):
+    point = restore()
+    reached = Reached(point.epoch, step=point.batches_delivered)
+    for x, y in batches:
+        reached.step += 1
+        reached.epoch += 1
+        cell(x * reached.step * reached.epoch, y)
+
+
+def namespace_made_from_what_restore_returns(cell, batches, rate, restore):
+    point = restore()
+    reached = types.SimpleNamespace(step=point.batches_delivered)
+    for x, y in batches:
+        reached.step += 1
+        cell(x * reached.step, y)
 
 
 def given_to_a_function(cell, batches, rate, restore):
@@ -213,6 +247,8 @@ def taken_from_a_generator(cell, batches, rate, restore):
     [
         begun_from_what_restore_returns,
         object_made_from_what_restore_returns,
+        dataclass_made_from_what_restore_returns,
+        namespace_made_from_what_restore_returns,
         given_to_a_function,
         made_for_each_batch,
         only_shown,

@@ -6,8 +6,10 @@ import ctypes
 import multiprocessing
 import queue
 import weakref
+from collections import Counter, OrderedDict
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from test_loops import Training
 
@@ -234,6 +236,88 @@ def method_of_a_parent(cell, batches, rate, restore):
         cell(x * counted.count, y)
 
 
+class Delegating:
+    def __init__(self):
+        self.inner = SimpleNamespace(count=0)
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+def delegated(cell, batches, rate, restore):
+    outer = Delegating()
+    restore()
+    for x, y in batches:
+        outer.inner.count = outer.count + 1
+        cell(x * outer.inner.count, y)
+
+
+class Forwarding:
+    def __init__(self, inner):
+        self.__dict__["inner"] = inner
+
+    def __setattr__(self, name, value):
+        setattr(self.inner, name, value)
+
+
+def forwarded(cell, batches, rate, restore):
+    kept = SimpleNamespace(count=0)
+    outer = Forwarding(kept)
+    restore()
+    for x, y in batches:
+        outer.count = kept.count + 1
+        cell(x * kept.count, y)
+
+
+def method_of_a_class(cell, batches, rate, restore):
+    losses = []
+    restore()
+    for x, y in batches:
+        list.append(losses, float(cell(x, y)))
+        if len(losses) > 5:
+            rate.set_data(rate * 0.5)
+
+
+def set_that_shrinks(cell, batches, rate, restore):
+    left = set(range(100))
+    restore()
+    for x, y in batches:
+        left.difference_update({len(left)})
+        cell(x * len(left), y)
+
+
+def order_that_changes(cell, batches, rate, restore):
+    turns = OrderedDict({1.0: "a", 2.0: "b"})
+    restore()
+    for x, y in batches:
+        turn = next(iter(turns))
+        turns.move_to_end(turn)
+        cell(x * turn, y)
+
+
+def counter_that_falls(cell, batches, rate, restore):
+    left = Counter(batches=100)
+    restore()
+    for x, y in batches:
+        left.subtract(["batches"])
+        cell(x * left["batches"], y)
+
+
+def output_by_position(cell, batches, rate, restore):
+    steps = np.zeros(3)
+    restore()
+    for x, y in batches:
+        np.add(steps, 1, steps)
+        cell(x * float(steps[0]), y)
+
+
+def queue_that_empties(cell, batches, rate, restore):
+    waiting = queue.Queue()
+    restore()
+    for x, y in batches:
+        cell(x * waiting.get_nowait(), y)
+
+
 def queued(cell, batches, rate, restore):
     waiting = queue.Queue()
     waiting.put(1.0)
@@ -313,6 +397,14 @@ NAMED = [
     (method_in_a_variable, "losses"),
     (method_of_an_object_in_a_variable, "add (Counted)"),
     (method_of_a_parent, "counted (Inherited)"),
+    (forwarded, "kept (SimpleNamespace)"),
+    (delegated, "outer.inner (SimpleNamespace)"),
+    (method_of_a_class, "losses"),
+    (set_that_shrinks, "left"),
+    (order_that_changes, "turns"),
+    (counter_that_falls, "left"),
+    (output_by_position, "steps"),
+    (queue_that_empties, "waiting"),
     (queued, "waiting"),
     (simple_queue, "waiting"),
     (number_of_c, "count"),
@@ -352,6 +444,14 @@ def function_chosen_for_each_batch(cell, batches, rate, restore):
     for x, y in batches:
         change = abs if float(x) < 0 else float
         cell(change(x), y)
+
+
+def output_that_is_filled_anew(cell, batches, rate, restore):
+    doubled = np.zeros(3)
+    restore()
+    for x, y in batches:
+        np.add(x.asnumpy(), x.asnumpy(), doubled)
+        cell(x * float(doubled[0]), y)
 
 
 def cell_made_ready(cell, batches, rate, restore):
@@ -394,6 +494,7 @@ def dead_objects(cell, batches, rate, restore):
         asked_and_shown,
         options_by_strings,
         function_chosen_for_each_batch,
+        output_that_is_filled_anew,
         cell_made_ready,
         losses_that_a_method_in_a_variable_keeps,
         dead_objects,
