@@ -15,12 +15,12 @@ from __future__ import annotations
 import io
 import itertools
 import re
-import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from ckptkit.core.latch import Latch
 from ckptkit.errors import SaveFailedError
 from ckptkit.format.documents import FileEntry
 from ckptkit.format.layout import CheckpointName
@@ -117,18 +117,21 @@ class Receipts:
         self._patience = patience
         self._monotonic = monotonic
         self._given_up: dict[int, str] = {}
-        self._woken = threading.Event()
-        self._pause = pause if pause is not None else self._woken.wait
+        self._woken = Latch()
+        self._pause = pause or self._sleep
+
+    def _sleep(self, seconds: float) -> None:
+        self._woken.wait(seconds)
 
     def give_up(self, save_number: int, why: str) -> None:
         """Stop waiting for the save ``save_number``: one of its parts will not arrive."""
         self._given_up.setdefault(save_number, why)
-        self._woken.set()
+        self._woken.open()
 
     def hurry(self) -> None:
         """Wait at most a few seconds: this rank exits because of an error, and other ranks may have died of it."""
         self._patience = min(self._patience, _FAREWELL)
-        self._woken.set()
+        self._woken.open()
 
     def collect(self, checkpoint: CheckpointName, own: Receipt, check: Callable[[], None]) -> tuple[Receipt, ...]:
         """Wait for the receipts of all ranks for the save that ``own`` belongs to; return them by rank.
@@ -181,7 +184,7 @@ class Receipts:
                 )
             if pause == _LONGEST_PAUSE:
                 check()
-            self._woken.clear()
+            self._woken = Latch()
             self._pause(pause.total_seconds())
             pause = min(_LONGEST_PAUSE, pause * 1.5)
 

@@ -1,13 +1,15 @@
 """Runs many small requests in parallel; each takes about 30 ms on an object store, and a read needs thousands.
 
-Guarantees: results come in the order of the items. The error of a call is raised after the calls under way have ended.
-Any thread.
+Guarantees: results come in the order of the items. The error of a call, or Ctrl-C, is raised after the calls under way
+have ended. Not `concurrent.futures`, whose locks Ctrl-C may leave taken (`ckptkit.core.latch`). Where no thread can be
+started, the caller's thread does the work. Any thread.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -21,8 +23,47 @@ def each_of(items: Sequence[Item], function: Callable[[Item], Result]) -> list[R
     """Return the results of ``function`` for each item; it must be safe to call from many threads."""
     if len(items) <= FEW:
         return [function(item) for item in items]
-    pool = ThreadPoolExecutor(min(THREADS, len(items)), thread_name_prefix="ckptkit-read")
+    left = deque(enumerate(items))
+    results: dict[int, Result] = {}
+    errors: dict[int, BaseException] = {}
+
+    def run() -> None:
+        while left:
+            try:
+                at, item = left.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            try:
+                results[at] = function(item)
+            except BaseException as error:  # noqa: BLE001 - raised below, whatever it is
+                errors[at] = error
+                left.clear()  # after the first error the rest is not needed
+
+    _run_in_threads(run, min(THREADS, len(items)), left.clear)
+    if errors:
+        raise errors[min(errors)]
+    return [results[at] for at in range(len(items))]
+
+
+def _run_in_threads(run: Callable[[], None], count: int, stop: Callable[[], None]) -> None:
+    """Run ``run`` in ``count`` threads and wait until all have ended; call ``stop`` first if an error arrives."""
+    threads: list[threading.Thread] = []
     try:
-        return list(pool.map(function, items))
+        for _ in range(count):
+            thread = threading.Thread(target=run, name="ckptkit-read", daemon=True)
+            thread.start()
+            threads.append(thread)
+    except RuntimeError:  # no more threads (from Python 3.12 on, an ending interpreter starts none)
+        run()
+    except BaseException:  # Ctrl-C
+        stop()
+        raise
     finally:
-        pool.shutdown(cancel_futures=True)  # after the first error the rest is not needed
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException:
+            stop()
+            for thread in threads:
+                thread.join()
+            raise

@@ -15,11 +15,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import wait as wait_for
 from datetime import timedelta
+from typing import Generic, TypeVar
 
 from ckptkit.checkpoint.staged import Staged
+from ckptkit.core.latch import Latch
 from ckptkit.core.progress_bar import LongWait
 from ckptkit.core.save_report import SaveReport
 from ckptkit.errors import CkptKitError, SaveFailedError
@@ -29,6 +29,7 @@ _log = logging.getLogger("ckptkit")
 _LOWEST_PRIORITY = 19
 _GLANCE_SECONDS = 0.5
 _SLICE_SECONDS = 0.005
+_T = TypeVar("_T")
 
 
 class _Untold:
@@ -56,6 +57,44 @@ class _Untold:
             )
 
 
+class Outcome(Generic[_T]):
+    """Holds the result of a work, or its error, once it has ended; not a `Future`, for the reason that `Latch` gives.
+
+    Attributes:
+        error: What made it fail; None before it ends, and if it succeeded.
+    """
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self._results: list[_T] = []
+        self._ended = Latch()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the work has ended."""
+        return self._ended.is_open
+
+    def succeed(self, result: _T) -> None:
+        """End with a result."""
+        self._results.append(result)
+        self._ended.open()
+
+    def fail(self, error: BaseException) -> None:
+        """End with an error."""
+        self.error = error
+        self._ended.open()
+
+    def wait(self, seconds: float) -> None:
+        """Wait at most ``seconds`` for the end."""
+        self._ended.wait(seconds)
+
+    def result(self) -> _T:
+        """Return the result of a work that has ended, or raise its error."""
+        if self.error is not None:
+            raise self.error
+        return self._results[0]
+
+
 class SaveHandle:
     """Represents one save under way, similar to `concurrent.futures.Future`.
 
@@ -64,7 +103,7 @@ class SaveHandle:
     """
 
     def __init__(self, staged: Staged | None) -> None:
-        self._future: Future[SaveReport] = Future()
+        self._outcome: Outcome[SaveReport] = Outcome()
         self._staged = staged
         self._thread: threading.Thread | None = None
         # Taken once: by the thread, which then saves, or by the training thread, and then nobody saves.
@@ -82,7 +121,7 @@ class SaveHandle:
         Each call also gives the writer the slices that it may be waiting for, as far as there is room, so that a loop
         over `done` terminates.
         """
-        if not self._future.done():
+        if not self._outcome.is_there:
             self._advance()
         return self._has_ended()
 
@@ -100,24 +139,24 @@ class SaveHandle:
 
     def exception(self, timeout: timedelta | None = None) -> BaseException | None:
         """Wait for the end and return the save's error or None; raises TimeoutError as `result` does."""
-        return self.settled(timeout).exception()
+        return self.settled(timeout).error
 
-    def settled(self, timeout: timedelta | None = None) -> Future[SaveReport]:
-        """Wait for the end and return the future; raises TimeoutError as `result` does."""
-        if not self._future.done():
+    def settled(self, timeout: timedelta | None = None) -> Outcome[SaveReport]:
+        """Wait for the end and return the outcome; raises TimeoutError as `result` does."""
+        if not self._outcome.is_there:
             self._wait(timeout)
         self._untold.forget()
-        return self._future
+        return self._outcome
 
     def end(self, outcome: SaveReport | BaseException) -> None:
         """Set the outcome, from the code that runs the save; a failure that nobody asks for is logged at exit."""
         if not isinstance(outcome, BaseException):
-            self._future.set_result(outcome)
+            self._outcome.succeed(outcome)
             return
         try:
-            self._untold.remember(outcome)  # before the future ends: another thread may ask as soon as it has ended
+            self._untold.remember(outcome)  # before the save ends: another thread may ask as soon as it has ended
         finally:
-            self._future.set_exception(outcome)
+            self._outcome.fail(outcome)
 
     def start(self, save: Callable[[], SaveReport]) -> bool:
         """Run ``save`` in a thread of its own and return True.
@@ -143,10 +182,10 @@ class SaveHandle:
         if self._take_back():
             failed = SaveFailedError("the save was interrupted before it began")
             failed.__cause__ = error
-            self._future.set_exception(failed)
+            self._outcome.fail(failed)
 
     def _take_back(self) -> bool:
-        if self._future.done() or not self._begun.acquire(blocking=False):
+        if self._outcome.is_there or not self._begun.acquire(blocking=False):
             return False
         AT_EXIT.discard(self.finish)
         self._release()
@@ -168,7 +207,7 @@ class SaveHandle:
 
     def finish(self) -> None:
         """Wait for the end and log a failure that nobody has asked for; runs at interpreter exit."""
-        if not self._future.done():
+        if not self._outcome.is_there:
             self._wait(None)
         self._untold.tell()
 
@@ -181,7 +220,7 @@ class SaveHandle:
             while True:
                 left = _GLANCE_SECONDS if until is None else min(_GLANCE_SECONDS, max(0.0, until - time.monotonic()))
                 self._advance()  # otherwise a writer that needs slices would wait forever
-                wait_for([self._future], min(left, _SLICE_SECONDS) if by_slices else left)
+                self._outcome.wait(min(left, _SLICE_SECONDS) if by_slices else left)
                 if self._has_ended():
                     return
                 if until is not None and time.monotonic() >= until:
@@ -201,11 +240,11 @@ class SaveHandle:
     def _has_ended(self) -> bool:
         """Return whether there is an outcome; a thread that died without one becomes an error."""
         has_begun = self._begun.locked()  # first: a thread that has begun is alive until it has set the outcome
-        # Begun without a thread: `withdraw` took it back, and Ctrl-C interrupted that, so nobody else ends it.
-        is_gone = has_begun if self._thread is None else not self._thread.is_alive()
+        # Without a thread: Ctrl-C arrived before it was made, or in `withdraw`, so nobody else ends the save.
+        is_gone = self._thread is None or not self._thread.is_alive()
         if is_gone and not has_begun:
             self.withdraw(RuntimeError("its thread was never started"))
-        elif is_gone and not self._future.done():
+        elif is_gone and not self._outcome.is_there:
             self._release()
             self.end(
                 SaveFailedError(
@@ -213,7 +252,7 @@ class SaveHandle:
                     "off from the one that trains, which alone can wait for the save"
                 )
             )
-        return self._future.done()
+        return self._outcome.is_there
 
 
 def warn_of_failure(error: BaseException, message: str, *values: object) -> None:

@@ -136,13 +136,13 @@ class SaveResults:
             raise self.end
         if self.in_flight is None or not self.in_flight.done():
             return
-        future, writes = self.in_flight.settled(), self.in_flight.writes
+        outcome, writes = self.in_flight.settled(), self.in_flight.writes
         self.in_flight = None
-        error = future.exception()
+        error = outcome.error
         if error is None:
             self._failures_in_a_row = 0
             if writes:
-                self._add(future.result())
+                self._add(outcome.result())
         elif isinstance(error, StaleAttemptError):
             self._end_with(error)
         elif self._commits:

@@ -292,8 +292,8 @@ class Scheduler:
             self._saver.confirm(name)
             return report
 
-        self._results.begin(self._number, handle)
         try:
+            self._results.begin(self._number, handle)
             handle.start(confirm)
         except BaseException as error:  # Ctrl-C, as in `_begin`
             handle.withdraw(error)

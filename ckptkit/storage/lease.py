@@ -16,6 +16,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
+from ckptkit.core.latch import Latch
 from ckptkit.errors import StorageError
 
 # Files at a run root that belong to the storage and not to the run.
@@ -64,7 +65,7 @@ class Lease:
     ) -> None:
         self._storage = storage
         self._settle = settle
-        self._wait = wait or threading.Event().wait
+        self._wait = wait or Latch().wait
         self._new_token = new_token
         self._own = threading.Lock()  # threads of one process exclude each other without a lease
 

@@ -14,6 +14,7 @@ import threading
 import weakref
 from typing import Protocol
 
+from ckptkit.core.latch import Latch
 from ckptkit.core.progress_bar import Countdown, LongWait, countdown
 from ckptkit.errors import SaveFailedError, StaleAttemptError, StorageError
 from ckptkit.format.layout import CheckpointName
@@ -57,8 +58,8 @@ class Uploads:
         self._tries = tries
         self._tolerant = tolerant
         self._lock = threading.Lock()
-        self._idle = threading.Event()
-        self._idle.set()
+        self._idle = Latch()  # another one for each time that the thread runs
+        self._idle.open()
         self._starting: threading.Lock | None = None
         self._waiting: CheckpointName | None = None
         self._under_way: CheckpointName | None = None
@@ -134,7 +135,7 @@ class Uploads:
         Raises:
             TimeoutError: If the time runs out; the uploads go on.
         """
-        if self._idle.is_set():
+        if self._idle.is_open:
             return
         with LongWait(f"uploading to the mirror {self._mirror_url}", self._uploader.size_bytes) as wait:
             while not self._idle.wait(min(_GLANCE_SECONDS, seconds_left())):
@@ -185,10 +186,10 @@ class Uploads:
         thread = threading.Thread(target=self._run_quietly, args=(begun,), name="ckptkit-mirror", daemon=True)
         try:
             with self._lock:
-                if not self._idle.is_set():
+                if not self._idle.is_open:
                     return
                 self._starting = begun
-                self._idle.clear()
+                self._idle = Latch()
             thread.start()
         except RuntimeError:  # no more threads
             if begun.acquire(blocking=False):
@@ -196,7 +197,7 @@ class Uploads:
         except BaseException:  # Ctrl-C: nobody else knows whether the thread runs
             with self._lock:
                 if self._starting is begun and begun.acquire(blocking=False):
-                    self._idle.set()
+                    self._idle.open()
             raise
 
     def _run_quietly(self, begun: threading.Lock) -> None:
@@ -216,7 +217,7 @@ class Uploads:
                     self._sweep()
         except BaseException as error:  # noqa: BLE001 - likewise, such as an error while making a message
             self._error = self._untold = error
-            self._idle.set()  # otherwise a thread that waits for this one would wait forever
+            self._idle.open()  # otherwise a thread that waits for this one would wait forever
 
     def _take(self) -> bool:
         with self._lock:
@@ -224,7 +225,7 @@ class Uploads:
             self._under_way, self._waiting = self._waiting, None
             if self._under_way is not None or sweep_now:
                 return True
-            self._idle.set()
+            self._idle.open()
             return False
 
     def _sweep(self) -> None:

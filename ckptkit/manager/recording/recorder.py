@@ -18,7 +18,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -28,6 +27,7 @@ from ckptkit.core.save_report import SaveReport
 from ckptkit.errors import CkptKitError, StaleAttemptError
 from ckptkit.format.events import Began, Ended, Event, How, LeftOut, Removed, Saved, SaveFailed, plain_line
 from ckptkit.format.layout import CheckpointName
+from ckptkit.manager.background import Outcome
 from ckptkit.manager.recording.curves import Curves, Place
 from ckptkit.run.event_log import EventLog
 
@@ -236,22 +236,22 @@ class Recorder:
         Runs in its own thread: a storage may retry for minutes, while the next save waits for the writer thread and a
         process that exits may have seconds left. The thread is a daemon for the same reason.
         """
-        outcome: Future[None] = Future()
+        outcome: Outcome[None] = Outcome()
         self._writer = threading.Thread(target=self._store_for, args=(outcome,), name="ckptkit-events", daemon=True)
         self._writer.start()
         self._writer.join(seconds)
         if self._is_storing:
             self._warn(f"the storage took none for {seconds:.1f} s")
         else:
-            outcome.result(0)  # the thread has ended
+            outcome.result()  # the thread has ended
 
-    def _store_for(self, outcome: Future[None]) -> None:
+    def _store_for(self, outcome: Outcome[None]) -> None:
         try:
             self._store()
         except BaseException as error:  # noqa: BLE001 - every error belongs to the waiting thread
-            outcome.set_exception(error)
+            outcome.fail(error)
         else:
-            outcome.set_result(None)
+            outcome.succeed(None)
 
     def _store(self) -> None:
         with self._storing:

@@ -16,6 +16,8 @@ from types import TracebackType
 
 from typing_extensions import Self
 
+from ckptkit.core.latch import Latch
+
 Job = Callable[[], None]
 
 
@@ -27,13 +29,17 @@ class Lanes:
         depth: Maximum number of jobs that wait; `submit` blocks beyond that.
 
     Attributes:
-        stop: Set when a job has raised or the context is left by an exception: running jobs may give up.
+        stop: Opened when a job has raised or the context is left by an exception: running jobs may give up.
     """
 
     def __init__(self, count: int, depth: int = 1) -> None:
-        self.stop = threading.Event()
+        self.stop = Latch()
         self._count = count
-        self._jobs: queue.Queue[Job | None] = queue.Queue(depth)
+        # Written in C, unlike `queue.Queue`, which Ctrl-C may leave locked.
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(depth):
+            self._room.put(None)
         self._threads: list[threading.Thread] = []
         self._error: BaseException | None = None
 
@@ -49,6 +55,7 @@ class Lanes:
             else:
                 self._threads.append(thread)
         if self._threads:
+            self._room.get()
             self._jobs.put(job)
         else:
             job()
@@ -65,16 +72,17 @@ class Lanes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self.stop.set()
+            self.stop.open()
         self._join()
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
+            self._room.put(None)
             try:
                 job()
             except BaseException as error:  # noqa: BLE001 - whatever it is, `submit` or `finish` raises it
                 self._error = error
-                self.stop.set()
+                self.stop.open()
 
     def _join(self) -> None:
         for _ in self._threads:
@@ -88,7 +96,7 @@ class Lanes:
             raise self._error
 
 
-def in_lanes(count: int, jobs: Iterable[Callable[[threading.Event], None]]) -> None:
+def in_lanes(count: int, jobs: Iterable[Callable[[Latch], None]]) -> None:
     """Run ``jobs``, ``count`` at a time, each with `Lanes.stop`, and wait; raises the exception of a failed job."""
     with Lanes(count) as lanes:
         for job in jobs:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import queue
 import secrets
-import threading
 from collections.abc import Sequence
 from types import TracebackType
 
 from typing_extensions import Self
 
+from ckptkit.core.latch import Latch
 from ckptkit.errors import StorageError
 from ckptkit.storage.s3.lanes import Lanes
 from ckptkit.storage.s3.requests import Bucket
@@ -73,7 +73,7 @@ class Upload:
 
             def job(number: int = number, memory: memoryview = memory, part: memoryview = part) -> None:
                 try:
-                    if not lanes.stop.is_set():
+                    if not lanes.stop.is_open:
                         self._tags[number - 1] = self._put(number, part, lanes.stop)
                 finally:
                     free.put(memory)  # also after a failure, since the caller waits for memory before it checks for one
@@ -94,7 +94,7 @@ class Upload:
             # Only a reply was lost: an earlier try had made the object.
         self._completed = True
 
-    def _put(self, number: int, part: memoryview, stop: threading.Event) -> str:
+    def _put(self, number: int, part: memoryview, stop: Latch) -> str:
         try:
             return self._bucket.put_part(self._key, self._id, number, part, stop)
         except FileNotFoundError as error:

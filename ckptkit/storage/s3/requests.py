@@ -9,7 +9,6 @@ may call it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 from botocore.exceptions import BotoCoreError, ClientError
 from urllib3.exceptions import HTTPError
 
+from ckptkit.core.latch import Latch
 from ckptkit.errors import StorageError
 from ckptkit.scrubber import scrubbed
 from ckptkit.storage.s3.body import BLOCK_BYTES, MemoryBody, receive, size_of_part
@@ -109,9 +109,7 @@ class Bucket:
         except FileNotFoundError:
             return None
 
-    def get_into(
-        self, key: str, buffers: Sequence[memoryview], offset_bytes: int, stop: threading.Event | None = None
-    ) -> int:
+    def get_into(self, key: str, buffers: Sequence[memoryview], offset_bytes: int, stop: Latch | None = None) -> int:
         """Fill ``buffers``, which hold at least one byte, from ``offset_bytes`` on; returns the bytes received."""
         room = sum(map(len, buffers))
         arguments = {"Key": key, "Range": f"bytes={offset_bytes}-{offset_bytes + room - 1}"}
@@ -142,7 +140,7 @@ class Bucket:
         condition = {"IfNoneMatch": "*"} if if_absent else {}
         self._send_body("write", key, data, "put_object", {"Key": key, **self._written_with, **condition})
 
-    def delete(self, key: str, stop: threading.Event | None = None) -> None:
+    def delete(self, key: str, stop: Latch | None = None) -> None:
         """Delete an object, if it exists."""
         with suppress(FileNotFoundError):
             self._send("delete", key, "delete_object", {"Key": key}, may_be_absent=True, stop=stop)
@@ -163,9 +161,7 @@ class Bucket:
 
         return self._call(f"begin to write {self._where(key)}", request), tries > 1
 
-    def put_part(
-        self, key: str, upload: str, number: int, data: memoryview, stop: threading.Event | None = None
-    ) -> str:
+    def put_part(self, key: str, upload: str, number: int, data: memoryview, stop: Latch | None = None) -> str:
         """Write part ``number``, counted from 1; returns its tag. Raises FileNotFoundError if the upload is gone."""
         arguments = {"Key": key, "UploadId": upload, "PartNumber": number}
         return str(self._send_body(f"write part {number} of", key, data, "upload_part", arguments, stop=stop)["ETag"])
@@ -212,7 +208,7 @@ class Bucket:
         *,
         needs: str | None = None,
         may_be_absent: bool = False,
-        stop: threading.Event | None = None,
+        stop: Latch | None = None,
     ) -> Any:
         send = getattr(self._client.api, operation)
         return self._call(
@@ -230,7 +226,7 @@ class Bucket:
         operation: str,
         arguments: Mapping[str, Any],
         *,
-        stop: threading.Event | None = None,
+        stop: Latch | None = None,
     ) -> Any:
         send = getattr(self._client.api, operation)
 
@@ -246,7 +242,7 @@ class Bucket:
         request: Callable[[float], _T],
         *,
         may_be_absent: bool = False,
-        stop: threading.Event | None = None,
+        stop: Latch | None = None,
     ) -> _T:
         credentials = self._client.credentials
 

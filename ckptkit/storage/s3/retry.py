@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
+from ckptkit.core.latch import Latch
 from ckptkit.errors import StorageError
 
 _log = logging.getLogger("ckptkit")
@@ -74,23 +75,23 @@ class Retry:
         self._patience = patience
         self.monotonic = monotonic
         self._wait = wait
-        self._never = threading.Event()
+        self._never = Latch()
         self._answered = False
         self._rng = rng or random.Random()  # noqa: S311 - delays are not secret
         self._lock = threading.Lock()
         self._since: float | None = None
         self._told_at: float | None = None
 
-    def call(self, what: str, request: Callable[[float], _T], stop: threading.Event | None = None) -> _T:
+    def call(self, what: str, request: Callable[[float], _T], stop: Latch | None = None) -> _T:
         """Send ``request`` until it succeeds, fails permanently, or time runs out, sooner before the first answer.
 
         Args:
             what: The operation, for messages: "could not {what}".
             request: Called with the time of ``monotonic`` by which it must end.
-            stop: When it is set, a failed request is not sent again.
+            stop: When it is open, a failed request is not sent again.
 
         Raises:
-            StorageError: If time ran out or ``stop`` was set. Other exceptions of ``request`` pass through unchanged.
+            StorageError: If time ran out or ``stop`` is open. Other exceptions of ``request`` pass through unchanged.
         """
         patience = (self._patience.retrying if self._answered else self._patience.first).total_seconds()
         until = self.monotonic() + patience
@@ -102,7 +103,7 @@ class Retry:
                 answer = request(begun + self._patience.request.total_seconds())
             except Transient as trouble:
                 delay = self._delay(tries)
-                if self.monotonic() + delay >= until or (stop is not None and stop.is_set()):
+                if self.monotonic() + delay >= until or (stop is not None and stop.is_open):
                     raise StorageError(
                         f"could not {what}: {trouble}. It was tried {tries} times within {patience:.0f} s; "
                         "see whether endpoint_url is right and the storage can be reached, then try again"

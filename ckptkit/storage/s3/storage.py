@@ -16,6 +16,7 @@ from functools import partial
 
 from botocore.exceptions import ClientError
 
+from ckptkit.core.latch import Latch
 from ckptkit.errors import StorageError
 from ckptkit.storage.lease import PROBE, SETTLE, Lease
 from ckptkit.storage.protocol import Listing
@@ -126,7 +127,7 @@ class S3Storage:
             return self._bucket.get_into(self._below + key, parts[0], offset_bytes)
         counts = [0] * len(parts)
 
-        def fetch(number: int, stop: threading.Event) -> None:
+        def fetch(number: int, stop: Latch) -> None:
             at = offset_bytes + number * self._part_bytes
             counts[number] = self._bucket.get_into(self._below + key, parts[number], at, stop)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import xxhash
 
 from ckptkit.checkpoint.digesting import BlockDigests
+from ckptkit.core.latch import Latch
 from ckptkit.errors import CorruptCheckpointError
 from ckptkit.format.documents import ShardEntry, TensorEntry
 from ckptkit.storage import Storage
@@ -62,13 +63,13 @@ class FileProver:
         self._pool = ThreadPoolExecutor(PROVERS, thread_name_prefix="ckptkit-prove")
         self._lock = threading.Lock()
         self._known: dict[tuple[str, int, str], Future[Problem | None]] = {}
-        self._stop = threading.Event()
+        self._stop = Latch()
 
     def __enter__(self) -> FileProver:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()  # after an error or Ctrl-C, the rest is not needed
+        self._stop.open()  # after an error or Ctrl-C, the rest is not needed
         self._pool.shutdown(cancel_futures=True)
 
     @property
@@ -125,7 +126,7 @@ class FileProver:
         window = memoryview(bytearray(min(self._window_bytes, shard.size_bytes)))
         at = 0
         while True:  # reads at least once: this tells whether an empty file exists
-            if self._stop.is_set():
+            if self._stop.is_open:
                 raise Stopped
             part = window[: shard.size_bytes - at]
             count = self._storage.read_into(shard.key, [part], at)

@@ -1,0 +1,81 @@
+"""Many small calls at once give their results in order, or the first error, and leave no thread."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+
+import pytest
+from support.interrupted import InterruptedCall, InterruptedStart
+
+from ckptkit.core import parallel
+from ckptkit.core.parallel import FEW, each_of
+
+MANY = 3 * FEW
+
+
+def left():
+    """The threads that run; Python also lists one whose start was interrupted before it ran."""
+    return [one for one in threading.enumerate() if one.name == "ckptkit-read" and one.is_alive()]
+
+
+def squared(number):
+    return number * number
+
+
+def test_results_come_in_the_order_of_the_items():
+    assert each_of(range(500), squared) == [number * number for number in range(500)]
+    assert each_of(range(FEW), squared) == [number * number for number in range(FEW)]
+    assert each_of([], squared) == []
+    assert left() == []
+
+
+def test_first_error_is_raised_and_the_rest_is_not_called():
+    called = []
+
+    def fails(number):
+        called.append(number)
+        if number in (3, 5):
+            raise ValueError(number)
+
+    with pytest.raises(ValueError, match="3"):
+        each_of(range(10_000), fails)
+    assert len(called) < 10_000
+    assert left() == []
+
+
+def test_callers_thread_works_where_no_thread_can_be_started(monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert each_of(range(MANY), squared) == [number * number for number in range(MANY)]
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_ctrl_c_while_a_thread_starts_is_raised(runs, monkeypatch):
+    ctrl_c = InterruptedStart(monkeypatch, "ckptkit-read", runs=runs)
+    with pytest.raises(KeyboardInterrupt):
+        each_of(range(MANY), squared)
+    assert ctrl_c.fired == 1
+
+
+def test_no_ctrl_c_leaves_a_thread():
+    for nth in itertools.count(1):
+        ctrl_c = InterruptedCall(nth, (parallel, threading))
+        caller = threading.Thread(target=_call, args=(ctrl_c,), daemon=True)
+        caller.start()
+        caller.join(10.0)
+        assert not caller.is_alive(), f"place {nth} never ends"
+        for one in left():
+            one.join(10.0)
+        assert left() == []
+        if not ctrl_c.fired:
+            assert nth > MANY
+            return
+
+
+def _call(ctrl_c):
+    with contextlib.suppress(KeyboardInterrupt), ctrl_c:
+        each_of(range(MANY), squared)
