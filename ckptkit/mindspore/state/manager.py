@@ -217,10 +217,13 @@ class StateManager:
 
         Raises:
             ResumeError: If the cell's and the data's counters disagree, so that no resume could be exact, if another
-                thread takes the batches of a `ckptkit.data.resumable`, or if a restore failed after it had changed
-                something, and none has succeeded since.
+                thread takes the batches of a `ckptkit.data.resumable`, if the last call of an `AccumulationTrainCell`
+                was interrupted, or if a restore failed after it had changed something, and none has succeeded since.
         """
         refuse_half_restored(self._sources.every_cell())
+        for cell in self._sources.every_cell():
+            if isinstance(cell, AccumulationTrainCell):
+                cell.refuse_half_done()
         if self._sources.batches is not None:
             self._sources.batches.refuse_another_thread()
             self._examination.judge_doubt(self._sources.counting.read_ahead())

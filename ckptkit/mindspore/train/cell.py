@@ -36,6 +36,7 @@ import mindspore as ms
 from mindspore import nn, ops
 
 from ckptkit.core.accumulation import AccumulationSchedule, AccumulationSteps
+from ckptkit.errors import ResumeError
 from ckptkit.mindspore.parameters.half_restored import clear_half_restored, refuse_half_restored
 from ckptkit.mindspore.process_group import world
 from ckptkit.mindspore.state.compatibility import some
@@ -124,8 +125,7 @@ class AccumulationTrainCell(nn.Cell):
         self._reduce = Reduce(self._accumulators) if self._ranks > 1 else None
         self._finite = Finite(sums)
         self._counters = CycleCounters(self._schedule.at(0))
-        self._updated = False
-        self._last_of_epoch = False
+        self._updated = self._last_of_epoch = self._is_half_done = False
         self._norm: ms.Tensor | None = None
         self._fences: list[Callable[[], None]] = []
         self._watch: Callable[[], Callable[[], None]] | None = None
@@ -176,9 +176,17 @@ class AccumulationTrainCell(nn.Cell):
         if schedule is not None:
             self._schedule = schedule
         self._counters = counters
-        self._updated = False
-        self._last_of_epoch = False
+        self._updated = self._last_of_epoch = self._is_half_done = False
         clear_half_restored([self])
+
+    def refuse_half_done(self) -> None:
+        """Raise ResumeError if the last call did not return: the parameters may have a part of its micro-step."""
+        if self._is_half_done:
+            raise ResumeError(
+                f"the last call of this {type(self).__name__} was interrupted, and its parameters may have a part of "
+                "that micro-step, such as running statistics. This state is not saved. Restore a checkpoint, or train "
+                "on: it can be saved again after the next complete micro-step"
+            )
 
     def __call__(self, *inputs: Any) -> Any:
         """Run one micro-step over one micro-batch and return its loss, unscaled.
@@ -192,12 +200,14 @@ class AccumulationTrainCell(nn.Cell):
         # MindSpore caches graphs by phase, not by the training flag. Otherwise a graph compiled before set_train()
         # would run after it, with BatchNorm in inference mode.
         self._micro.phase = "train" if self.network.training else "predict"
+        self._is_half_done = True  # until the counters say so: what an error or Ctrl-C leaves belongs to no position
         loss = self._micro(*inputs) if self._watch is None else self._watched(*inputs)
         self._updated = False
         if self._counters.ends_cycle:
             self._end_cycle(self._counters.micro_steps + 1)
         else:
             self._counters = self._counters.after_micro_step()
+        self._is_half_done = False
         if self._last_of_epoch:
             self.expect_epoch_end(False)
             self.end_epoch()

@@ -1,0 +1,81 @@
+"""What an interrupted micro-step leaves belongs to no position, and is not saved as if it did."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import nn, ops
+from support.training import accumulation_cell, begin_process, tensors
+
+import ckptkit as ck
+from ckptkit.errors import ResumeError
+
+BATCH = ms.Tensor(np.ones((4, 6), np.float32)), ms.Tensor(np.zeros((4, 3), np.float32))
+
+
+class Normalized(nn.Cell):
+    """Raises between two layers whose statistics a forward pass changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.BatchNorm1d(6), nn.BatchNorm1d(3)
+        self.dense = nn.Dense(6, 3)
+        self.error = None
+
+    def construct(self, x, y):
+        x = self.first(x)
+        if self.error is not None:
+            raise self.error
+        return ops.mse_loss(self.second(self.dense(x)), y)
+
+
+@pytest.fixture
+def job(tmp_path):
+    begin_process(mode="pynative")
+    cell = accumulation_cell(2, network=Normalized).set_train()
+    manager = ck.CheckpointManager(tmp_path, save=ck.SaveEvery(micro_steps=1000))
+    state = ck.StateManager(cell)
+    manager.restore(state)
+    yield cell, manager, state
+    cell.network.error = None
+
+
+def interrupt(cell, error):
+    cell.network.error = error
+    with pytest.raises(type(error)):
+        cell(*BATCH)
+    cell.network.error = None
+
+
+@pytest.mark.parametrize("before", [1, 2], ids=["in mid-cycle", "at a boundary"])
+@pytest.mark.parametrize("error", [MemoryError("no memory"), KeyboardInterrupt()], ids=["error", "ctrl-c"])
+def test_interrupted_micro_step_is_not_saved(job, before, error):
+    cell, manager, state = job
+    for _ in range(before):
+        cell(*BATCH)
+    name = manager.save(state).result()
+    was = tensors(cell)
+    interrupt(cell, error)
+    assert tensors(cell) != was, "the forward pass has changed nothing, so that this test tries nothing"
+    for refused in (state.progress, state.capture, lambda: manager.step(state), lambda: manager.save_final(state)):
+        with pytest.raises(ResumeError, match="was interrupted"):
+            refused()
+    assert [one.name for one in manager.checkpoints()] == [name]
+    cell(*BATCH)
+    assert manager.save_final(state) != name, "the next complete micro-step can be saved"
+    manager.close()
+
+
+def test_restored_state_can_be_saved_after_an_interruption(job, tmp_path):
+    cell, manager, state = job
+    cell(*BATCH)
+    manager.save_final(state)
+    manager.close()
+    was = tensors(cell)
+    interrupt(cell, MemoryError("no memory"))
+    again = ck.CheckpointManager(tmp_path, save=ck.SaveEvery(micro_steps=1000))
+    again.restore(ck.StateManager(cell))
+    assert tensors(cell) == was
+    assert again.save_final(ck.StateManager(cell)) == again.latest().name
+    again.close()
