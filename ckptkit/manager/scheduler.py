@@ -290,6 +290,7 @@ class Scheduler:
 
         def confirm() -> SaveReport:
             self._saver.confirm(name)
+            self._mirror.offer(name)  # it may have lost what was uploaded, or another process may train there
             return report
 
         try:

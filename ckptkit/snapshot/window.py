@@ -129,10 +129,13 @@ class Window:
     def advance(self, micro_steps_left: int) -> None:
         """Copy the next slice, if memory is copied by slices; call between two micro-steps.
 
+        Does nothing in another thread than the one that trains, unless that one has ended: it may be at the next
+        update, or in this method.
+
         Args:
             micro_steps_left: Micro-steps until the update, so that the slices are of similar size.
         """
-        if not self.by_slices or not self._open:
+        if not self.by_slices or not self._open or not self._is_trainer():
             return
         begun = self._monotonic()
         left = sum(one.live_to - one.live_from for one in self._open)
@@ -146,6 +149,12 @@ class Window:
             slice_bytes -= copied
         self.cost.buffer_bytes = self._pool.made_bytes
         self.cost.stall_seconds += self._monotonic() - begun
+
+    def _is_trainer(self) -> bool:
+        with self._lock:
+            if not self._trainer.is_alive():
+                self._trainer = threading.current_thread()  # it waits for the save, and no other thread gives slices
+            return self._trainer is threading.current_thread()
 
     def open_shard(self, number: int, *, last: bool = True) -> ShardReader:
         """Open a file for reading from its start.

@@ -39,6 +39,7 @@ WINDOW_BYTES = 2 << 20
 _T = TypeVar("_T")
 
 _FOLDER_TRIES = 5
+_MOST_EMPTIED = 5  # times that another process empties a folder between two calls
 _MOST_DURABLE = 256  # a save makes a few folders, which retention removes later
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")  # the file of an unfinished create
 
@@ -240,15 +241,19 @@ class LocalStorage:
             folder = folder.parent
 
     def _fsync_or_remove(self, folder: Path) -> None:
+        emptied = 0
         while len(folder.relative_to(self._root).parts) > 1:
             try:
                 SYSTEM.rmdir(folder)
             except FileNotFoundError:
                 pass
-            except OSError:
-                if not folder.is_dir() or not any(folder.iterdir()):
+            except OSError as error:
+                if folder.is_dir() and any(folder.iterdir()):
+                    break
+                emptied += 1  # by another process, since the call
+                if error.errno != errno.ENOTEMPTY or emptied > _MOST_EMPTIED:
                     raise
-                break
+                continue
             folder = folder.parent
         if folder.is_dir():
             SYSTEM.fsync_folder(folder)

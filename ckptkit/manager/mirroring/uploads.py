@@ -96,9 +96,12 @@ class Uploads:
         self._wake()
 
     def offer(self, name: CheckpointName) -> None:
-        """Upload ``name``, the newest commit, next; drops one that still waits."""
+        """Upload ``name``, the newest commit, next; drops one that still waits.
+
+        One that was uploaded is looked for at the mirror, and uploaded again if it is not there.
+        """
         with self._lock:
-            if name == self._last or self._stale is not None:
+            if self._stale is not None:
                 return
             if name not in self._behind:
                 self._behind.append(name)

@@ -126,8 +126,7 @@ class _Copy:
         self._documents: dict[str, bytes] = {}
 
     def carry_out(self, index: Index) -> Copied:
-        names = self._names(index)
-        self._inventory.plan(index, names)
+        index, names = self._plan(index)
         documents = self._attempts(index)
         self._require_last(index)
         others = self._destination.examine(index, documents, names)
@@ -146,6 +145,16 @@ class _Copy:
             self._events.carry()
         self._put_attempts(index)
         return self._copied
+
+    def _plan(self, index: Index) -> tuple[Index, list[CheckpointName]]:
+        """Plan what the source has; look again if it has removed all of that since, for newer ones."""
+        for _ in range(_ROUNDS):
+            names = self._names(index)
+            self._inventory.plan(index, names)
+            if self._inventory.waiting or not index.names or self._alone is not None:
+                break
+            index = Index(self._source)
+        return index, names
 
     def _names(self, index: Index) -> list[CheckpointName]:
         if self._alone is not None:
@@ -183,20 +192,25 @@ class _Copy:
             # What retention kept may be newer than all that was planned.
             index = Index(self._source)
             self._inventory.plan(index, self._names(index))
-        raise CheckpointNotFoundError(
-            f"{self._source.url} removed {', '.join(self._copied.pruned[-3:])} before it was copied. Let the source "
-            "keep more checkpoints for longer (keep=), or copy while nothing is trained there."
+        raise self._too_fast()
+
+    def _too_fast(self) -> CheckpointNotFoundError:
+        return CheckpointNotFoundError(
+            f"{self._source.url} removed {', '.join(self._copied.pruned[-3:]) or 'what it had'} before it was copied. "
+            "Let the source keep more checkpoints for longer (keep=), or copy while nothing is trained there."
         )
 
     def _require_any(self) -> None:
         if self._copied.copied or self._copied.present:
             return
-        if not self._copied.corrupt:
-            raise CheckpointNotFoundError(f"there is no committed checkpoint at {self._source.url}")
-        each = listed([f"{name}: {why}" for name, why in self._copied.corrupt.items()])
-        raise CorruptCheckpointError(
-            f"no checkpoint of {self._source.url} can be copied. Name another one, or repair the source:{each}"
-        )
+        if self._copied.corrupt:
+            each = listed([f"{name}: {why}" for name, why in self._copied.corrupt.items()])
+            raise CorruptCheckpointError(
+                f"no checkpoint of {self._source.url} can be copied. Name another one, or repair the source:{each}"
+            )
+        if self._names(Index(self._source)):
+            raise self._too_fast()
+        raise CheckpointNotFoundError(f"there is no committed checkpoint at {self._source.url}")
 
     def _require_last(self, index: Index) -> None:
         """Raise if the document that ends the copy is neither here nor at the source: no start could take the copy."""

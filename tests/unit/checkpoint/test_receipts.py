@@ -137,7 +137,7 @@ def test_word_of_another_save_wakes_once():
     woken = []
 
     def pause(_: float) -> None:
-        woken.append(receipts._woken.is_set())
+        woken.append(receipts._woken.is_open)
         if len(woken) == 1:
             receipts.give_up(2, "rank 1 died")
         else:

@@ -294,6 +294,35 @@ def test_slices_are_even_up_to_the_update():
     window.release()
 
 
+def in_a_thread(action):
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    thread.join(LONG_SECONDS)
+    assert not thread.is_alive()
+
+
+def test_thread_beside_training_gives_no_slices():
+    """One that waits for the handle: the training thread may be at the update, or at its own slice."""
+    live = Live(("w", "weights", "cycle", "F32", (12 * ONE_BUFFER // 4,)))
+    window, _ = opened(live, buffer_bytes=PLENTY, by_slices=True)
+    in_a_thread(lambda: window.advance(1))
+    assert window.cost.fenced_bytes == 0
+    window.advance(4)
+    assert window.cost.fenced_bytes == 3 * ONE_BUFFER
+    window.release()
+
+
+def test_thread_that_waits_gives_slices_once_the_training_thread_has_ended():
+    live = Live(("w", "weights", "cycle", "F32", (12 * ONE_BUFFER // 4,)))
+    made = []
+    in_a_thread(lambda: made.append(opened(live, buffer_bytes=PLENTY, by_slices=True)[0]))
+    (window,) = made
+    window.advance(4)
+    in_a_thread(lambda: window.advance(1))
+    assert window.cost.fenced_bytes == 3 * ONE_BUFFER, "this thread has taken the place of the one that ended"
+    window.release()
+
+
 # A writer that is slow, or that ends, or a training thread
 
 

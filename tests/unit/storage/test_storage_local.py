@@ -1,5 +1,6 @@
 """`LocalStorage` keeps the contract, is durable in the right order, and never takes an error for an answer."""
 
+import contextlib
 import errno
 import io
 import itertools
@@ -498,6 +499,24 @@ def test_empty_folder_that_stays_is_an_error(local, monkeypatch):
     monkeypatch.setattr(os, "rmdir", refuse)
     with pytest.raises(StorageError, match=r"could not delete .*busy"):
         local.delete(["a/b/1"])
+
+
+@pytest.mark.parametrize(("times", "fails"), [(2, False), (100, True)])
+def test_folder_that_another_process_empties_is_removed(local, monkeypatch, times, fails):
+    local.create("a/b/1", b"1")
+    remove, refused = os.rmdir, []
+
+    def not_empty_yet(path):
+        if len(refused) < times:
+            refused.append(path)
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+        remove(path)
+
+    monkeypatch.setattr(os, "rmdir", not_empty_yet)
+    with pytest.raises(StorageError, match=r"not empty") if fails else contextlib.nullcontext():
+        local.delete(["a/b/1"])
+    assert len(refused) >= 2
+    assert (Path(local.url) / "a/b").exists() == fails
 
 
 def test_empty_folders_of_dead_writers_are_cleared(local):

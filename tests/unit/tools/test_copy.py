@@ -541,7 +541,8 @@ def test_partial_checkpoint_pruned_before_resume_is_emptied(source, target):
     assert Life(target).restore().checkpoint == AT_10
 
 
-def test_newer_checkpoints_replace_planned_ones_pruned_meanwhile(source, target):
+@pytest.mark.parametrize("when", [{"operations": {"read_into"}}, {"operations": {"read"}, "key": "*/manifest.json"}])
+def test_newer_checkpoints_replace_listed_ones_pruned_meanwhile(source, target, when):
     """The source trains on and prunes: without a second look, the copy would hold nothing to start from."""
     planned = committed(source)
 
@@ -554,9 +555,10 @@ def test_newer_checkpoints_replace_planned_ones_pruned_meanwhile(source, target)
             shutil.rmtree(source / "checkpoints" / name, ignore_errors=True)
 
     from_there = FaultyStorage(LocalStorage(source))
-    from_there.inject(Fault(go_on, operations={"read_into"}))
+    from_there.inject(fault := Fault(go_on, **when))
     to_there = FaultyStorage(LocalStorage(target))
     done = copy(from_there, to_there)
+    assert fault.fired == 1
     created = [call.keys[0] for call in to_there.calls if call.operation == "create"]
     assert created[-1] == "attempts/000002.json"  # which run.json named before there was a third
     assert set(done.pruned) == set(planned)

@@ -1,11 +1,11 @@
 """Requests are tried again while that may help and patience lasts, and the log tells of trouble that lasts."""
 
 import random
-import threading
 from datetime import timedelta
 
 import pytest
 
+from ckptkit.core.latch import Latch
 from ckptkit.errors import StorageError
 from ckptkit.storage.s3.retry import Patience, Retry, Transient
 
@@ -95,8 +95,8 @@ def test_what_failed_for_good_is_not_tried_again(retry):
 
 
 def test_nobody_waits_for_what_nobody_wants(retry):
-    stop = threading.Event()
-    stop.set()
+    stop = Latch()
+    stop.open()
     request = failing()
     with pytest.raises(StorageError):
         retry.call("do it", request, stop)
@@ -104,9 +104,9 @@ def test_nobody_waits_for_what_nobody_wants(retry):
 
 
 def test_who_waits_learns_that_nobody_wants_it():
-    class Left(threading.Event):
+    class Left(Latch):
         def wait(self, timeout=None):
-            self.set()
+            self.open()
 
     request = failing()
     with pytest.raises(StorageError):

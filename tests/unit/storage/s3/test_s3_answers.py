@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import random
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from urllib.parse import parse_qs, urlsplit
@@ -23,6 +22,7 @@ from botocore.exceptions import (
 from support.runs.bucket import Clock
 from urllib3 import HTTPResponse
 
+from ckptkit.core.latch import Latch
 from ckptkit.errors import StorageError
 from ckptkit.manager.manager import CheckpointManager
 from ckptkit.storage import open_storage
@@ -498,8 +498,8 @@ def test_unknown_condition_makes_way_for_a_lease(storage, caplog):
 )
 def test_what_nobody_wants_is_not_asked_again(storage, call):
     """A part of a file of which another part has failed."""
-    server, stop = Server(storage, 503), threading.Event()
-    stop.set()
+    server, stop = Server(storage, 503), Latch()
+    stop.open()
     with pytest.raises(StorageError, match="tried 1 times"):
         call(storage._bucket, stop)
     assert server.requests == 1
