@@ -13,18 +13,20 @@ import itertools
 import random
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, met, owner_of
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, in_class, is_users, owner_of
 from ckptkit.mindspore.inspect.bytecode import closure_of, functions_of
 from ckptkit.mindspore.inspect.carried import GENERATORS
+from ckptkit.mindspore.inspect.loops.arguments import bind
+from ckptkit.mindspore.inspect.loops.call import DRAWN, Call, is_seeded, item_given, item_or_view, rearranged
+from ckptkit.mindspore.inspect.loops.containers import choices
 from ckptkit.mindspore.inspect.loops.effects import (
     CALLED_BY,
     RESETS,
-    SEEDS,
     asks_a_clock,
     changes,
     computes,
@@ -52,41 +54,12 @@ from ckptkit.mindspore.inspect.loops.flow import (
     together,
 )
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
-from ckptkit.mindspore.inspect.loops.objects import Objects, item_of
+from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.source import body_of, returns_one
 
 TAKEN = "the number of batches taken"  # by islice()
-DRAWN = "draw"  # by a random operator
-
 _DEEPEST = 8  # nesting of followed calls
 _GLOBALS = (random._inst, np.random.mtrand._rand)  # checkpoints hold their states
-
-
-class _Call(NamedTuple):
-    """Holds the parts of a call that were read: what is called, of which owner, and with what."""
-
-    node: ast.Call
-    scope: Scope
-    name: str
-    owner: Value
-    called: Value
-    given: Sequence[Value]
-    named: Mapping[str | None, Value]
-
-    @property
-    def arguments(self) -> list[Value]:
-        return [*self.given, *self.named.values()]
-
-    @property
-    def sources(self) -> Sources:
-        return self.called.sources | together(self.arguments)
-
-
-def _is_seeded(call: _Call) -> bool:
-    """Return whether the call gives a state to a generator that was made without a seed."""
-    given = [*call.node.args, *(one.value for one in call.node.keywords)]
-    gives = any(ast.unparse(one) != "None" for one in given)  # seed(None) asks the operating system
-    return call.name in SEEDS and gives and any(one.name == DRAWN for one in call.owner.sources)
 
 
 class Reader(Protocol):
@@ -153,12 +126,12 @@ class Calls:
         is_by_name = any(call.called.target is one for one in (getattr, setattr))
         if is_by_name and len(call.given) > 1 and type(call.given[1].target) is str:
             return self._by_name(call, call.given[1].target)
-        if call.given and any(call.called.target is one for one in (map, filter)):
+        if call.given and call.called.target is map:
             return Value(UNKNOWN, call.sources | self._mapped(call))
         bound = owner_of(call.called.target) if isinstance(node.func, ast.Name) else None
         if bound is not None:  # add = counter.add
             self._objects.path_of(bound, f"{scope.path}{ast.unparse(node.func)}")
-        found = self.follow(call.called.target, call.given, call.named, scope)
+        found = self._followed(call)
         unknown = found is None  # what it does is not read, but told from its object and name
         computing = unknown and computes(call.called.target, call.owner.target, call.name)
         self._steer(call, trains=unknown and trains(call.called.target, call.name), computes=computing)
@@ -166,13 +139,11 @@ class Calls:
         if found is not None:
             return found._replace(sources=found.sources | marks | (call.called.sources - MARKS))
         self._draws(call)
-        for value in call.arguments:  # what gets a function may call it, such as a thread
-            if isinstance(value.target, (types.FunctionType, types.MethodType)):
-                self.follow(value.target, [], {}, scope)
-        if call.name == "values" and isinstance(call.owner.target, dict):
-            return Value([met(one) for one in dict.values(call.owner.target)], call.sources)
+        sources = call.sources | self._functions_given(call)
+        known = rearranged(call, sources)
+        if known is not None:
+            return known
         self._changes(call)
-        sources = call.sources
         if call.called.target is len:
             sources -= {DATA}
         elif call.name.endswith("_like") or call.name.startswith("new_"):  # of the shape of the first
@@ -181,10 +152,33 @@ class Calls:
         asked = next((one for function, one in CALLED_BY.items() if function is call.called.target), None)
         if asked is not None and call.given:
             sources |= self.special(call.given[0], asked, scope).sources
-        place = call.owner.place if call.name in ("get", "setdefault") else None  # the item changes with its container
-        return Value(UNKNOWN, sources | marks | self._counted(call) | self._drawn(call), place=place)
+        sources |= marks | self._counted(call) | self._drawn(call)
+        return item_or_view(call, sources)
 
-    def _by_name(self, call: _Call, name: str) -> Value:
+    def _followed(self, call: Call) -> Value | None:
+        """Follow what is called, whichever of several objects it is; None if none of them is the user's."""
+        targets = (call.called.target, *call.called.also)
+        found = [self.follow(one, call.given, call.named, call.scope) for one in targets]
+        read = [one for one in found if one is not None]
+        if len(read) < 2:
+            return read[0] if read else None
+        target, also = choices(one.target for one in read)
+        return Value(target, together(read), also=also)
+
+    def _functions_given(self, call: Call) -> Sources:
+        """Follow the functions that a call gets, and may call, such as those of a pool; return what they return."""
+        found: Sources = frozenset()
+        for at, value in enumerate(call.given):
+            if isinstance(value.target, (types.FunctionType, types.MethodType)):
+                returned = self.follow(value.target, [item_given(one) for one in call.given[at + 1 :]], {}, call.scope)
+                found |= returned.sources if returned is not None else frozenset()
+        for value in call.named.values():
+            if isinstance(value.target, (types.FunctionType, types.MethodType)):
+                returned = self.follow(value.target, [], {}, call.scope)
+                found |= returned.sources if returned is not None else frozenset()
+        return found
+
+    def _by_name(self, call: Call, name: str) -> Value:
         """Read `getattr` and `setattr` with a variable whose text is known."""
         node = ast.copy_location(ast.Attribute(call.node.args[0], name, ast.Load()), call.node)
         if call.called.target is getattr:
@@ -192,28 +186,31 @@ class Calls:
         self._reader.store(node, call.given[2], call.scope)
         return Value()
 
-    def _parts(self, node: ast.Call, scope: Scope) -> _Call:
+    def _parts(self, node: ast.Call, scope: Scope) -> Call:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         with self._flow.quiet() if name in RESETS else contextlib.nullcontext():
             owner = self._reader.value(node.func.value, scope) if isinstance(node.func, ast.Attribute) else Value()
             called = self._reader.value(node.func, scope)
         written = outputs(called.target, node.args)
-        given = [self._argument(one, scope, written=one in written) for one in node.args]
+        given: list[Value] = []
+        for one in node.args:
+            value = self._argument(one, scope, written=one in written)
+            given += value.items if isinstance(one, ast.Starred) and value.items else [value]
         named = {one.arg: self._argument(one.value, scope, written=one.arg == "out") for one in node.keywords}
-        return _Call(node, scope, name, owner, called, given, named)
+        return Call(node, scope, name, owner, called, given, named)
 
-    def _steer(self, call: _Call, *, trains: bool, computes: bool) -> None:
+    def _steer(self, call: Call, *, trains: bool, computes: bool) -> None:
         """Record what training depends on if the call trains, computes or ends it."""
         called = call.called.target
         if trains or ends(called) or self._objects.is_known(call.owner.target):
-            sources = together(call.arguments) if _is_seeded(call) else call.sources
+            sources = together(call.arguments) if is_seeded(call) else call.sources
             self._flow.steer(sources | self._flow.control)
         elif computes:
             self._flow.steer(call.sources)
         for place in self._objects.read_by(called) if computes else ():
             self._flow.steer(self._flow.read(place, call.scope))
 
-    def _marks(self, call: _Call, *, computes: bool) -> Sources:
+    def _marks(self, call: Call, *, computes: bool) -> Sources:
         called, owner = call.called.target, call.owner.target
         marks = {
             RESTORED: loads(call.name),
@@ -290,7 +287,7 @@ class Calls:
                 continue
             found = True
             inside = Scope(code, function.__globals__, scope.path, now)
-            self._give(inside, function, [*([] if instance is UNKNOWN else [Value(instance)]), *given], named)
+            bind(self._flow, inside, function, [*([] if instance is UNKNOWN else [Value(instance)]), *given], named)
             inside.returns_one = returns_one(body)
             self._functions.append(code)
             self._yields.append([])
@@ -310,29 +307,7 @@ class Calls:
         self._objects.note(f"{scope.path}{name} of functools.partial()", one, place)
         return Value(one, self._flow.read(place, scope), place=place)
 
-    def _give(
-        self,
-        inside: Scope,
-        function: types.FunctionType,
-        given: Sequence[Value],
-        named: Mapping[str | None, Value],
-    ) -> None:
-        """Bind the arguments of a call to the parameters of the function."""
-        code, defaults = function.__code__, function.__defaults__ or ()
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        for name, default in zip(names[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True):
-            inside.known[name] = Value(default)
-            inside.lasting[name] = function
-        for name, default in (function.__kwdefaults__ or {}).items():
-            inside.known[name] = Value(default)
-            inside.lasting[name] = function
-        for given_name, value in [*zip(names[: code.co_argcount], given, strict=False), *named.items()]:
-            if given_name is not None and given_name in names:
-                inside.lasting.pop(given_name, None)
-                inside.known[given_name] = inside.assigned(given_name, value, 0)
-                self._flow.give(inside.place(given_name), value.sources)
-
-    def _draws(self, call: _Call) -> None:
+    def _draws(self, call: Call) -> None:
         """Record the generators and iterators that a call advances."""
         node, target = call.node, call.called.target
         takes = target is next or (isinstance(node.func, ast.Attribute) and call.name in ("send", "__next__"))
@@ -345,7 +320,7 @@ class Calls:
         for one, value in [*zip(node.args, call.given, strict=True), *by_name]:
             self.draw(one, value, call.scope, takes=takes)
 
-    def _changes(self, call: _Call) -> None:
+    def _changes(self, call: Call) -> None:
         """Record the objects that a call changes in place."""
         node, target, owner = call.node, call.called.target, call.owner.target
         for one in (*outputs(target, node.args), *(each.value for each in node.keywords if each.arg == "out")):
@@ -360,20 +335,20 @@ class Calls:
         if bound is not None and changes(target.__name__, bound):  # add = losses.append
             for place in self._objects.places_of(bound):
                 self._flow.write(place, call.sources, call.scope, whole=target.__name__ in RESETS)
-        if isinstance(node.func, ast.Attribute) and _is_seeded(call):
+        if isinstance(node.func, ast.Attribute) and is_seeded(call):
             self._reader.store(node.func.value, Value(UNKNOWN, together(call.arguments)), call.scope)
 
-    def _mapped(self, call: _Call) -> Sources:
+    def _mapped(self, call: Call) -> Sources:
         """Read `map` and `filter` as loops."""
         found: Sources = frozenset()
         for _ in self._flow.rounds(call.node, together(call.given[1:]), call.scope):
             over = [self._reader.value(one, call.scope) for one in call.node.args[1:]]
-            elements = [Value(item_of(one.target), one.sources | {DATA}) for one in over]
+            elements = [item_given(one) for one in over]
             returned = self.follow(call.given[0].target, elements, {}, call.scope)
             found |= returned.sources if returned is not None else frozenset()
         return found
 
-    def _counted(self, call: _Call) -> Sources:
+    def _counted(self, call: Call) -> Sources:
         """Return the count of an `itertools.islice` of our batches, which starts anew with every start."""
         if call.called.target is not itertools.islice or not call.given or not is_ours(call.given[0].target):
             return frozenset()
@@ -383,12 +358,12 @@ class Calls:
             return frozenset()
         return self._noted(call, TAKEN, "")
 
-    def _drawn(self, call: _Call) -> Sources:
+    def _drawn(self, call: Call) -> Sources:
         """Return the draw of a random operator whose state no checkpoint has."""
         name = draws_out_of_reach(call.called.target, empty=not call.node.args and not call.node.keywords)
         return self._noted(call, DRAWN, f" ({name})") if name else frozenset()
 
-    def _noted(self, call: _Call, kind: str, more: str) -> Sources:
+    def _noted(self, call: Call, kind: str, more: str) -> Sources:
         place = Place(id(call.node), kind)
         self._objects.note(f"{call.scope.path}{ast.unparse(call.node.func)}(){more}", None, place)
         return frozenset((place,))

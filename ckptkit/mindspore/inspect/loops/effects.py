@@ -23,7 +23,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from mindspore.experimental.optim import Optimizer as ExperimentalOptimizer  # also covers mindspore.mint.optim
 
-from ckptkit.mindspore.inspect.attributes import is_users, own_attributes, owner_of
+from ckptkit.mindspore.inspect.attributes import in_class, is_users, own_attributes, owner_of
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.operators import (
     DROPOUTS,
@@ -83,6 +83,18 @@ def computes(called: Any, owner: Any, name: str) -> bool:
     # A function that MindSpore made from a user's function.
     made = type(called) is types.FunctionType and "<locals>" in called.__qualname__
     return made and not is_users(called.__module__)
+
+
+def asked_parameters(owner: Any, name: str) -> Any:
+    """Return what such a call of MindSpore's code gives, with one parameter that stands for all; None for others."""
+    if not isinstance(owner, nn.Cell) or name not in _ASKS or is_users(in_class(type(owner), name).__module__):
+        return None
+    first = next(iter(nn.Cell.get_parameters(owner)), None)
+    if first is None:
+        return []
+    if name == "parameters_dict":
+        return {first.name: first}
+    return [(first.name, first)] if name == "parameters_and_names" else [first]
 
 
 def changes(name: str, owner: Any) -> bool:

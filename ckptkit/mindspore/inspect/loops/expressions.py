@@ -8,26 +8,25 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
-import itertools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import mindspore as ms
+import numpy as np
 from mindspore import nn
 
 from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, in_class
 from ckptkit.mindspore.inspect.loops.calls import Calls
+from ckptkit.mindspore.inspect.loops.containers import VIEWS, choices, is_taken, item_at, item_of
 from ckptkit.mindspore.inspect.loops.effects import CALLED_BY, NO_DATA, is_ours
 from ckptkit.mindspore.inspect.loops.flow import DATA, RESTORED, Flow, Place, Running, Scope, Sources, Value, together
+from ckptkit.mindspore.inspect.loops.iteration import Iteration
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
-from ckptkit.mindspore.inspect.loops.objects import Objects, item_of, items_of
-
-NUMBER = "enumerate()"  # the name of its index
+from ckptkit.mindspore.inspect.loops.objects import Objects
 
 _MOST = 20_000  # expressions and statements read per frame
 _ITEMS = ("get", "setdefault", "values", "items")  # methods that return what is in an object
-_FEW = 8  # lists up to this length are read item by item
 
 
 class Expressions:
@@ -42,6 +41,7 @@ class Expressions:
 
     Attributes:
         calls: Reads the calls in them.
+        iteration: Reads what loops take.
         left: How many expressions and statements will still be read.
     """
 
@@ -56,6 +56,7 @@ class Expressions:
         self._flow = flow
         self._objects = objects
         self.left = 0
+        self.iteration = Iteration(flow, objects, self)
         self.calls = Calls(flow, objects, self, block, libraries=libraries, running=running)
 
     def begin(self, most: int = _MOST) -> None:
@@ -79,7 +80,10 @@ class Expressions:
                 self._objects.note(f"{scope.path}{node.id}", value.target, scope.place(node.id))
                 sources = self._flow.read(scope.place(node.id), scope)
                 sources |= value.sources | self._marked(value.target)
-                return value._replace(sources=sources, place=value.place or scope.place(node.id))
+                sources |= self._contents(value.target, f"{scope.path}{node.id}", scope)
+                own = sources - value.sources
+                items = tuple(one._replace(sources=one.sources | own) for one in value.items)
+                return value._replace(sources=sources, place=value.place or scope.place(node.id), items=items)
             case ast.Yield():
                 self.calls.yielded(self.value(node.value, scope))
                 return Value()
@@ -97,8 +101,9 @@ class Expressions:
                 with self._flow.quiet() if is_written else contextlib.nullcontext():
                     owner = self.value(node.value, scope)
                 index = self.value(node.slice, scope)
-                sources = owner.sources | index.sources | self.calls.special(owner, "__getitem__", scope, index).sources
-                return Value(item_of(owner.target), sources)
+                return self._subscript(owner, index, node, scope)
+            case ast.Constant(str(text)):
+                return Value(text)
             case ast.UnaryOp(op=ast.Not()):
                 return Value(UNKNOWN, self.test(node.operand, scope).sources)
             case ast.Compare() | ast.BinOp() | ast.UnaryOp():
@@ -114,12 +119,38 @@ class Expressions:
                 return Value(UNKNOWN, together(items), items)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
                 return self._comprehension(node, scope)
+            case ast.JoinedStr():
+                parts = [self.value(one, scope) for one in node.values]
+                texts = [one.target for one in parts if isinstance(one.target, str)]
+                return Value("".join(texts) if len(texts) == len(parts) else UNKNOWN, together(parts))
+            case ast.FormattedValue(conversion=-1, format_spec=None):
+                return self.value(node.value, scope)
             case ast.Lambda():
                 return Value()
             case _:
                 parts = [self.value(one, scope) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
                 is_one = isinstance(node, (ast.Await, ast.Starred)) and parts
                 return Value(parts[0].target if is_one else UNKNOWN, together(parts))
+
+    def _subscript(self, owner: Value, index: Value, node: ast.Subscript, scope: Scope) -> Value:
+        found = self.calls.special(owner, "__getitem__", scope, index)
+        sources = owner.sources | index.sources | found.sources
+        if found.target is not UNKNOWN:
+            return found._replace(sources=sources)
+        at = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        if owner.target is UNKNOWN and type(at) is int and -len(owner.items) <= at < len(owner.items):
+            return owner.items[at]
+        if isinstance(node.value, ast.Dict):  # a table of functions
+            target, also = choices(self.value(one, scope).target for one in node.value.values)
+            return Value(target, sources, also=also)
+        target, also = item_at(owner.target, node.slice)
+        is_copy = isinstance(node.slice, ast.Slice) and isinstance(owner.target, (list, tuple))
+        return Value(target, sources, place=None if is_copy else owner.place, also=also)
+
+    def _contents(self, target: Any, path: str, scope: Scope) -> Sources:
+        """Read what an object of the user's holds that is itself a list, a dict or the like."""
+        place = self._objects.contents(target, path)
+        return self._flow.read(place, scope) if place is not None else frozenset()
 
     def test(self, node: ast.expr, scope: Scope) -> Value:
         """Read an expression that is asked whether it is true."""
@@ -133,51 +164,6 @@ class Expressions:
         known = (one.target for one in parts if one.target is not UNKNOWN and one.target is not None)
         return Value(next(known, UNKNOWN), together(parts))
 
-    def elements(self, one: ast.For | ast.AsyncFor, over: Value, scope: Scope) -> list[Value]:
-        """Return what a loop takes: each object of a short list, otherwise one value for all items.
-
-        The index of `enumerate`, and a count that is zipped with batches, start anew with every start of the script.
-        """
-        call = one.iter
-        if isinstance(call, ast.Call) and self.value(call.func, scope).target is enumerate and call.args:
-            begin = [*call.args[1:], *(each.value for each in call.keywords)]
-            over = self.value(call.args[0], scope)
-            place = Place(id(one), NUMBER)
-            begins_anew = not begin or isinstance(begin[0], ast.Constant)
-            if begins_anew and is_ours(over.target):
-                self._objects.note(f"{scope.path}{NUMBER}", None, place)
-                return [Value(items=(Value(sources=frozenset((place,))), Value(sources=frozenset((DATA,)))))]
-            return [Value(items=(Value(), Value(item_of(over.target), over.sources | _data_of(over.target))))]
-        zipped = call.args if isinstance(call, ast.Call) and self.value(call.func, scope).target is zip else []
-        if any(is_ours(self.value(each, scope).target) for each in zipped):
-            return [Value(items=tuple(self._zipped(each, one, scope) for each in zipped))]
-        sources = (over.sources - {RESTORED}) | _data_of(over.target) | self._iterated(over, scope)
-        values = items_of(over.target, _FEW + 1) if isinstance(over.target, (list, tuple)) else []
-        if len(values) <= _FEW:
-            each = [Value(value, sources) for value in values if self._objects.is_plain(value)]
-            for number, value in enumerate(values) if isinstance(one.target, ast.Name) else ():
-                if self._objects.is_plain(value):
-                    self._objects.path_of(value, f"{scope.path}{ast.unparse(one.iter)}[{number}]")
-            if each:
-                return each
-        return [Value(item_of(over.target), sources)]
-
-    def _iterated(self, over: Value, scope: Scope) -> Sources:
-        """Follow the iteration over an object of the user's; return what its elements are made of."""
-        return together([self.calls.special(over, name, scope) for name in ("__iter__", "__next__")])
-
-    def _zipped(self, node: ast.expr, loop: ast.stmt, scope: Scope) -> Value:
-        """Return what one argument of `zip` gives to a loop; a count starts anew with every start of the script."""
-        value = self.value(node, scope)
-        call = node if isinstance(node, ast.Call) and all(isinstance(one, ast.Constant) for one in node.args) else None
-        function = self.value(call.func, scope).target if call is not None else None
-        if any(function is one for one in (itertools.count, range)):
-            place = Place(id(loop), NUMBER)
-            self._objects.note(f"{scope.path}{ast.unparse(node)}", None, place)
-            return Value(sources=frozenset((place,)))
-        self.calls.draw(node, value, scope, takes=True)
-        return Value(item_of(value.target), value.sources | _data_of(value.target))
-
     def store(self, node: ast.expr, value: Value, scope: Scope) -> None:
         """Read the assignment of ``value`` to the target ``node``."""
         match node:
@@ -188,11 +174,12 @@ class Expressions:
                 self._objects.rebind(place, value.target)
                 self._flow.write(place, value.sources, scope, whole=True)
                 now = scope.assigned(node.id, value, node.lineno)
+                if DATA in value.sources and is_taken(now.target):
+                    self._flow.take(place)
                 scope.known[node.id] = value if is_ours(now.target) else now  # reading ours would count as a save
             case ast.Tuple() | ast.List():
-                known = len(value.items) == len(node.elts)
-                for number, each in enumerate(node.elts):
-                    self.store(each, value.items[number] if known else Value(UNKNOWN, value.sources), scope)
+                for each, part in zip(node.elts, _parts_of(value, len(node.elts)), strict=True):
+                    self.store(each, part, scope)
             case ast.Starred():
                 self.store(node.value, Value(UNKNOWN, value.sources), scope)
             case ast.Attribute():
@@ -228,8 +215,13 @@ class Expressions:
         if isinstance(value.target, ms.Parameter):
             self._flow.steer(sources | self._flow.control)
         elif isinstance(node, ast.Name):
+            contents = self._objects.contents(value.target, f"{scope.path}{node.id}")
+            if contents is not None:
+                self._flow.write(contents, sources, scope, whole=whole)
             for place in {scope.place(node.id), value.place or scope.place(node.id)}:  # the same object by two names
                 self._flow.write(place, sources, scope, whole=whole)
+        elif isinstance(node, ast.Attribute) and node.attr in VIEWS:
+            self.change(node.value, sources, scope)
         elif isinstance(node, ast.Attribute):
             with self._flow.quiet():
                 owner = self.value(node.value, scope).target
@@ -245,14 +237,27 @@ class Expressions:
             owner = owner._replace(sources=owner.sources - {DATA})
         if owner.target is UNKNOWN:
             return Value(UNKNOWN, owner.sources)
+        if owner.also:
+            first, *others = [
+                self._attribute(Value(one, owner.sources), node, scope) for one in (owner.target, *owner.also)
+            ]
+            also = tuple(one.target for one in others if one.target is not UNKNOWN)
+            return first._replace(sources=together([first, *others]), also=also)
         target = attribute(owner.target, node.attr)
+        if node.attr in VIEWS and isinstance(owner.target, np.ndarray):
+            return owner
         sources = owner.sources | self._marked(target)
         if self._objects.has(owner.target, node.attr):
             sources |= self._flow.read(self._place_in(owner.target, node, scope), scope)
+            kind = self._objects.class_with(owner.target, node.attr)
+            if kind is not None:
+                sources |= self._flow.read(
+                    self._objects.attribute_of(kind, f"{scope.path}{kind.__name__}", node.attr), scope
+                )
             if isinstance(inspect.getattr_static(type(owner.target), node.attr, None), property):
                 found = self.calls.follow(target, [], {}, scope)
                 sources |= found.sources if found is not None else frozenset()
-                target = UNKNOWN
+                target = found.target if found is not None else UNKNOWN
             elif target is UNKNOWN:
                 sources |= self.calls.special(owner, "__getattr__", scope, Value(node.attr)).sources
         has = self._objects.has(owner.target, node.attr)
@@ -337,13 +342,25 @@ class Expressions:
         parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         for _ in self._flow.rounds(node, together(overs), scope):
             for one in node.generators:
-                over = self.value(one.iter, scope)
-                sources = over.sources | self._iterated(over, scope)
-                self.store(one.target, Value(item_of(over.target), sources), scope)
+                self.store(one.target, self.iteration.element(self.value(one.iter, scope), scope), scope)
                 for test in one.ifs:
                     self.test(test, scope)
             found |= together([self.value(one, scope) for one in parts])
-        return Value(UNKNOWN, found)
+        same = len(node.generators) == 1 and ast.unparse(parts[0]) == ast.unparse(node.generators[0].target)
+        if same and isinstance(item_of(overs[0].target)[0], ms.Parameter):
+            found -= {DATA}  # parameters themselves, and nothing that was made of them
+        return Value(overs[0].target if same else UNKNOWN, found, also=overs[0].also if same else ())
+
+
+def _parts_of(value: Value, count: int) -> list[Value]:
+    """Return the parts of a tuple that is taken apart."""
+    if len(value.items) == count:
+        return [*value.items]
+    tuples = [one for one in (value.target, *value.also) if type(one) in (tuple, list) and len(one) == count]
+    if not tuples:
+        return [Value(UNKNOWN, value.sources)] * count
+    found = [choices([one[number] for one in tuples]) for number in range(count)]
+    return [Value(target, value.sources, place=value.place, also=also) for target, also in found]
 
 
 def _is_whole(index: ast.expr) -> bool:
@@ -351,8 +368,3 @@ def _is_whole(index: ast.expr) -> bool:
     if isinstance(index, ast.Slice):
         return index.lower is None and index.upper is None and index.step is None
     return isinstance(index, ast.Constant) and index.value is ...
-
-
-def _data_of(over: Any) -> Sources:
-    """Return the mark of what our batches give."""
-    return frozenset((DATA,)) if is_ours(over) and not isinstance(over, nn.Cell) else frozenset()

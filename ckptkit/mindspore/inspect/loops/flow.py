@@ -39,6 +39,7 @@ class Value(NamedTuple):
     sources: Sources = frozenset()
     items: tuple[Value, ...] = ()
     place: Place | None = None  # where the object lies
+    also: tuple[Any, ...] = ()  # other objects that it may be
 
 
 class Running(NamedTuple):
@@ -113,6 +114,7 @@ class Flow:
     Attributes:
         control: Decides whether the code that is read runs at all.
         effects: How many effects on training were read.
+        taken: The places that got, after the restore and before any loop, what training changes.
         steering: The places that training depends on, in the order in which they were found.
     """
 
@@ -123,6 +125,7 @@ class Flow:
         self.steering: dict[Place, None] = {}
         self._made_of: dict[Place, Sources] = {}
         self._carried: set[Place] = set()
+        self.taken: set[Place] = set()
         self._left: dict[Place, ast.AST] = {}  # what some iterations wrote, and the loop that they are of
         self._iterations: list[_Iteration] = []
         self._saving: set[ast.AST] = set()  # loops in which a checkpoint may be taken
@@ -135,7 +138,8 @@ class Flow:
             if place not in one.assigned and _lasts(place, one, scope):
                 one.exposed.add(place)
                 one.read.add(place)
-        own = {place} if place in self._carried or self._is_left(place) else ()
+        is_taken = place in self.taken and bool(self._iterations)
+        own = {place} if is_taken or place in self._carried or self._is_left(place) else ()
         return self._made_of.get(place, frozenset()).union(own)
 
     @contextlib.contextmanager
@@ -165,6 +169,11 @@ class Flow:
         before = frozenset() if whole else self._made_of.get(place, frozenset())
         self._made_of[place] = frozenset(before | sources)
 
+    def take(self, place: Place) -> None:
+        """Record that what was written to a place was taken from what training changes."""
+        if not self._iterations:
+            self.taken.add(place)
+
     def give(self, place: Place, sources: Sources) -> None:
         """Record what an argument of a call is made of."""
         self._made_of[place] = sources
@@ -174,13 +183,18 @@ class Flow:
     def steer(self, sources: Sources) -> None:
         """Record that training, or how long it goes on, depends on ``sources``."""
         self.effects += 1
-        found = sources - MARKS if self.saves() else {place for place in sources if self._is_left(place)}
+        kept = {place for place in sources if place in self._carried or self._is_left(place)}
+        found = sources - MARKS if self.saves() else kept
         self.steering.update(dict.fromkeys(sorted(found, key=str)))
 
     def _is_left(self, place: Place) -> bool:
         """Return whether the loop that wrote the place in some iterations has ended."""
         loop = self._left.get(place)
         return loop is not None and all(one.loop is not loop for one in self._iterations)
+
+    def is_carried(self, place: Place) -> bool:
+        """Return whether a loop carries the place from one iteration to the next."""
+        return place in self._carried
 
     def carried(self) -> int:
         """Return how many places are known to be carried."""
@@ -194,6 +208,10 @@ class Flow:
     def saves(self) -> bool:
         """Return whether a checkpoint may be taken while the variables are in their current state."""
         return any(one.loop in self._saving for one in self._iterations)
+
+    def is_saving(self, loop: ast.AST) -> bool:
+        """Return whether a checkpoint may be taken in an iteration of the loop."""
+        return loop in self._saving
 
     def innermost_saves(self) -> bool:
         """Return whether a checkpoint may be taken in the innermost current loop."""

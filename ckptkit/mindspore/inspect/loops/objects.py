@@ -7,7 +7,6 @@ ask objects of the user's for ``__class__`` or ``__eq__``, and passes on what th
 from __future__ import annotations
 
 import argparse
-import itertools
 import threading
 import types
 from collections import deque
@@ -19,7 +18,7 @@ import mindspore.dataset as ds
 import numpy as np
 from mindspore import nn
 
-from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, in_class, is_users, met
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, attribute, below, in_class, is_users, own_attributes
 from ckptkit.mindspore.inspect.bytecode import instructions_of
 from ckptkit.mindspore.inspect.carried import BARE, GENERATORS
 from ckptkit.mindspore.inspect.loops.flow import Place
@@ -30,7 +29,6 @@ _MOST = 20_000  # objects that are known
 _CODE = (types.ModuleType, types.MethodType)
 _NO_ATTRIBUTES = (ms.Tensor, ds.Dataset, *_CODE)
 _NO_STATE = (nn.Cell, ms.Parameter, ds.Dataset, *_CODE, types.FunctionType, type)
-_CONTAINERS: tuple[Any, ...] = (list, tuple, deque)
 _NOT_SEARCHED = (*_CODE, types.FunctionType, type, ms.Tensor, str, int, float, types.NoneType)
 
 
@@ -100,6 +98,23 @@ class Objects:
         cells = {id(one.cell) for one in cells_of(called)}
         return [place for place in self._read_by_cells if place.within in cells]
 
+    def class_with(self, owner: Any, name: str) -> type | None:
+        """Return the class of the user's from which an object has the attribute; None if it has one of its own."""
+        if isinstance(owner, type) or name in own_attributes(owner):
+            return None
+        kinds = (one for one in type(owner).__mro__ if name in vars(one))
+        return next((one for one in kinds if is_users(one.__module__)), None)
+
+    def contents(self, owner: Any, path: str) -> Place | None:
+        """Return the place of what an object of the user's holds as a list, a set or a dict; None if it is none."""
+        if not isinstance(owner, (list, dict, set, deque)) or not self.is_plain(owner):
+            return None
+        if in_class(type(owner), "__getattr__") is not UNKNOWN:
+            return None  # its items are its attributes
+        place = Place(id(owner), "its items")
+        self.note(self.path_of(owner, path), UNKNOWN, place)
+        return place
+
     def attribute_of(self, owner: Any, path: str, name: str) -> Place:
         """Return the place of an attribute; the object's expression is ``path`` unless one is recorded already."""
         place = Place(id(owner), name)
@@ -159,15 +174,3 @@ def _by_id(known: Iterable[Any]) -> dict[int, Any]:
         if not isinstance(one, (nn.Cell, np.ndarray)):
             waiting.extend(value for _, value in below(one))
     return seen
-
-
-def item_of(target: Any) -> Any:
-    """Return one item that stands for all items of a container."""
-    return next(iter(items_of(target, 1)), UNKNOWN)
-
-
-def items_of(target: Any, most: int) -> list[Any]:
-    """Return the first items of a container, of a dict its values, bypassing any ``__iter__`` of the user's."""
-    base = next((one for one in _CONTAINERS if isinstance(target, one)), None)
-    items = dict.values(target) if isinstance(target, dict) else base.__iter__(target) if base is not None else ()
-    return [met(one) for one in itertools.islice(items, most)]

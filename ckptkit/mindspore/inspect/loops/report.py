@@ -11,9 +11,10 @@ from typing import Any
 
 from ckptkit.mindspore.inspect.carried import GENERATORS
 from ckptkit.mindspore.inspect.finding import Finding
-from ckptkit.mindspore.inspect.loops.calls import DRAWN, TAKEN
-from ckptkit.mindspore.inspect.loops.expressions import NUMBER
+from ckptkit.mindspore.inspect.loops.call import DRAWN
+from ckptkit.mindspore.inspect.loops.calls import TAKEN
 from ckptkit.mindspore.inspect.loops.flow import Flow, Place
+from ckptkit.mindspore.inspect.loops.iteration import BESIDE, NUMBER
 from ckptkit.mindspore.inspect.loops.objects import Objects
 from ckptkit.mindspore.inspect.loops.statements import Statements
 
@@ -54,18 +55,35 @@ def reported(
     for path, one in read.taken.values():
         yield _drawn(path, one, who)
     carried: dict[tuple[str, str], list[str]] = {}
+    for place in flow.steering.keys() & flow.taken:
+        holder = objects.holder(place)
+        if holder is not None and not flow.is_carried(place):
+            yield _taken(holder[0])
     for place in flow.steering:
         holder = objects.holder(place) if place not in without else None
         is_told = place.name == DRAWN and not draws
+        is_told |= place in flow.taken and not flow.is_carried(place)
         if holder is not None and not is_told and id(objects.at(place)) not in read.taken:
             carried.setdefault(holder, []).append(place.name)
     for (path, kind), names in carried.items():
         if names == [DRAWN]:
             yield _random(path)
             continue
-        why = f"{who} carries {', '.join(names)} from one batch to the next, and no checkpoint would have it"
+        shown = [name.partition(" ")[0] if name.startswith(BESIDE) else name for name in names]
+        why = f"{who} carries {', '.join(shown)} from one batch to the next, and no checkpoint would have it"
         way_out = _by_name(path, kind, names) if kind else _elsewhere(names) if per_step else _in_loop(names)
         yield Finding("unseen", f"{path} ({kind})" if kind else path, why, way_out, certain=False)
+
+
+def _taken(path: str) -> Finding:
+    return Finding(
+        "unseen",
+        path,
+        "the loop uses it, and it was taken after the restore from what training changes, so that a resumed run has "
+        "another one",
+        "Take it before restore(), or keep it in an object that is given by name",
+        certain=False,
+    )
 
 
 def _unread(names: Sequence[str]) -> Finding:
@@ -121,6 +139,8 @@ def _elsewhere(names: list[str]) -> str:
 def _in_loop(names: list[str]) -> str:
     if names == [NUMBER]:
         return "Begin it where restore() says: enumerate(batches, point.batches_delivered)"
+    if all(name.startswith(BESIDE) for name in names):
+        return "Join it and the batches in one loader for ckptkit.data.resumable, or begin it where restore() says"
     if names == [TAKEN]:
         return "Take as many fewer as restore() says: islice(batches, number - point.batches_delivered)"
     return (

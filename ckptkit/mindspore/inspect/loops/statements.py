@@ -11,6 +11,7 @@ import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ckptkit.mindspore.inspect.loops.containers import is_changed_in_place
 from ckptkit.mindspore.inspect.loops.expressions import Expressions
 from ckptkit.mindspore.inspect.loops.flow import MARKS, Flow, Place, Running, Scope, Sources, Value, is_remade
 from ckptkit.mindspore.inspect.loops.libraries import Libraries
@@ -132,7 +133,8 @@ class Statements:
                 found = [self._guards(one, scope, missing=missing) for one in test.values]
                 if isinstance(test.op, ast.And) == missing:
                     return [each for one in found for each in one]
-                return [set().union(*(each for one in found for each in one))]
+                each_asks = all(each for one in found for each in one)  # or else it is also filled for another reason
+                return [set().union(*(each for one in found for each in one)) if each_asks else set()]
             case ast.UnaryOp(op=ast.Not()):
                 return self._guards(test.operand, scope, missing=not missing)
             case ast.Name() | ast.Attribute() | ast.Call(func=ast.Name(id="hasattr")):
@@ -183,8 +185,9 @@ class Statements:
         managers = [self._expressions.value(item.context_expr, scope) for item in one.items]
         for item, manager in zip(one.items, managers, strict=True):
             entered = calls.special(manager, "__enter__", scope)
-            if item.optional_vars is not None and entered != Value():
-                self._expressions.store(item.optional_vars, entered, scope)
+            if item.optional_vars is not None:
+                given = entered if entered != Value() else manager._replace(place=None)
+                self._expressions.store(item.optional_vars, given, scope)
         returned = self._block(one.body, scope)
         for manager in reversed(managers):
             calls.special(manager, "__exit__", scope)
@@ -210,6 +213,9 @@ class Statements:
         value = self._expressions.value(one.value, scope)
         if isinstance(one, ast.AugAssign):
             value = Value(sources=before.sources | value.sources)
+            if is_changed_in_place(before.target) and isinstance(one.target, ast.Name):
+                self._expressions.change(one.target, value.sources, scope)
+                value = value._replace(target=before.target, place=before.place)
         for target in one.targets if isinstance(one, ast.Assign) else [one.target]:
             places = self._expressions.places(target, scope)
             if self._cache is None or not is_remade(value) or _reads_itself(one, target) or places & self._cache.read:
@@ -316,7 +322,7 @@ class Statements:
             return
         over = self._expressions.value(one.iter, scope)
         self._flow.ready()
-        for element in 2 * self._expressions.elements(one, over, scope):
+        for element in 2 * [*self._expressions.iteration.elements(one, over, scope)]:
             self._flow.iterate()
             yield over, element
 

@@ -1,0 +1,58 @@
+"""Binds the arguments of a call to the parameters of the function of the user's that it calls.
+
+Guarantees: changes the scope of the called function and what ``flow`` knows of its parameters, and nothing else. Main
+thread only.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Mapping, Sequence
+
+from ckptkit.mindspore.inspect.attributes import UNKNOWN
+from ckptkit.mindspore.inspect.loops.flow import Flow, Scope, Value, together
+
+
+def bind(
+    flow: Flow,
+    inside: Scope,
+    function: types.FunctionType,
+    given: Sequence[Value],
+    named: Mapping[str | None, Value],
+) -> None:
+    """Bind the arguments.
+
+    Args:
+        flow: Records what the parameters are made of.
+        inside: The variables of the function.
+        function: What is called.
+        given: Its arguments by position.
+        named: Its arguments by name; those of ``**options`` together under None.
+    """
+    code, defaults = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    by_default = dict(zip(names[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True))
+    for name, default in {**by_default, **(function.__kwdefaults__ or {})}.items():
+        inside.known[name] = Value(default)
+        inside.lasting[name] = function
+    _bind_rest(inside, names, given, named)
+    for given_name, value in [*zip(names[: code.co_argcount], given, strict=False), *named.items()]:
+        if given_name is not None and given_name in names:
+            inside.lasting.pop(given_name, None)
+            inside.known[given_name] = inside.assigned(given_name, value, 0)
+            flow.give(inside.place(given_name), value.sources)
+
+
+def _bind_rest(inside: Scope, names: Sequence[str], given: Sequence[Value], named: Mapping[str | None, Value]) -> None:
+    """Bind starred parameters, and what ``**options`` may give to any parameter."""
+    code = inside.code
+    others = [*code.co_varnames[len(names) :]]
+    if code.co_flags & inspect.CO_VARARGS:
+        rest = tuple(given[code.co_argcount :])
+        inside.known[others.pop(0)] = Value(UNKNOWN, together(rest), items=rest)
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        inside.known[others[0]] = Value(sources=together([one for name, one in named.items() if name not in names]))
+    for name in names if None in named else ():
+        known = inside.known.get(name, Value())
+        inside.known[name] = known._replace(sources=known.sources | named[None].sources)

@@ -1,0 +1,74 @@
+"""Looks into lists, tuples, dicts and arrays of the user's, without running their code.
+
+Guarantees: bypasses any ``__iter__`` and ``__getitem__`` of the user's. Any thread.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from mindspore import Parameter, Tensor
+
+from ckptkit.mindspore.inspect.attributes import UNKNOWN, met
+
+FEW = 8  # lists up to this length are read item by item
+VIEWS = ("T", "flat", "mT")  # attributes of an array that share its memory
+VIEW_METHODS = ("asnumpy", "reshape", "ravel", "view", "transpose", "squeeze", "swapaxes")
+_CONTAINERS: tuple[Any, ...] = (list, tuple, deque)
+_DATA = (type(None), bool, int, float, complex, str, bytes, np.generic)
+_CHANGED_IN_PLACE = (np.ndarray, Tensor, list, dict, set, deque)
+
+
+def is_changed_in_place(one: Any) -> bool:
+    """Return whether an operator with an assignment, such as ``+=``, changes the object, and makes no other one."""
+    return isinstance(one, _CHANGED_IN_PLACE)
+
+
+def is_taken(one: Any) -> bool:
+    """Return whether the object is a value that was taken from something, and not a parameter itself, or a cell."""
+    first = item_of(one)[0] if isinstance(one, (list, tuple, dict)) else one
+    return isinstance(first, (bool, int, float, np.ndarray, np.generic, Tensor)) and not isinstance(first, Parameter)
+
+
+def items_of(target: Any, most: int) -> list[Any]:
+    """Return the first items of a container, of a dict its values."""
+    base = next((one for one in _CONTAINERS if isinstance(target, one)), None)
+    items = dict.values(target) if isinstance(target, dict) else base.__iter__(target) if base is not None else ()
+    return [met(one) for one in itertools.islice(items, most)]
+
+
+def choices(items: Iterable[Any]) -> tuple[Any, tuple[Any, ...]]:
+    """Return an object that stands for all of them, and the others that are more than data."""
+    items = [*items]
+    found: dict[int, Any] = {id(one): one for one in items if one is not UNKNOWN and not isinstance(one, _DATA)}
+    first, *others = [*found.values()] or [*items[:1], UNKNOWN][:1]
+    return first, tuple(others)
+
+
+def item_of(target: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return one item that stands for all items of a container, and others of the first few."""
+    return choices(items_of(target, FEW))
+
+
+def item_at(target: Any, index: ast.expr) -> tuple[Any, tuple[Any, ...]]:
+    """Return what an index gives: one item, or one that stands for all, and the others."""
+    if isinstance(target, (np.ndarray, Tensor)):
+        is_part = isinstance(index, (ast.Slice, ast.Tuple)) or target.ndim > 1
+        return (target if is_part else UNKNOWN), ()
+    if isinstance(index, ast.Slice):
+        return target if isinstance(target, _CONTAINERS) else UNKNOWN, ()
+    try:
+        key = ast.literal_eval(index)
+        if isinstance(target, dict):
+            return met(dict.get(target, key, UNKNOWN)), ()
+        base = next((one for one in _CONTAINERS if isinstance(target, one)), None)
+        if base is not None:
+            return met(base.__getitem__(target, key)), ()
+    except (ValueError, TypeError, IndexError):  # no constant, or no such item
+        pass
+    return item_of(target)

@@ -1,0 +1,141 @@
+"""Reads what loops and comprehensions take from what they run over.
+
+Guarantees: as for `ckptkit.mindspore.inspect.loops`, which says what is found. Main thread only.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from mindspore import nn
+
+from ckptkit.mindspore.inspect.attributes import UNKNOWN
+from ckptkit.mindspore.inspect.loops.calls import Calls
+from ckptkit.mindspore.inspect.loops.containers import FEW, item_of, items_of
+from ckptkit.mindspore.inspect.loops.effects import is_ours
+from ckptkit.mindspore.inspect.loops.flow import DATA, RESTORED, Flow, Place, Scope, Sources, Value
+from ckptkit.mindspore.inspect.loops.objects import Objects
+
+NUMBER = "enumerate()"  # the name of its index
+BESIDE = "zip()"  # the name of what is zipped with batches
+
+
+class Reader(Protocol):
+    """Reads expressions; a protocol, since expressions have comprehensions in them."""
+
+    calls: Calls
+
+    def value(self, node: ast.expr, scope: Scope) -> Value:
+        """Read an expression."""
+        ...
+
+
+class Iteration:
+    """Reads what a loop takes.
+
+    Args:
+        flow: Records what is read and written.
+        objects: Knows the objects that code names.
+        reader: Reads the expression that the loop runs over.
+    """
+
+    def __init__(self, flow: Flow, objects: Objects, reader: Reader) -> None:
+        self._flow = flow
+        self._objects = objects
+        self._reader = reader
+
+    def elements(self, one: ast.For | ast.AsyncFor, over: Value, scope: Scope) -> Sequence[Value]:
+        """Return what a loop takes: each object of a short list, otherwise one value for all items.
+
+        In a loop that saves, the index of `enumerate`, and what is zipped with batches, start anew with every start of
+        the script.
+        """
+        call = one.iter
+        counted = self._counted(call, scope)
+        if counted is not None or type(over.target) is enumerate:
+            return [self._numbered(counted, one, scope)]
+        if isinstance(call, ast.Call) and call.args and self._reader.value(call.func, scope).target is zip:
+            values = [self._reader.value(each, scope) for each in call.args]
+            saves = any(is_ours(each.target) for each in values) or self._flow.is_saving(one)
+            take = self._beside if saves else self._parallel
+            return [Value(items=tuple(take(*each, one, scope) for each in zip(call.args, values, strict=True)))]
+        if over.target is UNKNOWN and 0 < len(over.items) <= FEW:
+            return over.items
+        return self._plain(one, over, scope) or [self.element(over, scope)]
+
+    def element(self, over: Value, scope: Scope) -> Value:
+        """Return one value for all that an iteration gives."""
+        made = self._reader.calls.special(over, "__iter__", scope)
+        sources = over.sources | made.sources | self._reader.calls.special(over, "__next__", scope).sources
+        if made.target is not UNKNOWN and made.target is not over.target:
+            return self.element(made._replace(sources=sources), scope)
+        target, also = item_of(over.target)
+        return Value(target, (sources - {RESTORED}) | data_of(over.target), place=over.place, also=also)
+
+    def _plain(self, one: ast.For | ast.AsyncFor, over: Value, scope: Scope) -> list[Value]:
+        """Return each object of a short list of objects of the user's."""
+        values = items_of(over.target, FEW + 1) if isinstance(over.target, (list, tuple)) else []
+        sources = (over.sources - {RESTORED}) | data_of(over.target)
+        each = [Value(value, sources, place=over.place) for value in values if self._objects.is_plain(value)]
+        if len(values) > FEW:
+            return []
+        for number, value in enumerate(values) if isinstance(one.target, ast.Name) else ():
+            if self._objects.is_plain(value):
+                self._objects.path_of(value, f"{scope.path}{ast.unparse(one.iter)}[{number}]")
+        return each
+
+    def _counted(self, node: ast.expr, scope: Scope) -> ast.Call | None:
+        """Return the call of `enumerate`, also where another call, such as a progress bar, is around it."""
+        while isinstance(node, ast.Call) and node.args:
+            if self._reader.value(node.func, scope).target is enumerate:
+                return node
+            node = node.args[0]
+        return None
+
+    def _numbered(self, counted: ast.Call | None, one: ast.For | ast.AsyncFor, scope: Scope) -> Value:
+        """Return the index and the element that `enumerate` gives; ``counted`` is None if it was called elsewhere."""
+        over, begin = Value(), Value()
+        if counted is not None:
+            over = self._reader.value(counted.args[0], scope)
+            given = [*counted.args[1:], *(each.value for each in counted.keywords)]
+            begin = self._reader.value(given[0], scope) if given else begin
+        element = self.element(over, scope)
+        saves = is_ours(over.target) or self._flow.is_saving(one)
+        if not saves:
+            return Value(items=(Value(), element))
+        element = element._replace(sources=element.sources | {DATA})
+        if RESTORED in begin.sources:
+            return Value(items=(Value(), element))
+        place = Place(id(one), NUMBER)
+        self._objects.note(f"{scope.path}{NUMBER}", None, place)
+        return Value(items=(Value(sources=frozenset((place,))), element))
+
+    def _parallel(self, node: ast.expr, value: Value, loop: ast.stmt, scope: Scope) -> Value:
+        return self.element(value, scope)
+
+    def _beside(self, node: ast.expr, value: Value, loop: ast.stmt, scope: Scope) -> Value:
+        """Return what one argument of `zip` gives to a loop that saves."""
+        self._reader.calls.draw(node, value, scope, takes=True)
+        element = self.element(value, scope)
+        target = value.target
+        function = self._reader.value(node.func, scope).target if isinstance(node, ast.Call) else None
+        is_count = any(function is one for one in (itertools.count, range))
+        if is_count and isinstance(node, ast.Call) and all(isinstance(each, ast.Constant) for each in node.args):
+            return element._replace(sources=element.sources | self._noted(node, NUMBER, loop, scope))
+        begins_anew = RESTORED not in value.sources and not is_ours(target) and not self._objects.is_known(target)
+        if is_count or not begins_anew or isinstance(target, nn.Cell) or id(target) in self._reader.calls.taken:
+            return element
+        return element._replace(sources=element.sources | self._noted(node, BESIDE, loop, scope))
+
+    def _noted(self, node: ast.expr, name: str, loop: ast.stmt, scope: Scope) -> Sources:
+        place = Place(id(loop), name if name == NUMBER else f"{name} {node.lineno}:{node.col_offset}")
+        self._objects.note(f"{scope.path}{ast.unparse(node)}", None, place)
+        return frozenset((place,))
+
+
+def data_of(over: Any) -> Sources:
+    """Return the mark of what our batches give."""
+    return frozenset((DATA,)) if is_ours(over) and not isinstance(over, nn.Cell) else frozenset()

@@ -1,0 +1,118 @@
+"""Of several objects in a container, each is followed."""
+
+# ruff: noqa: B007, B905, PLW2901 - loops as people write them
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mindspore import ops
+from test_loop_begun import Training
+
+from ckptkit.errors import ResumeError
+
+
+class N:
+    def step(self):
+        pass
+
+
+class S:
+    def __init__(self, rate):
+        self.rate, self.n = rate, 0
+
+    def step(self):
+        self.n += 1
+        ops.assign(self.rate, self.rate / self.n)
+
+
+def dict_second(cell, batches, rate, restore):
+    d = {"none": N(), "lr": S(rate)}
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        d["lr"].step()
+
+
+def list_second(cell, batches, rate, restore):
+    d = [N(), S(rate)]
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        d[1].step()
+
+
+def list_last(cell, batches, rate, restore):
+    d = [N(), S(rate)]
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        d[-1].step()
+
+
+def tuple_second(cell, batches, rate, restore):
+    d = (None, S(rate))
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        d[1].step()
+
+
+def dict_none_first(cell, batches, rate, restore):
+    d = {"name": "x", "lr": S(rate)}
+    restore()
+    for x, y in batches:
+        cell(x, y)
+        d["lr"].step()
+
+
+def dict_rng_second(cell, batches, rate, restore):
+    d = {"a": 1, "rng": np.random.default_rng(0)}
+    restore()
+    for x, y in batches:
+        cell(x + d["rng"].normal(), y)
+
+
+def zip_rng(cell, batches, rate, restore):
+    d = [np.random.default_rng(i) for i in range(2)]
+    restore()
+    for x, y in batches:
+        for r, v in zip(d, [x, y]):
+            x = x + r.normal()
+        cell(x, y)
+
+
+def rng_in_obj_prop(cell, batches, rate, restore):
+    class A:
+        def __init__(self):
+            self._r = np.random.default_rng(0)
+
+        @property
+        def rng(self):
+            return self._r
+
+    a = A()
+    restore()
+    for x, y in batches:
+        cell(x + a.rng.normal(), y)
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        dict_second,
+        list_second,
+        list_last,
+        tuple_second,
+        dict_none_first,
+        dict_rng_second,
+        zip_rng,
+        rng_in_obj_prop,
+    ],
+    ids=lambda one: one.__name__,
+)
+def test_state_is_named_before_the_first_batch(loop):
+    training = Training(strict=True)
+    with pytest.raises(ResumeError, match=rf"{loop.__name__}\(\): |carries|taken after"):
+        training.train(loop)
+    assert training.cell.counters.micro_steps == 0
