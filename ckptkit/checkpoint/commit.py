@@ -67,7 +67,9 @@ def create_once(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SE
         # Our content after an error may not be durable yet. Only "exists" guarantees that, so create it once more.
         if remaining == 0 and isinstance(doubt, StorageError):
             raise doubt
-    raise StorageError(f"{key} exists when it is created and is absent when it is read, {_TRIES} times in a row")
+    raise StorageError(
+        f"{key} existed when this process created it and was missing when it read it, {_TRIES} times in a row"
+    )
 
 
 def make_durable(storage: Storage, key: str, data: bytes, max_bytes: int = MAX_SEALED_BYTES) -> None:

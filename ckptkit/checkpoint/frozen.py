@@ -64,8 +64,8 @@ class FrozenShards:
             del self._written[names]
             if staged.by_slices:
                 raise StorageError(
-                    f"{self._key(known)} is gone, which this process wrote: somebody deleted a part of the run. This "
-                    "save is given up; the next one writes it again."
+                    f"{self._key(known)}, which this process wrote, is missing: a part of the run was deleted. This "
+                    "save was abandoned; the next one writes the file again."
                 )
         digest = self._write(staged, number)
         self._written[names] = digest
@@ -108,6 +108,6 @@ class FrozenShards:
             return
         self.demoted |= set(changed)
         raise StateMismatchError(
-            f"declared frozen, but changed by training: {', '.join(changed)}. This save is given up; from the "
-            "next one on they are stored with every checkpoint. Take them out of frozen=."
+            f"training changed parameters that are declared frozen: {', '.join(changed)}. This save was abandoned; "
+            "later saves store them in every checkpoint. Remove them from frozen=."
         )

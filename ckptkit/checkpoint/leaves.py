@@ -74,7 +74,9 @@ class StoredLeaves:
         self._shared = {name: _together(pieces) for name, pieces in shared.items()}
         for rank, own in enumerate(self._own):
             for name in own.keys() & self._shared.keys():
-                raise _wrong(own[name].pieces[0], f"which is rank {rank}'s own there and shared in another file")
+                raise _wrong(
+                    own[name].pieces[0], f"which belongs to rank {rank} alone there, but is shared in another file"
+                )
 
     def of_rank(self, rank: int) -> dict[str, StoredLeaf]:
         """Return the leaves for ``rank`` by name: its own and the shared ones."""
@@ -89,18 +91,18 @@ def _together(pieces: list[StoredPiece]) -> StoredLeaf:
     if info.placement == "sharded":
         found = sum(piece.entry.size_bytes for piece in pieces)
         if found != info.size_bytes:
-            raise _wrong(pieces[0], f"whose parts have {found} bytes in all, and the whole {info.size_bytes}")
+            raise _wrong(pieces[0], f"whose parts have {found} bytes in total, expected {info.size_bytes}")
         return StoredLeaf(info, tuple(pieces))
     if len(pieces) > 1 and any(piece.entry.part is None for piece in pieces):
         raise _wrong(pieces[0], "which is stored more than once")
     at = 0
     for piece in sorted(pieces, key=lambda one: (one.start_bytes, one.entry.size_bytes)):
         if piece.start_bytes != at:
-            what = "twice" if piece.start_bytes < at else "nowhere"
-            raise _wrong(piece, f"of which byte {min(at, piece.start_bytes)} is stored {what}")
+            what = "stored twice" if piece.start_bytes < at else "missing"
+            raise _wrong(piece, f"of which byte {min(at, piece.start_bytes)} is {what}")
         at += piece.entry.size_bytes
     if at != info.size_bytes:
-        raise _wrong(pieces[-1], f"of which byte {at} is stored nowhere")
+        raise _wrong(pieces[-1], f"of which byte {at} is missing")
     return StoredLeaf(info, tuple(pieces))
 
 
@@ -109,4 +111,4 @@ def _words(info: TensorInfo) -> str:
 
 
 def _wrong(piece: StoredPiece, what: str) -> CorruptCheckpointError:
-    return CorruptCheckpointError(f"{piece.shard.key} holds something of {piece.entry.name[:80]!r}, {what}")
+    return CorruptCheckpointError(f"{piece.shard.key} holds data of {piece.entry.name[:80]!r}, {what}")

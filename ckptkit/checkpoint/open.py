@@ -77,12 +77,12 @@ def check_together(opened: OpenedCheckpoint) -> None:
     for document in ranks:
         if document.save_number != ranks[0].save_number:
             raise CorruptCheckpointError(
-                f"{name.rank_key(document.rank)} is of save {document.save_number}, "
-                f"{name.rank_key(0)} of save {ranks[0].save_number}"
+                f"{name.rank_key(document.rank)} belongs to save {document.save_number}, but {name.rank_key(0)} to "
+                f"save {ranks[0].save_number}"
             )
     if opened.size_bytes != opened.manifest.size_bytes:
         raise CorruptCheckpointError(
-            f"{name.manifest_key} gives all shards {opened.manifest.size_bytes} bytes, its rank files "
+            f"{name.manifest_key} says that all shards have {opened.manifest.size_bytes} bytes, its rank files say "
             f"{opened.size_bytes}"
         )
 
@@ -119,7 +119,7 @@ def decode_manifest(data: bytes, name: CheckpointName) -> Manifest:
         )
     for rank, file in enumerate(manifest.rank_files):
         if file.key != name.rank_key(rank):
-            raise CorruptCheckpointError(f"{name.manifest_key} gives {file.key} as the file of rank {rank}")
+            raise CorruptCheckpointError(f"{name.manifest_key} lists {file.key} as the file of rank {rank}")
     return manifest
 
 
@@ -127,7 +127,7 @@ def committed(storage: Storage, name: CheckpointName) -> Commit:
     """Return the COMMIT of ``name``; raise CheckpointNotFoundError if it is absent or void."""
     commit = read_commit(storage, name)
     if not isinstance(commit, Commit):
-        raise CheckpointNotFoundError(f"the checkpoint {name} is not committed (any more)")
+        raise CheckpointNotFoundError(f"the checkpoint {name} is not committed, or was removed")
     return commit
 
 
@@ -162,7 +162,9 @@ def _check_place(name: CheckpointName, rank: int, shard: ShardEntry) -> None:
 def read_entry(storage: Storage, name: CheckpointName, entry: FileEntry) -> bytes:
     """Read the bytes of a document, and check their size and digest."""
     if entry.size_bytes > MAX_DOCUMENT_BYTES:
-        raise CorruptCheckpointError(f"{entry.key} is said to have {entry.size_bytes} bytes, too many for a document")
+        raise CorruptCheckpointError(
+            f"{entry.key} is listed with {entry.size_bytes} bytes, which is too large for a document"
+        )
     try:
         data = storage.read(entry.key, entry.size_bytes)
     except FileNotFoundError as error:

@@ -112,15 +112,15 @@ def _refuse_gaps(leaf: StoredLeaf, part: WantedPart, begin: _Numbers, end: _Numb
     for one in range(len(begin)):
         meets = (np.maximum(begin[one], begin[one + 1 :]) < np.minimum(end[one], end[one + 1 :])).all(axis=1)
         if meets.any():
-            raise CorruptCheckpointError(f"{_where(leaf, part)} is stored twice")
+            raise CorruptCheckpointError(f"{_where(leaf, part)} are stored twice")
     if int((end - begin).prod(axis=1).sum()) != math.prod(part.shape):
-        raise CorruptCheckpointError(f"{_where(leaf, part)} is stored nowhere")
+        raise CorruptCheckpointError(f"{_where(leaf, part)} are missing")
 
 
 def _where(leaf: StoredLeaf, part: WantedPart) -> str:
     return (
-        f"{leaf.pieces[0].shard.key} and others hold parts of {part.name[:80]!r}; of the part {list(part.shape)} at "
-        f"{list(part.box.offsets)} something"
+        f"{leaf.pieces[0].shard.key} and others hold parts of {part.name[:80]!r}; some elements of the part "
+        f"{list(part.shape)} at {list(part.box.offsets)}"
     )
 
 

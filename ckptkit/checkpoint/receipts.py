@@ -173,14 +173,14 @@ class Receipts:
                 self.give_up(number, f"{_ranks_in_words(failed)} could not write a part (see the log there)")
             if number in self._given_up:
                 raise SaveFailedError(
-                    f"{self._given_up[number]}; the save {checkpoint} of {self._ranks} ranks is given up, and nothing "
-                    "of it is committed"
+                    f"{self._given_up[number]}; the save of {checkpoint} by {self._ranks} ranks was abandoned, and "
+                    "nothing was committed"
                 )
             if now - since >= self._patience.total_seconds():
                 raise SaveFailedError(
-                    f"{_ranks_in_words(missing)} of {self._ranks} did not write their part of {checkpoint}, and for "
-                    f"{self._patience} no other part came either. Nothing of it is committed. See in the logs of those "
-                    "ranks whether they are alive; if they are and write slowly, give them longer (Ranks(patience=...))"
+                    f"{_ranks_in_words(missing)} of {self._ranks} did not write their part of {checkpoint}, and no "
+                    f"other part arrived for {self._patience}. Nothing was committed. Check the logs of those ranks; "
+                    "if the ranks are alive but slow, increase Ranks(patience=...)"
                 )
             if pause == _LONGEST_PAUSE:
                 check()
@@ -200,8 +200,8 @@ class Receipts:
             if there != (one.own_bytes, one.file.size_bytes):
                 raise SaveFailedError(
                     f"rank {one.rank} wrote {one.own_bytes} bytes of shards and a document of {one.file.size_bytes} "
-                    f"bytes for {checkpoint}, but {there[0]} and {there[1]} bytes lie at {self._storage.url}. Nothing "
-                    "of it is committed. Do all ranks write to one and the same storage?"
+                    f"bytes for {checkpoint}, but {self._storage.url} has {there[0]} and {there[1]} bytes. Nothing "
+                    "was committed. Check that all ranks write to the same storage"
                 )
 
 

@@ -44,8 +44,9 @@ def folded(contents: Contents, onto: int, rank: int, steps: Iterable[int] = ()) 
     others = sorted(name for name in names if _no_sum(contents.entries[name]))
     if others:
         raise StateMismatchError(
-            f"the accumulators {others[:10]} of {contents.checkpoint} are not float32, or no rank's own sums "
-            f"(Ranks(placement=...)), which nobody can share. Go on with {contents.world_size}, or at a boundary"
+            f"the accumulators {others[:10]} of {contents.checkpoint} cannot be redistributed: they are not float32, "
+            f"or not per-rank sums (Ranks(placement=...)). Continue with {contents.world_size} ranks, or from a "
+            "checkpoint at a boundary"
         )
     parts = [
         (contents if old == contents.rank else contents.of_rank(old), share)
@@ -172,5 +173,5 @@ def _check_same(contents: Contents, part: Contents, names: frozenset[str]) -> No
     found = {name: one for name, one in part.entries.items() if one.role == "accumulators"}
     if found != {name: contents.entries[name] for name in names} or part.progress != contents.progress:
         raise CorruptCheckpointError(
-            f"{contents.checkpoint}: rank {part.rank} holds other accumulators than rank {contents.rank}"
+            f"{contents.checkpoint}: rank {part.rank} and rank {contents.rank} hold different accumulators"
         )

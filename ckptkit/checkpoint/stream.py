@@ -222,5 +222,5 @@ def _windows(shard: ShardEntry, leaves: _OpenLeaves, window_bytes: int) -> Itera
 
 def _checked(memory: memoryview, name: str, size_bytes: int) -> memoryview:
     if memory.format != "B" or memory.ndim != 1 or len(memory) != size_bytes:
-        raise ValueError(f"{name} has {size_bytes} bytes, its target is {memory.nbytes} bytes of memory")
+        raise ValueError(f"{name} has {size_bytes} bytes, but its target has {memory.nbytes} bytes of memory")
     return memory

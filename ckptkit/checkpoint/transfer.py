@@ -117,7 +117,7 @@ class Transfer:
             raise self._differs(name.commit_key)
         for key in sorted(sizes.keys() - files.keys() - {name.commit_key}):
             if key.startswith(f"{name.folder}/") and not is_hidden(key):
-                raise ResumeError(f"{key} lies at {self._target.url} and not at {self._source.url}. {ADVICE}")
+                raise ResumeError(f"{key} is at {self._target.url} but not at {self._source.url}. {ADVICE}")
         for file in files.values():
             if file.key in self._proven and sizes.get(file.key) == file.size_bytes:
                 continue
@@ -166,8 +166,8 @@ class Transfer:
         for file in files_of(self._opened):
             if sizes.get(file.key) != file.size_bytes:
                 raise StorageError(
-                    f"{file.key} at {self._target.url} has changed since it was copied: another process writes there. "
-                    "Let only one of them copy, then run it again."
+                    f"{file.key} at {self._target.url} changed after it was copied: another process writes there. "
+                    "Let only one process copy, then run this command again."
                 )
         if before_commit is not None:
             before_commit()
@@ -236,10 +236,10 @@ class Transfer:
         return not any(any(piece) for piece in _pieces(self._target, file.key, size_bytes, common))
 
     def _differs(self, key: str) -> ResumeError:
-        return ResumeError(f"{key} at {self._target.url} is not the file of {self._source.url}. {ADVICE}")
+        return ResumeError(f"{key} at {self._target.url} differs from the file at {self._source.url}. {ADVICE}")
 
 
-ADVICE = "Nothing was changed. Copy to a root that is new, or remove what lies there if it is not needed."
+ADVICE = "Nothing was changed. Copy to a new root, or remove what is at the target if it is not needed."
 
 
 def document_at(storage: Storage, key: str) -> bytes:
@@ -286,9 +286,9 @@ def _pieces(storage: Storage, key: str, size_bytes: int, at: int = 0) -> Iterato
         try:
             count = storage.read_into(key, [piece], at)
         except FileNotFoundError as error:
-            raise StorageError(f"{key} vanished from {storage.url} while it was compared") from error
+            raise StorageError(f"{key} disappeared from {storage.url} during the comparison") from error
         except CorruptCheckpointError as error:  # raised as it is, it would blame the source
-            raise StorageError(f"could not compare what lies at {storage.url}: {error}. {ADVICE}") from error
+            raise StorageError(f"could not compare the files at {storage.url}: {error}. {ADVICE}") from error
         if not count:
             return
         yield piece[:count]

@@ -43,7 +43,7 @@ class AccumulationSchedule:
         elif isinstance(steps, Mapping):
             self._from = tuple(sorted((_whole(at, 0, "a step of the schedule"), _k(k)) for at, k in steps.items()))
             if not self._from or self._from[0][0] != 0:
-                raise ValueError(f"the schedule of accumulation_steps must say K for step 0, got {dict(steps)!r}")
+                raise ValueError(f"the schedule of accumulation_steps must give K for step 0, got {dict(steps)!r}")
         else:
             self._from = ((0, _k(steps)),)
         self.given = self

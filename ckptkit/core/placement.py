@@ -32,9 +32,11 @@ class Box:
 
     def __post_init__(self) -> None:
         if len(self.global_shape) != len(self.offsets):
-            raise ValueError(f"offsets {self.offsets} and global_shape {self.global_shape} differ in their axes")
+            raise ValueError(
+                f"offsets {self.offsets} and global_shape {self.global_shape} have different numbers of axes"
+            )
         if any(not 0 <= at <= whole for at, whole in zip(self.offsets, self.global_shape, strict=True)):
-            raise ValueError(f"offsets {self.offsets} lie outside of {self.global_shape}")
+            raise ValueError(f"offsets {self.offsets} are outside {self.global_shape}")
 
 
 # "replicated": the same bits in every rank, stored once. "per_rank": each rank has its own, and all are stored.
@@ -77,7 +79,7 @@ def is_one_run(global_shape: Sequence[int], shape: Sequence[int]) -> bool:
 def fault_of_cut(global_shape: Sequence[int], parts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> str:
     """Return why ``parts`` (offsets and shapes) do not hold each element exactly once; empty if they do."""
     if any(not lies_inside(global_shape, offsets, shape) for offsets, shape in parts):
-        return "do not lie inside of it"
+        return "are not inside it"
     begin = np.array([offsets for offsets, _ in parts], np.int64).reshape(len(parts), len(global_shape))
     end = begin + np.array([shape for _, shape in parts], np.int64).reshape(begin.shape)
     filled = (begin < end).all(axis=1)

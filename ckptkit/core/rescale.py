@@ -58,8 +58,9 @@ def fold_steps(accumulation_steps: int, ranks: int, onto: int) -> int:
     folded, rest = divmod(ranks * accumulation_steps, onto)
     if rest:
         raise ValueError(
-            f"{ranks} ranks x accumulation_steps={accumulation_steps} = {ranks * accumulation_steps} micro-batches per "
-            f"update cannot be shared by {onto} ranks, but by {_words(_divisors([ranks * accumulation_steps]), onto)}"
+            f"{ranks} ranks x accumulation_steps={accumulation_steps} = {ranks * accumulation_steps} micro-batches "
+            f"per update cannot be shared by {onto} ranks, only by "
+            f"{_words(_divisors([ranks * accumulation_steps]), onto)}"
         )
     return folded
 
@@ -84,15 +85,15 @@ def _refusal(progress: Progress, ranks: int, onto: int, steps: Sequence[int], do
     elif ranks * progress.micro_step % onto:
         whole = ranks * progress.micro_step
         why = (
-            f"the running cycle has {ranks} x {progress.micro_step} = {whole} micro-batches of "
-            f"{ranks * progress.accumulation_steps} behind it, not divisible by {onto}"
+            f"the running cycle has trained {ranks} x {progress.micro_step} = {whole} of its "
+            f"{ranks * progress.accumulation_steps} micro-batches, not divisible by {onto}"
         )
     else:
         why = f"{ranks} x {progress.batches_delivered} micro-batches were trained, cut into cycles or epochs unevenly"
     anywhere = _divisors([ranks * number for number in (*steps, *done)])
     lines = [
-        f"a run of {ranks} ranks with accumulation_steps={progress.accumulation_steps} cannot go on with {onto} here: "
-        f"{why}. It can go on with {_words(anywhere, onto)}",
+        f"a run of {ranks} ranks with accumulation_steps={progress.accumulation_steps} cannot continue with {onto} "
+        f"here: {why}. It can continue with {_words(anywhere, onto)}",
     ]
     at_boundary = _divisors([ranks * number for number in steps])
     if not progress.at_boundary and at_boundary != anywhere:
@@ -102,7 +103,7 @@ def _refusal(progress: Progress, ranks: int, onto: int, steps: Sequence[int], do
             "began"
         )
     else:
-        lines.append(f"or start with the {ranks} that it had")
+        lines.append(f"or start with {ranks} ranks as before")
     return "; ".join(lines)
 
 

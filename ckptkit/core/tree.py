@@ -34,7 +34,7 @@ def encode_tree(  # noqa: PLR0911 - one return per type reads like a table
         ValueError: If it is nested more than 64 deep; an OrderedDict with other keys than strings counts twice.
     """
     if _depth > _MAX_DEPTH:
-        raise ValueError(f"{path}: nested more than {_MAX_DEPTH} deep")
+        raise ValueError(f"{path}: nested more than {_MAX_DEPTH} levels deep")
     if value is None or isinstance(value, bool):
         return value
     if type(value) is int:

@@ -73,7 +73,7 @@ def _check_seal(data: bytes) -> None:
     found = fields.pop("digest", None)
     expected = digest_of(canonical(fields))
     if found != expected:
-        raise ValueError(f"its own digest is {str(found)[:40]}, its content gives {expected}")
+        raise ValueError(f"its recorded digest is {str(found)[:40]}, but its content has the digest {expected}")
 
 
 class _AnyVersion(BaseModel):

@@ -207,14 +207,14 @@ class TensorEntry(_Document):
     def _part_lies_in_the_whole(self) -> Self:
         if self.part is None:
             if self.placement == "sharded":
-                raise ValueError(f"tensor {self.name[:80]!r} is sharded, and does not say which part it is")
+                raise ValueError(f"tensor {self.name[:80]!r} is sharded, but does not say which part it is")
             return self
         if self.placement == "per_rank":
-            raise ValueError(f"tensor {self.name[:80]!r} is its rank's own, and so no part")
+            raise ValueError(f"tensor {self.name[:80]!r} belongs to one rank alone, so it cannot be a part")
         if not lies_inside(self.part.global_shape, self.part.offsets, self.shape):
-            raise ValueError(f"tensor {self.name[:80]!r} lies outside of its whole")
+            raise ValueError(f"tensor {self.name[:80]!r} is outside the whole tensor")
         if self.placement == "replicated" and not is_one_run(self.part.global_shape, self.shape):
-            raise ValueError(f"tensor {self.name[:80]!r} is no consecutive part of its whole")
+            raise ValueError(f"tensor {self.name[:80]!r} is not a consecutive part of the whole tensor")
         return self
 
 
@@ -254,9 +254,11 @@ class ShardEntry(FileEntry):
         if any(tensor.placement != self.placement for tensor in self.tensors):
             raise ValueError(f"{self.key} holds tensors of several placements")
         if (self.blocks is None) == (self.placement == "sharded"):
-            raise ValueError(f"{self.key} must have digests of blocks if its tensors are sharded, and only then")
+            raise ValueError(
+                f"{self.key} must have block digests if its tensors are sharded, and must not have them otherwise"
+            )
         if self.blocks is not None and len(self.blocks.digests) != -(-self.size_bytes // self.blocks.size_bytes):
-            raise ValueError(f"{self.key} has {len(self.blocks.digests)} digests of blocks for its size")
+            raise ValueError(f"{self.key} has {len(self.blocks.digests)} block digests, which does not match its size")
         return self
 
     @model_validator(mode="after")
@@ -267,7 +269,7 @@ class ShardEntry(FileEntry):
                 raise ValueError(f"tensor {tensor.name[:80]!r} overlaps the one before it in {self.key}")
             end = tensor.offset_bytes + tensor.size_bytes
         if end > self.size_bytes:
-            raise ValueError(f"the tensors of {self.key} end at byte {end}, the file at {self.size_bytes}")
+            raise ValueError(f"the tensors of {self.key} end at byte {end}, but the file ends at {self.size_bytes}")
         return self
 
 
@@ -292,12 +294,12 @@ class RankManifest(_Document):
         # A file listed n times would be read into n times its memory.
         keys = [shard.key for shard in self.shards]
         if len(set(keys)) != len(keys):
-            raise ValueError("a shard stands in the table twice")
+            raise ValueError("a shard is listed twice")
         seen: set[str] = set()
         for shard in self.shards:
             for tensor in shard.tensors:
                 if tensor.name in seen:
-                    raise ValueError(f"tensor {tensor.name[:80]!r} stands in the table twice")
+                    raise ValueError(f"tensor {tensor.name[:80]!r} is listed twice")
                 seen.add(tensor.name)
         return self
 

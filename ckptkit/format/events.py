@@ -243,7 +243,7 @@ def decode_segment(data: bytes, key: str) -> Segment:
         )
     lines = rest.split(b"\n")[:-1]
     if len(lines) != header.events:
-        raise CorruptCheckpointError(f"{key} has {len(lines)} events, and its first line says {header.events}")
+        raise CorruptCheckpointError(f"{key} has {len(lines)} events, but its first line says {header.events}")
     return Segment(header, [_decode_event(line, f"{key}, line {number}") for number, line in enumerate(lines, 2)])
 
 

@@ -102,7 +102,7 @@ def plan_shards(
     names = [leaf.name for leaf in leaves]
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise ValueError(f"leaf names must be unique; these stand more than once: {twice[:10]}")
+        raise ValueError(f"leaf names must be unique; used more than once: {twice[:10]}")
     if "__metadata__" in names:
         raise ValueError("the leaf name '__metadata__' is reserved by the safetensors format")
     kinds: dict[tuple[Role, bool, Tag], list[LeafSpec]] = {

@@ -35,13 +35,12 @@ _log = logging.getLogger("ckptkit")
 _PATIENCE_SECONDS = 10.0
 _STANDSTILL_SECONDS = 120.0  # parts on a slow network can take surprisingly long
 _STANDSTILL = (
-    "the save was given up so that training could go on: its buffers were full, and the storage took "
-    f"nothing for {_STANDSTILL_SECONDS:.0f} s. Give more memory with Saving(buffer_bytes=...), or see to the storage"
+    "the save was abandoned so that training could continue: its buffers were full, and the storage accepted "
+    f"nothing for {_STANDSTILL_SECONDS:.0f} s. Increase Saving(buffer_bytes=...), or check the storage"
 )
 _NO_TRAINER = (
-    "the save was given up: the thread that trains has ended, and for "
-    f"{_STANDSTILL_SECONDS:.0f} s nobody has waited for the save, which needs more of its state. Call close(), or use "
-    "the manager as a context"
+    f"the save was abandoned: the training thread has ended, and for {_STANDSTILL_SECONDS:.0f} s nothing has waited "
+    "for the save, which still needs state from it. Call close(), or use the manager as a context manager"
 )
 
 
@@ -319,7 +318,7 @@ class Window:
                     continue
                 _log.warning(
                     "training waits for the checkpoint of cycle %d: the buffers (%d MiB) are full and the storage "
-                    "is slow. Give more with Saving(buffer_bytes=...), or save less often",
+                    "is slow. Increase Saving(buffer_bytes=...), or save less often",
                     *(self.progress.cycles, self._pool.made_bytes >> 20),
                 )
                 if self._gives_up and self._monotonic() - moved >= _STANDSTILL_SECONDS:

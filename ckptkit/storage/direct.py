@@ -84,7 +84,7 @@ class DirectWriter:
         with self._lock:
             first, self._refused = not self._refused, True
         if first:
-            _log.info("this file system takes no direct writes; checkpoints go through the page cache")
+            _log.info("this file system does not support direct writes; checkpoints are written through the page cache")
 
     def _take(self) -> list[memoryview]:
         with self._lock:
@@ -199,7 +199,7 @@ class DirectFile:
             self._run()
 
     def _failure(self) -> OSError:
-        return self._error or OSError(errno.EIO, "the file was given up")
+        return self._error or OSError(errno.EIO, "the file was abandoned")
 
     def _run(self) -> None:
         """Write until the end or a failure; wakes the caller in every case, else it would wait forever for a buffer."""

@@ -93,8 +93,8 @@ class FsspecStorage:
         if not self._warned:
             self._warned = True
             _log.warning(
-                "%s has no create-only files that ckptkit knows of. A lease takes their place, and each save waits for "
-                "it; where a request takes longer than %s, two jobs may both go on. Make sure that there is only one",
+                "%s has no create-only files known to ckptkit. A lease replaces them, and each save waits for it. "
+                "If a request takes longer than %s, two jobs may both continue: run only one job on this root",
                 self._url,
                 self._settle,
             )
@@ -220,7 +220,7 @@ class FsspecStorage:
         with self._errors("read", key):
             data = bytes(self._system.cat_file(self._at(key), start=start, end=stop))
         if len(data) != stop - start:
-            raise StorageError(f"could not read {self._url}/{key}: {len(data)} bytes came of {stop - start}")
+            raise StorageError(f"could not read {self._url}/{key}: {len(data)} bytes arrived, expected {stop - start}")
         return data
 
     def _forget(self) -> None:

@@ -235,8 +235,8 @@ class LocalStorage:
         while len(folder.relative_to(self._root).parts) > 1:
             if folder.is_symlink():
                 raise StorageError(
-                    f"could not delete anything in {folder}: it is a symbolic link, and what it leads to may be no "
-                    "part of this run. Remove the link, or put the folder itself in its place."
+                    f"could not delete anything in {folder}: it is a symbolic link, and its target may not belong to "
+                    "this run. Remove the link, or replace it with the folder itself."
                 )
             folder = folder.parent
 

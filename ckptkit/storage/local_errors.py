@@ -16,8 +16,8 @@ _HINTS = {
     errno.EDQUOT: _FULL,
     errno.ENOTDIR: " A part of that path is a file: give the run root a folder of its own.",
     errno.EACCES: " Let this user read and write there (`ls -ld {folder}` shows who may), or give another run root.",
-    errno.EROFS: " It is mounted for reading only: give another run root.",
-    errno.ENOENT: " That folder cannot be made, or was deleted: check the path (`ls -ld {folder}`).",
+    errno.EROFS: " It is mounted read-only: give another run root.",
+    errno.ENOENT: " That folder cannot be created, or was deleted: check the path (`ls -ld {folder}`).",
 }
 
 
@@ -59,6 +59,6 @@ def refuse_dangling(path: Path) -> None:
     for one in (path, *path.parents):
         if one.is_symlink() and not one.exists():
             raise StorageError(
-                f"{one} is a link to {os.readlink(one)}, which is not there. Mount the disk that it leads to; only if "
-                "what was there is not needed, remove the link."
+                f"{one} is a link to {os.readlink(one)}, which does not exist. Mount the disk that it points to; "
+                "remove the link only if the data there is not needed."
             )

@@ -38,7 +38,7 @@ def read_file(root: Path, key: str, read: Callable[[int], _T]) -> _T:
         try:
             return _with_open(path, read)
         except IsADirectoryError as error:
-            raise CorruptCheckpointError(f"{key} is a folder where a file was written") from error
+            raise CorruptCheckpointError(f"{key} is a folder, but a file was written there") from error
         except OSError as error:
             if error.errno not in _UNREADABLE:
                 raise
@@ -48,7 +48,7 @@ def read_file(root: Path, key: str, read: Callable[[int], _T]) -> _T:
             if error.errno not in _UNREADABLE or not any(map(_gives_bytes, _neighbours(root, Path(path)))):
                 raise
             raise CorruptCheckpointError(
-                f"{key} cannot be read ({error.strerror}, twice), while another file can: the disk is damaged there"
+                f"{key} cannot be read ({error.strerror}, twice), but another file can: the disk is damaged there"
             ) from error
 
 

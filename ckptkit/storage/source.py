@@ -45,8 +45,8 @@ class Source:
         if given != wanted:
             at = self._size_bytes - self.left_bytes
             raise StorageError(
-                f"could not write {self._target}: of {self._size_bytes} bytes announced, its source was asked for"
-                f" {wanted} after the first {at} and gave {given}"
+                f"could not write {self._target}: of the {self._size_bytes} bytes announced, its source returned "
+                f"{given} after the first {at}, expected {wanted}"
             )
         self.left_bytes -= given
         return given
@@ -59,5 +59,5 @@ class Source:
         """
         if self._stream.readinto(memoryview(bytearray(1))):
             raise StorageError(
-                f"could not write {self._target}: its source goes on after the {self._size_bytes} bytes announced"
+                f"could not write {self._target}: its source has more than the {self._size_bytes} bytes announced"
             )

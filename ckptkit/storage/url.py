@@ -120,8 +120,8 @@ def _refuse_one_slash(text: str) -> None:
     scheme, rest = match.groups()
     meant = f"/{rest}" if scheme in _LOCAL else f"{scheme}://{rest}"
     raise StorageError(
-        f'{text} has one slash where a URL has two, and would be a folder on this machine: write "{meant}" (a text: '
-        f'pathlib.Path takes slashes away), or "{os.path.abspath(text)}" for the folder'
+        f'{text} has one slash where a URL has two, and would be a folder on this machine: write "{meant}" (as a '
+        f'string: pathlib.Path removes slashes), or "{os.path.abspath(text)}" for the folder'
     )
 
 
@@ -132,7 +132,7 @@ def _refuse_web(text: str) -> NoReturn:
     bucket, found, host = parts.netloc.partition(f".{scheme}.")
     host, path = (f"{scheme}.{host}", f"{bucket}{parts.path}") if found else (parts.netloc, parts.path.strip("/"))
     raise StorageError(
-        f"{text} is an address of the web, where nothing can be saved. If it is a bucket, write "
+        f"{text} is a web address, and ckptkit cannot save there. If it is a bucket, write "
         f'CheckpointCallback("{scheme}://{path or "bucket/folder"}", '
         f'storage_options={{"endpoint_url": "{parts.scheme}://{host}"}})'
     )

@@ -176,7 +176,9 @@ def test_contradicting_answers_to_create_are_an_error():
         def create(self, key, data):
             raise FileExistsError(key)
 
-    with pytest.raises(StorageError, match="attempts/1 exists when it is created and is absent when it is read, 3"):
+    with pytest.raises(
+        StorageError, match="attempts/1 existed when this process created it and was missing when it read it, 3"
+    ):
         create_once(Contradicting(), "attempts/1", b"1")
 
 

@@ -39,9 +39,9 @@ OURS = {
 RARE = {
     "the server lists": "a server that answers what it was not asked",
     "the file system lists": "likewise",
-    "the server's pages do not go on": "likewise",
-    "the server gives no parts of files": "likewise",
-    "bytes came of": "likewise",
+    "the server's pages do not continue": "likewise",
+    "the server does not support reading a part of a file": "likewise",
+    "bytes arrived, expected": "likewise",
     "it exists, and nothing is ever overwritten": "a defect of ckptkit or a foreign writer in the run's folders",
     "bytes announced": "a defect of ckptkit",
     "it was not made by a StateManager": "a checkpoint of a program that uses the lower layers itself",

@@ -52,10 +52,10 @@ class Keys:
             return given
         known = {"key", "secret", "token", "expires"}
         if not isinstance(given, Mapping) or not {"key", "secret"} <= set(given) <= known:
-            raise StorageError("credentials= must return a mapping with key, secret and perhaps token and expires")
+            raise StorageError("credentials= must return a mapping with key, secret and optionally token and expires")
         keys = cls(**given)
         if keys.expires is not None and (not isinstance(keys.expires, datetime) or keys.expires.tzinfo is None):
-            raise StorageError("what credentials= returns as expires must be a datetime with a time zone")
+            raise StorageError("expires, as returned by credentials=, must be a datetime with a time zone")
         return keys
 
     def __repr__(self) -> str:
@@ -98,7 +98,7 @@ class RenewedCredentials(Credentials):  # type: ignore[misc]  # botocore ships n
                 except StorageError as error:
                     if self._now() >= expires:
                         raise
-                    _log.warning("%s. The keys of before are used until %s", error, expires)
+                    _log.warning("%s. The previous keys are used until %s", error, expires)
             return ReadOnlyCredentials(self._keys.key, self._keys.secret, self._keys.token)
 
     def renew(self, used: int) -> bool:
@@ -133,7 +133,8 @@ class RenewedCredentials(Credentials):  # type: ignore[misc]  # botocore ships n
             return keys
         # Outside of the handler, so that no traceback links to the error: its text may hold an unregistered secret.
         raise StorageError(
-            f"credentials= failed: {failure}. Its words are left out, since they may hold a key; call it to see them"
+            f"credentials= failed: {failure}. The error text is omitted because it may contain a key; call the "
+            "function yourself to see it"
         )
 
 

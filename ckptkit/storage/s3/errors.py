@@ -53,27 +53,28 @@ _PASSING_KINDS = (
 
 _HINTS = {
     "NoSuchBucket": "There is no such bucket at this endpoint: check its name, the endpoint and the region",
-    "AccessDenied": "The credentials may not do this: give them leave to list, read, write and delete here",
+    "AccessDenied": "The credentials do not allow this: grant permission to list, read, write and delete here",
     "AllAccessDisabled": "The bucket is locked, often for unpaid bills",
-    "InvalidAccessKeyId": "The access key is not known at this endpoint: check it, and whose cloud it is",
+    "InvalidAccessKeyId": "The access key is unknown at this endpoint: check the key, and that it belongs to this "
+    "cloud",
     "SignatureDoesNotMatch": "The secret key does not belong to the access key, or the region is wrong",
     "ExpiredToken": "The session token has expired: get a new one, or give credentials= a function",
     "TokenRefreshRequired": "The session token has expired: get a new one, or give credentials= a function",
-    "InvalidToken": "The session token is not valid (any more): get a new one, or give credentials= a function",
+    "InvalidToken": "The session token is invalid or no longer valid: get a new one, or give credentials= a function",
     "RequestTimeTooSkewed": "This machine's clock is wrong by more than the storage accepts: set it",
     "PermanentRedirect": "The bucket is in another region: give its endpoint",
     "AuthorizationHeaderMalformed": "The region is wrong: give region_name in client_kwargs",
-    "QuotaExceeded": "The quota is used up: make room, or ask for more",
-    "InsufficientStorageSpace": "The quota is used up: make room, or ask for more",  # OBS
+    "QuotaExceeded": "The quota is used up: free some space, or request a larger quota",
+    "InsufficientStorageSpace": "The quota is used up: free some space, or request a larger quota",  # OBS
     "InArrearOrInsufficientBalance": "The account is in arrears",  # OBS
-    "EntityTooLarge": "The file is larger than the storage takes",
-    "NoSuchKey": "The endpoint may want the other addressing style: config_kwargs={'s3': {'addressing_style': ...}}",
-    "VirtualHostDomainRequired": "This endpoint wants virtual-hosted addressing, which is the default of obs://",  # OBS
+    "EntityTooLarge": "The file is larger than the storage accepts",
+    "NoSuchKey": "The endpoint may require the other addressing style: config_kwargs={'s3': {'addressing_style': ...}}",
+    "VirtualHostDomainRequired": "This endpoint requires virtual-hosted addressing, the default of obs://",  # OBS
 }
 _STATUS_HINTS = {
     401: "The credentials were refused: check them, and the endpoint",
-    403: "The storage refused: check the credentials and what they may do",
-    507: "The storage is full: make room",
+    403: "The storage refused the request: check the credentials and their permissions",
+    507: "The storage is full: free some space",
 }
 
 

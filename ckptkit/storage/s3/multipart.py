@@ -58,7 +58,7 @@ class Upload:
             if self._has_lost:
                 self._abort_lost()
         except StorageError as also:
-            _log.warning("an upload that failed could not be aborted, a later start will: %s", also)
+            _log.warning("could not abort a failed upload; a later start will abort it: %s", also)
 
     def send(self, source: Source, lanes: Lanes, buffers: Sequence[memoryview]) -> None:
         """Send all of ``source`` in parts as large as ``buffers``; ``lanes`` may still read the buffers afterwards."""
@@ -102,8 +102,8 @@ class Upload:
 
     def _gone(self) -> StorageError:
         return StorageError(
-            f"could not write {self._key}: its upload is gone. Another process that took this run over has cleared it "
-            "away, or a lifecycle rule of the bucket has"
+            f"could not write {self._key}: its upload no longer exists. Another process that took over this run "
+            "removed it, or a lifecycle rule of the bucket did"
         )
 
     def _abort_lost(self) -> None:

@@ -34,9 +34,9 @@ def open_s3(scheme: str, path: str, storage_options: Mapping[str, Any]) -> S3Sto
     bucket, _, prefix = path.partition("/")
     prefix = prefix.removesuffix("/")
     if "@" in bucket or ":" in bucket:
-        raise StorageError(f"a {scheme}:// URL takes no keys: give key and secret in storage_options")
+        raise StorageError(f"a {scheme}:// URL must not contain keys: give key and secret in storage_options")
     if "?" in path:
-        raise StorageError(f"a {scheme}:// URL takes no query: leave out what follows the question mark")
+        raise StorageError(f"a {scheme}:// URL must not have a query: leave out what follows the question mark")
     if not prefix.isprintable():
         raise StorageError(f"{scheme}://{bucket}/... has characters that cannot be printed")
     if not bucket or not prefix or "//" in f"/{prefix}/":

@@ -90,11 +90,11 @@ class S3Options:
         _refuse_own_keys(given.get("s3_additional_kwargs"))
         options = cls(**{name: value for name, value in given.items() if value is not None})
         if (options.key is None) != (options.secret is None):
-            raise StorageError("storage_options has one of key and secret; give both, or neither")
+            raise StorageError("storage_options has only one of key and secret; give both, or neither")
         if not isinstance(options.default_block_size, int) or options.default_block_size < _SMALLEST_PART_BYTES:
             raise StorageError(f"default_block_size must be at least {_SMALLEST_PART_BYTES} bytes (5 MiB)")
         if not isinstance(options.max_concurrency, int) or options.max_concurrency < 1:
-            raise StorageError(f"max_concurrency must be a number from 1 on, got {options.max_concurrency!r}")
+            raise StorageError(f"max_concurrency must be a number of at least 1, got {options.max_concurrency!r}")
         if not isinstance(options.settle, timedelta):
             raise StorageError(f"settle must be a timedelta, got {options.settle!r}")
         try:
@@ -125,8 +125,8 @@ class S3Options:
 def _refuse_own_keys(written_with: object) -> None:
     if isinstance(written_with, Mapping) and any(str(name).startswith("SSECustomer") for name in written_with):
         raise StorageError(
-            "s3_additional_kwargs has SSECustomer...: a key of your own would have to go with every read, too, which "
-            'is not supported. Let the server keep the key: {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": ...}'
+            "s3_additional_kwargs has SSECustomer..., which is not supported, because every read would need the key, "
+            'too. Let the server keep the key: {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": ...}'
         )
 
 
@@ -220,5 +220,5 @@ def _ask_for_plain_keys(params: dict[str, Any], context: dict[str, Any], **_: An
 def _refuse_redirect(response: Any, **_: Any) -> None:
     if response is None or response[0].status_code not in (301, 302, 307, 308):
         return
-    target = response[0].headers.get("Location") or "somewhere that it does not name"
+    target = response[0].headers.get("Location") or "a location that it does not name"
     raise StorageError(f"the endpoint redirects to {target}: check its scheme and name, and give the right one")

@@ -85,7 +85,7 @@ class Bucket:
             last = answer.get("NextMarker") or max((*files, *folders), default=None)
             if last is None or last in used:
                 raise StorageError(
-                    f"could not list {self._where(prefix)}: the server's pages do not go on after {marker!r}"
+                    f"could not list {self._where(prefix)}: the server's pages do not continue after {marker!r}"
                 )
             used.add(last)
             marker = last
@@ -126,7 +126,9 @@ class Bucket:
             )  # else a proxy's page would be taken for the file, and the checkpoint would seem corrupt
             size_bytes = size_of_part(answer, offset_bytes)
             if size_bytes is None or size_bytes > room:
-                raise StorageError(f"could not read {self._where(key)}: the server gives no parts of files")
+                raise StorageError(
+                    f"could not read {self._where(key)}: the server does not support reading a part of a file"
+                )
             with answer["Body"] as raw:
                 received = receive(raw, buffers, size_bytes, lambda: self._check(until))
             if received != size_bytes:
@@ -275,5 +277,5 @@ class Bucket:
 def _with(element: str | None, answer: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return ``answer`` if it has ``element``, else raise TimeoutError: a proxy's page lacks the element."""
     if element is not None and element not in answer:
-        raise TimeoutError(f"the answer is not the storage's: it has no {element}")
+        raise TimeoutError(f"the answer did not come from the storage: it has no {element}")
     return answer

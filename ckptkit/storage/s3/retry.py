@@ -51,7 +51,7 @@ class Patience:
         """Refuse a limit that is not a timedelta above zero."""
         for name, value in (("request", self.request), ("retrying", self.retrying), ("first", self.first)):
             if not isinstance(value, timedelta) or value <= timedelta():
-                raise ValueError(f"the patience for {name} must be a timedelta above zero, got {value!r}")
+                raise ValueError(f"{name} must be a timedelta above zero, got {value!r}")
 
 
 class Retry:
@@ -105,8 +105,8 @@ class Retry:
                 delay = self._delay(tries)
                 if self.monotonic() + delay >= until or (stop is not None and stop.is_open):
                     raise StorageError(
-                        f"could not {what}: {trouble}. It was tried {tries} times within {patience:.0f} s; "
-                        "see whether endpoint_url is right and the storage can be reached, then try again"
+                        f"could not {what}: {trouble}. ckptkit tried {tries} times within {patience:.0f} s. Check "
+                        "that endpoint_url is right and the storage is reachable, then try again"
                     ) from trouble.__cause__
                 self._tell_of(what, trouble, begun)
             except (FileNotFoundError, FileExistsError):
@@ -132,7 +132,7 @@ class Retry:
             if silent < (_TELL_AFTER_SECONDS if self._told_at is None else _TELL_EVERY_SECONDS):
                 return
             self._told_at = now
-        _log.warning("the storage has failed for %.0f s and is tried again (could not %s: %s)", lasted, what, trouble)
+        _log.warning("the storage has failed for %.0f s; retrying (could not %s: %s)", lasted, what, trouble)
 
     def _tell_of_recovery(self) -> None:
         self._answered = True

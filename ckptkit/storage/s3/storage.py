@@ -86,7 +86,7 @@ class S3Storage:
         try:
             self._bucket.delete(f"{self._below}{PROBE}-absent")
         except StorageError as error:
-            _log.warning("%s. Saves go on, but retention cannot remove any", error)
+            _log.warning("%s. Saves continue, but retention cannot remove any checkpoint", error)
 
     def list(self, folder: str, prefix: str = "") -> Listing:
         """List the entries directly below ``folder`` whose names begin with ``prefix``."""
@@ -194,9 +194,9 @@ class S3Storage:
                 self._has_conditions = self._honours_conditions()
                 if not self._has_conditions:
                     _log.warning(
-                        "%s ignores If-None-Match. A lease takes its place, and each save waits for it; where a "
-                        "request takes longer than its settle time, two jobs may both go on. Make sure that there is "
-                        "only one",
+                        "%s ignores If-None-Match. A lease replaces it, and each save waits for it. If a request "
+                        "takes longer than the settle time, two jobs may both continue: run only one job on this "
+                        "root",
                         self._url,
                     )
             return self._has_conditions

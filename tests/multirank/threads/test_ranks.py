@@ -223,7 +223,7 @@ def test_rank_0_leaving_by_error_waits_briefly(tmp_path: Path) -> None:
 
     left, _ = results_of(job(tmp_path, 2, 0, faults={1: stall}, act=act))
     assert stall.fired == 1
-    assert "for 0:00:10 no other part came" in str(left)
+    assert "no other part arrived for 0:00:10" in str(left)
     assert committed(tmp_path) == []
 
 
@@ -291,7 +291,7 @@ def test_ranks_with_different_leaves_save_nothing(tmp_path: Path, twist: Callabl
         ([Box((SIZE,), (0,))] * 2, "store something twice"),
         ([Box((2 * SIZE,), (0,)), Box((2 * SIZE,), (SIZE - 1,))], "store something twice"),
         ([Box((3 * SIZE,), (0,)), Box((3 * SIZE,), (SIZE,))], "leave something out"),
-        ([Box((2 * SIZE,), (0,)), Box((2 * SIZE,), (2 * SIZE,))], "do not lie inside of it"),
+        ([Box((2 * SIZE,), (0,)), Box((2 * SIZE,), (2 * SIZE,))], "are not inside it"),
         ([Box((SIZE,), (0,), replica=1)] * 2, "leave something out"),
         ([Box((2 * SIZE,), (SIZE,)), Box((2 * SIZE,), (0,))], None),
         ([Box((SIZE,), (0,)), Box((SIZE,), (0,), replica=1)], None),

@@ -90,7 +90,7 @@ def test_frozen_leaf_changed_while_written_is_demoted(tmp_path):
     frozen = FrozenShards(storage := Changing(tmp_path), attempt, lambda: None)
     for number, demoted in enumerate([{"leaf0"}, {"leaf0", "leaf1"}]):
         window = StagingArea().open(Capture(START, tuple(leaves), {}), SaveCost(), Handling())
-        with pytest.raises(StateMismatchError, match=f"changed by training: leaf{number}\\."):
+        with pytest.raises(StateMismatchError, match=f"declared frozen: leaf{number}\\."):
             frozen.share(window, 0)
         assert storage.changed == number + 1
         assert frozen.demoted == demoted

@@ -229,7 +229,7 @@ def test_overlapping_parts_are_refused_before_any_read():
     whole = np.arange(9, dtype=np.int64)
     storage = Measured(stored(whole, [((0, 3),), ((2, 5),), ((6, 9),)]))
     contents = load(storage, opened(storage))
-    for cut, words in ((((0, 5),), "twice"), (((4, 7),), "nowhere"), (((0, 9),), "twice")):
+    for cut, words in ((((0, 5),), "twice"), (((4, 7),), "are missing"), (((0, 9),), "twice")):
         part, _ = wanted_of(whole, cut)
         with pytest.raises(CorruptCheckpointError, match=words):
             contents.read_parts([part])
@@ -241,7 +241,7 @@ def test_overlapping_parts_are_refused_before_any_read():
 
 @pytest.mark.parametrize(
     ("global_shape", "offsets", "words"),
-    [((9, 1), (0,), "differ in their axes"), ((9,), (10,), "lie outside"), ((9,), (-1,), "lie outside")],
+    [((9, 1), (0,), "have different numbers of axes"), ((9,), (10,), "are outside"), ((9,), (-1,), "are outside")],
 )
 def test_a_place_that_cannot_be_is_refused(global_shape, offsets, words):
     with pytest.raises(ValueError, match=words):
@@ -252,7 +252,7 @@ def test_a_place_that_cannot_be_is_refused(global_shape, offsets, words):
     ("box", "shape", "words"),
     [
         (Box((10,), (0,)), (3,), "has the shape"),
-        (Box((9,), (7,)), (3,), "there is no part"),
+        (Box((9,), (7,)), (3,), "which has no part"),
         (Box((9, 1), (0, 0)), (3, 1), "has the shape"),
         (Box((9,), (0,)), (4,), "the part has 32 bytes"),
     ],
@@ -263,7 +263,7 @@ def test_a_part_that_cannot_be_is_refused(box, shape, words):
     contents = load(storage, opened(storage))
     with pytest.raises(ValueError, match=words):
         contents.read_parts([WantedPart("z", box, shape, memoryview(bytearray(24)))])
-    with pytest.raises(ValueError, match=r"holds no tensors \['y'\]"):
+    with pytest.raises(ValueError, match=r"does not hold the tensors \['y'\]"):
         contents.read_parts([WantedPart("y", box, shape, memoryview(bytearray(24)))])
     assert storage.lengths == []
 
@@ -312,7 +312,7 @@ def test_whole_leaf_is_released_after_cutting_parts():
     ("shape", "part", "words"),
     [
         # Two such pieces would seem to make a whole by their places and sizes alone: a column, and a row behind it.
-        ([2, 1], Part(global_shape=[2, 2], offsets=[0, 0]), "no consecutive part"),
+        ([2, 1], Part(global_shape=[2, 2], offsets=[0, 0]), "not a consecutive part"),
         ([1, 0], Part(global_shape=[2**50, 2**50], offsets=[0, 0]), "too large"),
     ],
 )

@@ -235,7 +235,9 @@ def test_missing_or_resized_file_is_named(change):
 
 def test_ranks_of_two_saves_make_no_checkpoint():
     storage = world_of(3, save_numbers=[4, 4, 3])
-    with pytest.raises(CorruptCheckpointError, match=r"rank-00002\.json is of save 3, .*rank-00000\.json of save 4"):
+    with pytest.raises(
+        CorruptCheckpointError, match=r"rank-00002\.json belongs to save 3, .*rank-00000\.json to save 4"
+    ):
         opened(storage)
 
 
@@ -312,10 +314,10 @@ def larger_wholes(rank, entry):
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
-        ("embedding", dropped([1]), "byte .* is stored nowhere"),
-        ("embedding", dropped([0]), "byte 0 is stored nowhere"),
+        ("embedding", dropped([1]), "byte .* is missing"),
+        ("embedding", dropped([0]), "byte 0 is missing"),
         ("embedding", moved(1, -1), "byte .* is stored twice"),
-        ("embedding", moved(0, 1), "byte 0 is stored nowhere"),
+        ("embedding", moved(0, 1), "byte 0 is missing"),
         ("embedding", with_field(1, "dtype", "I32"), "I32"),
         ("embedding", larger_wholes, "102"),
         ("embedding", lambda rank, entry: {**entry, "part": None}, "which is|more than once"),
@@ -346,7 +348,7 @@ def test_leaf_both_per_rank_and_shared_is_refused():
     storage = write_ranks([[leaf("w", np.ones(8, np.float32))]] * 2)
     documents = documents_of(storage)
     other = write_ranks([[leaf("w", np.ones(8, np.float32), "per_rank")]] * 2)
-    with pytest.raises(CorruptCheckpointError, match=r"'w', which is rank 1's own there and shared"):
+    with pytest.raises(CorruptCheckpointError, match=r"'w', which belongs to rank 1 alone there, but is shared"):
         StoredLeaves([documents[0], *altered(documents_of(other)[1:], "w", lambda rank, one: one), documents[1]])
 
 

@@ -107,7 +107,10 @@ def test_at_a_boundary_there_is_nothing_to_sum(foreign):
 def test_fold_refuses_values_that_are_no_sums(changed):
     one = world([1, 2], 2, 1)[0]
     entries = {**one.entries, "accum.a": replace(one.entries["accum.a"], **changed)}
-    with pytest.raises(StateMismatchError, match=r"\['accum.a'\] of x are not float32, or no rank's own sums"):
+    with pytest.raises(
+        StateMismatchError,
+        match=r"\['accum.a'\] of x cannot be redistributed: they are not float32, or not per-rank sums",
+    ):
         folded(replace(one, entries=entries), 1, 0)
 
 
@@ -117,7 +120,7 @@ def test_fold_refuses_values_that_are_no_sums(changed):
 def test_ranks_that_differ_are_no_checkpoint(changed):
     ranks = world([1, 2], 2, 1)
     ranks[1] = replace(ranks[1], **changed)
-    with pytest.raises(CorruptCheckpointError, match="rank 1 holds other accumulators than rank 0"):
+    with pytest.raises(CorruptCheckpointError, match="rank 1 and rank 0 hold different accumulators"):
         folded(ranks[0], 1, 0)
 
 

@@ -271,7 +271,7 @@ def unreadable() -> None:
 def test_target_file_that_vanishes_is_no_corruption(source, target):
     transfer(source, target)
     target.inject(Fault(Path(target.url, WEIGHTS).unlink, operations={"read_into"}, key=WEIGHTS))
-    with pytest.raises(StorageError, match=f"{WEIGHTS} vanished from {target.url} while it was compared"):
+    with pytest.raises(StorageError, match=f"{WEIGHTS} disappeared from {target.url} during the comparison"):
         transfer(source, target)
 
 

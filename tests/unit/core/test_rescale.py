@@ -105,19 +105,24 @@ def test_shares(ranks, onto, expected):
             progress(4, 5),
             4,
             3,
-            "a run of 4 ranks with accumulation_steps=4 cannot go on with 3 here: an update is made of 4 x 4 = 16 "
-            "micro-batches, not divisible by 3. It can go on with 1, 2, 4, 8, 16 ranks; or start with the 4 that it "
-            "had",
+            "a run of 4 ranks with accumulation_steps=4 cannot continue with 3 here: an update is made of 4 x 4 = 16 "
+            "micro-batches, not divisible by 3. It can continue with 1, 2, 4, 8, 16 ranks; or start with 4 ranks "
+            "as before",
         ),
         (
             progress(4, 5, 1),
             4,
             8,
-            "the running cycle has 4 x 1 = 4 micro-batches of 16 behind it, not divisible by 8. It can go on with "
+            "the running cycle has trained 4 x 1 = 4 of its 16 micro-batches, not divisible by 8. It can continue with "
             "1, 2, 4 ranks; or, from a checkpoint at a boundary, with 1, 2, 4, 8, 16 ranks: start with the old number "
             'of ranks and Saving(mid_cycle="align"), which saves at boundaries, or "rewind"',
         ),
-        (progress(1, 7), 1, 2, "an update is made of 1 x 1 = 1 micro-batches, not divisible by 2. It can go on with 1"),
+        (
+            progress(1, 7),
+            1,
+            2,
+            "an update is made of 1 x 1 = 1 micro-batches, not divisible by 2. It can continue with 1",
+        ),
         # A cycle that was flushed at an epoch's end.
         (progress(4, 0).model_copy(update={"batches_delivered": 5, "cycle_first_batch": 5}), 1, 2, "unevenly"),
         # An epoch that ended in the middle of what the new ranks take together.
@@ -131,7 +136,9 @@ def test_uneven_fold_is_refused_with_choices(state, ranks, onto, message):
 
 def test_the_steps_of_all_cycles_have_to_fold():
     assert fold_progress(progress(4, 1), 1, 4, steps=[8]).accumulation_steps == 1
-    with pytest.raises(ResumeError, match=r"1 x 6 = 6 micro-batches, not divisible by 4. It can go on with 1, 2 ranks"):
+    with pytest.raises(
+        ResumeError, match=r"1 x 6 = 6 micro-batches, not divisible by 4. It can continue with 1, 2 ranks"
+    ):
         fold_progress(progress(4, 1), 1, 4, steps=[8, 6])
 
 
@@ -166,6 +173,6 @@ def test_a_function_folds_at_each_use():
     assert [folded.at(step) for step in (0, 2)] == [2, 2]
     assert folded.recorded() is None
     with pytest.raises(
-        ValueError, match=r"2 ranks x accumulation_steps=3 = 6 micro-batches .* by 4 ranks, but by 1, 2,"
+        ValueError, match=r"2 ranks x accumulation_steps=3 = 6 micro-batches .* by 4 ranks, only by 1, 2,"
     ):
         folded.at(3)

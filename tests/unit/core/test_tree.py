@@ -228,14 +228,14 @@ def test_deepest_accepted_ordered_dict_decodes_again():
     """Each level of it is four levels of JSON."""
     deepest = nested(32, lambda v: collections.OrderedDict({1: v}))
     assert_same(through_a_document(deepest), deepest)
-    with pytest.raises(ValueError, match=r"^user[^:]*: nested more than 64 deep"):
+    with pytest.raises(ValueError, match=r"^user[^:]*: nested more than 64 levels deep"):
         encode_tree({1: deepest}, "user", [])
 
 
 @pytest.mark.parametrize("depth", [65, 100_000])
 @pytest.mark.parametrize("wrap", WRAPS)
 def test_deeper_is_refused(wrap, depth):
-    with pytest.raises(ValueError, match=r"^user[^:]*: nested more than 64 deep"):
+    with pytest.raises(ValueError, match=r"^user[^:]*: nested more than 64 levels deep"):
         encode_tree(nested(depth, wrap), "user", [])
 
 

@@ -115,7 +115,7 @@ def test_invalid_event_is_refused_despite_right_digests(line):
 
 def test_a_wrong_count_of_events_is_refused():
     line = EVENTS[0].model_dump_json().encode() + b"\n"
-    with pytest.raises(CorruptCheckpointError, match="has 1 events, and its first line says 2"):
+    with pytest.raises(CorruptCheckpointError, match="has 1 events, but its first line says 2"):
         decode_segment(hostile(line, events=2), KEY)
 
 

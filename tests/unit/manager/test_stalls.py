@@ -518,7 +518,7 @@ def test_frozen_file_that_somebody_deleted_is_rewritten(root, window):
     if window == "slice":
         go_on(manager, run, 4)
         failed = manager.save(run).exception()
-        assert "is gone, which this process wrote: somebody deleted a part of the run" in str(failed)
+        assert "which this process wrote, is missing: a part of the run was deleted" in str(failed)
     go_on(manager, run, 4)
     digest = run.digest()
     assert_restores(root, manager.save(run).result(), digest, 4)
@@ -538,7 +538,7 @@ def test_changed_frozen_leaf_fails_one_save_then_demotes(root, nth):
     if failed is None:  # it changed after it was looked at
         assert_restores(root, manager.latest().name, before, 4)
         return
-    assert "declared frozen, but changed by training: embedding" in str(failed)
+    assert "training changed parameters that are declared frozen: embedding" in str(failed)
     go_on(manager, run, 4)
     digest = run.digest()
     name = manager.save(run).result()
@@ -555,7 +555,7 @@ def test_demotion_rewrites_other_frozen_leaves(root, window):
     manager.save(run).result()
     run.embedding[3] = 7.5
     go_on(manager, run, 4)
-    assert "changed by training: embedding" in str(manager.save(run).exception())
+    assert "declared frozen: embedding" in str(manager.save(run).exception())
     go_on(manager, run, 4)
     handle = manager.save(run)
     embedding = run.embedding.tobytes()

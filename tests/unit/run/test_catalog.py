@@ -79,7 +79,7 @@ def test_no_more_is_asked_for_than_is_listed(storage, monkeypatch):
 
 def test_oversized_manifest_is_not_read(storage, name, monkeypatch):
     monkeypatch.setattr(catalog, "MAX_DOCUMENT_BYTES", len(storage.files[name.manifest_key]) - 1)
-    assert "too many for a document" in list_rows(storage, None).shown[-1].problem
+    assert "too large for a document" in list_rows(storage, None).shown[-1].problem
 
 
 def test_the_manifest_of_another_checkpoint_is_seen(storage, name):

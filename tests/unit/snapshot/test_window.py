@@ -395,7 +395,7 @@ def test_writer_ends_after_training_thread(monkeypatch):
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
     writer.join(LONG_SECONDS)
-    assert ["the thread that trains has ended" in one for one in raised] == [True]
+    assert ["the training thread has ended" in one for one in raised] == [True]
     window.close()  # waits for nothing
     window.release()
     assert len(window._pool._free) * SMALL_BUFFER_BYTES == window._pool.made_bytes
@@ -525,7 +525,7 @@ def test_fence_gives_up_only_a_silent_network(is_remote, caplog):
     assert waits in caplog.text
     if is_remote:
         assert unanswered.seconds == 120
-        with pytest.raises(StorageError, match=r"given up so that training could go on: .* nothing for 120 s"):
+        with pytest.raises(StorageError, match=r"abandoned so that training could continue: .* nothing for 120 s"):
             writer.read(1)
     else:
         assert unanswered.seconds > 3600

@@ -52,7 +52,7 @@ def test_a_run_is_saved_and_resumed_there(url, caplog):
         for _ in first.train_until(7):
             pass
         name = manager.save(first).result()
-    assert "A lease takes their place" in caplog.text
+    assert "A lease replaces them" in caplog.text
     second = NumpyRun(seed=9, accumulation_steps=3)
     with CheckpointManager(url, storage_options=QUICK) as manager:
         assert manager.restore(second).checkpoint == name
@@ -188,7 +188,7 @@ def test_fewer_bytes_than_the_file_are_an_error(url, monkeypatch):
     storage = open_storage(url, QUICK)
     storage.create("a", b"12345")
     monkeypatch.setattr(storage._system, "cat_file", lambda path, start, end: b"123")
-    with pytest.raises(StorageError, match=r"run/a: 3 bytes came of 5"):
+    with pytest.raises(StorageError, match=r"run/a: 3 bytes arrived, expected 5"):
         storage.read("a", 9)
 
 
@@ -219,9 +219,9 @@ def test_a_read_that_comes_short_is_no_file(url, monkeypatch):
     storage.write("a/1", io.BytesIO(b"12345"), 5)
     cat_file = storage._system.cat_file
     monkeypatch.setattr(storage._system, "cat_file", lambda *args, **options: cat_file(*args, **options)[:-1])
-    with pytest.raises(StorageError, match="4 bytes came of 5"):
+    with pytest.raises(StorageError, match="4 bytes arrived, expected 5"):
         storage.read("a/1", 10)
-    with pytest.raises(StorageError, match="4 bytes came of 5"):
+    with pytest.raises(StorageError, match="4 bytes arrived, expected 5"):
         storage.read_into("a/1", [memoryview(bytearray(5))])
 
 
@@ -244,7 +244,7 @@ def test_the_lease_waits_as_long_as_asked(url, caplog):
     storage.probe()
     storage.probe()
     assert waits == [7.0]
-    assert caplog.text.count("where a request takes longer than 0:00:07, two jobs may both go on") == 1
+    assert caplog.text.count("If a request takes longer than 0:00:07, two jobs may both continue") == 1
 
 
 class Torn(MemoryFileSystem):

@@ -201,7 +201,7 @@ class Miscounting:
 
 @pytest.mark.parametrize("size_bytes", [5, LARGE_BYTES])
 def test_stream_that_miscounts_is_a_storage_error(local, size_bytes):
-    with pytest.raises(StorageError, match=f"and gave {size_bytes + 1}"):
+    with pytest.raises(StorageError, match=f"returned {size_bytes + 1} after"):
         local.write("a/1", Miscounting(), size_bytes)
     assert not local.list("a").files
 

@@ -69,7 +69,7 @@ def test_a_folder_that_is_really_there_is_taken(tmp_path):
     ],
 )
 def test_an_address_of_the_web_is_translated(address, root, endpoint):
-    with pytest.raises(StorageError, match="where nothing can be saved") as raised:
+    with pytest.raises(StorageError, match="ckptkit cannot save there") as raised:
         open_storage(address)
     assert f'CheckpointCallback("{root}", storage_options={{"endpoint_url": "{endpoint}"}})' in str(raised.value)
 

@@ -176,7 +176,7 @@ def test_contradicting_documents_with_valid_digests_are_problem(root):
 
     forge(root, AT_6, "manifest", lie)
     (one,) = problems(audited(root), AT_6)
-    assert "gives all shards" in one.message
+    assert "says that all shards" in one.message
 
 
 def test_leaf_without_all_its_parts_is_problem(root):
@@ -190,7 +190,7 @@ def test_leaf_without_all_its_parts_is_problem(root):
     forge(root, AT_6, "rank", halve)
     found = audited(root)
     (one,) = problems(found, AT_6)
-    assert "stored nowhere" in one.message
+    assert "is missing" in one.message
     assert found.start.checkpoint == AT_4
 
 

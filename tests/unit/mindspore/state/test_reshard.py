@@ -387,9 +387,9 @@ def unchanged_by(state, contents, error, message):
             3,
             4,
             {},
-            r"2 x 4 = 8 micro-batches, not divisible by 3\. It can go on with 1, 2 ranks; or, from .* 1, 2, 4, 8 ",
+            r"2 x 4 = 8 micro-batches, not divisible by 3\. It can continue with 1, 2 ranks; or, from .* 1, 2, 4, 8 ",
         ),
-        (8, 1, {}, r"2 x 1 = 2 micro-batches of 8 behind it, not divisible by 8"),
+        (8, 1, {}, r"2 x 1 = 2 of its 8 micro-batches, not divisible by 8"),
         (1, 6, {}, "by 2 ranks with accumulation_steps=4, which is 8 for 1 ranks; this train cell has 6"),
         (1, 6, {"on_k_change": "next_cycle"}, "which is 8 for 1 ranks; this train cell has 6"),
         (1, {0: 8, 5: 16}, {}, r"which is 8 for 1 ranks; this train cell has \{0: 8, 5: 16\}"),
@@ -445,7 +445,7 @@ def test_ranks_that_accumulated_something_else_are_refused():
     entries = {name: one for name, one in checkpoint.ranks[1].entries.items() if name != DIVISOR}
     checkpoint.ranks[1] = replace(checkpoint.ranks[1], entries=entries)
     unchanged_by(
-        manager(8), checkpoint.for_rank(0), CorruptCheckpointError, "rank 1 holds other accumulators than rank 0"
+        manager(8), checkpoint.for_rank(0), CorruptCheckpointError, "rank 1 and rank 0 hold different accumulators"
     )
 
 

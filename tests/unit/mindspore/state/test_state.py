@@ -260,7 +260,7 @@ def test_changed_frozen_parameter_moves_to_each_checkpoint(root, caplog):
                 assert isinstance(saving.exception(), ck.StateMismatchError)
             else:
                 contents.append((saving.result(), tensors(cell)))
-    assert "declared frozen, but changed by training: table" in caplog.text
+    assert "training changed parameters that are declared frozen: table" in caplog.text
     assert "Traceback" not in caplog.text
     folder = root / "frozen" / "a000001"
     assert [one.stat().st_size > 65536 for one in folder.iterdir()] == [True]

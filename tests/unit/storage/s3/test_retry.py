@@ -120,7 +120,7 @@ def test_lasting_trouble_is_logged_once_a_minute(retry, time, caplog):
     retry.call("do it", failing(2))
     assert caplog.text == ""
     retry.call("do it", failing(25))
-    told = [record for record in caplog.records if "is tried again" in record.message]
+    told = [record for record in caplog.records if "retrying" in record.message]
     assert 2 <= len(told) <= 1 + time.now / 60
     assert caplog.records[-1].message.startswith("the storage answers again")
 

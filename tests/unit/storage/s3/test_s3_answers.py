@@ -166,7 +166,7 @@ def test_listing_of_another_place_is_refused(storage, files, folders):
 def test_pages_that_do_not_go_on_are_errors(storage, files):
     markers = iter(["", "runs/vit/a/1"])  # and none after that: who asks on would ask for ever
     server = Pages(storage, lambda marker: (files, [], next(markers) == marker))
-    with pytest.raises(StorageError, match="do not go on"):
+    with pytest.raises(StorageError, match="do not continue"):
         storage.walk("a/")
     assert server.requests <= 2
 
@@ -317,7 +317,7 @@ def test_body_that_is_sent_again_is_whole(monkeypatch):
 
 def test_answer_with_wrong_range_is_refused(storage):
     Server(storage, 206, b"12345", {"Content-Range": "bytes 0-4/9", "ETag": "x"})
-    with pytest.raises(StorageError, match="parts"):
+    with pytest.raises(StorageError, match="reading a part"):
         storage.read_into("a", [memoryview(bytearray(5))], 4)
 
 
@@ -326,7 +326,7 @@ def test_a_part_may_come_without_its_range(storage):
     into = bytearray(6)
     assert storage.read_into("a", [memoryview(into)], 4) == 5
     assert into == b"12345\0"
-    with pytest.raises(StorageError, match="parts"):  # the whole file instead
+    with pytest.raises(StorageError, match="reading a part"):  # the whole file instead
         storage.read_into("a", [memoryview(bytearray(4))], 4)
 
 
@@ -399,7 +399,7 @@ def test_missing_file_is_missing_without_room_too(storage):
 def test_pages_that_repeat_are_an_error(storage, marker):
     one = b"<Contents><Key>runs/vit/a/1</Key><Size>1</Size></Contents>"
     Server(storage, 200, LIST % (b"<IsTruncated>true</IsTruncated>" + one + marker))
-    with pytest.raises(StorageError, match="pages do not go on after 'runs/vit/a/1'"):
+    with pytest.raises(StorageError, match="pages do not continue after 'runs/vit/a/1'"):
         storage.walk("a/")
 
 
@@ -453,7 +453,7 @@ TAKEN, GONE = (412, b"PreconditionFailed"), (204, b"")
 def test_refused_deletion_is_told_at_start(storage, caplog):
     Probed(storage, TAKEN, (403, b"AccessDenied"))
     storage.probe()
-    assert "give them leave to list, read, write and delete" in caplog.text
+    assert "grant permission to list, read, write and delete" in caplog.text
     assert "retention cannot remove any" in caplog.text
 
 
@@ -484,7 +484,7 @@ def test_new_root_with_conditions_has_no_lease(storage, caplog):
 def test_unknown_condition_makes_way_for_a_lease(storage, caplog):
     Probed(storage, (501, b"NotImplemented"), GONE)
     storage.probe()
-    assert "ignores If-None-Match. A lease takes its place" in caplog.text
+    assert "ignores If-None-Match. A lease replaces it" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -551,7 +551,7 @@ def test_answer_that_ends_early_is_no_short_file(storage):
 def test_whole_file_instead_of_its_part_is_refused(storage):
     Server(storage, 200, b"123456789", {"ETag": "x"})
     buffer = bytearray(5)
-    with pytest.raises(StorageError, match="parts"):
+    with pytest.raises(StorageError, match="reading a part"):
         storage.read_into("a", [memoryview(buffer)], 4)
     assert buffer == bytes(5)
 
@@ -658,8 +658,8 @@ def test_a_store_without_conditions_gets_a_lease(storage, caplog):
         assert server.objects[f"a/{number}"] == b"first"
     assert server.conditions == 1
     assert [record.message for record in caplog.records if "If-None-Match" in record.message] == [
-        "s3://bucket/runs/vit ignores If-None-Match. A lease takes its place, and each save waits for it; where a "
-        "request takes longer than its settle time, two jobs may both go on. Make sure that there is only one"
+        "s3://bucket/runs/vit ignores If-None-Match. A lease replaces it, and each save waits for it. If a "
+        "request takes longer than the settle time, two jobs may both continue: run only one job on this root"
     ]
 
 
@@ -674,7 +674,7 @@ class Undeletable(Server):
 def test_probe_warns_where_nothing_can_be_deleted(storage, caplog):
     Undeletable(storage, 403)
     storage.probe()
-    assert "Saves go on, but retention cannot remove any" in caplog.text
+    assert "Saves continue, but retention cannot remove any" in caplog.text
 
 
 def test_an_upload_has_no_more_parts_than_allowed(storage, monkeypatch):

@@ -198,7 +198,7 @@ def test_foreign_file_is_not_taken_as_own(size_bytes, storage, bucket, monkeypat
         raise ClientError({"Error": {"Code": "NoSuchUpload"}, "ResponseMetadata": {"HTTPStatusCode": 404}}, "complete")
 
     monkeypatch.setattr(storage._bucket._client.api, "complete_multipart_upload", gone)
-    with pytest.raises(StorageError, match="its upload is gone"):
+    with pytest.raises(StorageError, match="its upload no longer exists"):
         storage.write("a/1", io.BytesIO(LARGE), len(LARGE))
     assert bucket.get(BELOW + "a/1") == bytes(size_bytes)
     assert bucket.uploads() == []
@@ -210,7 +210,7 @@ def test_upload_cleared_by_later_attempt_is_error(operation, storage, bucket, mo
         raise ClientError({"Error": {"Code": "NoSuchUpload"}, "ResponseMetadata": {"HTTPStatusCode": 404}}, operation)
 
     monkeypatch.setattr(storage._bucket._client.api, operation, gone)
-    with pytest.raises(StorageError, match="its upload is gone"):
+    with pytest.raises(StorageError, match="its upload no longer exists"):
         storage.write("a/1", io.BytesIO(LARGE), len(LARGE))
     assert bucket.get(BELOW + "a/1") is None
 

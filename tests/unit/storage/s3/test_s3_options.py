@@ -32,7 +32,7 @@ def test_a_root_is_a_folder_in_a_bucket(root):
 
 @pytest.mark.parametrize("root", ["s3://AKIA4711@bucket/a", "obs://AKIA4711:hush4711@bucket/a", "s3://bucket:443/a"])
 def test_a_url_takes_no_keys(root):
-    with pytest.raises(StorageError, match="URL takes no keys"):
+    with pytest.raises(StorageError, match="URL must not contain keys"):
         open_storage(root, GIVEN)
 
 

@@ -60,7 +60,7 @@ class TestOnCeph(OnServer):
     @pytest.mark.parametrize(("key", "secret"), [("nobody", "testing"), ("testing", "wrong")])
     def test_wrong_keys_are_told_by_the_probe(self, served, key, secret):
         options = {**KEYS, "endpoint_url": served.endpoint, "key": key, "secret": secret}
-        with pytest.raises(StorageError, match=r"access key is not known|does not belong to the access key"):
+        with pytest.raises(StorageError, match=r"access key is unknown|does not belong to the access key"):
             open_storage(f"s3://{served.name}/runs/vit", options).probe()
 
     @pytest.mark.usefixtures("localhost_names")
